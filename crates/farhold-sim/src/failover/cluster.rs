@@ -136,7 +136,9 @@ pub fn run(setup: &Failover) -> Aftermath {
     let trace_hash = cluster.past_trace.get() ^ cluster.sim().trace_hash();
     let configuration = cluster.register().configuration().map_or(0, |found| found.number);
     drop(executor);
-    let Recorder { history, broken: seen, .. } = cluster.recorder.take();
+    let mut recorder = cluster.recorder.take();
+    recorder.settle_cut_short(|key| cluster.home_of(key));
+    let Recorder { history, broken: seen, .. } = recorder;
     let (ledger, books, given) = (cluster.ledger.take(), cluster.books.take(), cluster.given.take());
     let kept = cluster.kept.take();
     let history = history.without(&cluster.damaged_keys());

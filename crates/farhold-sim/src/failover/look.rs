@@ -21,7 +21,12 @@ impl Cluster {
         }
         if self.is_damaged() {
             // Whoever meets the rows that stay locked is refused.
-            return self.tell("rows that were being written as a node ended stay locked");
+            self.tell("rows that were being written as a node ended stay locked");
+            if let Load::Mixed(workload) = &self.setup.load {
+                let last = Client::new(usize::MAX, &self.process(0).worker, workload, self.recorder.clone());
+                last.look_at_all_but(&self.damaged_keys()).await;
+            }
+            return;
         }
         // What was told without an answer is on its way.
         self.handle.sleep_ns(2 * SERVE_NS).await;

@@ -1,13 +1,14 @@
 //! Where rows have one copy: a node that dies starts again with what it has left in its memory, and the others go on without its rows until then.
 //!
 //! What is promised is less than with copies (0001, 0005). A commit that misses a node past its commit point says so, and is written there in the end,
-//! unless its coordinator or that node ends first: then some of its rows may be as they were ([`CutShort`]). Rows that a coordinator was writing
-//! as it ended, or as their node did, are reported as damaged: no more is asked of these.
+//! unless its coordinator or that node ends first: then its rows there may be as they were ([`CutShort`]), all of them if it was the coordinator. Rows that a
+//! coordinator was writing as it ended, or as their node did, are reported as damaged: no more is asked of these.
 
 use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS};
 use super::plan::{Blow, Failover};
 use crate::history::Key;
 use crate::workload::{CutShort, Row, SPREAD};
+use farhold_fabric::NodeId;
 use farhold_fabric::provider::sim::Fault;
 use farhold_txn::Node;
 use std::cell::Cell;
@@ -39,6 +40,9 @@ impl Cluster {
         if self.setup.replicas > 1 {
             return;
         }
+        let mut recorder = self.recorder.borrow_mut();
+        let now = recorder.now();
+        recorder.deaths.push((NodeId(node), now));
         let at_least_ns = if matches!(how, Fault::Crash(_)) { LINGERS_NS } else { 0 };
         let later_ns = self.handle.random_u64() % [50_000, 5_000_000][(self.handle.random_u64() % 2) as usize];
         // What it had posted when it died first may linger yet.
@@ -76,6 +80,12 @@ impl Cluster {
         let before = std::mem::replace(&mut self.processes.borrow_mut()[usize::from(number)], again);
         self.gone.borrow_mut().push(before);
         true
+    }
+
+    /// Where a row is.
+    pub fn home_of(&self, key: Key) -> NodeId {
+        let spread = self.process(0).node.table("spread").expect("created before");
+        spread.home_of(&Row::key(key.key as u32))
     }
 
     fn may_be_damaged(&self) -> bool {

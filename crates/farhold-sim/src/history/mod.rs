@@ -115,8 +115,9 @@ pub struct Record {
     pub epoch: u32,
     /// Whether it has committed is not known: its node was lost in the middle.
     pub in_doubt: bool,
-    /// Of each of its writes by itself it is not known whether it has been done. It is in doubt, too.
-    pub is_half: bool,
+    /// Of each of these writes by itself it is not known whether it has been done; the others have been, or will be. Whoever has such writes is in
+    /// no doubt as a whole.
+    pub loose: BTreeSet<Key>,
     /// It is a look at a snapshot of this epoch: it must have seen the transactions of this epoch and before, and no others.
     pub snapshot: Option<u32>,
 }
@@ -154,21 +155,30 @@ impl History {
         Self { initial: self.initial.clone(), records: Vec::new(), epochs_again: self.epochs_again.clone() }
     }
 
-    /// Each write of a transaction that may be half there becomes a transaction of its own, in doubt as it was. What it has read says nothing any more,
-    /// except of the row that it has written.
+    /// Each write of a transaction that may be half there becomes a transaction of its own, in doubt if it is [loose](Record::loose). What it has read says
+    /// nothing any more, except of the row that it has written.
     fn with_halves_apart(&self) -> Self {
         let mut last_id = self.records.iter().map(|record| record.id).max().unwrap_or(0);
         let (mut parts, mut ids) = (Vec::new(), BTreeMap::new());
-        for record in self.records.iter().filter(|record| record.is_half) {
+        for record in self.records.iter().filter(|record| !record.loose.is_empty()) {
             for write in &record.writes {
                 last_id += 1;
                 ids.insert((record.id, write.key), last_id);
                 let reads = record.reads.iter().filter(|read| read.key == write.key).copied().collect();
                 let (writes, label) = (vec![*write], format!("{}, its write to {}", record.label, write.key));
-                parts.push(Record { id: last_id, label, reads, writes, ranges: Vec::new(), ..record.clone() });
+                let in_doubt = record.loose.contains(&write.key);
+                parts.push(Record {
+                    id: last_id,
+                    label,
+                    reads,
+                    writes,
+                    in_doubt,
+                    ranges: Vec::new(),
+                    ..record.clone()
+                });
             }
         }
-        let whole = self.records.iter().filter(|record| !record.is_half).cloned();
+        let whole = self.records.iter().filter(|record| record.loose.is_empty()).cloned();
         let mut records: Vec<Record> = whole.chain(parts).collect();
         for read in records.iter_mut().flat_map(|record| &mut record.reads) {
             if let Saw::By(id) = read.saw
@@ -181,12 +191,12 @@ impl History {
     }
 
     /// As [`Self::check`], with transactions in doubt: those that somebody has seen have committed; of the others there must be a
-    /// choice that makes an order. Of one that may be [half](Record::is_half) there that holds for each write by itself.
+    /// choice that makes an order. Of one with [loose](Record::loose) writes that holds for each write by itself.
     ///
     /// # Errors
     /// What is wrong when none of those that are not seen has committed, in words.
     pub fn check_with_doubts(&self) -> Result<(), Box<Anomaly>> {
-        if self.records.iter().any(|record| record.is_half) {
+        if self.records.iter().any(|record| !record.loose.is_empty()) {
             return Self::check_whole_with_doubts(&self.with_halves_apart());
         }
         self.check_whole_with_doubts()
@@ -245,7 +255,7 @@ impl History {
         let serials = self.records.iter().map(|record| (record.id, record.serial)).collect();
         open.retain(|record| !Self::is_refuted(&serials, &decided, record));
         // Who has written a row next, or has looked at it last, tells whether a half transaction has written it.
-        let (halves, whole): (Vec<_>, Vec<_>) = open.into_iter().partition(|record| record.is_half);
+        let (halves, whole): (Vec<_>, Vec<_>) = open.into_iter().partition(|record| !record.loose.is_empty());
         open = whole;
         for half in halves {
             match Self::was_done(&decided, half) {

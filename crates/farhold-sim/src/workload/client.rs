@@ -7,7 +7,7 @@ use farhold_fabric::Handle;
 use farhold_store::row::Datum;
 use farhold_txn::{CommitInfo, Retry, RowHandle, ScanSpec, Txn, TxnError, Worker, last_unknown};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
@@ -39,7 +39,7 @@ pub enum CutShort {
     Late,
     /// It is there with the start after the next cut of the power, or it is not: a journal has it or has not.
     InDoubt,
-    /// Some of its rows may be as they were: rows have one copy, and nodes die.
+    /// Rows of nodes that have died may be as they were: rows have one copy.
     Half,
 }
 
@@ -108,6 +108,22 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// Reads the rows of [`SPREAD`] but these, each by itself: whoever met one of these would be refused.
+    pub async fn look_at_all_but(&self, damaged: &BTreeSet<Key>) {
+        for key in 1..=self.workload.keys {
+            let name = Key { table: SPREAD, key: u64::from(key) };
+            if !damaged.contains(&name) {
+                self.look_until_settled(&name.to_string(), async || self.look_at_row(key).await).await;
+            }
+        }
+    }
+
+    async fn look_at_row(&self, key: u32) -> Result<(), TxnError> {
+        let mut running = self.begin(true);
+        running.read(SPREAD, key).await?;
+        running.commit().await
     }
 
     /// Reads both tables in one transaction each, when nobody else runs. Locations that a node remembers may be out of date, and a
@@ -476,8 +492,7 @@ impl Running<'_> {
                 | TxnError::NodeUnavailable { committed: true, .. },
             ) => {
                 let (serial, epoch) = last_unknown();
-                record.in_doubt = !is_cut_short || client.cut_short != CutShort::Late;
-                record.is_half = is_cut_short && client.cut_short == CutShort::Half;
+                record.in_doubt = !is_cut_short || client.cut_short == CutShort::InDoubt;
                 CommitInfo { serial, epoch, rows_written: 0 }
             }
             committed => committed?,
@@ -490,7 +505,11 @@ impl Running<'_> {
         let absent = |key: &Key| record.reads.iter().any(|read| read.key == *key && read.saw == Saw::Absent);
         let writes = own.iter().filter(|(key, row)| row.is_some() || !absent(key));
         record.writes = writes.map(|(key, row)| Write { key: *key, row: *row }).collect();
-        client.recorder.borrow_mut().add(record);
+        let mut recorder = client.recorder.borrow_mut();
+        if is_cut_short && client.cut_short == CutShort::Half {
+            recorder.cut_short.push((record.id, client.worker.node().id()));
+        }
+        recorder.add(record);
         Ok(())
     }
 }

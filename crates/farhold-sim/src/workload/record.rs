@@ -1,8 +1,10 @@
 //! Rows that say who wrote them, and the growing history.
 
-use crate::history::{History, Record, Saw};
+use crate::history::{History, Key, Record, Saw};
+use farhold_fabric::NodeId;
 use farhold_store::row::Datum;
 use farhold_txn::Table;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,6 +17,10 @@ pub struct Recorder {
     pub broken: Vec<String>,
     /// The last transaction number given.
     pub last_id: u64,
+    /// Commits that missed a node that may have died, by number, with their coordinators.
+    pub cut_short: Vec<(u64, NodeId)>,
+    /// Nodes that have died, and when, on the history's clock.
+    pub deaths: Vec<(NodeId, u64)>,
     /// Counts beginnings and ends, of all recorders that are to be merged.
     pub clock: Arc<AtomicU64>,
 }
@@ -29,6 +35,18 @@ impl Recorder {
     /// The next moment.
     pub fn now(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Says of the commits that were cut short which of their writes may not have been done: those at homes that died after it began, and all if its
+    /// coordinator did.
+    pub fn settle_cut_short(&mut self, home: impl Fn(Key) -> NodeId) {
+        let coordinators: BTreeMap<u64, NodeId> = self.cut_short.drain(..).collect();
+        for record in &mut self.history.records {
+            let Some(coordinator) = coordinators.get(&record.id) else { continue };
+            let has_died = |node| self.deaths.iter().any(|(dead, at)| *dead == node && *at > record.began);
+            let is_loose = |key: &Key| has_died(*coordinator) || has_died(home(*key));
+            record.loose = record.writes.iter().map(|write| write.key).filter(is_loose).collect();
+        }
     }
 
     /// Adds a committed transaction.
