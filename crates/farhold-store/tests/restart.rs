@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 fn def(secondaries: Vec<IndexDef>) -> TableDef {
+    let secondaries = secondaries.into_iter().map(Some).collect();
     TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: true, secondaries }
 }
 

@@ -7,7 +7,7 @@ use crate::node::Node;
 use crate::{NodeId, TxnError};
 use farhold_btree::KeyShape;
 use farhold_store::row::{self, Layout, RowError, Schema, SecondaryIndex, SecondaryKeys};
-use farhold_store::table::{FillRoom, Rebuilt};
+use farhold_store::table::Rebuilt;
 use farhold_store::{IndexDef, KeyMaker, Store, TableStore};
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -300,16 +300,12 @@ impl TableShared {
         let TableDef { name, schema, placement, hash, indexes, attributes } = definition;
         let refused = |error| TxnError::store(error, store.node());
         let mut secondaries = Vec::with_capacity(indexes.len());
-        let mut later = Vec::new();
         let mut slots = Vec::with_capacity(indexes.len());
         for (index, recorded) in indexes.into_iter().zip(recorded) {
             let is_live = *recorded == Recorded::Live;
             let (def, keys) = index_def(&schema, &index)?;
-            if is_live && secondaries.len() == slots.len() {
-                secondaries.push(def);
-            } else if is_live {
-                later.push((slots.len() + 1, def));
-            }
+            // A slot whose index was dropped, or never became complete, stays empty; those behind it keep their numbers.
+            secondaries.push(is_live.then_some(def));
             let state = if is_live { IndexState::Ready } else { IndexState::Dropped };
             slots.push(IndexSlot { definition: index, keys, state, coordinator: None });
         }
@@ -319,14 +315,6 @@ impl TableShared {
             Open::Attach { threads } => TableStore::attach_parallel(store, def, &|job| on_threads(threads, job)),
         };
         let (table, found) = table.map_err(refused)?;
-        // A slot whose index was dropped, or never became complete, stays empty; those behind it keep their numbers.
-        for (number, def) in later {
-            table.begin_index(number, def).map_err(refused)?;
-            let mut room = FillRoom::default();
-            for offset in table.pages().iter().flat_map(farhold_store::Run::slots) {
-                table.fill_slot(number, offset, &mut room).map_err(refused)?;
-            }
-        }
         let owner = cluster.tag;
         let route = Route::new(placement, cluster, store.node(), &schema);
         let has_secondary = AtomicBool::new(recorded.contains(&Recorded::Live));

@@ -1,10 +1,15 @@
 //! Processes of nodes that end in the middle of what they do, where rows have one copy and no journal: what they leave in shared memory is all there is.
 
+use farhold_bench::random::Random;
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
-use farhold_txn::{Node, NodeConfig, NodeId, Placement, Retry, Table, TableDef, Txn, TxnError, watch};
+use farhold_txn::{
+    Node, NodeConfig, NodeId, Placement, Retry, RowHandle, Table, TableDef, Txn, TxnError, Worker, watch,
+};
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,7 +18,10 @@ struct Dir(PathBuf);
 
 impl Dir {
     fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("farhold-killed-{name}-{}", std::process::id())))
+        // Copies of memory, of which there are thousands, stay memory.
+        let shared = PathBuf::from("/dev/shm");
+        let root = if shared.is_dir() { shared } else { std::env::temp_dir() };
+        Self(root.join(format!("farhold-killed-{name}-{}", std::process::id())))
     }
 }
 
@@ -25,14 +33,14 @@ impl Drop for Dir {
 
 fn open(directory: &Path, node: u8, nodes: u8, region_bytes: u64) -> Result<Arc<Node>, TxnError> {
     let fabric = Fabric::join_shm(directory, NodeId(node)).expect("the fabric");
-    let request_timeout_ns = 1_000_000_000;
+    let request_timeout_ns = SOON_NS;
     Node::open(fabric, NodeConfig { nodes, region_bytes, request_timeout_ns, ..NodeConfig::default() })
 }
 
-/// Of people, whose names are unique.
-fn people() -> TableDef {
+/// Of people, whose names are unique where no other node has any.
+fn people(nodes: u8) -> TableDef {
     let columns = vec![Column::new("id", ColumnType::Int), Column::new("name", ColumnType::Text)];
-    let by_name = SecondaryIndex { name: "by_name".into(), columns: vec![1], unique: true };
+    let by_name = SecondaryIndex { name: "by_name".into(), columns: vec![1], unique: nodes == 1 };
     let schema = Schema::new(columns, vec![0]).expect("a schema");
     TableDef { placement: Placement::ByInteger, indexes: vec![by_name], ..TableDef::new("people", schema) }
 }
@@ -51,6 +59,7 @@ async fn rename(txn: &mut Txn, table: &Table, id: i32, name: &str) -> Result<(),
 }
 
 const REGION_BYTES: u64 = 1 << 20;
+const SOON_NS: u64 = 60_000_000_000;
 
 thread_local! {
     static HERE: RefCell<PathBuf> = const { RefCell::new(PathBuf::new()) };
@@ -58,7 +67,9 @@ thread_local! {
 }
 
 fn copy_of(directory: &Path, number: u32) -> PathBuf {
-    directory.with_extension(format!("copy-{number}"))
+    let mut name = directory.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
 }
 
 /// Keeps the memory as it is now, but for messages.
@@ -82,7 +93,7 @@ fn no_row_is_lost_with_a_process_that_ends_in_a_commit() {
     let worker = node.worker(&executor.handle()).expect("a worker");
     let long = "x".repeat(300);
     executor.run(async {
-        let table = worker.create_table(people()).await.expect("a table");
+        let table = worker.create_table(people(1)).await.expect("a table");
         let filled = worker.run(Retry::never(), async |txn| {
             for (id, name) in [(1, "short"), (2, "ann"), (3, "bob"), (4, "eve")] {
                 let (key, value) = row(&table, id, name);
@@ -147,6 +158,252 @@ fn no_row_is_lost_with_a_process_that_ends_in_a_commit() {
     assert!(seen[0] > 0 && seen[1] > 0, "before and behind the commit point: {seen:?}");
 }
 
+/// By id.
+type Names = BTreeMap<i32, String>;
+
+const IDS: i32 = 6;
+const PROPER: [&str; 4] = [
+    "ann",
+    "bob",
+    "eve",
+    "a name that is longer than the others and outgrows its place, whatever it was before, as often as it comes",
+];
+
+/// Some nodes on this thread, and what runs them.
+struct Cluster {
+    directory: Dir,
+    nodes: Vec<Arc<Node>>,
+    workers: Vec<Worker>,
+    executor: Executor,
+}
+
+impl Cluster {
+    fn open(directory: Dir, count: u8) -> Self {
+        let executor = Executor::real(1);
+        let nodes: Vec<_> =
+            (0..count).map(|node| open(&directory.0, node, count, REGION_BYTES).expect("a node starts")).collect();
+        let workers = nodes.iter().map(|node| node.worker(&executor.handle()).expect("a worker")).collect();
+        Self { directory, nodes, workers, executor }
+    }
+
+    /// Runs this on the first node while the others serve.
+    fn run<T>(&self, what: impl AsyncFnOnce(&Worker) -> T) -> T {
+        self.executor.run(async {
+            let is_over = Rc::new(Cell::new(false));
+            for worker in &self.workers[1..] {
+                let (worker, is_over) = (worker.clone(), is_over.clone());
+                drop(self.executor.handle().spawn(async move {
+                    while !is_over.get() {
+                        worker.poll();
+                        worker.handle().yield_now().await;
+                    }
+                }));
+            }
+            let done = what(&self.workers[0]).await;
+            is_over.set(true);
+            done
+        })
+    }
+
+    /// All names of a table, but of rows that are reported as damaged, which are the second.
+    fn names(&self, table: &str) -> (Names, BTreeSet<i32>) {
+        let damaged = self.nodes.iter().flat_map(|node| node.recovered().damaged);
+        let damaged: BTreeSet<Vec<u8>> = damaged.filter(|(of, _)| of == table).map(|(_, key)| key).collect();
+        let table = self.nodes[0].table(table).expect("the table");
+        let (lost, whole): (BTreeSet<i32>, BTreeSet<i32>) =
+            (1..=IDS).partition(|id| damaged.contains(&row(&table, *id, "").0));
+        let found = self.run(async |worker| {
+            let mut found = Names::new();
+            for id in whole {
+                let mut txn = worker.begin_read_only();
+                if let Some(handle) = txn.get(&table, &row(&table, id, "").0).await.expect("a read") {
+                    found.insert(id, name_of(&txn, &table, handle));
+                }
+                txn.commit().await.expect("nobody else is there");
+            }
+            found
+        });
+        (found, lost)
+    }
+}
+
+fn name_of(txn: &Txn, table: &Table, handle: RowHandle) -> String {
+    let mut datums = Vec::new();
+    table.schema().decode_row(txn.key(handle), txn.value(handle), &mut datums).expect("a row");
+    let Some(Datum::Text(name)) = datums.pop() else { panic!("no name") };
+    name
+}
+
+/// The table of people, whose index by name comes after one that is dropped, perhaps.
+async fn table_of(worker: &Worker, is_later: bool) -> Table {
+    let mut definition = people(worker.node().config().nodes);
+    if !is_later {
+        return worker.create_table(definition).await.expect("a table");
+    }
+    let mut indexes = std::mem::take(&mut definition.indexes);
+    let table = worker.create_table(definition).await.expect("a table");
+    let first = SecondaryIndex { name: "first".into(), columns: vec![1], unique: false };
+    for index in [first, indexes.pop().expect("by name")] {
+        worker.create_index(&table, index).await.expect("an index");
+    }
+    worker.drop_index(&table, "first").await.expect("dropped");
+    table
+}
+
+/// A few writes, some of which others forbid, and what is there afterwards.
+async fn some_writes(worker: &Worker, table: &Table, random: &mut Random, before: &Names, copies: bool) -> Names {
+    // Where another node remembers a row of before, it is refused at first.
+    let (begun, done) = (random.clone(), RefCell::new((random.clone(), before.clone())));
+    let written = worker.run(Retry::default(), async |txn| {
+        watch(None);
+        let (mut random, mut after) = (begun.clone(), before.clone());
+        for _ in 0..=random.below(5) {
+            let id = 1 + random.below(IDS as u64) as i32;
+            let proper = PROPER[random.below(PROPER.len() as u64) as usize];
+            // Three of four are nobody else's.
+            let name =
+                if random.below(4) == 0 { proper.to_owned() } else { format!("{proper} of {}", random.below(1 << 40)) };
+            let taken = after.iter().any(|(other, it)| *it == name && *other != id);
+            let (key, value) = row(table, id, &name);
+            match txn.get(table, &key).await? {
+                Some(handle) if random.below(4) == 0 => {
+                    txn.delete(handle)?;
+                    after.remove(&id);
+                }
+                Some(_) | None if taken => {}
+                Some(handle) => {
+                    txn.update(handle, &value)?;
+                    after.insert(id, name);
+                }
+                None => {
+                    txn.insert(table, &key, &value).await?;
+                    after.insert(id, name);
+                }
+            }
+        }
+        done.replace((random, after));
+        watch(copies.then_some(keep_copy));
+        Ok(())
+    });
+    let written = written.await;
+    watch(None);
+    written.expect("nobody else is there");
+    let after;
+    (*random, after) = done.into_inner();
+    after
+}
+
+/// Whatever is done to tables, once in a while.
+async fn some_change(worker: &Worker, table: &Table, random: &mut Random) {
+    let by_both = SecondaryIndex { name: "by_both".into(), columns: vec![1, 0], unique: false };
+    let indexed = table.indexes().into_iter().any(|index| index.definition.name == by_both.name);
+    let other = worker.node().table("others");
+    watch(Some(keep_copy));
+    match (random.below(2), other) {
+        (0, _) if indexed => worker.drop_index(table, &by_both.name).await.expect("dropped"),
+        (0, _) => _ = worker.create_index(table, by_both).await.expect("created"),
+        (_, Some(other)) => worker.drop_table(&other).await.expect("dropped"),
+        (_, None) => {
+            let definition = TableDef { name: "others".into(), ..people(worker.node().config().nodes) };
+            let other = worker.create_table(definition).await.expect("created");
+            some_writes(worker, &other, random, &Names::new(), false).await;
+        }
+    }
+    watch(None);
+}
+
+/// Starts again from each copy, and from each that is made of such a start: each row is as it was before or after, or reported, and whatever is there can
+/// be changed.
+fn look_at_copies(what: &str, directory: &Path, nodes: u8, before: &Names, after: &Names, ends_again: bool) {
+    for number in 0..COPIES.take() {
+        let what = format!("{what}, copy {number}");
+        let copy = copy_of(directory, number);
+        if ends_again {
+            HERE.set(copy.clone());
+            watch(Some(keep_copy));
+        }
+        let again = Cluster::open(Dir(copy.clone()), nodes);
+        watch(None);
+        look_at_copies(&what, &copy, nodes, before, after, false);
+        let (found, lost) = again.names("people");
+        for id in (1..=IDS).filter(|id| !lost.contains(id)) {
+            let is_known = found.get(&id) == before.get(&id) || found.get(&id) == after.get(&id);
+            assert!(
+                is_known,
+                "{what}: {:?} of {id}, {:?} became {:?}",
+                found.get(&id),
+                before.get(&id),
+                after.get(&id)
+            );
+        }
+        if !lost.is_empty() {
+            continue;
+        }
+        let table = again.nodes[0].table("people").expect("the table");
+        again.run(async |worker| {
+            let changed = worker.run(Retry::never(), async |txn| {
+                for (id, name) in &found {
+                    rename(txn, &table, *id, &format!("{name}, again")).await?;
+                }
+                Ok(())
+            });
+            changed.await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert!(worker.drain(SOON_NS).await, "{what}: what is to be told");
+        });
+        // What is told without an answer is on its way.
+        let left = |node: &Arc<Node>| node.leaks().into_iter().chain(node.left_behind());
+        let left = || again.nodes.iter().flat_map(left).collect::<Vec<String>>();
+        again.run(async |worker| {
+            let until_ns = worker.handle().now_ns() + SOON_NS;
+            while !left().is_empty() && worker.handle().now_ns() < until_ns {
+                worker.poll();
+                worker.handle().yield_now().await;
+            }
+        });
+        assert_eq!(left(), Vec::<String>::new(), "{what}");
+    }
+}
+
+/// Of all processes at once.
+fn end_anywhere(nodes: u8, seeds: std::ops::Range<u64>) {
+    const STEPS: usize = 8;
+    let mut copies = 0;
+    for seed in seeds {
+        let mut random = Random::new(seed);
+        let cluster = Cluster::open(Dir::new(&format!("anywhere-{nodes}-{seed}")), nodes);
+        let path = cluster.directory.0.clone();
+        HERE.set(path.clone());
+        let table = cluster.run(async |worker| table_of(worker, seed % 2 == 1).await);
+        let mut names = Names::new();
+        for step in 0..STEPS {
+            let changes_tables = random.below(4) == 0;
+            let after = cluster.run(async |worker| {
+                if changes_tables {
+                    some_change(worker, &table, &mut random).await;
+                    return names.clone();
+                }
+                some_writes(worker, &table, &mut random, &names, true).await
+            });
+            copies += COPIES.get();
+            look_at_copies(&format!("seed {seed}, step {step}"), &path, nodes, &names, &after, true);
+            HERE.set(path.clone());
+            names = after;
+        }
+    }
+    println!("{copies} copies");
+    assert!(copies > 100, "{copies} copies");
+}
+
+#[test]
+fn no_row_is_lost_wherever_a_process_ends() {
+    end_anywhere(1, 0..6);
+}
+
+#[test]
+fn no_row_is_lost_wherever_two_processes_end() {
+    end_anywhere(2, 0..6);
+}
+
 /// While a node makes its indexes anew, others find no memory of it, and not an index that lacks rows.
 #[test]
 fn rows_of_a_node_that_is_starting_are_not_absent() {
@@ -178,7 +435,7 @@ fn rows_of_a_node_that_is_starting_are_not_absent() {
     let worker = node.worker(&executor.handle()).expect("a worker");
     is_made.recv().expect("the other node");
     executor.run(async {
-        let table = worker.create_table(TableDef { indexes: Vec::new(), ..people() }).await.expect("a table");
+        let table = worker.create_table(TableDef { indexes: Vec::new(), ..people(2) }).await.expect("a table");
         for some in (0..ROWS).step_by(500) {
             let filled = worker.run(Retry::default(), async |txn| {
                 for id in some..some + 500 {
@@ -190,7 +447,7 @@ fn rows_of_a_node_that_is_starting_are_not_absent() {
             filled.await.expect("filled");
         }
         worker
-            .create_table(TableDef { name: "filled".into(), indexes: Vec::new(), ..people() })
+            .create_table(TableDef { name: "filled".into(), indexes: Vec::new(), ..people(2) })
             .await
             .expect("a table");
         let (mut reads, mut random) = (0, 1_u64);

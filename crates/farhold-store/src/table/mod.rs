@@ -75,8 +75,8 @@ pub struct TableDef {
     pub primary: KeyShape,
     /// With a hash index for point reads and far reads?
     pub hash: bool,
-    /// Its secondary indexes: index 1, 2, ... (0 is the primary).
-    pub secondaries: Vec<IndexDef>,
+    /// Its secondary indexes: index 1, 2, ... (0 is the primary). `None`: a number that is not used again.
+    pub secondaries: Vec<Option<IndexDef>>,
 }
 
 /// What covers a search: valid as long as what it saw stands.
@@ -165,8 +165,10 @@ impl TableStore {
 
     fn open(store: &Arc<Store>, def: TableDef, slab: Arc<TableSlab>) -> Result<Self, StoreError> {
         let count = def.secondaries.len();
-        let hash = if count > SECONDARIES_MAX {
+        let hash = if def.secondaries.iter().flatten().count() > SECONDARIES_MAX {
             Err(StoreError::TooMany { what: "secondary indexes of a table", limit: SECONDARIES_MAX })
+        } else if count > SECONDARIES_EVER_MAX {
+            Err(Self::too_many_secondaries())
         } else {
             def.hash.then(|| HashIndex::create(store, def.id)).transpose()
         };
@@ -183,7 +185,7 @@ impl TableStore {
             forget: AtomicBool::new(false),
         };
         for (place, def) in this.secondaries.iter().zip(def.secondaries) {
-            let _ = place.set(Box::new(Secondary::new(def)));
+            def.map(|def| place.set(Box::new(Secondary::new(def))));
         }
         Ok(this)
     }

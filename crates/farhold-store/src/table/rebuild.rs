@@ -9,13 +9,16 @@
 //! | reserved, deleted, older copy        | free                                                               |
 //! | row with `WRITING`                   | reported, left as it is, in the indexes of its primary key alone   |
 //! | the same, beside a live row of its key | free: that one has taken its place                               |
-//! | the same, absent and not locked      | live, indexed                                                      |
+//! | the same, absent and not locked      | live; otherwise as one that is locked                              |
 //! | reserved or free slot with `WRITING` | free                                                               |
 //!
 //! A row with `WRITING` is found by its key, so that nobody takes it for absent or its key for free. Its value may be torn, so secondary indexes cannot
 //! have it. An absent one is an insert whose version has not come; it may have taken the place of a row that is deleted already. Its coordinator unlocks
 //! it together with its version, when its value is there: one that is not locked lacks nothing but the version. (Slots become free before
 //! they are marked.)
+//!
+//! A start may end here, too, and the next one must decide as this one has: what tells rows of commits under way from others, their locks, goes when all
+//! are in the indexes, and from a slot that becomes free when it is free.
 
 use super::{TableDef, TableStore};
 use crate::durable::Parallel;
@@ -73,7 +76,7 @@ impl Rebuilt {
 #[derive(Debug, Default)]
 struct Found {
     rebuilt: Rebuilt,
-    /// Live rows that were locked.
+    /// Live rows that were locked, and inserts that lack their version.
     held: Vec<ObjectRef>,
 }
 
@@ -164,7 +167,7 @@ impl TableStore {
             let free = &mut free[run.class.0 as usize];
             for offset in run.slots().collect::<Vec<_>>().into_iter().rev() {
                 let object = Object::at(self.store.memory(), offset);
-                let (mut version, meta) = (object.version(), object.meta());
+                let (version, meta) = (object.version(), object.meta());
                 found.epoch_max = found.epoch_max.max(version.epoch());
                 let reference = ObjectRef::new(offset, meta.incarnation());
                 let too_long =
@@ -174,8 +177,8 @@ impl TableStore {
                 }
                 let is_insert = meta.state() == Meta::ROW && version.is_absent() && version.is_writing();
                 if is_insert && object.lock_word() == 0 {
-                    version = version.next(version.epoch());
-                    object.restamp(version);
+                    held.push(reference);
+                    continue;
                 }
                 let live = matches!(meta.state(), Meta::ROW | RESERVED) && !version.is_absent();
                 if version.is_writing() && (live || is_insert) {
@@ -222,6 +225,7 @@ impl TableStore {
         // What is older was whole before those commits.
         held.sort_unstable_by_key(|row| (self.store.object(*row).version().epoch(), row.offset()));
         let were_held: BTreeSet<ObjectRef> = held.iter().copied().collect();
+        let mut entered = Vec::new();
         let (mut payload, mut index_key) = (Vec::new(), Vec::new());
         for reference in held {
             let object = self.store.object(reference);
@@ -248,11 +252,20 @@ impl TableStore {
                 found.rebuilt.damaged.push(Damaged { reference, owner, key: key.to_vec() });
                 continue;
             }
-            object.unlock();
             object.store(Word::Prev, 0, Relaxed);
             self.enter_found(key, value, reference, &mut index_key)?;
-            found.rebuilt.locks_released += 1;
             found.rebuilt.rows += 1;
+            entered.push(reference);
+        }
+        for reference in entered {
+            crate::planted::may_stop();
+            let object = self.store.object(reference);
+            let version = object.version();
+            if version.is_writing() {
+                object.restamp(version.next(version.epoch()));
+            }
+            found.rebuilt.locks_released += u64::from(object.lock_word() != 0);
+            object.unlock();
         }
         Ok(())
     }
@@ -282,8 +295,9 @@ impl TableStore {
     /// Frees the slot of a row whose key has another one.
     fn free(&self, offset: u64) {
         let object = Object::at(self.store.memory(), offset);
-        object.unlock();
         retire(object);
+        crate::planted::may_stop();
+        object.unlock();
         let class = self.store.pages().table().class_at(offset);
         self.slab.free()[class.0 as usize].push((offset / ALIGN) as u32);
     }

@@ -34,6 +34,7 @@ pub fn unique() -> IndexDef {
 }
 
 pub fn table(store: &Arc<Store>, secondaries: Vec<IndexDef>) -> TableStore {
+    let secondaries = secondaries.into_iter().map(Some).collect();
     let def = TableDef { id: TableId(7), primary: KeyShape::Fixed(8), hash: false, secondaries };
     TableStore::create(store, def).expect("a table")
 }
