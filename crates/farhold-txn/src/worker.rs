@@ -17,7 +17,7 @@ use farhold_store::index::hash::{FarIndex, LocationCache};
 use farhold_store::log::RecordWriter;
 use farhold_store::{AllocCache, Owner};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::Future;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -64,6 +64,8 @@ pub(crate) struct Core {
     /// are done to what that start has.
     pub starts_met: Cell<u64>,
     pub met_at: RefCell<HashMap<NodeId, u64>>,
+    /// Nodes whose memory it has touched: from then on it hears of their later starts.
+    pub touched: RefCell<HashSet<NodeId>>,
     /// What is known of other nodes' hash indexes.
     pub far_indexes: RefCell<HashMap<(NodeId, TableId), FarIndex>>,
     /// How many of them there may be before those of tables that are gone are forgotten.
@@ -163,6 +165,7 @@ impl Worker {
             locations: RefCell::new(LocationCache::new(if node.config.nodes > 1 { LOCATIONS } else { 2 })),
             starts_met: Cell::new(0),
             met_at: RefCell::default(),
+            touched: RefCell::default(),
             far_indexes: RefCell::default(),
             far_indexes_max: Cell::new(FAR_INDEXES_MIN),
             batches: RefCell::default(),

@@ -351,7 +351,7 @@ impl Txn {
             && !self.near(core).order.is_empty()
             && state.rows.iter().all(is_locked)
             && state.groups().iter().all(|group| group.node == me)
-            && state.buckets.iter().all(|(node, _)| *node == me)
+            && state.buckets.as_slice().iter().all(|(node, _)| *node == me)
             && core.tries_hardware()
     }
 
@@ -451,7 +451,7 @@ impl Txn {
         let rows: Vec<Row> = self.state.rows.iter().filter(read).copied().collect();
         // Lock and version are neighbours: 16 aligned bytes, never torn apart by any fabric.
         let headers: Vec<_> = rows.iter().map(|row| batch.read(row.ident.far(), 16)).collect();
-        let buckets: Vec<_> = self.state.buckets.iter().filter(|(node, _)| *node != me).copied().collect();
+        let buckets: Vec<_> = self.state.buckets.as_slice().iter().filter(|(node, _)| *node != me).copied().collect();
         let words: Vec<_> =
             buckets.iter().map(|(node, it)| batch.read(FarPtr::new(*node, DATA, it.offset), 8)).collect();
         let mut nodes: Vec<NodeId> = self.far_writes().map(|row| row.ident.node()).collect();
@@ -494,7 +494,7 @@ impl Txn {
         }
         if core.starts_met.get() > self.starts_met {
             let read_at = self.state.groups().iter().map(|group| group.node);
-            let mut nodes = read_at.chain(self.state.buckets.iter().map(|(node, _)| *node));
+            let mut nodes = read_at.chain(self.state.buckets.as_slice().iter().map(|(node, _)| *node));
             if nodes.any(|node| core.has_met_start(node, self.starts_met)) {
                 // Another task of the worker has: the stamps of an earlier start may be those of other leaves and buckets.
                 return Err(self.refused(Refused::Changed));
@@ -522,7 +522,7 @@ impl Txn {
             if group.node == core.me {
                 continue;
             }
-            let mut leaves = group.leaves.clone();
+            let mut leaves = group.leaves.as_slice().to_vec();
             leaves.sort_unstable();
             leaves.dedup();
             let (node, table, index) = (group.node, group.table().store.id(), group.index.number() as u16);

@@ -45,17 +45,6 @@ impl Epoch {
     pub fn counter(keeper: NodeId) -> Counter {
         Counter::new(FarPtr::new(keeper, DATA, Superblock::EPOCH), counter::Form::Single)
     }
-
-    /// The epoch, wherever it is.
-    ///
-    /// # Errors
-    /// The keeper is unavailable.
-    pub async fn read(&self, endpoint: &Endpoint) -> Result<u32, TxnError> {
-        if let Some(epoch) = self.near() {
-            return Ok(epoch);
-        }
-        read_far(endpoint, KEEPER).await.map_err(|error| TxnError::far(error, KEEPER))
-    }
 }
 
 async fn read_far(endpoint: &Endpoint, keeper: NodeId) -> Result<u32, FabricError> {
@@ -76,7 +65,10 @@ impl Core {
     /// The keeper is unavailable, or is still getting its rows back.
     pub async fn read_epoch(&self) -> Result<u32, TxnError> {
         let Some(replication) = &self.node.replication else {
-            let epoch = self.epoch.read(&self.endpoint).await?;
+            let epoch = match self.epoch.near() {
+                Some(epoch) => epoch,
+                None => read_far(&self.endpoint, KEEPER).await.map_err(|error| self.far_error(error, KEEPER))?,
+            };
             return self.check_epoch(epoch).map(|()| epoch);
         };
         let keeper = replication.view.keeper();

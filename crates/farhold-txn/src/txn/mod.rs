@@ -1,6 +1,7 @@
 //! One transaction, as its user sees it.
 
 mod scan;
+pub(crate) mod stamps;
 pub(crate) mod state;
 
 use crate::home::message::Request;

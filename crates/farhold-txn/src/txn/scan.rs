@@ -227,7 +227,7 @@ impl Txn {
         if left == 0 {
             return Ok(Scanned::All);
         }
-        let mut leaves = std::mem::take(&mut self.state.group(table.0, spec.index, me).leaves);
+        let mut leaves = std::mem::take(&mut self.state.leaves);
         let state: &mut State = &mut self.state;
         let mut scanned = Ok(Scanned::All);
         let mut visit = |key: &[u8], word: u64| {
@@ -268,7 +268,9 @@ impl Txn {
                 index.scan_ahead(spec.lo, spec.hi, &mut visit, &mut ahead, &mut leaves);
             }
         }
-        self.state.group(table.0, spec.index, me).leaves = leaves;
+        let held = &mut self.state.group(table.0, spec.index, me).leaves;
+        leaves.drain(..).for_each(|leaf| held.push(leaf));
+        self.state.leaves = leaves;
         scanned
     }
 
@@ -426,6 +428,7 @@ impl Txn {
         self.state.far = true;
         let core = self.core.clone();
         core.check_served(node)?;
+        core.touch(node).await?;
         let (mut left, mut last) = (spec.limit, None::<Vec<u8>>);
         while left > 0 && go_on() {
             self.check_room(0)?;
@@ -441,7 +444,8 @@ impl Txn {
                 limit: u32::try_from(left).unwrap_or(u32::MAX),
             };
             let page = core.ask(node, &request, Page::decode).await?;
-            self.state.group(table.0, spec.index, node).leaves.extend(&page.leaves);
+            let held = &mut self.state.group(table.0, spec.index, node).leaves;
+            page.leaves.iter().for_each(|leaf| held.push(*leaf));
             self.read_ahead(table, node, &page.rows).await?;
             for (reference, payload_len) in page.rows {
                 let visited =

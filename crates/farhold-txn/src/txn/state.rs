@@ -13,6 +13,7 @@
 use crate::Index;
 use crate::protocol::ident::Ident;
 use crate::table::TableShared;
+use crate::txn::stamps::Stamps;
 use crate::txn::{RowHandle, Savepoint, SharedTable};
 use farhold_btree::LeafStamp;
 use farhold_fabric::{NodeId, Version};
@@ -117,7 +118,7 @@ pub(crate) struct StampGroup {
     pub table: NonNull<TableShared>,
     pub index: crate::Index,
     pub node: NodeId,
-    pub leaves: Vec<LeafStamp>,
+    pub leaves: Stamps<LeafStamp>,
 }
 
 impl StampGroup {
@@ -196,7 +197,7 @@ pub(crate) struct State {
     log: Vec<Logged>,
     logging: bool,
     /// Buckets of hash indexes that covered a search, with their nodes.
-    pub buckets: Vec<(NodeId, BucketStamp)>,
+    pub buckets: Stamps<(NodeId, BucketStamp)>,
     /// Nodes that were asked to reserve something, and whether they have answered each time.
     pub reserved_at: BTreeMap<NodeId, bool>,
     /// How many rows are to be written: zero means that the commit takes the way without locks.
@@ -219,6 +220,8 @@ pub(crate) struct State {
     pub order: Vec<u32>,
     /// Steps of stamps: kept here for its memory.
     pub moved: Vec<Moved>,
+    /// What a scan sees: kept here for its memory.
+    pub leaves: Vec<LeafStamp>,
 }
 
 impl State {
@@ -466,7 +469,7 @@ impl State {
                 (group.table, group.index, group.node) = (table, index, node);
                 group.leaves.clear();
             } else {
-                self.groups.push(StampGroup { table, index, node, leaves: Vec::new() });
+                self.groups.push(StampGroup { table, index, node, leaves: Stamps::default() });
             }
             position
         });

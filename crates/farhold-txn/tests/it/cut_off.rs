@@ -294,3 +294,26 @@ fn a_snapshot_shows_nothing_of_a_node_s_next_start() {
         std::mem::forget(dying);
     });
 }
+
+/// The node that keeps the epoch starts again. Others go on with rows of their own, and meet it by its epoch alone.
+#[test]
+fn rows_of_one_s_own_are_written_after_the_epoch_s_keeper_has_started_again() {
+    let executor = Executor::virtual_time(3);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let other = start(&sim, OTHER, &handle);
+    executor.run(async {
+        let dying = start(&sim, HOME, &handle);
+        [&other, &dying].into_iter().for_each(serve);
+        fill(&dying).await;
+        let table = other.node().table("person").expect("on every node");
+        let write = async |name| other.run(Retry::default(), async |txn| put(txn, &table, 2, name).await).await;
+        assert_eq!(write("bob").await, Ok(()));
+        sim.inject(Fault::Kill(HOME));
+        handle.sleep_ns(5 * TIMEOUT_NS).await;
+        let again = start(&sim, HOME, &handle);
+        serve(&again);
+        assert_eq!(write("eve").await, Ok(()));
+        std::mem::forget(dying);
+    });
+}

@@ -493,6 +493,10 @@ fn no_answer_to_a_slow_caller_is_lost() {
         let rows: Vec<_> = (1..=1500).map(|id| (2 * id, format!("p{id}"), id)).collect();
         fill(&cluster.workers[1], &table, &rows).await;
         let table = cluster.workers[0].node().table("people").expect("on every node");
+        // Before its first range there the caller looks at its home's memory.
+        let mut first = cluster.workers[0].begin_read_only();
+        first.scan(&table, ScanSpec::all().on(NodeId(1)).limit(1)).await.expect("a scan");
+        drop(first);
         let ask = |_| {
             let (worker, table) = (cluster.workers[0].clone(), table.clone());
             cluster.workers[0].handle().spawn(async move {

@@ -410,14 +410,21 @@ fn a_home_that_starts_again_while_a_range_is_validated_is_left_as_it_is() {
 /// A range is empty at one start of a home. The next start makes its index anew, with a row in the range, and as many changes as there were before.
 #[test]
 fn a_range_is_of_one_start_of_its_home() {
+    [false, true].into_iter().for_each(a_range_of_one_start);
+}
+
+/// Also if its worker has met nothing of the home but the range.
+fn a_range_of_one_start(is_first: bool) {
     let pair = Pair::new();
     pair.executor.run(async {
         let (worker, home) = (pair.open(NodeId(0)), pair.open(HOME));
+        let fresh = worker.node().worker(&pair.executor.handle()).expect("another worker");
+        let scans = if is_first { &fresh } else { &worker };
         let (txn, table) = beside(&home, async {
             let table = worker.create_table(towns(true)).await.expect("a table");
             let filled = worker.run(Retry::default(), async |txn| put(txn, &table, THERE, 1, "ann").await);
             filled.await.expect("filled");
-            let mut txn = worker.begin();
+            let mut txn = scans.begin();
             let range = (key(&table, THERE, 5), key(&table, THERE, 9));
             let found = txn.scan(&table, ScanSpec::range(&range.0, &range.1)).await.expect("a scan");
             assert_eq!(found.len(), 0);

@@ -5,6 +5,7 @@ use super::near::DOOMED_ROWS_MAX;
 use crate::home::message::{Found, MovedFar, Request, Reserved, Taken};
 use crate::protocol::ident::{DATA, Ident};
 use crate::table::TableShared;
+use crate::txn::stamps::Stamps;
 use crate::txn::state::{RowState, State};
 use crate::txn::{RowHandle, SharedTable, Txn};
 use crate::worker::Core;
@@ -13,7 +14,7 @@ use farhold_btree::{Change, LeafStamp};
 use farhold_fabric::object::VERSION;
 use farhold_fabric::{Batch, FabricError, FarPtr, Meta, Version};
 use farhold_store::index::hash::{BucketStamp, Directory, FarIndex, FarLookup, FarStep, hash_key};
-use farhold_store::{Moved, ObjectRef};
+use farhold_store::{Moved, ObjectRef, Superblock};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
@@ -146,6 +147,7 @@ impl Txn {
     ) -> Result<Option<RowHandle>, TxnError> {
         for _ in 0..LOOKUPS_MAX {
             let request = Request::Lookup { table: table.store.id(), index: index.number() as u16, key };
+            self.core.touch(home).await?;
             let found = self.core.clone().ask(home, &request, Found::decode).await?;
             let Some(reference) = found.reference else {
                 self.state.group(table.0, index, home).leaves.push(found.leaf);
@@ -324,7 +326,7 @@ impl Txn {
         }
         let rows = self.state.rows.iter().filter(|row| row.ident.node() != me && row.is_of_others());
         let versions = rows.map(|row| (row.ident.far().add(VERSION), row.version.0, !Version::FLAGS));
-        let buckets = self.state.buckets.iter().filter(|(node, _)| *node != me);
+        let buckets = self.state.buckets.as_slice().iter().filter(|(node, _)| *node != me);
         let buckets = buckets.map(|(node, it)| (FarPtr::new(*node, DATA, it.offset), it.word, u64::MAX));
         let expected: Vec<(FarPtr, u64, u64)> = versions.chain(buckets).collect();
         let mut batch = core.take_batch();
@@ -370,7 +372,7 @@ impl State {
                     for group in groups
                         .filter(|it| it.table == table && it.node == node && it.index.number() == usize::from(*index))
                     {
-                        apply_changes(changes, &mut group.leaves);
+                        carry_leaves(changes, &mut group.leaves);
                     }
                 }
                 MovedFar::Bucket { before, after, half } => self.carry_bucket(node, *before, *after, *half),
@@ -380,12 +382,8 @@ impl State {
 
     /// Carries the stamps of a bucket over what the transaction's own insert has done to it.
     fn carry_bucket(&mut self, node: NodeId, before: BucketStamp, after: BucketStamp, half: Option<BucketStamp>) {
-        let mut is_held = false;
-        for (_, bucket) in self.buckets.iter_mut().filter(|(at, bucket)| *at == node && *bucket == before) {
-            *bucket = after;
-            is_held = true;
-        }
-        self.buckets.extend(half.filter(|_| is_held).map(|half| (node, half)));
+        let after = std::iter::once(after).chain(half);
+        self.buckets.carry((node, before), after.map(|bucket| (node, bucket)));
     }
 
     /// Carries the stamps over a reservation of the transaction's own.
@@ -397,7 +395,7 @@ impl State {
                     for group in groups
                         .filter(|it| it.table == table && it.node == node && it.index.number() == usize::from(*index))
                     {
-                        changes.apply(&mut group.leaves);
+                        carry_leaves(changes.as_slice(), &mut group.leaves);
                     }
                 }
                 Moved::Bucket { before, after, half } => self.carry_bucket(node, *before, *after, *half),
@@ -406,17 +404,10 @@ impl State {
     }
 }
 
-/// [`farhold_btree::Changes::apply`], for changes that came from afar.
-fn apply_changes(changes: &[Change], stamps: &mut Vec<LeafStamp>) {
+/// As [`farhold_btree::Changes::apply`].
+fn carry_leaves(changes: &[Change], stamps: &mut Stamps<LeafStamp>) {
     for split in changes.chunk_by(|one, next| one.before == next.before) {
-        let mut held = false;
-        for stamp in stamps.iter_mut().filter(|stamp| **stamp == split[0].before) {
-            *stamp = split[0].after;
-            held = true;
-        }
-        if held {
-            stamps.extend(split[1..].iter().map(|step| step.after));
-        }
+        stamps.carry(split[0].before, split.iter().map(|step| step.after));
     }
 }
 
@@ -485,6 +476,17 @@ impl Core {
             }
         }
         TxnError::far(error, node)
+    }
+
+    /// Before the first message about a range: where rows have no copies, the stamps that it brings are of this start of the home or of a later one, and
+    /// of a later one the fabric tells whoever has touched an earlier one.
+    #[inline]
+    pub async fn touch(&self, node: NodeId) -> Result<(), TxnError> {
+        if self.node.replication.is_none() && !self.touched.borrow().contains(&node) {
+            self.read_far(FarPtr::new(node, DATA, Superblock::STARTS), 8).await?;
+            self.touched.borrow_mut().insert(node);
+        }
+        Ok(())
     }
 
     /// Has it met a later start of a node since it had met so many?

@@ -102,7 +102,7 @@ fn a_look_up_in_a_locked_bucket_ends() {
         let its = (1..100).find(|id| table.0.route.home(&key(*id)) == NodeId(1)).expect("a key of node 1");
         let mut txn = workers[0].begin();
         assert!(txn.get(&table, &key(its)).await.expect("a look").is_none());
-        let (home, stamp) = txn.state.buckets.first().copied().expect("a bucket");
+        let (home, stamp) = txn.state.buckets.as_slice().first().copied().expect("a bucket");
         assert_eq!(home, NodeId(1));
         txn.commit().await.expect("committed");
         let bucket = workers[1].node().store.memory().word(stamp.offset).expect("a word");

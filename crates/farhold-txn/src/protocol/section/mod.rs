@@ -100,12 +100,12 @@ pub(crate) fn ranges_stand(near: &Near<'_>) -> bool {
     for group in near.state.groups().iter().filter(|group| group.node == near.node) {
         let table = group.table();
         let Some(index) = table.store.index(group.index.number()) else { return false };
-        if !group.leaves.iter().all(|leaf| index.validate(*leaf)) {
+        if !group.leaves.as_slice().iter().all(|leaf| index.validate(*leaf)) {
             return false;
         }
     }
     let memory = near.store.memory();
-    near.state.buckets.iter().all(|(node, bucket)| *node != near.node || bucket.is_still(memory))
+    near.state.buckets.as_slice().iter().all(|(node, bucket)| *node != near.node || bucket.is_still(memory))
 }
 
 /// The version that a row gets.
