@@ -487,7 +487,7 @@ pub(crate) fn check_count(count: usize) -> Result<(), SqlError> {
 }
 
 /// The most subqueries in the expressions of one SELECT. Each is a join of its plan: in a debug build 100 took 6 s to plan, 200 more than a minute.
-const SUBQUERIES_MAX: usize = 100;
+pub(crate) const SUBQUERIES_MAX: usize = 100;
 
 /// The most windows that differ from each other in one SELECT. Each is an operator above the others: in a debug build 200 took 3 s to plan,
 /// 300 took 23 s.
@@ -779,7 +779,7 @@ fn is_array(expression: &Expr) -> bool {
 }
 
 /// Whether an expression is one of a subquery.
-fn asks(expression: &Expr) -> bool {
+pub(crate) fn asks(expression: &Expr) -> bool {
     matches!(expression, Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. })
 }
 

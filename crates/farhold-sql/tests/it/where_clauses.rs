@@ -351,6 +351,7 @@ fn parameters_that_count() {
             vec![int(1), int(4)],
             vec!["2|1", "2|3"],
         ),
+        ("SELECT get_byte($1, 1)", vec![Datum::Bytea(vec![1, 2])], vec!["2"]),
         // Of this function PostgreSQL takes the one with a pattern.
         ("SELECT substring(t from $1) FROM g ORDER BY a", vec![text("b.")], vec!["bc", "NULL"]),
     ] {

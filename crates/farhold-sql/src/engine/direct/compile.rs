@@ -459,6 +459,7 @@ pub(crate) fn output_name(expression: &Expr) -> String {
         }
         Expr::Value(value) if matches!(value.value, ast::Value::Boolean(_)) => "bool".to_owned(),
         Expr::Exists { .. } => "exists".to_owned(),
+        Expr::Substring { shorthand: true, .. } => "substr".to_owned(),
         Expr::Substring { .. } => "substring".to_owned(),
         Expr::Extract { .. } => "extract".to_owned(),
         Expr::Subquery(query) => match query.body.as_ref() {

@@ -8,14 +8,14 @@
 //! | `coalesce` of bytes and of strings that are read as bytes | DataFusion's, with their types |
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Int32Array, IntervalMonthDayNanoArray, StringViewArray,
 };
-use arrow::compute::cast;
 use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, Field, FieldRef, Float64Type, Int32Type, Int64Type, IntervalMonthDayNano,
+    DataType, Date32Type, Decimal128Type, FieldRef, Float64Type, Int32Type, Int64Type, IntervalMonthDayNano,
     IntervalUnit, TimeUnit, TimestampMicrosecondType,
 };
 use datafusion::common::ScalarValue;
@@ -27,6 +27,7 @@ use datafusion::logical_expr::{
     Volatility,
 };
 use datafusion::prelude::SessionContext;
+use regex::Regex;
 
 use super::functions::null_of;
 use crate::engine::ColumnType;
@@ -51,10 +52,12 @@ pub(super) fn register(context: &SessionContext) {
     if let Some(inner) = known("coalesce") {
         context.register_udf(ScalarUDF::from(Coalesce { inner, signature: signature() }));
     }
-    if let (Some(inner), Some(matched)) = (known("substr"), known("regexp_match")) {
-        let parameter_names = inner.signature().parameter_names.clone();
-        let signature = Signature { parameter_names, ..signature() };
-        context.register_udf(ScalarUDF::from(Substring { inner, matched, signature }));
+    if let Some(inner) = known("substr") {
+        for takes_patterns in [false, true] {
+            let parameter_names = inner.signature().parameter_names.clone();
+            let (inner, signature) = (Arc::clone(&inner), Signature { parameter_names, ..signature() });
+            context.register_udf(ScalarUDF::from(Substring { inner, takes_patterns, signature }));
+        }
     }
 }
 
@@ -62,7 +65,8 @@ fn external(state: SqlState, message: impl Into<String>) -> DataFusionError {
     DataFusionError::External(Box::new(SqlError::new(state, message)))
 }
 
-fn not_taken(name: &str) -> DataFusionError {
+/// The arguments of a function have types that it does not take.
+pub(super) fn not_taken(name: &str) -> DataFusionError {
     let error = SqlError::new(SqlState::UNDEFINED_FUNCTION, format!("function {name} does not take these arguments"));
     DataFusionError::External(Box::new(error.with_hint("You might need to add explicit type casts.")))
 }
@@ -109,7 +113,7 @@ impl ScalarUDFImpl for Added {
     }
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        // A bare string has been read as another type before the function is called.
+        // A bare string is read as another type, and a text refused, before the function is called.
         let is_bare = |argument: &DataType| argument.is_string() || argument.is_null();
         let is_moment = |argument: &DataType| matches!(argument, DataType::Date32 | DataType::Timestamp(..));
         let is_integer = |argument: &DataType| argument.is_integer() || argument.is_null();
@@ -118,7 +122,9 @@ impl ScalarUDFImpl for Added {
             (Kind::Age, [a, b]) if [a, b].into_iter().all(|of| is_moment(of) || is_bare(of)) => {
                 Ok(vec![TIMESTAMP, TIMESTAMP])
             }
-            (Kind::GetByte, [bytes, place]) if (bytes.is_binary() || is_bare(bytes)) && is_integer(place) => {
+            (Kind::GetByte, [bytes, place])
+                if (bytes.is_binary() || is_bare(bytes)) && (is_integer(place) || is_bare(place)) =>
+            {
                 Ok(vec![DataType::Binary, DataType::Int64])
             }
             (Kind::IsFinite, [of]) if is_moment(of) || of.is_null() => {
@@ -269,11 +275,17 @@ fn bucket_of_floats(of: f64, low: f64, high: f64, count: i32) -> Result<i64> {
     Ok(match (is_before, is_behind) {
         (true, _) => 0,
         (_, true) => i64::from(count) + 1,
-        // By halves, of which no difference is infinite.
         _ => {
+            let (count, all) = (f64::from(count), high - low);
+            let parts = count * (of - low);
+            if all.is_finite() && parts.is_finite() {
+                // In the order in which PostgreSQL rounds: by another one, 29 is the last of the 29th of 100 parts up to 100.
+                return Ok((parts / all + 1.0) as i64);
+            }
+            // By halves, of which no difference is infinite.
             let part = (of / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0);
             // A part may be rounded up to all.
-            ((f64::from(count) * part) as i64).min(i64::from(count) - 1) + 1
+            (count * part).min(count - 1.0) as i64 + 1
         }
     })
 }
@@ -346,22 +358,17 @@ impl ScalarUDFImpl for Coalesce {
     }
 }
 
-/// DataFusion's, which takes a text and numbers.
+/// DataFusion's, which takes a text and numbers: `substr`, and `substring`, which takes a pattern, too.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Substring {
     inner: Arc<ScalarUDF>,
-    /// Finds a pattern.
-    matched: Arc<ScalarUDF>,
+    takes_patterns: bool,
     signature: Signature,
 }
 
 impl ScalarUDFImpl for Substring {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
+    fn name(&self) -> &'static str {
+        if self.takes_patterns { "substring" } else { "substr" }
     }
 
     fn signature(&self) -> &Signature {
@@ -370,24 +377,27 @@ impl ScalarUDFImpl for Substring {
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
         let is_text = |argument: &DataType| argument.is_string() || argument.is_null();
-        let is_place = |argument: &DataType| argument.is_null() || argument.is_integer();
+        // A bare string is read as a number, and a text refused, before the function is called.
+        let is_place = |argument: &DataType| is_text(argument) || argument.is_integer();
         match arguments {
-            [text, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View] if is_text(text) => {
-                Ok(vec![DataType::Utf8View, DataType::Utf8View])
-            }
-            [text, pattern, escape] if [text, pattern, escape].into_iter().all(DataType::is_string) => {
-                Ok(vec![DataType::Utf8View; 3])
+            [text, patterns @ ..]
+                if self.takes_patterns
+                    && is_text(text)
+                    && (1..=2).contains(&patterns.len())
+                    && patterns.iter().all(DataType::is_string) =>
+            {
+                Ok(vec![DataType::Utf8View; arguments.len()])
             }
             [of, places @ ..] if !places.is_empty() && places.len() <= 2 && places.iter().all(is_place) => {
                 let of = match of {
                     bytes if bytes.is_binary() => DataType::Binary,
                     text if text.is_string() => text.clone(),
                     DataType::Null => DataType::Utf8View,
-                    _ => return Err(not_taken("substring")),
+                    _ => return Err(not_taken(self.name())),
                 };
                 Ok(std::iter::once(of).chain(places.iter().map(|_| DataType::Int64)).collect())
             }
-            _ => Err(not_taken("substring")),
+            _ => Err(not_taken(self.name())),
         }
     }
 
@@ -403,31 +413,53 @@ impl ScalarUDFImpl for Substring {
         true
     }
 
-    fn invoke_with_args(&self, mut arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
         if arguments.args[0].data_type().is_binary() {
             return on_arrays(&arguments, parts_of_bytes);
         }
-        if !arguments.args[1].data_type().is_string() {
-            return self.inner.invoke_with_args(arguments);
+        if arguments.args[1].data_type().is_string() {
+            return on_arrays(&arguments, parts_by_pattern);
         }
-        let list = DataType::new_list(DataType::Utf8View, true);
-        arguments.return_field = Arc::new(Field::new(self.matched.name(), list, true));
-        // The part in the first parentheses, or all of it.
-        let first = |groups: &ArrayRef| -> Result<ArrayRef> {
-            let first = |group: Option<ArrayRef>| {
-                let group = cast(&group.filter(|group| !group.is_empty())?, &DataType::Utf8View).ok()?;
-                let group = group.as_string_view();
-                group.is_valid(0).then(|| group.value(0).to_owned())
-            };
-            Ok(Arc::new(groups.as_list::<i32>().iter().map(first).collect::<StringViewArray>()))
-        };
-        Ok(match self.matched.invoke_with_args(arguments)? {
-            ColumnarValue::Array(groups) => ColumnarValue::Array(first(&groups)?),
-            ColumnarValue::Scalar(groups) => {
-                ColumnarValue::Scalar(ScalarValue::try_from_array(&first(&groups.to_array()?)?, 0)?)
-            }
-        })
+        self.inner.invoke_with_args(arguments)
     }
+}
+
+/// The most patterns of a batch that are kept compiled. One takes up to 10 MB.
+const PATTERNS_MAX: usize = 16;
+
+/// What a pattern's first parentheses find in a text, or, if it has none, the whole pattern. Parentheses that take no part find nothing.
+fn parts_by_pattern(arguments: &[ArrayRef]) -> Result<ArrayRef> {
+    let (texts, patterns) = (arguments[0].as_string_view(), arguments[1].as_string_view());
+    let mut compiled: HashMap<&str, Regex> = HashMap::new();
+    let mut part = |row: usize| -> Result<Option<&str>> {
+        if texts.is_null(row) || patterns.is_null(row) {
+            return Ok(None);
+        }
+        let (text, pattern) = (texts.value(row), patterns.value(row));
+        if !compiled.contains_key(pattern) {
+            if compiled.len() == PATTERNS_MAX {
+                compiled.clear();
+            }
+            compiled.insert(pattern, Regex::new(pattern).map_err(|error| wrong_pattern(&error))?);
+        }
+        let regex = &compiled[pattern];
+        let found = match regex.captures_len() {
+            1 => regex.find(text),
+            _ => regex.captures(text).and_then(|groups| groups.get(1)),
+        };
+        Ok(found.map(|found| found.as_str()))
+    };
+    Ok(Arc::new((0..texts.len()).map(&mut part).collect::<Result<StringViewArray>>()?))
+}
+
+fn wrong_pattern(error: &regex::Error) -> DataFusionError {
+    // The last line says what is wrong, those before it where.
+    let detail = error.to_string().lines().last().unwrap_or_default().to_owned();
+    let error = SqlError::new(SqlState::INVALID_REGULAR_EXPRESSION, "invalid regular expression");
+    DataFusionError::External(Box::new(error.with_detail(detail)))
 }
 
 /// Bytes from a place on, which begins at 1, or so many of them.

@@ -20,7 +20,7 @@
 //! | LIKE with a pattern that ends with its escape | the escape is a character | 22025 |
 //! | EXTRACT | an integer | numeric ([`parts`]) |
 //! | values in `concat` and `concat_ws` | Arrow's forms | the forms that clients get |
-//! | a bare string in `encode` and `get_byte` | its bytes | read as bytea |
+//! | a bare string in `encode`, `get_byte`, `age` and `substr` | its bytes, or an error | read as bytea, a timestamp, an integer |
 //!
 //! The rule runs before DataFusion's own coercion, on every expression of every node, and once more when parameters have been
 //! put in: a parameter is a literal by then. It must be idempotent.
@@ -49,7 +49,7 @@ use datafusion::sql::sqlparser::ast;
 
 use super::functions::{self, cast_value, type_of};
 use super::multisets::is_set_operation;
-use super::{assigned, dates, frames, intervals, parts, quantified, scalars};
+use super::{added, assigned, dates, frames, intervals, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
     TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast, parse_datum, round_decimal,
@@ -269,10 +269,7 @@ fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option
             let message = format!("{operation} types {a} and {b} cannot be matched");
             return Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)));
         }
-        let first_of_type = inputs
-            .iter()
-            .find(|input| !is_bare_in(input, column) && !input.schema().field(column).data_type().is_null());
-        let was_char = first_of_type.is_some_and(|input| was_char(input, column));
+        let was_char = first_of_type(inputs.iter().copied(), column).is_some_and(|input| was_char(input, column));
         let is_mixed = was_char || known.len() < inputs.len() || common_text(fields()).is_some();
         if is_mixed && (was_char || is_common_char(fields())) && known.iter().all(DataType::is_string) {
             return Ok(Some(Wanted::Char));
@@ -299,12 +296,25 @@ fn is_common_char<'a>(mut fields: impl Iterator<Item = &'a Field>) -> bool {
     fields.next().is_some_and(|field| matches!(from_field(field), Some(ColumnType::Char(_))))
 }
 
+/// The first input of a set operation whose column is neither a bare string nor NULL.
+fn first_of_type<'a>(mut inputs: impl Iterator<Item = &'a LogicalPlan>, column: usize) -> Option<&'a LogicalPlan> {
+    inputs.find(|input| !is_bare_in(as_written(input), column) && !input.schema().field(column).data_type().is_null())
+}
+
 /// Whether a column is a CHAR that a set operation has made a text without blanks: [`Wanted::Char`].
 fn was_char(plan: &LogicalPlan, column: usize) -> bool {
     match as_written(plan) {
-        LogicalPlan::Union(union) => union.inputs.iter().any(|input| was_char(input, column)),
+        LogicalPlan::Union(union) => {
+            first_of_type(union.inputs.iter().map(AsRef::as_ref), column).is_some_and(|of| was_char(of, column))
+        }
         LogicalPlan::Join(join) if is_set_operation(join) => was_char(&join.left, column),
-        plan => item_of(plan, column).is_some_and(functions::is_cast_from_char),
+        plan => match (item_of(plan, column), plan) {
+            (Some(Expr::Column(of)), LogicalPlan::Projection(renamed)) => {
+                let place = renamed.input.schema().maybe_index_of_column(of);
+                place.is_some_and(|place| was_char(&renamed.input, place))
+            }
+            (item, _) => item.is_some_and(functions::is_cast_from_char),
+        },
     }
 }
 
@@ -522,11 +532,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             if matches!(func.name(), "concat" | "concat_ws") {
                 args.iter_mut().try_for_each(|argument| printed(argument, schema))?;
             }
-            if let ("encode" | "get_byte", [bytes, _]) = (func.name(), args.as_mut_slice())
-                && is_bare_string(bytes)
-            {
-                become_type(bytes, &DataType::Binary, schema)?;
-            }
+            untyped_read(func.name(), &mut args, schema)?;
             let func = scalars::in_place_of(parts::in_place_of(func), &args);
             Expr::ScalarFunction(ScalarFunction { func, args })
         }
@@ -652,6 +658,39 @@ fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> 
                 *places = lit(count);
             }
             Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The bare strings among the arguments of functions that take another type there. Texts are refused, but not those that `encode` takes for bytes.
+fn untyped_read(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
+    let read = |argument: &mut Expr, data_type: &DataType| {
+        if is_bare_string(argument) {
+            return become_type(argument, data_type, schema);
+        }
+        let is_text = type_of(argument, schema).is_ok_and(|data_type| data_type.is_string());
+        if is_text { Err(added::not_taken(name)) } else { Ok(()) }
+    };
+    match (name, arguments) {
+        ("encode", [bytes, _]) if is_bare_string(bytes) => become_type(bytes, &DataType::Binary, schema),
+        ("get_byte", [bytes, place]) => {
+            read(bytes, &DataType::Binary)?;
+            read(place, &DataType::Int32)
+        }
+        ("age", [a, b]) => {
+            read(a, &TIMESTAMP)?;
+            read(b, &TIMESTAMP)
+        }
+        ("substr" | "substring", [of, places @ ..]) => {
+            let is = |argument: &Expr, is_one: fn(&DataType) -> bool| {
+                type_of(argument, schema).is_ok_and(|data_type| is_one(&data_type))
+            };
+            let is_by_place = name == "substr"
+                || is(of, DataType::is_binary)
+                || places.iter().any(|place| is(place, DataType::is_integer));
+            let mut places = places.iter_mut().filter(|_| is_by_place);
+            places.try_for_each(|place| read(place, &DataType::Int32))
         }
         _ => Ok(()),
     }

@@ -295,11 +295,14 @@ fn type_of_argument(name: &str, count: usize, place: usize) -> Option<ColumnType
             | "get_byte",
             1,
         )
+        | ("substr", 1 | 2)
         | ("split_part", 2)
         | ("width_bucket", 3)
         | ("chr" | "ntile", 0)
         | ("make_date", _) => Some(ColumnType::Int),
         ("bool_and" | "bool_or" | "every", 0) => Some(ColumnType::Boolean),
+        ("get_byte", 0) => Some(ColumnType::Bytea),
+        ("age", _) if count == 2 => Some(ColumnType::Timestamp),
         _ => OF_FLOATS.contains(&(name, count)).then_some(ColumnType::Double),
     }
 }

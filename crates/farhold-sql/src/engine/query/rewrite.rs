@@ -33,7 +33,7 @@ use crate::SqlError;
 use crate::engine::ColumnType;
 use crate::engine::catalog::Tables;
 use crate::engine::error;
-use crate::engine::parse::{parse_one, to_text};
+use crate::engine::parse::{parse_expr, parse_one, to_text};
 use crate::engine::scalar::{built_in_name, fold, without_regclass};
 use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
@@ -94,6 +94,7 @@ impl Rewriter {
         visited(&mut statement, &mut WindowArguments)?;
         let _ = walk::change(&mut statement, &mut SignedRanks);
         let _ = walk::change(&mut statement, &mut Remainders);
+        visited(&mut statement, &mut Places)?;
         casts::name(&mut statement, &self.aggregates);
         visited(&mut statement, &mut Rows::default())?;
         let mut calls = SequenceCalls { met: false };
@@ -288,6 +289,34 @@ impl VisitorMut for Remainders {
             let remainder = Expr::BinaryOp { left: side(a), op: BinaryOperator::Modulo, right: side(b) };
             *expr = Expr::Nested(Box::new(remainder));
         }
+        ControlFlow::Continue(())
+    }
+}
+
+/// `substr(text, place)`, which takes no patterns, is another function than `substring`: the parser has one name for both.
+struct Places;
+
+impl VisitorMut for Places {
+    type Break = SqlError;
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        let Expr::Substring { expr: of, substring_from: Some(from), substring_for, shorthand: true, .. } = expr else {
+            return ControlFlow::Continue(());
+        };
+        // The frame comes from text, what is the user's goes in as it was parsed.
+        let mut call = match parse_expr("called(1)") {
+            Ok(call) => call,
+            Err(error) => return ControlFlow::Break(error),
+        };
+        if let Expr::Function(function) = &mut call
+            && let FunctionArguments::List(list) = &mut function.args
+        {
+            function.name = vec![Ident::new("substr")].into();
+            let arguments = [&*of, &*from].into_iter().chain(substring_for.as_ref());
+            let arguments = arguments.map(|of| FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::clone(of))));
+            list.args = arguments.collect();
+        }
+        *expr = call;
         ControlFlow::Continue(())
     }
 }

@@ -4,25 +4,28 @@
 //! other, and what is not known of one may leave the whole unknown: `(1, NULL) = (1, 2)` is NULL, `(1, NULL) = (2, 2)` is false.
 //!
 //! A row is looked up in a query by two EXISTS: whether it is there, and whether it may be, for all that is known. In WHERE and HAVING DataFusion
-//! joins both. Elsewhere it joins by equality only, so the second one becomes one for each way in which columns can be equal or NULL.
+//! joins both. Elsewhere it joins by equality only, so the second one becomes one for each way in which columns can be equal or NULL. Each has the
+//! query once, and rows in the query multiply: how many there are in a statement has a limit.
 
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, Query, Select, SetExpr,
-    TableFactor, TableWithJoins, UnaryOperator, Value, VisitorMut,
+    TableFactor, TableWithJoins, UnaryOperator, Value, Visit, Visitor, VisitorMut,
 };
 
-use crate::SqlError;
-use crate::engine::parse::parse_expr;
+use crate::engine::parse::{SUBQUERIES_MAX, asks, parse_expr};
 use crate::engine::scalar::built_in_name;
 use crate::engine::walk;
+use crate::{SqlError, SqlState};
 
 /// Takes comparisons of rows apart.
 #[derive(Default)]
 pub(super) struct Rows {
     /// Queries that rows have been looked up in.
     queries: usize,
+    /// Subqueries that have been made of them, beside those that are written.
+    made: usize,
     /// Whether what is visited is a condition of WHERE or HAVING.
     is_condition: bool,
     /// For each SELECT around: whether it is in a condition, its WHERE and its HAVING.
@@ -119,6 +122,7 @@ impl Rows {
             }
             Expr::InSubquery { expr, subquery, negated } => {
                 let Some(row) = columns(expr) else { return Ok(None) };
+                self.count(&row, subquery)?;
                 let (found, unknown) = self.found(&row, subquery)?;
                 let mut case =
                     parse_expr(&format!("CASE WHEN a THEN {} WHEN b THEN NULL ELSE {negated} END", !negated))?;
@@ -131,6 +135,31 @@ impl Rows {
             }
             _ => Ok(None),
         }
+    }
+
+    /// Refuses a row of too many columns for a value, and more subqueries than a statement may become.
+    fn count(&mut self, row: &[Expr], query: &Query) -> Result<(), SqlError> {
+        if !self.is_condition && row.len() > COLUMNS_OF_VALUE_MAX {
+            let what =
+                format!("IN of a row of more than {COLUMNS_OF_VALUE_MAX} columns and a query, outside of conditions,");
+            return Err(SqlError::unsupported(what));
+        }
+        let inside = row.iter().map(subqueries_in).sum::<usize>() + subqueries_in(query);
+        self.made += if self.is_condition {
+            // The two of them alone stand for the one that is written.
+            2 * inside
+        } else {
+            3_usize.pow(row.len() as u32) * (inside + 1)
+        };
+        if self.made <= SUBQUERIES_MAX {
+            return Ok(());
+        }
+        let message = "the rows that a statement looks up in queries are too many subqueries";
+        let hint = format!(
+            "They may become at most {SUBQUERIES_MAX}. A row of n columns that is looked up outside of WHERE and HAVING \
+             becomes 3^n, each with all subqueries of its query."
+        );
+        Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message).with_hint(hint))
     }
 
     /// Whether the query has the row, and whether it has one of which that is not known.
@@ -169,11 +198,6 @@ impl Rows {
 
 /// Whether a query has a row whose columns are equal or not known, one of them at least the latter.
 fn unknown(row: &[Expr], names: &[String], exists: impl Fn(Expr) -> Expr) -> Result<Expr, SqlError> {
-    if row.len() > COLUMNS_OF_VALUE_MAX {
-        let what =
-            format!("IN of a row of more than {COLUMNS_OF_VALUE_MAX} columns and a query, outside of conditions,");
-        return Err(SqlError::unsupported(what));
-    }
     let is_null = |of: Expr| nested(Expr::IsNull(Box::new(of)));
     let all = |parts: Vec<Expr>| linked(parts, &BinaryOperator::And);
     let mut ways = Vec::new();
@@ -193,6 +217,22 @@ fn unknown(row: &[Expr], names: &[String], exists: impl Fn(Expr) -> Expr) -> Res
         ways.extend(all(outside));
     }
     linked(ways, &BinaryOperator::Or).ok_or_else(|| SqlError::syntax("a row without columns"))
+}
+
+/// The subqueries in the expressions of a tree.
+fn subqueries_in(tree: &impl Visit) -> usize {
+    struct Count(usize);
+    impl Visitor for Count {
+        type Break = ();
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            self.0 += usize::from(asks(expr));
+            ControlFlow::Continue(())
+        }
+    }
+    let mut count = Count(0);
+    let _ = walk::visit(tree, &mut count);
+    count.0
 }
 
 /// The columns of `(a, b)` or `ROW(a, b)`.

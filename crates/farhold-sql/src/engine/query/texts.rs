@@ -100,7 +100,7 @@ impl Words {
     /// The planner, where there are these functions.
     pub(super) fn new(context: &SessionContext) -> Option<Self> {
         let known = |name: &str| context.state().scalar_functions().get(name).cloned();
-        Some(Self { position: known("strpos")?, substring: known("substr")? })
+        Some(Self { position: known("strpos")?, substring: known("substring")? })
     }
 }
 
