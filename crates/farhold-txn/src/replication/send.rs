@@ -379,6 +379,7 @@ impl Core {
     /// with the number `since`. `None`: this node has, or is dead.
     pub async fn insist(&self, replication: &Replication, mut steps: Vec<Step>, since: u64) -> Option<()> {
         let is_there = |node| replication.view.present.contains(node) && replication.view.is_same_start(node, since);
+        let mut turn = 0_u32;
         loop {
             steps.retain(|step| is_there(step.at.node()));
             if steps.is_empty() {
@@ -409,7 +410,8 @@ impl Core {
             for (node, region) in strange {
                 let _ = self.endpoint.refresh(node, region);
             }
-            self.handle.sleep_ns(AGAIN_NS).await;
+            self.handle.sleep_ns(AGAIN_NS << turn.min(AGAIN_DOUBLED_MAX)).await;
+            turn = turn.saturating_add(1);
         }
     }
 
