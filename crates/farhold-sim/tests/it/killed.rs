@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory of its own for each test, gone afterwards.
+/// A directory, gone afterwards, with all copies that were made of it.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -27,7 +27,15 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let (Some(parent), Some(name)) = (self.0.parent(), self.0.file_name()) else { return };
+        let (name, copies) = (name.to_string_lossy(), format!("{}.", name.to_string_lossy()));
+        for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+            let found = entry.file_name();
+            let found = found.to_string_lossy();
+            if found == name || found.starts_with(&copies) {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
     }
 }
 
@@ -250,7 +258,7 @@ async fn table_of(worker: &Worker, is_later: bool) -> Table {
     table
 }
 
-/// A few writes, some of which others forbid, and what is there afterwards.
+/// A few writes, and what is there afterwards.
 async fn some_writes(worker: &Worker, table: &Table, random: &mut Random, before: &Names, copies: bool) -> Names {
     // Where another node remembers a row of before, it is refused at first.
     let (begun, done) = (random.clone(), RefCell::new((random.clone(), before.clone())));
@@ -260,17 +268,24 @@ async fn some_writes(worker: &Worker, table: &Table, random: &mut Random, before
         for _ in 0..=random.below(5) {
             let id = 1 + random.below(IDS as u64) as i32;
             let proper = PROPER[random.below(PROPER.len() as u64) as usize];
-            // Three of four are nobody else's.
             let name =
-                if random.below(4) == 0 { proper.to_owned() } else { format!("{proper} of {}", random.below(1 << 40)) };
-            let taken = after.iter().any(|(other, it)| *it == name && *other != id);
+                if random.below(2) == 0 { proper.to_owned() } else { format!("{proper} of {}", random.below(1 << 40)) };
+            // Whoever has that name gives it up.
+            let other = after.iter().find(|(other, it)| **it == name && **other != id).map(|(other, _)| *other);
+            if let Some(other) = other {
+                let another = format!("not {proper} but {}", random.below(1 << 40));
+                let (key, value) = row(table, other, &another);
+                let gone = txn.get(table, &key).await?.ok_or(TxnError::Conflict)?;
+                txn.delete(gone)?;
+                txn.insert(table, &key, &value).await?;
+                after.insert(other, another);
+            }
             let (key, value) = row(table, id, &name);
             match txn.get(table, &key).await? {
                 Some(handle) if random.below(4) == 0 => {
                     txn.delete(handle)?;
                     after.remove(&id);
                 }
-                Some(_) | None if taken => {}
                 Some(handle) => {
                     txn.update(handle, &value)?;
                     after.insert(id, name);
