@@ -41,7 +41,7 @@ impl Worker {
         let node = self.node();
         if let Err(error) = system::make(node, id, definition) {
             // There is no room for it, say: the name is free again.
-            let _ = self.drop_recorded(name, id).await;
+            self.take_back(name, id).await;
             return Err(error);
         }
         // Gone, if another session has dropped it meanwhile.
@@ -51,9 +51,18 @@ impl Worker {
             // It has it when it is back.
             Err(error @ TxnError::NodeUnavailable { .. }) => Err(error),
             Err(error) => {
-                let _ = self.drop_recorded(name, id).await;
+                self.take_back(name, id).await;
                 Err(error)
             }
+        }
+    }
+
+    /// Drops a table that could not be made. In a full region there may be no room for what open snapshots see of its record, either: they close.
+    async fn take_back(&self, name: &str, id: TableId) {
+        let mut turn = 0_u32;
+        while let Err(TxnError::OutOfMemory { .. }) = self.drop_recorded(name, id).await {
+            self.handle().sleep_ns(TAKE_BACK_EVERY_NS << turn.min(TAKE_BACK_DOUBLED_MAX)).await;
+            turn = turn.saturating_add(1);
         }
     }
 
@@ -465,6 +474,9 @@ impl Worker {
 const DROPPED: &str = "-";
 /// How often a node that fills an index is asked whether it is done, and one that has not heard of a drop is told.
 const ASK_EVERY_NS: u64 = 200_000;
+/// How long a table that could not be made has rest before its drop is tried again, and how often that time is doubled.
+const TAKE_BACK_EVERY_NS: u64 = 1_000_000;
+const TAKE_BACK_DOUBLED_MAX: u32 = 7;
 /// Slots between two turns of letting others run.
 const SLOTS_PER_TURN: usize = 256;
 /// How long a filler waits for one row that stays locked: then its owner is dead.
