@@ -16,7 +16,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{
     DataType, Date32Type, Decimal128Type, FieldRef, Float64Type, Int32Type, Int64Type, IntervalMonthDayNano,
-    IntervalUnit, TimeUnit, TimestampMicrosecondType,
+    TimestampMicrosecondType,
 };
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
@@ -31,12 +31,8 @@ use regex::Regex;
 
 use super::functions::null_of;
 use crate::engine::ColumnType;
-use crate::engine::types::{civil_from_days, days_from_civil};
+use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
-
-const DAY: i64 = 86_400_000_000;
-const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
-const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
 /// Of the bounds of `width_bucket`.
 const SCALE: u8 = 16;
 
@@ -187,8 +183,8 @@ fn age(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
         return Err(external(SqlState::DATETIME_OVERFLOW, "timestamp out of range"));
     }
     let parts = |moment: i64| {
-        let (year, month, day) = civil_from_days(moment.div_euclid(DAY));
-        (year, i64::from(month), i64::from(day), moment.rem_euclid(DAY))
+        let (year, month, day) = civil_from_days(moment.div_euclid(DAY_MICROSECONDS));
+        (year, i64::from(month), i64::from(day), moment.rem_euclid(DAY_MICROSECONDS))
     };
     let (a_parts, b_parts) = (parts(a), parts(b));
     let sign = if a < b { -1 } else { 1 };
@@ -196,7 +192,7 @@ fn age(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
     let mut days = sign * (a_parts.2 - b_parts.2);
     let mut time = sign * (a_parts.3 - b_parts.3);
     if time < 0 {
-        (time, days) = (time + DAY, days - 1);
+        (time, days) = (time + DAY_MICROSECONDS, days - 1);
     }
     // What is missing is taken from the month of the earlier one.
     let (year, month, ..) = if a < b { a_parts } else { b_parts };
@@ -491,7 +487,7 @@ mod tests {
     /// What PostgreSQL 15 answers.
     #[test]
     fn ages_take_days_from_the_month_of_the_earlier_moment() {
-        let moment = |year, month, day| days_from_civil(year, month, day).unwrap() * DAY;
+        let moment = |year, month, day| days_from_civil(year, month, day).unwrap() * DAY_MICROSECONDS;
         let days = |(months, days)| IntervalMonthDayNano::new(months, days, 0);
         for (a, b, expected) in [
             (moment(2024, 1, 31), moment(2023, 2, 28), (11, 3)),

@@ -28,7 +28,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
+use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, DFSchema, ScalarValue};
@@ -52,16 +52,14 @@ use super::multisets::is_set_operation;
 use super::{added, assigned, dates, frames, intervals, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{
-    TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast, parse_datum, round_decimal,
-    timestamp_digits, to_arrow, to_field, to_scalar,
+    TIMESTAMP, TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast, parse_datum,
+    round_decimal, timestamp_digits, to_arrow, to_field, to_scalar,
 };
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
 /// What the metadata of a cast says of `NUMERIC` without digits.
 const ANY_NUMERIC: &str = "numeric";
-
-const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
 /// The types of casts, with what Arrow's types do not tell in their metadata. [`PostgresTypes`] takes it out again.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use arrow::array::{ArrayRef, AsArray, BooleanArray, Date32Array, Int64Array, Tim
 use arrow::compute::kernels::numeric::{add, sub};
 use arrow::compute::kernels::zip::zip;
 use arrow::compute::{and, is_not_null, nullif};
-use arrow::datatypes::{DataType, Date32Type, Int64Type, TimeUnit, TimestampMicrosecondType};
+use arrow::datatypes::{DataType, Date32Type, Int64Type, TimestampMicrosecondType};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
@@ -20,11 +20,10 @@ use datafusion::prelude::SessionContext;
 
 use super::functions::{both, null_of};
 use crate::engine::scalar::Arithmetic;
-use crate::engine::types::{FIRST_DAY, LAST_DAY, civil_from_days, days_from_civil, timestamp_in_range};
+use crate::engine::types::{
+    DAY_MICROSECONDS, FIRST_DAY, LAST_DAY, TIMESTAMP, civil_from_days, days_from_civil, timestamp_in_range,
+};
 use crate::{SqlError, SqlState};
-
-const DAY: i64 = 86_400_000_000;
-const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
 /// Puts it in the place of DataFusion's.
 pub(super) fn register(context: &SessionContext) {
@@ -274,7 +273,7 @@ impl Unit {
             "second" | "seconds" => Self::Microseconds(1_000_000),
             "minute" | "minutes" => Self::Microseconds(60_000_000),
             "hour" | "hours" => Self::Microseconds(3_600_000_000),
-            "day" | "days" => Self::Microseconds(DAY),
+            "day" | "days" => Self::Microseconds(DAY_MICROSECONDS),
             "week" | "weeks" => Self::Week,
             "month" | "months" => Self::Months(1),
             "quarter" => Self::Months(3),
@@ -300,13 +299,13 @@ impl Unit {
 
     /// `None`: further back than microseconds reach.
     fn checked_start(self, moment: i64) -> Option<i64> {
-        let days = moment.div_euclid(DAY);
+        let days = moment.div_euclid(DAY_MICROSECONDS);
         let (year, month, _) = civil_from_days(days);
-        let first = |year, month| days_from_civil(year, month, 1)?.checked_mul(DAY);
+        let first = |year, month| days_from_civil(year, month, 1)?.checked_mul(DAY_MICROSECONDS);
         match self {
             Self::Microseconds(count) => moment.checked_sub(moment.rem_euclid(count)),
             // 1970-01-01 was a Thursday.
-            Self::Week => (days - (days + 3).rem_euclid(7)).checked_mul(DAY),
+            Self::Week => (days - (days + 3).rem_euclid(7)).checked_mul(DAY_MICROSECONDS),
             Self::Months(count) => first(year, month - (month - 1) % count),
             Self::Years(count, from) => first((year - from).div_euclid(count) * count + from, 1),
         }
@@ -319,11 +318,11 @@ mod tests {
 
     #[test]
     fn what_begins_before_the_first_timestamp_is_refused() {
-        for unit in [Unit::Microseconds(DAY), Unit::Week, Unit::Months(1), Unit::Years(1000, 1)] {
+        for unit in [Unit::Microseconds(DAY_MICROSECONDS), Unit::Week, Unit::Months(1), Unit::Years(1000, 1)] {
             assert!(unit.start(i64::MIN + 1).is_err(), "{unit:?}");
             assert_eq!(unit.start(i64::MIN).unwrap(), i64::MIN);
             assert!(unit.start(i64::MAX - 1).is_ok_and(|start| start < i64::MAX), "{unit:?}");
         }
-        assert_eq!(Unit::Months(3).start(DAY * 100).unwrap(), DAY * 90);
+        assert_eq!(Unit::Months(3).start(DAY_MICROSECONDS * 100).unwrap(), DAY_MICROSECONDS * 90);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array};
 use arrow::compute::kernels::cast_utils::parse_interval_month_day_nano;
-use arrow::datatypes::{DataType, Date32Type, IntervalMonthDayNano, TimeUnit, TimestampMicrosecondType};
+use arrow::datatypes::{DataType, Date32Type, IntervalMonthDayNano, TimestampMicrosecondType};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
@@ -20,18 +20,16 @@ use datafusion::logical_expr::{
     WindowFrameBound, lit,
 };
 
-use crate::engine::types::exact_decimal;
+use crate::engine::types::{DAY_MICROSECONDS, TIMESTAMP, exact_decimal};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
-const DAY: i128 = 86_400_000_000;
 /// Of a month, where intervals are compared.
 const MONTH_DAYS: i128 = 30;
 /// Any moment in microseconds, and any distance from it.
 const MICROSECONDS: DataType = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
 /// More than any moment and any interval.
 const INFINITY: i128 = 10_i128.pow(30);
-const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
 /// Makes a frame's key and distances such that the one and the other can be added.
 pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<()> {
@@ -101,7 +99,7 @@ fn distances(frame: &WindowFrame) -> Option<[Option<IntervalMonthDayNano>; 2]> {
 
 fn microseconds(interval: IntervalMonthDayNano) -> i128 {
     let days = i128::from(interval.months) * MONTH_DAYS + i128::from(interval.days);
-    days * DAY + i128::from(interval.nanoseconds / 1_000)
+    days * i128::from(DAY_MICROSECONDS) + i128::from(interval.nanoseconds / 1_000)
 }
 
 /// A date or timestamp as the key of a frame.
@@ -123,7 +121,7 @@ impl Key {
                 match moments.as_primitive::<Date32Type>().value(row) {
                     i32::MAX => INFINITY,
                     i32::MIN => -INFINITY,
-                    days => i128::from(days) * DAY,
+                    days => i128::from(days) * i128::from(DAY_MICROSECONDS),
                 }
             } else {
                 match moments.as_primitive::<TimestampMicrosecondType>().value(row) {

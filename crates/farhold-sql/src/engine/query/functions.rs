@@ -11,9 +11,7 @@ use arrow::array::{
 };
 use arrow::compute::kernels::numeric::{add, mul, sub};
 use arrow::compute::try_binary;
-use arrow::datatypes::{
-    DataType, Decimal128Type, Field, FieldRef, Float32Type, Float64Type, TimeUnit, TimestampMicrosecondType,
-};
+use arrow::datatypes::{DataType, Decimal128Type, Field, FieldRef, Float32Type, Float64Type, TimestampMicrosecondType};
 use arrow::error::ArrowError;
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
@@ -25,7 +23,7 @@ use datafusion::physical_expr_common::datum::apply;
 
 use super::aggregates::QUOTIENT_SCALE;
 use crate::engine::scalar::{self, Arithmetic, cut_to, product, quotient};
-use crate::engine::types::{cast as cast_datum, datum_at, round_timestamp, to_arrow, to_field, to_scalar};
+use crate::engine::types::{TIMESTAMP, cast as cast_datum, datum_at, round_timestamp, to_arrow, to_field, to_scalar};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -340,7 +338,7 @@ impl ScalarUDFImpl for TimestampDigits {
     }
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Timestamp(TimeUnit::Microsecond, None))
+        Ok(TIMESTAMP)
     }
 
     fn is_strict(&self) -> bool {

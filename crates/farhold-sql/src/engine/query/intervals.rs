@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray, BinaryArray, IntervalMonthDayNanoArray, PrimitiveArray};
 use arrow::compute::try_binary;
 use arrow::datatypes::{
-    DataType, Decimal128Type, Field, FieldRef, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit,
+    DataType, Decimal128Type, Field, FieldRef, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType,
     TimestampMicrosecondType,
 };
 use arrow::error::ArrowError;
@@ -21,10 +21,8 @@ use datafusion::logical_expr::{
 use super::floats::key_of_interval;
 use super::functions::{both, null_of};
 use crate::engine::ColumnType;
+use crate::engine::types::{DAY_MICROSECONDS, INTERVAL};
 use crate::{SqlError, SqlState};
-
-const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
-const DAY: i64 = 86_400_000_000;
 
 fn out_of_range(message: &str) -> DataFusionError {
     DataFusionError::External(Box::new(SqlError::new(SqlState::DATETIME_OVERFLOW, message)))
@@ -80,7 +78,7 @@ fn between(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
         return Err(out_of_range("cannot subtract infinite timestamps"));
     }
     let microseconds = a.checked_sub(b).ok_or_else(|| out_of_range("interval out of range"))?;
-    Ok(IntervalMonthDayNano::new(0, (microseconds / DAY) as i32, microseconds % DAY * 1000))
+    Ok(IntervalMonthDayNano::new(0, (microseconds / DAY_MICROSECONDS) as i32, microseconds % DAY_MICROSECONDS * 1000))
 }
 
 /// Bytes for intervals, in the order of their lengths, with the intervals behind them.

@@ -9,8 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Float64Array};
 use arrow::datatypes::{
-    DataType, Date32Type, Field, FieldRef, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, TimeUnit,
-    TimestampMicrosecondType,
+    DataType, Date32Type, Field, FieldRef, IntervalMonthDayNano, IntervalMonthDayNanoType, TimestampMicrosecondType,
 };
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
@@ -21,12 +20,8 @@ use datafusion::logical_expr::{
 use datafusion::prelude::SessionContext;
 
 use crate::engine::ColumnType;
-use crate::engine::types::{civil_from_days, days_from_civil};
+use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
-
-const DAY: i64 = 86_400_000_000;
-const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
-const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
 /// The Julian day of 1970-01-01.
 const JULIAN_EPOCH: i64 = 2_440_588;
 /// Decimals of a Julian day with a time of day.
@@ -212,7 +207,10 @@ impl Moment {
         match microseconds {
             i64::MAX => Self::Infinite(1.0),
             i64::MIN => Self::Infinite(-1.0),
-            microseconds => Self::At { day: microseconds.div_euclid(DAY), of_day: microseconds.rem_euclid(DAY) },
+            microseconds => Self::At {
+                day: microseconds.div_euclid(DAY_MICROSECONDS),
+                of_day: microseconds.rem_euclid(DAY_MICROSECONDS),
+            },
         }
     }
 }
@@ -359,11 +357,12 @@ impl Unit {
             Self::Millennium => span(1000),
             Self::Julian => {
                 let unit = 10_i128.pow(scale.into());
-                let part = (i128::from(of_day) * unit + i128::from(DAY / 2)) / i128::from(DAY);
+                let part =
+                    (i128::from(of_day) * unit + i128::from(DAY_MICROSECONDS / 2)) / i128::from(DAY_MICROSECONDS);
                 return i128::from(day + JULIAN_EPOCH) * unit + part;
             }
             Self::Epoch => {
-                let microseconds = i128::from(day) * i128::from(DAY) + i128::from(of_day);
+                let microseconds = i128::from(day) * i128::from(DAY_MICROSECONDS) + i128::from(of_day);
                 return if scale == 0 { microseconds / 1_000_000 } else { microseconds };
             }
         };
@@ -460,12 +459,12 @@ mod tests {
     fn parts_of_a_time_of_day() {
         // 2024-02-29 23:59:59.5
         let day = days_from_civil(2024, 2, 29).unwrap();
-        let of_day = DAY - 500_000;
+        let of_day = DAY_MICROSECONDS - 500_000;
         assert_eq!(Unit::Second.value(day, of_day, 6), 59_500_000);
         assert_eq!(Unit::Minute.value(day, of_day, 0), 59);
         assert_eq!(Unit::Hour.value(day, of_day, 0), 23);
         assert_eq!(Unit::Epoch.value(day, of_day, 6), 1_709_251_199_500_000);
         assert_eq!(Unit::Milliseconds.double(day, of_day).to_bits(), 59_500.0_f64.to_bits());
-        assert_eq!(Unit::Julian.value(day, DAY / 2, 1), 24_603_705);
+        assert_eq!(Unit::Julian.value(day, DAY_MICROSECONDS / 2, 1), 24_603_705);
     }
 }

@@ -27,7 +27,7 @@ use datafusion::sql::sqlparser::ast::BinaryOperator;
 
 use super::floats;
 use crate::engine::scalar::Comparison;
-use crate::engine::types::{from_arrow, from_field, parse_datum, to_scalar};
+use crate::engine::types::{TIMESTAMP, from_arrow, from_field, parse_datum, to_scalar};
 use crate::engine::{ColumnType, Datum, OPERATOR_PREFIX};
 use crate::{SqlError, SqlState};
 
@@ -372,7 +372,6 @@ fn with_leaf(data_type: &DataType, of: &DataType) -> DataType {
 
 /// The type in which values of two types are compared.
 fn common(a: &DataType, b: &DataType) -> Option<DataType> {
-    const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
     Some(match (a, b) {
         (a, DataType::Null) => a.clone(),
         (DataType::Null, b) => b.clone(),

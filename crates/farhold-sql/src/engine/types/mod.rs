@@ -10,13 +10,13 @@ mod text;
 
 use std::collections::HashMap;
 
-use arrow::datatypes::{DataType, Field, TimeUnit};
+use arrow::datatypes::{DataType, Field, IntervalUnit, TimeUnit};
 use datafusion::sql::sqlparser::ast::{self, ArrayElemTypeDef, CharacterLength, ExactNumberInfo, TimezoneInfo};
 
 pub(crate) use array::{datum_at, to_scalar};
 pub(crate) use calendar::{civil_from_days, days_from_civil};
 pub(crate) use cast::{cast, castable, comparable, no_cast, round_decimal};
-pub(crate) use datetime::{FIRST_DAY, LAST_DAY, date_in_range, round_timestamp, timestamp_in_range};
+pub(crate) use datetime::{DAY_MICROSECONDS, FIRST_DAY, LAST_DAY, date_in_range, round_timestamp, timestamp_in_range};
 pub(crate) use shortest::{scientific_f32, scientific_f64};
 pub(crate) use shown::{put_interval, put_list, put_padded, put_time};
 pub(crate) use text::exact_decimal;
@@ -27,6 +27,11 @@ use crate::{SqlError, SqlState};
 
 /// Where a field's metadata says which of our types it is, when Arrow's type does not tell.
 pub(crate) const TYPE_KEY: &str = "farhold.type";
+
+/// Arrow's type of our timestamps.
+pub(crate) const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+/// Arrow's type of our intervals.
+pub(crate) const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
 
 /// The column type of a SQL type name.
 pub(crate) fn from_sql(data_type: &ast::DataType) -> Result<ColumnType, SqlError> {
@@ -151,7 +156,7 @@ pub(crate) fn to_arrow(data_type: ColumnType) -> DataType {
         ColumnType::Char(_) | ColumnType::Varchar(_) | ColumnType::Text => DataType::Utf8View,
         ColumnType::Bytea => DataType::Binary,
         ColumnType::Date => DataType::Date32,
-        ColumnType::Timestamp => DataType::Timestamp(TimeUnit::Microsecond, None),
+        ColumnType::Timestamp => TIMESTAMP,
     }
 }
 
