@@ -850,7 +850,8 @@ fn is_coalesce(function: &Function) -> bool {
     name.is_some_and(|name| ["coalesce", "nvl", "ifnull"].iter().any(|known| name.value.eq_ignore_ascii_case(known)))
 }
 
-fn unnested(expression: &Expr) -> &Expr {
+/// What is inside parentheses.
+pub(crate) fn unnested(expression: &Expr) -> &Expr {
     match expression {
         Expr::Nested(inner) => unnested(inner),
         other => other,

@@ -12,6 +12,7 @@ mod casts;
 mod catalog;
 mod checked;
 mod choices;
+mod clauses;
 mod coerce;
 mod collected;
 mod computed_keys;

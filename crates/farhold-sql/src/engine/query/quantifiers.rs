@@ -19,9 +19,11 @@ use datafusion::sql::sqlparser::ast::{
     Visitor, VisitorMut,
 };
 
+use super::clauses::{self, Clauses, InClauses};
 use super::quantified::{self, array_elements};
 use super::rows::linked;
-use super::subqueries::{self, call};
+use super::subqueries::{self, binary, call, nested};
+use crate::engine::parse::unnested;
 use crate::engine::walk;
 use crate::{SqlError, SqlState};
 
@@ -29,37 +31,30 @@ use crate::{SqlError, SqlState};
 pub(super) struct Quantifiers<'a> {
     /// The names of aggregate functions.
     aggregates: &'a HashSet<String>,
-    /// Whether what is visited is a condition of WHERE or HAVING.
-    is_condition: bool,
-    /// For each SELECT around: whether it is in a condition, its WHERE and its HAVING.
-    around: Vec<(bool, Option<Expr>, Option<Expr>)>,
+    clauses: Clauses,
 }
 
 impl<'a> Quantifiers<'a> {
     pub(super) fn new(aggregates: &'a HashSet<String>) -> Self {
-        Self { aggregates, is_condition: false, around: Vec::new() }
+        Self { aggregates, clauses: Clauses::default() }
+    }
+}
+
+impl InClauses for Quantifiers<'_> {
+    fn clauses(&mut self) -> &mut Clauses {
+        &mut self.clauses
     }
 }
 
 impl VisitorMut for Quantifiers<'_> {
     type Break = SqlError;
 
-    /// Visits the conditions by themselves.
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
-        let (mut selection, mut having) = (select.selection.take(), select.having.take());
-        let was_condition = std::mem::replace(&mut self.is_condition, true);
-        walk::change(&mut selection, self)?;
-        walk::change(&mut having, self)?;
-        self.is_condition = false;
-        self.around.push((was_condition, selection, having));
-        ControlFlow::Continue(())
+        clauses::begin(self, select)
     }
 
     fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
-        if let Some((was_condition, selection, having)) = self.around.pop() {
-            self.is_condition = was_condition;
-            (select.selection, select.having) = (selection, having);
-        }
+        clauses::end(self, select);
         ControlFlow::Continue(())
     }
 
@@ -111,7 +106,7 @@ impl Quantifiers<'_> {
             let (expr, subquery) = (Box::new(left.clone()), Box::new(query.clone()));
             return Ok(Some(Expr::InSubquery { expr, subquery, negated: is_all }));
         }
-        if self.is_condition && !is_array && !is_of_queries {
+        if self.clauses.is_condition && !is_array && !is_of_queries {
             return Ok(None);
         }
         by_extremes(left, op, query, is_all)
@@ -173,13 +168,6 @@ fn items(query: &Query, width: usize, aggregates: &HashSet<String>) -> Result<Ex
         Expr::Subquery(Box::new(query))
     };
     Ok(Expr::Tuple(select.projection.iter().map(one).collect()))
-}
-
-fn unnested(expr: &Expr) -> &Expr {
-    match expr {
-        Expr::Nested(inner) => unnested(inner),
-        other => other,
-    }
 }
 
 /// The query of `(SELECT …)` or of `ARRAY(SELECT …)`, and whether it is the latter.
@@ -419,12 +407,4 @@ fn calls(expr: &Expr) -> bool {
         }
     }
     walk::visit(expr, &mut Calls).is_break()
-}
-
-fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
-    nested(Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) })
-}
-
-fn nested(expr: Expr) -> Expr {
-    Expr::Nested(Box::new(expr))
 }

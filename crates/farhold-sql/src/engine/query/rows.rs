@@ -14,6 +14,8 @@ use datafusion::sql::sqlparser::ast::{
     TableFactor, TableWithJoins, UnaryOperator, Value, Visit, Visitor, VisitorMut,
 };
 
+use super::clauses::{self, Clauses, InClauses};
+use super::subqueries::{binary, nested};
 use crate::engine::parse::{SUBQUERIES_MAX, asks, parse_expr};
 use crate::engine::scalar::built_in_name;
 use crate::engine::walk;
@@ -26,37 +28,30 @@ pub(super) struct Rows {
     queries: usize,
     /// Subqueries that have been made of them, beside those that are written.
     made: usize,
-    /// Whether what is visited is a condition of WHERE or HAVING.
-    is_condition: bool,
-    /// For each SELECT around: whether it is in a condition, its WHERE and its HAVING.
-    around: Vec<(bool, Option<Expr>, Option<Expr>)>,
+    clauses: Clauses,
 }
 
 /// The most columns of a row that is looked up in a query outside of conditions: three are 26 queries.
 const COLUMNS_OF_VALUE_MAX: usize = 3;
 
+impl InClauses for Rows {
+    fn clauses(&mut self) -> &mut Clauses {
+        &mut self.clauses
+    }
+}
+
 impl VisitorMut for Rows {
     type Break = SqlError;
 
-    /// Visits the conditions by themselves.
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
-        let (mut selection, mut having) = (select.selection.take(), select.having.take());
-        let was_condition = std::mem::replace(&mut self.is_condition, true);
-        if let Some(condition) = &mut selection {
+        if let Some(condition) = &mut select.selection {
             self.conjunct(condition)?;
         }
-        walk::change(&mut selection, self)?;
-        walk::change(&mut having, self)?;
-        self.is_condition = false;
-        self.around.push((was_condition, selection, having));
-        ControlFlow::Continue(())
+        clauses::begin(self, select)
     }
 
     fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
-        if let Some((was_condition, selection, having)) = self.around.pop() {
-            self.is_condition = was_condition;
-            (select.selection, select.having) = (selection, having);
-        }
+        clauses::end(self, select);
         ControlFlow::Continue(())
     }
 
@@ -80,7 +75,7 @@ impl Rows {
                 self.conjunct(right)
             }
             Expr::InSubquery { expr: row, subquery, negated: false } => {
-                let found = columns(row).map(|row| self.found(&row, subquery));
+                let found = columns(row).map(|row| self.found(&row, subquery, true));
                 match found.transpose() {
                     Ok(Some((found, _))) => *expr = found,
                     Ok(None) => {}
@@ -123,7 +118,7 @@ impl Rows {
             Expr::InSubquery { expr, subquery, negated } => {
                 let Some(row) = columns(expr) else { return Ok(None) };
                 self.count(&row, subquery)?;
-                let (found, unknown) = self.found(&row, subquery)?;
+                let (found, unknown) = self.found(&row, subquery, self.clauses.is_condition)?;
                 let mut case =
                     parse_expr(&format!("CASE WHEN a THEN {} WHEN b THEN NULL ELSE {negated} END", !negated))?;
                 if let Expr::Case { conditions, .. } = &mut case {
@@ -139,13 +134,13 @@ impl Rows {
 
     /// Refuses a row of too many columns for a value, and more subqueries than a statement may become.
     fn count(&mut self, row: &[Expr], query: &Query) -> Result<(), SqlError> {
-        if !self.is_condition && row.len() > COLUMNS_OF_VALUE_MAX {
+        if !self.clauses.is_condition && row.len() > COLUMNS_OF_VALUE_MAX {
             let what =
                 format!("IN of a row of more than {COLUMNS_OF_VALUE_MAX} columns and a query, outside of conditions,");
             return Err(SqlError::unsupported(what));
         }
         let inside = row.iter().map(subqueries_in).sum::<usize>() + subqueries_in(query);
-        self.made += if self.is_condition {
+        self.made += if self.clauses.is_condition {
             // The two of them alone stand for the one that is written.
             2 * inside
         } else {
@@ -163,7 +158,7 @@ impl Rows {
     }
 
     /// Whether the query has the row, and whether it has one of which that is not known.
-    fn found(&mut self, row: &[Expr], query: &Query) -> Result<(Expr, Expr), SqlError> {
+    fn found(&mut self, row: &[Expr], query: &Query, is_condition: bool) -> Result<(Expr, Expr), SqlError> {
         self.queries += 1;
         let names: Vec<String> = (0..row.len()).map(|n| format!("__row_{}_{n}", self.queries)).collect();
         let pairs = row.iter().zip(&names).map(|(column, name)| {
@@ -187,7 +182,7 @@ impl Rows {
             }
             exists
         };
-        let unknown = if self.is_condition {
+        let unknown = if is_condition {
             exists(nested(Expr::IsNull(Box::new(equal.clone()))))
         } else {
             unknown(row, &names, exists)?
@@ -342,14 +337,6 @@ fn distinct(left: &Expr, right: &Expr) -> Result<Option<Expr>, SqlError> {
     same_length(&left, &right)?;
     let pair = |(a, b): (&Expr, &Expr)| nested(Expr::IsDistinctFrom(Box::new(a.clone()), Box::new(b.clone())));
     Ok(linked(left.iter().zip(&right).map(pair).collect(), &BinaryOperator::Or))
-}
-
-fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
-    nested(Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) })
-}
-
-fn nested(expr: Expr) -> Expr {
-    Expr::Nested(Box::new(expr))
 }
 
 fn not(expr: Expr, negated: bool) -> Expr {

@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use datafusion::sql::sqlparser::ast::{
-    DataType, Distinct, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArgumentClause,
-    FunctionArgumentList, FunctionArguments, GroupByExpr, Ident, LimitClause, OrderByExpr, OrderByKind, Query, Select,
-    SelectItem, SetExpr, SetOperator, SetQuantifier, Statement, TableFactor, TableWithJoins, Value, Values,
+    BinaryOperator, DataType, Distinct, DuplicateTreatment, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArgumentClause, FunctionArgumentList, FunctionArguments, GroupByExpr, Ident, LimitClause, OrderByExpr,
+    OrderByKind, Query, Select, SelectItem, SetExpr, SetOperator, SetQuantifier, Statement, TableFactor,
+    TableWithJoins, Value, Values,
 };
 
 use super::scalars::SINGLE_VALUE;
@@ -31,6 +32,15 @@ fn function(name: &str, arguments: Vec<Expr>) -> Function {
         over: None,
         within_group: Vec::new(),
     }
+}
+
+/// `(left op right)`.
+pub(super) fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+    nested(Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) })
+}
+
+pub(super) fn nested(expr: Expr) -> Expr {
+    Expr::Nested(Box::new(expr))
 }
 
 /// `SELECT projection FROM from`.

@@ -10,11 +10,12 @@ use datafusion::sql::sqlparser::ast::{
 use futures::FutureExt;
 
 use super::super::rewrite::{identifiers, is_catalog_relation};
-use super::super::subqueries;
+use super::super::subqueries::{self, binary};
 use super::super::{ROWS_SCHEMA, sql_type};
-use super::{Apart, Names, Naming, Output, Outputs, Relation, Scope, Visible, quoted, unnested};
+use super::{Apart, Names, Naming, Output, Outputs, Relation, Scope, Visible, quoted};
 use crate::engine::ColumnType;
 use crate::engine::catalog::TableInfo;
+use crate::engine::parse::unnested;
 use crate::engine::scalar::fold;
 use crate::engine::types::from_field;
 use crate::engine::walk;
@@ -326,10 +327,6 @@ impl Names<'_> {
         left.visible = merged;
         Ok(left.and(right))
     }
-}
-
-fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
-    Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) }
 }
 
 /// The place of a type among those that are cast into each other without being asked: of numbers, and of moments.

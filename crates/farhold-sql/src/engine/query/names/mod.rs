@@ -36,6 +36,7 @@ use super::subqueries;
 use crate::engine::ColumnType;
 use crate::engine::catalog::Tables;
 use crate::engine::direct::output_name;
+use crate::engine::parse::unnested;
 use crate::engine::scalar::fold;
 use crate::engine::walk as tree;
 use crate::{SqlError, SqlState};
@@ -236,14 +237,6 @@ fn quoted(name: &str) -> Ident {
 
 fn column(relation: &str, name: &str) -> Expr {
     Expr::CompoundIdentifier(vec![quoted(relation), quoted(name)])
-}
-
-/// What is inside parentheses.
-fn unnested(expr: &Expr) -> &Expr {
-    match expr {
-        Expr::Nested(inner) => unnested(inner),
-        other => other,
-    }
 }
 
 /// The name of a bare name.
