@@ -1,7 +1,7 @@
 """What differs from PostgreSQL by decision: the mirror of the table "Differences from PostgreSQL" in docs/guide/sql.md.
 
 Each has a name, which the guide has in its first column, and says of a finding whether it explains it. Every one must be met in a run
-that is long enough, or it is reported as stale.
+that is long enough, or it is reported as stale. What no statement of the fuzzer can meet is in `NEVER_MET`.
 """
 import re
 from collections import Counter
@@ -123,6 +123,8 @@ DIFFERENCES = {
     "zeros of keys": zeros,
 }
 
+# Rows of the table that explain nothing here: no statement has a number of more than 38 digits.
+NEVER_MET = {"long literals"}
 
 # Mistakes that are known and not mended: a name and what explains a finding; `--strict` reports them. An entry goes when its mistake does.
 DEFECTS = {}

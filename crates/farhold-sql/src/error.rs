@@ -101,8 +101,6 @@ states! {
     INVALID_CURSOR_NAME = "34000";
     /// No such savepoint.
     INVALID_SAVEPOINT = "3B001";
-    /// No such database.
-    INVALID_CATALOG_NAME = "3D000";
     /// No such schema.
     INVALID_SCHEMA_NAME = "3F000";
     /// Another transaction came first; the same transaction may be tried again.
@@ -111,8 +109,6 @@ states! {
     RESOLUTION_UNKNOWN = "08007";
     /// The outcome of a COMMIT is not known.
     COMPLETION_UNKNOWN = "40003";
-    /// Not allowed.
-    INSUFFICIENT_PRIVILEGE = "42501";
     /// The statement does not parse.
     SYNTAX_ERROR = "42601";
     /// A value for a column that is always generated.
@@ -127,8 +123,6 @@ states! {
     UNDEFINED_COLUMN = "42703";
     /// No such object.
     UNDEFINED_OBJECT = "42704";
-    /// An object of that name is there already.
-    DUPLICATE_OBJECT = "42710";
     /// A relation or a query of WITH named twice.
     DUPLICATE_ALIAS = "42712";
     /// A column outside of GROUP BY.
@@ -153,8 +147,6 @@ states! {
     DUPLICATE_TABLE = "42P07";
     /// A column reference that makes no sense where it stands.
     INVALID_COLUMN_REFERENCE = "42P10";
-    /// A parameter whose type nobody said.
-    INDETERMINATE_TYPE = "42P18";
     /// The disk of the journal, or the one that joins spill to, is full: nothing was written.
     DISK_FULL = "53100";
     /// Memory is used up: the query's budget or the data region.
