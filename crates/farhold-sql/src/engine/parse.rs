@@ -561,6 +561,8 @@ struct Checks {
     /// The sizes of the operands that have been visited of each expression around.
     around: Vec<Vec<u64>>,
     copies: u64,
+    /// See [`joined`].
+    joined: HashSet<*const Expr>,
     /// Of each SELECT around.
     selects: Vec<InSelect>,
     /// The relations of the statement so far, and those of each query of WITH around.
@@ -715,6 +717,9 @@ impl Visitor for Checks {
         if select.qualify.is_some() {
             return ControlFlow::Break(SqlError::syntax("syntax error at or near \"QUALIFY\""));
         }
+        for condition in select.selection.iter().chain(&select.having) {
+            joined(condition, &mut self.joined);
+        }
         for item in &select.projection {
             if let SelectItem::ExprWithAlias { alias, .. } = item
                 && alias.quote_style == Some('\'')
@@ -754,7 +759,8 @@ impl Visitor for Checks {
         self.dimensions -= u32::from(is_array(expression));
         let operands = self.around.pop().unwrap_or_default();
         let written = sum(&operands).saturating_add(1);
-        let copied = copies(expression, &operands, written);
+        let is_joined = self.joined.remove(&std::ptr::from_ref(expression));
+        let copied = if is_joined { 0 } else { copies(expression, &operands, written) };
         self.copies = self.copies.saturating_add(copied);
         if let Some(operands) = self.around.last_mut() {
             operands.push(written.saturating_add(copied));
@@ -783,6 +789,22 @@ pub(crate) fn asks(expression: &Expr) -> bool {
     matches!(expression, Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. })
 }
 
+/// Finds `x IN (SELECT …)` below nothing but AND and OR in a condition of WHERE or HAVING: those are joins, which have the query once. Of NOT IN that
+/// is not known before names are.
+fn joined(condition: &Expr, found: &mut HashSet<*const Expr>) {
+    match condition {
+        Expr::Nested(inner) => joined(inner, found),
+        Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
+            joined(left, found);
+            joined(right, found);
+        }
+        Expr::InSubquery { expr, negated: false, .. } if !walk::has_query(expr.as_ref()) => {
+            found.insert(std::ptr::from_ref(condition));
+        }
+        _ => {}
+    }
+}
+
 fn sum(sizes: &[u64]) -> u64 {
     sizes.iter().fold(0, |sum, size| sum.saturating_add(*size))
 }
@@ -805,12 +827,20 @@ fn copies(expression: &Expr, operands: &[u64], written: u64) -> u64 {
             None => written.saturating_mul(QUERY_COPIES),
         },
         Expr::InSubquery { expr, .. } if walk::has_query(expr.as_ref()) => written.saturating_mul(QUERY_COPIES),
+        Expr::InSubquery { .. } => written.saturating_mul(MEMBER_COPIES * COPY_WEIGHT),
         Expr::Case { operand: Some(_), conditions, .. } => again(conditions.len().saturating_sub(1)),
         // Rows are compared column by column, most of them twice, and those of long rows once more each time that a row
-        // is halved.
-        Expr::BinaryOp { left, op, .. } if is_row(left) && !matches!(op, BinaryOperator::And | BinaryOperator::Or) => {
-            let halvings = columns_of_row(unnested(left)).checked_ilog2().unwrap_or(0);
-            written.saturating_mul(u64::from(halvings.max(1)))
+        // is halved. A query is asked for each column.
+        Expr::BinaryOp { left, op, right }
+            if is_row(left) && !matches!(op, BinaryOperator::And | BinaryOperator::Or) =>
+        {
+            let columns = columns_of_row(unnested(left));
+            let halvings = u64::from(columns.checked_ilog2().unwrap_or(0).max(1));
+            written.saturating_mul(match unnested(right) {
+                Expr::Subquery(_) if matches!(op, BinaryOperator::Eq | BinaryOperator::NotEq) => columns as u64,
+                Expr::Subquery(_) => (halvings + 1).saturating_mul(columns as u64),
+                _ => halvings,
+            })
         }
         // DataFusion makes `CASE WHEN x IS NOT NULL THEN x ELSE y END` of `coalesce(x, y)`.
         Expr::Function(function) if is_coalesce(function) => match operands {
@@ -830,6 +860,9 @@ const COPY_WEIGHT: u64 = 3;
 
 /// How often the planner's form of `x < ANY (SELECT …)` has the query beside the first time.
 const QUERY_COPIES: u64 = 3;
+
+/// As that, of `x IN (SELECT …)` as a value, where x and what is looked in may be NULL.
+const MEMBER_COPIES: u64 = 2;
 
 /// The elements of what ANY and ALL compare with; `None` for a query.
 fn elements(array: &Expr) -> Option<usize> {
@@ -899,9 +932,23 @@ mod tests {
             assert_eq!(state(&nested(8, open, close)), None, "{close}");
             assert_eq!(state(&nested(35, open, close)), Some("54001"), "{close}");
         }
-        for open in ["1 < any (select 1 where ", "(select 1) in (select 1 where "] {
+        for open in [
+            "1 < any (select 1 where ",
+            "(select 1) in (select 1 where ",
+            "a in (select ",
+            "a not in (select 1 where ",
+            "(a, b) = (select 1, 2 where ",
+            "(1, 1, 1, 1, 1, 1, 1) = (select 1, 1, 1, 1, 1, 1, 1 where ",
+        ] {
             assert_eq!(state(&format!("select {}true{}", open.repeat(4), ")".repeat(4))), None, "{open}");
             assert_eq!(state(&format!("select {}true{}", open.repeat(11), ")".repeat(11))), Some("54001"), "{open}");
+        }
+        // What is joined is there once.
+        for (open, close) in
+            [("a in (select 1 where ", ")"), ("a in (select 1 where b and a in (select 1 from t having c or ", "))")]
+        {
+            let sql = format!("select 1 where {}true{}", open.repeat(5), close.repeat(5));
+            assert_eq!(state(&sql), None, "{open}");
         }
         // The last argument is there once.
         assert_eq!(state(&format!("select {}1{}", "coalesce(a, ".repeat(60), ")".repeat(60))), None);
@@ -974,7 +1021,7 @@ mod tests {
         assert_eq!(state("copy (select * from t for update) to stdout"), None);
         assert_eq!(state("copy (select * from (select * from t for update) x) to stdout"), Some("0A000"));
         let nested = |levels: usize, open: &str| format!("{}1{}", open.repeat(levels), ")".repeat(levels));
-        for open in ["(select 1 + ", "1 in (select ", "exists (select "] {
+        for open in ["(select 1 + ", "1 in (select 1 where ", "exists (select "] {
             assert_eq!(state(&format!("select {}", nested(12, open))), None, "{open}");
             assert_eq!(state(&format!("select {}", nested(13, open))), Some("54001"), "{open}");
         }
