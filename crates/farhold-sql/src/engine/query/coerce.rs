@@ -439,7 +439,7 @@ fn with_query_typed(needle: &mut Expr, query: &mut Subquery, schema: &DFSchema) 
         let as_common = |item: &mut Expr, schema: &DFSchema| become_type(item, &common, schema);
         query.subquery = Arc::new(compared_as(LogicalPlan::clone(&query.subquery), as_common)?);
     } else if is_char_listed {
-        become_char(needle, schema);
+        become_char(needle, schema)?;
     } else if is_bare_string(needle) {
         become_type(needle, &listed, schema)?;
     } else {
@@ -448,11 +448,7 @@ fn with_query_typed(needle: &mut Expr, query: &mut Subquery, schema: &DFSchema) 
         }
         if is_char(needle, schema) {
             // Blanks at the end of a VARCHAR(n) do not count.
-            let as_char = |item: &mut Expr, schema: &DFSchema| {
-                become_char(item, schema);
-                Ok(())
-            };
-            query.subquery = Arc::new(compared_as(LogicalPlan::clone(&query.subquery), as_char)?);
+            query.subquery = Arc::new(compared_as(LogicalPlan::clone(&query.subquery), become_char)?);
         }
     }
     Ok(())
@@ -950,10 +946,7 @@ fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) ->
         if let Some((first, rest)) = types.split_first() {
             rest.iter().try_for_each(|other| compared(first, other))?;
         }
-        for expression in expressions.iter_mut() {
-            become_char(expression, schema);
-        }
-        return Ok(());
+        return expressions.iter_mut().try_for_each(|expression| become_char(expression, schema));
     }
     let mut known = Vec::with_capacity(expressions.len());
     for expression in expressions.iter().filter(|e| !is_untyped(e)) {
@@ -1099,12 +1092,12 @@ pub(super) fn decimal_scalar(unscaled: i128, scale: u8) -> ScalarValue {
 }
 
 /// Takes the blanks at the end of what is compared with a CHAR(n): a bare string or a VARCHAR(n). Those of a TEXT count.
-fn become_char(expression: &mut Expr, schema: &DFSchema) {
+fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
+    let is_varchar = |field: FieldRef| matches!(from_field(&field), Some(ColumnType::Varchar(_)));
     if let Some(text) = bare_string(expression) {
         *expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
-    } else if expression
-        .to_field(schema)
-        .is_ok_and(|(_, field)| matches!(from_field(&field), Some(ColumnType::Varchar(_))))
+    } else if expression.to_field(schema).is_ok_and(|(_, field)| is_varchar(field))
+        && !scalars::become_char(expression)?
     {
         let inner = std::mem::replace(expression, lit(ScalarValue::Null));
         *expression = functions::cast(inner, ColumnType::Char(ColumnType::CHARACTERS_MAX));
@@ -1183,6 +1176,7 @@ fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
         }
         if let Some(text) = bare_string(&inner) {
             let to = ColumnType::Decimal { precision: ColumnType::PRECISION_MAX, scale: 0 };
+    Ok(())
             return literal_of(&parse_datum(&text, to).map_err(external)?, to);
         }
     }

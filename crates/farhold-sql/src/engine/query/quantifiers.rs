@@ -21,7 +21,8 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::clauses::{self, Clauses, InClauses};
 use super::quantified::{self, array_elements};
-use super::rows::linked;
+use super::rows::{check_made, linked, subqueries_in};
+use super::scalars::EXTREME;
 use super::subqueries::{self, binary, call, nested};
 use crate::engine::parse::unnested;
 use crate::engine::walk;
@@ -31,12 +32,14 @@ use crate::{SqlError, SqlState};
 pub(super) struct Quantifiers<'a> {
     /// The names of aggregate functions.
     aggregates: &'a HashSet<String>,
+    /// Subqueries that rows have become which are compared with queries.
+    made: usize,
     clauses: Clauses,
 }
 
 impl<'a> Quantifiers<'a> {
     pub(super) fn new(aggregates: &'a HashSet<String>) -> Self {
-        Self { aggregates, clauses: Clauses::default() }
+        Self { aggregates, made: 0, clauses: Clauses::default() }
     }
 }
 
@@ -67,7 +70,7 @@ impl VisitorMut for Quantifiers<'_> {
             }
             Expr::BinaryOp { left, op, right } => match (width(left), unnested(right)) {
                 (Some(width), Expr::Subquery(query)) => {
-                    items(query, width, self.aggregates).map(|row| Some(binary(*left.clone(), op.clone(), row)))
+                    self.items(query, width).map(|row| Some(binary(*left.clone(), op.clone(), row)))
                 }
                 _ => Ok(None),
             },
@@ -83,6 +86,13 @@ impl VisitorMut for Quantifiers<'_> {
 }
 
 impl Quantifiers<'_> {
+    /// See [`items`]. Each has all subqueries of the query.
+    fn items(&mut self, query: &Query, width: usize) -> Result<Expr, SqlError> {
+        self.made += (subqueries_in(query) + 1).saturating_mul(width);
+        check_made(self.made)?;
+        items(query, width, self.aggregates)
+    }
+
     fn quantified(
         &self,
         left: &Expr,
@@ -314,7 +324,7 @@ fn by_extremes(left: &Expr, op: &BinaryOperator, query: &Query, is_all: bool) ->
     };
     let extreme = |name: &str| -> Result<Expr, SqlError> {
         let extreme = aggregate(query, |value| call(name, vec![value]))?;
-        Ok(binary(left.clone(), op.clone(), extreme))
+        Ok(binary(left.clone(), op.clone(), call(EXTREME, vec![extreme])))
     };
     let holds = match &op {
         NotEq => binary(extreme("min")?, Or, extreme("max")?),

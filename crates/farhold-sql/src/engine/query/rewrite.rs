@@ -96,7 +96,7 @@ impl Rewriter {
         let _ = walk::change(&mut statement, &mut Remainders);
         visited(&mut statement, &mut Places)?;
         casts::name(&mut statement, &self.aggregates);
-        visited(&mut statement, &mut Rows::default())?;
+        visited(&mut statement, &mut Rows::new(&self.aggregates))?;
         let mut calls = SequenceCalls { met: false };
         let _ = walk::change(&mut statement, &mut calls);
         let mut statement = if reads_catalogs {

@@ -7,6 +7,7 @@
 //! joins both. Elsewhere it joins by equality only, so the second one becomes one for each way in which columns can be equal or NULL. Each has the
 //! query once, and rows in the query multiply: how many there are in a statement has a limit.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
@@ -15,15 +16,16 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::clauses::{self, Clauses, InClauses};
-use super::subqueries::{binary, nested};
+use super::subqueries::{binary, nested, summarises};
 use crate::engine::parse::{SUBQUERIES_MAX, asks, parse_expr};
 use crate::engine::scalar::built_in_name;
 use crate::engine::walk;
 use crate::{SqlError, SqlState};
 
 /// Takes comparisons of rows apart.
-#[derive(Default)]
-pub(super) struct Rows {
+pub(super) struct Rows<'a> {
+    /// The names of aggregate functions.
+    aggregates: &'a HashSet<String>,
     /// Queries that rows have been looked up in.
     queries: usize,
     /// Subqueries that have been made of them, beside those that are written.
@@ -31,16 +33,22 @@ pub(super) struct Rows {
     clauses: Clauses,
 }
 
+impl<'a> Rows<'a> {
+    pub(super) fn new(aggregates: &'a HashSet<String>) -> Self {
+        Self { aggregates, queries: 0, made: 0, clauses: Clauses::default() }
+    }
+}
+
 /// The most columns of a row that is looked up in a query outside of conditions: three are 26 queries.
 const COLUMNS_OF_VALUE_MAX: usize = 3;
 
-impl InClauses for Rows {
+impl InClauses for Rows<'_> {
     fn clauses(&mut self) -> &mut Clauses {
         &mut self.clauses
     }
 }
 
-impl VisitorMut for Rows {
+impl VisitorMut for Rows<'_> {
     type Break = SqlError;
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
@@ -65,7 +73,7 @@ impl VisitorMut for Rows {
     }
 }
 
-impl Rows {
+impl Rows<'_> {
     /// In a WHERE clause, NULL is as good as false: rows that are looked up in a query are a semi join.
     fn conjunct(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
         match expr {
@@ -146,19 +154,15 @@ impl Rows {
         } else {
             3_usize.pow(row.len() as u32) * (inside + 1)
         };
-        if self.made <= SUBQUERIES_MAX {
-            return Ok(());
-        }
-        let message = "the rows that a statement looks up in queries are too many subqueries";
-        let hint = format!(
-            "They may become at most {SUBQUERIES_MAX}. A row of n columns that is looked up outside of WHERE and HAVING \
-             becomes 3^n, each with all subqueries of its query."
-        );
-        Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message).with_hint(hint))
+        check_made(self.made)
     }
 
-    /// Whether the query has the row, and whether it has one of which that is not known.
+    /// Whether the query has the row, and whether it has one of which that is not known. What is summarised for the row has no value where rows are
+    /// compared, which is in the WHERE of another query.
     fn found(&mut self, row: &[Expr], query: &Query, is_condition: bool) -> Result<(Expr, Expr), SqlError> {
+        if row.iter().any(|column| summarises(column, self.aggregates)) {
+            return Err(SqlError::unsupported("IN of a row with an aggregate or a window function and a query"));
+        }
         self.queries += 1;
         let names: Vec<String> = (0..row.len()).map(|n| format!("__row_{}_{n}", self.queries)).collect();
         let pairs = row.iter().zip(&names).map(|(column, name)| {
@@ -191,6 +195,19 @@ impl Rows {
     }
 }
 
+/// Refuses more subqueries than rows that are looked up in queries, or compared with them, may become.
+pub(super) fn check_made(subqueries: usize) -> Result<(), SqlError> {
+    if subqueries <= SUBQUERIES_MAX {
+        return Ok(());
+    }
+    let message = "the rows that a statement looks up in queries are too many subqueries";
+    let hint = format!(
+        "They may become at most {SUBQUERIES_MAX}. A row of n columns that is looked up outside of WHERE and HAVING \
+         becomes 3^n, and one that is compared with a query n, each with all subqueries of its query."
+    );
+    Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message).with_hint(hint))
+}
+
 /// Whether a query has a row whose columns are equal or not known, one of them at least the latter.
 fn unknown(row: &[Expr], names: &[String], exists: impl Fn(Expr) -> Expr) -> Result<Expr, SqlError> {
     let is_null = |of: Expr| nested(Expr::IsNull(Box::new(of)));
@@ -215,7 +232,7 @@ fn unknown(row: &[Expr], names: &[String], exists: impl Fn(Expr) -> Expr) -> Res
 }
 
 /// The subqueries in the expressions of a tree.
-fn subqueries_in(tree: &impl Visit) -> usize {
+pub(super) fn subqueries_in(tree: &impl Visit) -> usize {
     struct Count(usize);
     impl Visitor for Count {
         type Break = ();

@@ -4,9 +4,11 @@ use std::sync::{Arc, LazyLock};
 
 use arrow::array::{Array, AsArray, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, ReturnFieldArgs, ScalarFunctionArgs,
     ScalarUDF, ScalarUDFImpl, Signature, Volatility,
@@ -14,6 +16,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::AnalyzerRule;
 use datafusion::prelude::SessionContext;
 
+use super::functions;
 use crate::engine::ColumnType;
 use crate::engine::types::{from_field, to_field};
 use crate::{SqlError, SqlState};
@@ -21,19 +24,64 @@ use crate::{SqlError, SqlState};
 /// The function that takes the value of a list that has at most one; [`single_value`](super::subqueries::single_value) calls it.
 pub(super) const SINGLE_VALUE: &str = "farhold_single_value";
 
-/// Makes [`SINGLE_VALUE`] known.
+/// The function around the least or greatest value of a query that stands for all of them, which keeps their type: `min` and `max` of a VARCHAR(n)
+/// are a TEXT. `x < ALL (SELECT …)` is compared with it.
+pub(super) const EXTREME: &str = "farhold_extreme";
+
+/// Makes [`SINGLE_VALUE`] and [`EXTREME`] known.
 pub(super) fn register(context: &SessionContext) {
     context.register_udf(ScalarUDF::from(SingleValue::of(None)));
+    context.register_udf(ScalarUDF::from(Extreme::of(None)));
 }
 
-/// [`SINGLE_VALUE`] with the name of the type of its list's elements, CHAR(n) or VARCHAR(n), which the list has lost.
+/// [`SINGLE_VALUE`] with the name of the type of its list's elements, CHAR(n) or VARCHAR(n), which the list has lost; [`EXTREME`] with that of
+/// the values.
 pub(super) fn in_place_of(function: Arc<ScalarUDF>, arguments: &[Expr]) -> Arc<ScalarUDF> {
-    if function.inner().downcast_ref::<SingleValue>().is_none() {
+    let is_extreme = function.inner().downcast_ref::<Extreme>().is_some();
+    if !is_extreme && function.inner().downcast_ref::<SingleValue>().is_none() {
         return function;
     }
     let [Expr::ScalarSubquery(asked)] = arguments else { return function };
     let of = collected(&asked.subquery).filter(|of| matches!(of, ColumnType::Char(_) | ColumnType::Varchar(_)));
-    if of.is_some() { Arc::new(ScalarUDF::from(SingleValue::of(of))) } else { function }
+    match of {
+        None => function,
+        of if is_extreme => Arc::new(ScalarUDF::from(Extreme::of(of))),
+        of => Arc::new(ScalarUDF::from(SingleValue::of(of))),
+    }
+}
+
+/// Makes of an [`EXTREME`] one of values of CHAR: the blanks at their end decide nothing, nor about which of them is the least. Whether it is one.
+pub(super) fn become_char(expression: &mut Expr) -> Result<bool> {
+    let Expr::ScalarFunction(function) = expression else { return Ok(false) };
+    let is_extreme = function.func.inner().downcast_ref::<Extreme>().is_some();
+    let [Expr::ScalarSubquery(asked)] = function.args.as_mut_slice() else { return Ok(false) };
+    if !is_extreme {
+        return Ok(false);
+    }
+    let char = ColumnType::Char(ColumnType::CHARACTERS_MAX);
+    let as_char = |expr: Expr| {
+        expr.transform_down(|expr| match expr {
+            Expr::AggregateFunction(mut function) => {
+                function.params.args = function.params.args.into_iter().map(|of| functions::cast(of, char)).collect();
+                Ok(Transformed::new(Expr::AggregateFunction(function), true, TreeNodeRecursion::Jump))
+            }
+            other => Ok(Transformed::no(other)),
+        })
+    };
+    let plan = LogicalPlan::clone(&asked.subquery).transform_down(|plan| match plan {
+        plan @ LogicalPlan::Aggregate(_) => {
+            let names = NamePreserver::new(&plan);
+            let changed = plan.map_expressions(|expr| {
+                let name = names.save(&expr);
+                Ok(as_char(expr)?.update_data(|expr| name.restore(expr)))
+            })?;
+            Ok(Transformed::new(changed.data.recompute_schema()?, true, TreeNodeRecursion::Stop))
+        }
+        other => Ok(Transformed::no(other)),
+    })?;
+    *asked = asked.with_plan(Arc::new(plan.data.recompute_schema()?));
+    function.func = Arc::new(ScalarUDF::from(Extreme::of(Some(char))));
+    Ok(true)
 }
 
 /// The type of what an aggregate below collects in the only column.
@@ -115,6 +163,53 @@ impl ScalarUDFImpl for Nullable {
 
     fn invoke_with_args(&self, mut arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         Ok(arguments.args.remove(0))
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Extreme {
+    /// The type, where Arrow's has not all of it.
+    of: Option<ColumnType>,
+    signature: Signature,
+}
+
+impl Extreme {
+    fn of(of: Option<ColumnType>) -> Self {
+        Self { of, signature: Signature::any(1, Volatility::Immutable) }
+    }
+}
+
+impl ScalarUDFImpl for Extreme {
+    fn name(&self) -> &'static str {
+        EXTREME
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        Ok(arguments[0].clone())
+    }
+
+    /// Of a query without FROM it is the value itself, which has its type.
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
+        let field = &arguments.arg_fields[0];
+        Ok(match self.of {
+            Some(of) => {
+                let metadata = to_field(EXTREME, of, true).metadata().clone();
+                Arc::new(Field::clone(field).with_metadata(metadata))
+            }
+            None => Arc::clone(field),
+        })
+    }
+
+    fn simplify(&self, mut arguments: Vec<Expr>, _: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        Ok(ExprSimplifyResult::Simplified(arguments.swap_remove(0)))
+    }
+
+    fn invoke_with_args(&self, mut arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        Ok(arguments.args.swap_remove(0))
     }
 }
 
