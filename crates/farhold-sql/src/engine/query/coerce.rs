@@ -50,7 +50,7 @@ use datafusion::sql::sqlparser::ast;
 use super::functions::{self, cast_value, type_of};
 use super::multisets::is_set_operation;
 use super::{added, assigned, dates, frames, intervals, parts, quantified, scalars};
-use crate::engine::scalar::{Arithmetic, has_digits};
+use crate::engine::scalar::{Arithmetic, has_digits, is_kept_by_null_if};
 use crate::engine::types::{
     TIMESTAMP, TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast, parse_datum,
     round_decimal, timestamp_digits, to_arrow, to_field, to_scalar,
@@ -528,11 +528,21 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             }
             untyped_read(func.name(), &mut args, schema)?;
             let func = scalars::in_place_of(parts::in_place_of(func), &args);
-            Expr::ScalarFunction(ScalarFunction { func, args })
+            let kept = if common == Some(Common::Equality) { kept_by_null_if(&args, schema) } else { None };
+            let call = Expr::ScalarFunction(ScalarFunction { func, args });
+            match kept {
+                Some(to) => explicit_cast(call, to, &to_arrow(to), schema)?,
+                None => call,
+            }
         }
         Expr::Cast(cast) => cast_typed(cast, schema)?,
         Expr::Like(like) => like_typed(like, schema),
         Expr::WindowFunction(mut function) => {
+                if kept.is_some()
+                    && let [first, second] = args.as_mut_slice()
+                {
+                    become_type(first, &type_of(second, schema)?, schema)?;
+                }
             check_place(&function)?;
             let WindowFunctionParams { order_by, window_frame, .. } = &mut function.params;
             let is_bytes = |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary());
@@ -952,6 +962,15 @@ fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) ->
     for expression in expressions.iter().filter(|e| !is_untyped(e)) {
         match type_of(expression, schema) {
             Ok(DataType::Null) => {}
+/// The type of NULLIF where its first argument becomes another one only to be compared, and the value becomes again what it was. PostgreSQL has an `=`
+/// of integers of several sizes, of a REAL beside other numbers and of a DATE beside a TIMESTAMP.
+fn kept_by_null_if(arguments: &[Expr], schema: &DFSchema) -> Option<ColumnType> {
+    let [first, second] = arguments else { return None };
+    let type_of = |of: &Expr| type_of(of, schema).ok().as_ref().and_then(from_arrow);
+    let (first, second) = (type_of(first)?, type_of(second)?);
+    is_kept_by_null_if(first, second).then_some(first)
+}
+
             Ok(data_type) => known.push(data_type),
             // A parameter whose type is not known yet.
             Err(_) => return Ok(()),

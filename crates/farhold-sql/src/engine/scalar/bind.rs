@@ -604,7 +604,6 @@ impl Binder<'_> {
                 Ok(Bound { scalar: Scalar::Call(f, scalars), data_type })
             }
             ("nullif", 2) => {
-                use ColumnType as T;
                 let second = arguments.pop().ok_or(BindError::Complex)?;
                 let first = arguments.pop().ok_or(BindError::Complex)?;
                 let types = (first.data_type, second.data_type);
@@ -612,13 +611,7 @@ impl Binder<'_> {
                 let data_type = type_of_null_if(types);
                 let scalar = Scalar::NullIf(Box::new(a), Box::new(b));
                 // What became another type only to be compared becomes again what it was.
-                let becomes_again = types.0 != types.1
-                    && matches!(
-                        types,
-                        (Some(T::SmallInt | T::Int), Some(T::Int | T::BigInt))
-                            | (Some(T::Real), Some(T::Double))
-                            | (Some(T::Date), Some(T::Timestamp))
-                    );
+                let becomes_again = matches!(types, (Some(a), Some(b)) if is_kept_by_null_if(a, b));
                 Ok(known(if becomes_again { fold_plain_cast(scalar, data_type)? } else { scalar }, data_type))
             }
             _ => Err(BindError::Complex),
@@ -761,8 +754,20 @@ fn common_number(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
     })
 }
 
-/// The type of NULLIF: the one in which its operator `=` takes the first argument. PostgreSQL has some for integers of
-/// all sizes, for REAL beside DOUBLE PRECISION and for DATE beside TIMESTAMP, which take it as it is.
+/// Whether NULLIF is of the type of its first argument, which becomes the second one's only to be compared: PostgreSQL has an `=` of integers of several
+/// sizes, of a REAL beside a DOUBLE PRECISION, which exact numbers become, and of a DATE beside a TIMESTAMP.
+pub(crate) fn is_kept_by_null_if(first: ColumnType, second: ColumnType) -> bool {
+    use ColumnType as T;
+    matches!(
+        (first, second),
+        (T::SmallInt, T::Int | T::BigInt)
+            | (T::Int, T::BigInt)
+            | (T::Real, T::SmallInt | T::Int | T::BigInt | T::Decimal { .. } | T::Double)
+            | (T::Date, T::Timestamp)
+    )
+}
+
+/// The type of NULLIF: the one in which its operator `=` takes the first argument.
 fn type_of_null_if(types: (Option<ColumnType>, Option<ColumnType>)) -> ColumnType {
     use ColumnType as T;
     match types {
@@ -770,8 +775,8 @@ fn type_of_null_if(types: (Option<ColumnType>, Option<ColumnType>)) -> ColumnTyp
         (Some(T::Varchar(_)), _) | (None, None | Some(T::Char(_) | T::Varchar(_))) => T::Text,
         (None, Some(only)) | (Some(only), None) => only,
         (Some(a @ (T::SmallInt | T::Int | T::BigInt)), Some(T::SmallInt | T::Int | T::BigInt))
-        | (Some(a @ T::Real), Some(T::Double))
         | (Some(a @ T::Decimal { .. }), Some(T::Decimal { .. })) => a,
+        (Some(a), Some(b)) if is_kept_by_null_if(a, b) => a,
         (Some(T::SmallInt | T::Int | T::BigInt), Some(T::Decimal { .. })) => T::Decimal { precision: 38, scale: 0 },
         (Some(a), Some(b)) => common_number(a, b).unwrap_or(a),
     }

@@ -11,7 +11,8 @@ mod like;
 
 pub(crate) use arithmetic::{Arithmetic, has_digits, product, quotient, wide_quotient};
 pub(crate) use bind::{
-    BindError, Binder, Bound, ColumnRef, assignable, built_in_name, fold, parameter_index, same_kind, without_regclass,
+    BindError, Binder, Bound, ColumnRef, assignable, built_in_name, fold, is_kept_by_null_if, parameter_index,
+    same_kind, without_regclass,
 };
 
 pub(crate) use evaluate::cut_to;
