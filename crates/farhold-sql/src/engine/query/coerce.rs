@@ -253,6 +253,8 @@ enum Wanted {
 }
 
 /// What the columns of a set operation's inputs become, where that is known.
+    /// What it is, and of a NULL that has no type yet this one.
+    OfNull(ColumnType),
 fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option<Wanted>>> {
     let count = inputs.first().map_or(0, |input| input.schema().fields().len());
     let inputs: Vec<&LogicalPlan> = inputs.iter().map(|input| as_written(input)).collect();
@@ -275,7 +277,8 @@ fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option
         let common = common_result(&known)
             .or_else(|| common_text(fields()))
             .or_else(|| rest.iter().all(|other| other == first).then(|| first.clone()).filter(|t| !t.is_string()));
-        Ok(common.map(Wanted::Type))
+        let of_null = || fields().next().and_then(from_field).filter(|text| text.is_text());
+        Ok(common.map(Wanted::Type).or_else(|| of_null().map(Wanted::OfNull)))
     };
     (0..count).map(common).collect()
 }
@@ -414,13 +417,19 @@ fn projected(plan: LogicalPlan, types: &[Option<Wanted>]) -> Result<LogicalPlan>
 fn become_wanted(mut item: Expr, field: &Field, wanted: &Wanted, schema: &DFSchema) -> Result<Expr> {
     let has_name = field.metadata().contains_key(TYPE_KEY);
     match wanted {
-        Wanted::Char if field.data_type().is_string() => {
+        // The type of a set operation is its first input's, for the next one as well: there, a NULL must have the type of the others.
+        Wanted::OfNull(of) if is_null => Ok(functions::cast(item, *of)),
+        Wanted::Char if field.data_type().is_string() || is_null => {
             let without_blanks = functions::cast(item, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+    let is_null = field.data_type().is_null();
+    if is_null && matches!(wanted, Wanted::OfNull(_) | Wanted::Char) {
+        item = item.cast_to(&DataType::Utf8View, schema)?;
+    }
             Ok(functions::cast(without_blanks, ColumnType::Text))
         }
-        Wanted::Char => Ok(item),
+        Wanted::OfNull(_) | Wanted::Char => Ok(item),
         Wanted::Type(data_type) if data_type.is_string() && has_name => Ok(functions::cast(item, ColumnType::Text)),
-        Wanted::Type(data_type) if field.data_type().is_null() => item.cast_to(data_type, schema),
+        Wanted::Type(data_type) if is_null => item.cast_to(data_type, schema),
         Wanted::Type(data_type) => {
             become_type(&mut item, data_type, schema)?;
             Ok(item)
