@@ -653,11 +653,30 @@ fn known_boolean(inner: Box<Expr>, op: Operator, wanted: bool) -> Expr {
     Expr::BinaryExpr(BinaryExpr { left: inner, op, right: Box::new(lit(wanted)) })
 }
 
-/// The arguments of functions that round decimals.
+/// Functions that PostgreSQL has of double precision, beside those of decimals, and that DataFusion has of single precision as well.
+const OF_DOUBLES: [&str; 26] = [
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "cos", "cosh", "cot", "degrees", "exp",
+    "floor", "ln", "log", "log10", "power", "radians", "round", "sin", "sqrt", "tan", "tanh", "trunc",
+];
+
+/// The arguments of functions that calculate: a REAL is one of double precision there, and so is an integer that is rounded, which with a number of digits
+/// is a decimal.
 fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
     match (name, arguments) {
         // Rounded up, a number may have a digit more.
         ("ceil" | "floor", [argument]) => match type_of(argument, schema) {
+    if OF_DOUBLES.contains(&name) {
+        let is_rounded = matches!(name, "ceil" | "floor" | "round" | "trunc");
+        let digits = arguments.len() > 1;
+        for argument in arguments.iter_mut().take(if is_rounded { 1 } else { usize::MAX }) {
+            match type_of(argument, schema) {
+                Ok(DataType::Float32) => become_type(argument, &DataType::Float64, schema)?,
+                Ok(integer) if is_rounded && is_signed(&integer) && digits => become_decimal(argument, schema)?,
+                Ok(integer) if is_rounded && is_signed(&integer) => become_type(argument, &DataType::Float64, schema)?,
+                _ => {}
+            }
+        }
+    }
             Ok(DataType::Decimal128(_, scale)) => {
                 become_type(argument, &DataType::Decimal128(ColumnType::PRECISION_MAX, scale), schema)
             }
