@@ -2,7 +2,7 @@
 //!
 //! | function | here |
 //! |---|---|
-//! | `age`, `get_byte`, `isfinite`, `width_bucket` | ours |
+//! | `age` (of one moment it is that of today: [`rewrite`](super::rewrite)), `get_byte`, `isfinite`, `width_bucket` | ours |
 //! | `every` | another name of `bool_and` |
 //! | `substring` of bytes, and of a text by a pattern | ours, around DataFusion's |
 //! | `coalesce` of bytes and of strings that are read as bytes | DataFusion's, with their types |
@@ -16,7 +16,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{
     DataType, Date32Type, Decimal128Type, FieldRef, Float64Type, Int32Type, Int64Type, IntervalMonthDayNano,
-    TimestampMicrosecondType,
+    TimestampMicrosecondType, i256,
 };
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
@@ -33,8 +33,8 @@ use super::functions::null_of;
 use crate::engine::ColumnType;
 use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
-/// Of the bounds of `width_bucket`.
-const SCALE: u8 = 16;
+/// From 1970-01-01 to 2000-01-01, where PostgreSQL's timestamps begin.
+const DAYS_TO_2000: i64 = 10_957;
 
 /// Makes them known.
 pub(super) fn register(context: &SessionContext) {
@@ -127,17 +127,17 @@ impl ScalarUDFImpl for Added {
                 Ok(vec![if *of == DataType::Date32 { DataType::Date32 } else { TIMESTAMP }])
             }
             (Kind::IsFinite, [DataType::Interval(_)]) => Ok(vec![INTERVAL]),
-            (Kind::WidthBucket, [of, low, high, count])
-                if [of, low, high].into_iter().all(is_number) && is_integer(count) =>
+            (Kind::WidthBucket, [numbers @ .., count])
+                if numbers.len() == 3
+                    && numbers.iter().all(|of| is_number(of) || is_bare(of))
+                    && (is_integer(count) || is_bare(count)) =>
             {
-                let is_float = [of, low, high].into_iter().any(DataType::is_floating);
-                let number = if is_float {
-                    DataType::Float64
-                } else {
-                    DataType::Decimal128(ColumnType::PRECISION_MAX, SCALE.cast_signed())
-                };
-                Ok(vec![number.clone(), number.clone(), number, DataType::Int32])
+                let mut types = vec![number_of_buckets(numbers); 3];
+                types.push(DataType::Int32);
+                Ok(types)
             }
+            // Refused when it is typed.
+            (Kind::WidthBucket, [_, thresholds]) if thresholds.is_list() => Ok(arguments.to_vec()),
             _ => Err(not_taken(self.name())),
         }
     }
@@ -177,13 +177,30 @@ impl ScalarUDFImpl for Added {
     }
 }
 
-/// From `b` to `a` in years, months and days of the calendar.
+/// The number in which `width_bucket` counts: a decimal of as many digits as an argument has behind the point, where one is a decimal and none is a
+/// float; otherwise, of integers as well, a float.
+pub(super) fn number_of_buckets(arguments: &[DataType]) -> DataType {
+    let scale = |argument: &DataType| match argument {
+        DataType::Decimal128(_, scale) => Some(*scale),
+        _ => None,
+    };
+    match arguments.iter().filter_map(scale).max() {
+        Some(scale) if !arguments.iter().any(DataType::is_floating) => {
+            DataType::Decimal128(ColumnType::PRECISION_MAX, scale)
+        }
+        _ => DataType::Float64,
+    }
+}
+
+/// From `b` to `a` in years, months and days of the calendar. PostgreSQL 15 takes infinity for the moment that its number is, counted from 2000; that of
+/// -infinity is in no year.
 fn age(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
-    if [a, b].iter().any(|moment| matches!(*moment, i64::MIN | i64::MAX)) {
+    if [a, b].contains(&i64::MIN) {
         return Err(external(SqlState::DATETIME_OVERFLOW, "timestamp out of range"));
     }
     let parts = |moment: i64| {
-        let (year, month, day) = civil_from_days(moment.div_euclid(DAY_MICROSECONDS));
+        let since_2000 = if moment == i64::MAX { DAYS_TO_2000 } else { 0 };
+        let (year, month, day) = civil_from_days(moment.div_euclid(DAY_MICROSECONDS) + since_2000);
         (year, i64::from(month), i64::from(day), moment.rem_euclid(DAY_MICROSECONDS))
     };
     let (a_parts, b_parts) = (parts(a), parts(b));
@@ -297,10 +314,11 @@ fn bucket_of_decimals(of: i128, low: i128, high: i128, count: i32) -> Result<i64
     if is_behind {
         return Ok(i64::from(count) + 1);
     }
-    let part = of.checked_sub(low).and_then(|part| part.checked_mul(i128::from(count)));
-    let bucket = part.zip(high.checked_sub(low)).map(|(part, all)| part / all + 1);
-    let bucket = bucket.and_then(|bucket| i64::try_from(bucket).ok());
-    bucket.ok_or_else(|| external(SqlState::NUMERIC_OUT_OF_RANGE, "numeric out of range"))
+    // Of 38 digits, times ten: 256 bits hold them.
+    let between = |a: i128, b: i128| i256::from_i128(b).wrapping_sub(i256::from_i128(a));
+    let parts = between(low, of).wrapping_mul(i256::from_i128(count.into()));
+    let before = parts.checked_div(between(low, high)).and_then(i256::to_i128).and_then(|n| i64::try_from(n).ok());
+    before.map(|before| before + 1).ok_or_else(|| external(SqlState::NUMERIC_OUT_OF_RANGE, "numeric out of range"))
 }
 
 /// DataFusion's, which knows no type that strings and bytes have in common.
@@ -497,5 +515,8 @@ mod tests {
         ] {
             assert_eq!(age(a, b).unwrap(), days(expected));
         }
+        let of_infinity = IntervalMonthDayNano::new(292_253 * 12, 8, 14_454_775_807_000);
+        assert_eq!(age(i64::MAX, moment(2024, 1, 1)).unwrap(), of_infinity);
+        assert!(age(i64::MIN, moment(2024, 1, 1)).is_err());
     }
 }

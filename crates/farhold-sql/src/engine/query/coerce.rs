@@ -58,6 +58,9 @@ use crate::engine::types::{
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
+/// As which a bare string is read that is a NUMERIC with the digits that it has.
+const ANY_DECIMAL: DataType = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
+
 /// What the metadata of a cast says of `NUMERIC` without digits.
 const ANY_NUMERIC: &str = "numeric";
 
@@ -250,11 +253,11 @@ enum Wanted {
     Type(DataType),
     /// A text without the blanks at its end.
     Char,
+    /// What it is, and of a NULL that has no type yet this one.
+    OfNull(ColumnType),
 }
 
 /// What the columns of a set operation's inputs become, where that is known.
-    /// What it is, and of a NULL that has no type yet this one.
-    OfNull(ColumnType),
 fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option<Wanted>>> {
     let count = inputs.first().map_or(0, |input| input.schema().fields().len());
     let inputs: Vec<&LogicalPlan> = inputs.iter().map(|input| as_written(input)).collect();
@@ -416,15 +419,15 @@ fn projected(plan: LogicalPlan, types: &[Option<Wanted>]) -> Result<LogicalPlan>
 /// A column of a set operation's input as it is wanted. A CHAR(n) or VARCHAR(n) that becomes text loses its name.
 fn become_wanted(mut item: Expr, field: &Field, wanted: &Wanted, schema: &DFSchema) -> Result<Expr> {
     let has_name = field.metadata().contains_key(TYPE_KEY);
+    let is_null = field.data_type().is_null();
+    if is_null && matches!(wanted, Wanted::OfNull(_) | Wanted::Char) {
+        item = item.cast_to(&DataType::Utf8View, schema)?;
+    }
     match wanted {
         // The type of a set operation is its first input's, for the next one as well: there, a NULL must have the type of the others.
         Wanted::OfNull(of) if is_null => Ok(functions::cast(item, *of)),
         Wanted::Char if field.data_type().is_string() || is_null => {
             let without_blanks = functions::cast(item, ColumnType::Char(ColumnType::CHARACTERS_MAX));
-    let is_null = field.data_type().is_null();
-    if is_null && matches!(wanted, Wanted::OfNull(_) | Wanted::Char) {
-        item = item.cast_to(&DataType::Utf8View, schema)?;
-    }
             Ok(functions::cast(without_blanks, ColumnType::Text))
         }
         Wanted::OfNull(_) | Wanted::Char => Ok(item),
@@ -525,10 +528,16 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 "nullif" => Some(Common::Equality),
                 _ => None,
             };
+            let kept = if common == Some(Common::Equality) { kept_by_null_if(&args, schema) } else { None };
             if let Some(common) = common {
                 together(&mut args.iter_mut().collect::<Vec<_>>(), schema, common)?;
                 if func.name() == "coalesce" {
                     no_texts_with_bytes(&args, schema)?;
+                }
+                if kept.is_some()
+                    && let [first, second] = args.as_mut_slice()
+                {
+                    become_type(first, &type_of(second, schema)?, schema)?;
                 }
             }
             rounded(func.name(), &mut args, schema)?;
@@ -537,7 +546,6 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             }
             untyped_read(func.name(), &mut args, schema)?;
             let func = scalars::in_place_of(parts::in_place_of(func), &args);
-            let kept = if common == Some(Common::Equality) { kept_by_null_if(&args, schema) } else { None };
             let call = Expr::ScalarFunction(ScalarFunction { func, args });
             match kept {
                 Some(to) => explicit_cast(call, to, &to_arrow(to), schema)?,
@@ -547,11 +555,6 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::Cast(cast) => cast_typed(cast, schema)?,
         Expr::Like(like) => like_typed(like, schema),
         Expr::WindowFunction(mut function) => {
-                if kept.is_some()
-                    && let [first, second] = args.as_mut_slice()
-                {
-                    become_type(first, &type_of(second, schema)?, schema)?;
-                }
             check_place(&function)?;
             let WindowFunctionParams { order_by, window_frame, .. } = &mut function.params;
             let is_bytes = |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary());
@@ -662,9 +665,6 @@ const OF_DOUBLES: [&str; 26] = [
 /// The arguments of functions that calculate: a REAL is one of double precision there, and so is an integer that is rounded, which with a number of digits
 /// is a decimal.
 fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
-    match (name, arguments) {
-        // Rounded up, a number may have a digit more.
-        ("ceil" | "floor", [argument]) => match type_of(argument, schema) {
     if OF_DOUBLES.contains(&name) {
         let is_rounded = matches!(name, "ceil" | "floor" | "round" | "trunc");
         let digits = arguments.len() > 1;
@@ -677,6 +677,9 @@ fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> 
             }
         }
     }
+    match (name, arguments) {
+        // Rounded up, a number may have a digit more.
+        ("ceil" | "floor", [argument]) => match type_of(argument, schema) {
             Ok(DataType::Decimal128(_, scale)) => {
                 become_type(argument, &DataType::Decimal128(ColumnType::PRECISION_MAX, scale), schema)
             }
@@ -695,7 +698,13 @@ fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> 
     }
 }
 
-/// The bare strings among the arguments of functions that take another type there. Texts are refused, but not those that `encode` takes for bytes.
+/// A date where a function takes timestamps, which it becomes by our own cast: DataFusion's has no infinity.
+fn date_as_timestamp(moment: &mut Expr, schema: &DFSchema) -> Result<()> {
+    let is_date = type_of(moment, schema).is_ok_and(|data_type| data_type == DataType::Date32);
+    if is_date { become_type(moment, &TIMESTAMP, schema) } else { Ok(()) }
+}
+
+/// The bare strings among the arguments of functions that take another type there. Texts are refused.
 fn untyped_read(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
     let read = |argument: &mut Expr, data_type: &DataType| {
         if is_bare_string(argument) {
@@ -705,14 +714,32 @@ fn untyped_read(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result
         if is_text { Err(added::not_taken(name)) } else { Ok(()) }
     };
     match (name, arguments) {
-        ("encode", [bytes, _]) if is_bare_string(bytes) => become_type(bytes, &DataType::Binary, schema),
+        ("encode", [bytes, _]) => read(bytes, &DataType::Binary),
         ("get_byte", [bytes, place]) => {
             read(bytes, &DataType::Binary)?;
             read(place, &DataType::Int32)
         }
         ("age", [a, b]) => {
-            read(a, &TIMESTAMP)?;
-            read(b, &TIMESTAMP)
+            for moment in [a, b] {
+                read(moment, &TIMESTAMP)?;
+                date_as_timestamp(moment, schema)?;
+            }
+            Ok(())
+        }
+        ("date_trunc", [_, moment]) => date_as_timestamp(moment, schema),
+        ("width_bucket", [_, thresholds]) if type_of(thresholds, schema).is_ok_and(|of| of.is_list()) => {
+            Err(external(SqlError::unsupported("width_bucket of an array")))
+        }
+        ("width_bucket", [of, low, high, count]) => {
+            let mut numbers = [of, low, high];
+            let known = numbers.iter().filter(|of| !is_untyped(of)).filter_map(|of| type_of(of, schema).ok());
+            // A string has digits of its own.
+            let number = match added::number_of_buckets(&known.collect::<Vec<_>>()) {
+                DataType::Decimal128(..) => ANY_DECIMAL,
+                float => float,
+            };
+            numbers.iter_mut().try_for_each(|argument| read(argument, &number))?;
+            read(count, &DataType::Int32)
         }
         ("substr" | "substring", [of, places @ ..]) => {
             let is = |argument: &Expr, is_one: fn(&DataType) -> bool| {
@@ -935,6 +962,15 @@ fn no_texts_with_bytes(arguments: &[Expr], schema: &DFSchema) -> Result<()> {
     Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)))
 }
 
+/// The type of NULLIF where its first argument becomes another one only to be compared, and the value becomes again what it was. PostgreSQL has an `=`
+/// of integers of several sizes, of a REAL beside other numbers and of a DATE beside a TIMESTAMP.
+fn kept_by_null_if(arguments: &[Expr], schema: &DFSchema) -> Option<ColumnType> {
+    let [first, second] = arguments else { return None };
+    let type_of = |of: &Expr| type_of(of, schema).ok().as_ref().and_then(from_arrow);
+    let (first, second) = (type_of(first)?, type_of(second)?);
+    is_kept_by_null_if(first, second).then_some(first)
+}
+
 /// Why expressions have one type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Common {
@@ -990,15 +1026,6 @@ fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) ->
     for expression in expressions.iter().filter(|e| !is_untyped(e)) {
         match type_of(expression, schema) {
             Ok(DataType::Null) => {}
-/// The type of NULLIF where its first argument becomes another one only to be compared, and the value becomes again what it was. PostgreSQL has an `=`
-/// of integers of several sizes, of a REAL beside other numbers and of a DATE beside a TIMESTAMP.
-fn kept_by_null_if(arguments: &[Expr], schema: &DFSchema) -> Option<ColumnType> {
-    let [first, second] = arguments else { return None };
-    let type_of = |of: &Expr| type_of(of, schema).ok().as_ref().and_then(from_arrow);
-    let (first, second) = (type_of(first)?, type_of(second)?);
-    is_kept_by_null_if(first, second).then_some(first)
-}
-
             Ok(data_type) => known.push(data_type),
             // A parameter whose type is not known yet.
             Err(_) => return Ok(()),
@@ -1149,6 +1176,7 @@ fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
         let inner = std::mem::replace(expression, lit(ScalarValue::Null));
         *expression = functions::cast(inner, ColumnType::Char(ColumnType::CHARACTERS_MAX));
     }
+    Ok(())
 }
 
 /// Gives an expression a type to which it can be cast without being asked.
@@ -1223,7 +1251,6 @@ fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
         }
         if let Some(text) = bare_string(&inner) {
             let to = ColumnType::Decimal { precision: ColumnType::PRECISION_MAX, scale: 0 };
-    Ok(())
             return literal_of(&parse_datum(&text, to).map_err(external)?, to);
         }
     }

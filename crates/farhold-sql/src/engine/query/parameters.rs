@@ -13,6 +13,7 @@ use datafusion::sql::sqlparser::ast::{
     VisitorMut,
 };
 
+use super::added::number_of_buckets;
 use super::coerce::{common_type, is_bare_in, is_bare_string, item_of};
 use super::multisets::is_set_operation;
 use crate::SqlError;
@@ -161,22 +162,36 @@ fn found_in_plan(types: &mut [Option<ColumnType>], expr: &logical_expr::Expr, da
 /// Operands of an expression that have one type.
 struct Group<'e> {
     members: Vec<&'e logical_expr::Expr>,
-    /// Whether they are compared by twos: then a parameter has the type of the one that it is compared with, and of all else the common one.
-    in_pairs: bool,
+    of: TypeOf,
+}
+
+/// Which type a parameter among them has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TypeOf {
+    /// That of the one that it is compared with: they are compared by twos.
+    Pairs,
+    /// The common one.
+    All,
+    /// The one in which `width_bucket` counts.
+    Buckets,
 }
 
 impl<'e> Group<'e> {
     fn pairs(members: impl IntoIterator<Item = &'e logical_expr::Expr>) -> Self {
-        Self { members: members.into_iter().collect(), in_pairs: true }
+        Self { members: members.into_iter().collect(), of: TypeOf::Pairs }
     }
 
     fn common(members: impl IntoIterator<Item = &'e logical_expr::Expr>) -> Self {
-        Self { members: members.into_iter().collect(), in_pairs: false }
+        Self { members: members.into_iter().collect(), of: TypeOf::All }
     }
 
     fn known(&self, schema: &DFSchema) -> Option<DataType> {
         let mut known = self.members.iter().filter_map(|member| own_type(member, schema));
-        if self.in_pairs { known.next() } else { common_type(&known.collect::<Vec<_>>()) }
+        match self.of {
+            TypeOf::Pairs => known.next(),
+            TypeOf::All => common_type(&known.collect::<Vec<_>>()),
+            TypeOf::Buckets => Some(number_of_buckets(&known.collect::<Vec<_>>())),
+        }
     }
 }
 
@@ -199,6 +214,10 @@ fn of_one_type(expr: &logical_expr::Expr) -> Vec<Group<'_>> {
         }
         E::ScalarFunction(call) if call.name() == "nullif" => vec![Group::pairs(&call.args)],
         E::ScalarFunction(call) if matches!(call.name(), "gcd" | "lcm") => vec![Group::common(&call.args)],
+        E::ScalarFunction(call) if call.name() == "width_bucket" => match call.args.as_slice() {
+            [numbers @ .., _] => vec![Group { members: numbers.iter().collect(), of: TypeOf::Buckets }],
+            [] => Vec::new(),
+        },
         E::WindowFunction(call) => match (call.fun.name(), call.params.args.as_slice()) {
             ("lag" | "lead", [value, _, other]) => vec![Group::common([value, other])],
             _ => Vec::new(),
@@ -301,7 +320,7 @@ fn type_of_argument(name: &str, count: usize, place: usize) -> Option<ColumnType
         | ("chr" | "ntile", 0)
         | ("make_date", _) => Some(ColumnType::Int),
         ("bool_and" | "bool_or" | "every", 0) => Some(ColumnType::Boolean),
-        ("get_byte", 0) => Some(ColumnType::Bytea),
+        ("encode" | "get_byte", 0) => Some(ColumnType::Bytea),
         ("age", _) if count == 2 => Some(ColumnType::Timestamp),
         _ => OF_FLOATS.contains(&(name, count)).then_some(ColumnType::Double),
     }

@@ -33,7 +33,7 @@ use crate::SqlError;
 use crate::engine::ColumnType;
 use crate::engine::catalog::Tables;
 use crate::engine::error;
-use crate::engine::parse::{parse_expr, parse_one, to_text};
+use crate::engine::parse::{parse_expr, parse_one, to_text, unnested};
 use crate::engine::scalar::{built_in_name, fold, without_regclass};
 use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
@@ -94,6 +94,7 @@ impl Rewriter {
         visited(&mut statement, &mut WindowArguments)?;
         let _ = walk::change(&mut statement, &mut SignedRanks);
         let _ = walk::change(&mut statement, &mut Remainders);
+        visited(&mut statement, &mut Ages)?;
         visited(&mut statement, &mut Places)?;
         casts::name(&mut statement, &self.aggregates);
         visited(&mut statement, &mut Rows::new(&self.aggregates))?;
@@ -288,6 +289,29 @@ impl VisitorMut for Remainders {
             let side = |side: &Expr| Box::new(Expr::Nested(Box::new(side.clone())));
             let remainder = Expr::BinaryOp { left: side(a), op: BinaryOperator::Modulo, right: side(b) };
             *expr = Expr::Nested(Box::new(remainder));
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// `age(moment)` is that of today. A bare string is no moment: PostgreSQL does not choose among several types then.
+struct Ages;
+
+impl VisitorMut for Ages {
+    type Break = SqlError;
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
+        let is_age = built_in_name(function).is_some_and(|name| fold(name) == "age");
+        if is_age
+            && let FunctionArguments::List(list) = &mut function.args
+            && let [FunctionArg::Unnamed(FunctionArgExpr::Expr(moment))] = list.args.as_slice()
+            && !matches!(unnested(moment), Expr::Value(_))
+        {
+            match parse_expr("CAST(current_date AS timestamp)") {
+                Ok(today) => list.args.insert(0, FunctionArg::Unnamed(FunctionArgExpr::Expr(today))),
+                Err(error) => return ControlFlow::Break(error),
+            }
         }
         ControlFlow::Continue(())
     }
