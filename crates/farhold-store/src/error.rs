@@ -89,6 +89,11 @@ pub enum StoreError {
         /// What is wrong there.
         reason: &'static str,
     },
+    /// A row was being written when the process of its writer ended, and there is no other copy of it.
+    HalfWritten {
+        /// Where it is, in bytes from the region's start.
+        offset: u64,
+    },
     /// A key maker could not make a key of the row.
     Row(RowError),
     /// Two live rows of one unique index have the same key.
@@ -162,6 +167,7 @@ impl fmt::Display for StoreError {
                 write!(f, "the region has {region_bytes} bytes but was made with {expected_bytes}; rows are missing")
             }
             Self::Corrupt { offset, reason } => write!(f, "the region is damaged at offset {offset:#x}: {reason}"),
+            Self::HalfWritten { offset } => write!(f, "the row at offset {offset:#x} is half written"),
             Self::Fabric(error) => error.fmt(f),
             Self::Row(error) => write!(f, "no index key can be made of the row: {error}"),
             Self::Duplicate { index, first, second } => {

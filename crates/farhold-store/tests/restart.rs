@@ -7,11 +7,11 @@ use farhold_btree::KeyShape;
 use farhold_fabric::{Meta, NodeId, RegionMemory, Version};
 use farhold_store::durable::power::Volatile;
 use farhold_store::durable::{Identity, checkpoint};
-use farhold_store::object::{Word, Words};
+use farhold_store::object::{RESERVED, Word, Words};
 use farhold_store::table::Occupant;
 use farhold_store::{
-    Holder, IndexDef, LAYOUT_VERSION, Owner, PageTable, Reserve, Snapshot, Store, StoreError, Superblock, TableDef,
-    TableId, TableStore,
+    Holder, IndexDef, LAYOUT_VERSION, ObjectRef, Owner, PageTable, Reserve, Snapshot, Store, StoreError, Superblock,
+    TableDef, TableId, TableStore,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -102,6 +102,32 @@ fn a_row_being_written_at_the_crash_is_reported() {
     assert_eq!((damaged.reference, damaged.owner, &damaged.key[..]), (reference, Some(ME), &2_u64.to_be_bytes()[..]));
 }
 
+/// The same, of a start that is asked to forget: the key is free, and the next start has nothing to report.
+#[test]
+fn a_row_being_written_at_the_crash_is_forgotten_when_asked() {
+    let memory = region(1 << 20);
+    {
+        let store = Store::format(memory.clone(), NodeId(0)).expect("a store");
+        let table = TableStore::create(&store, def(vec![])).expect("a table");
+        let mut alloc = store.alloc_cache();
+        insert(&table, &mut alloc, 1, b"whole");
+        let reference = insert(&table, &mut alloc, 2, b"half");
+        let object = store.object(reference);
+        let version = object.lock(reference.incarnation(), ME).expect("free");
+        object.store(Word::Version, version.with(Version::WRITING).0, Relaxed);
+    }
+    for (forgets, expected) in [(false, (1, 0)), (false, (1, 0)), (true, (0, 1)), (true, (0, 0))] {
+        let (store, _) = Store::attach(memory.clone(), NodeId(0)).expect("the store");
+        let attached = TableStore::attach_parallel(&store, def(vec![]), forgets, &|job| job(0));
+        let (table, rebuilt) = attached.expect("the table");
+        assert_eq!((rebuilt.rows, (rebuilt.damaged.len(), rebuilt.forgotten.len())), (1, expected));
+        let found = table.lookup(&2_u64.to_be_bytes()).found;
+        assert_eq!(found.is_none(), forgets);
+        assert!(found.is_none_or(|row| store.object(row).is_damaged()));
+        assert_eq!(store.inconsistencies(), Vec::<String>::new());
+    }
+}
+
 /// Rows that were being written as their node died, from another node: in place, or an insert that has taken the place of a deleted row. No key of
 /// theirs is free.
 #[test]
@@ -165,7 +191,55 @@ fn an_insert_that_lacks_only_its_version_is_a_row() {
     assert!(!read.is_absent() && into[8..] == *value);
 }
 
-/// A commit of this node moves rows, and the process ends between its writes: a row is there twice, each locked, or a unique value in two rows.
+/// A commit moves the row of key 2 and gives its unique value to that of key 3, and the process ends between its writes, wherever the rows lie and
+/// whatever their epochs: while the second new row is not there, the old ones are, and from then on the new ones.
+#[test]
+fn rows_that_move_are_those_of_before_a_commit_or_those_of_behind_it() {
+    let (a, b, x) = (b"value  a", b"value  b", b"value  x");
+    for (new_at, is_whole) in [(0, false), (0, true), (2, false), (2, true)] {
+        let memory = region(1 << 20);
+        {
+            let store = Store::format(memory.clone(), NodeId(0)).expect("a store");
+            let table = TableStore::create(&store, def(vec![unique()])).expect("a table");
+            let mut alloc = store.alloc_cache();
+            let rows: Vec<_> =
+                (0..4).map(|key: u64| insert(&table, &mut alloc, 90 + key, &key.to_be_bytes())).collect();
+            let fill = |reference: ObjectRef, key: u64, value: &[u8; 8], is_new: bool, is_there: bool| {
+                let object = store.object(reference);
+                object.copy_in(0, &key.to_be_bytes());
+                object.copy_in(8, value);
+                object.lock(reference.incarnation(), ME).expect("free");
+                if is_new {
+                    object.store(Word::Meta, Meta::new(reference.incarnation(), RESERVED, 8, 16).0, Relaxed);
+                }
+                if !is_there {
+                    object.store(Word::Version, object.version().with(Version::ABSENT).0, Relaxed);
+                }
+            };
+            let mut sorted = rows;
+            sorted.sort_unstable_by_key(|row| row.offset());
+            let (new, old) = (new_at, 2 - new_at);
+            fill(sorted[old], 2, a, false, true);
+            fill(sorted[old + 1], 3, b, false, true);
+            fill(sorted[new], 2, b, true, true);
+            fill(sorted[new + 1], 3, x, true, is_whole);
+        }
+        let (store, _) = Store::attach(memory, NodeId(0)).expect("the store");
+        let (table, rebuilt) = TableStore::attach(&store, def(vec![unique()])).expect("the table");
+        assert_eq!((rebuilt.rows, rebuilt.freed, &rebuilt.damaged[..]), (2, 2, &[][..]));
+        let values = [2_u64, 3].map(|key| {
+            let row = table.lookup(&key.to_be_bytes()).found.expect("a row");
+            assert_eq!((store.object(row).lock_word(), store.object(row).meta().state()), (0, Meta::ROW));
+            value_of(&table, row).expect("whole")
+        });
+        let expected = if is_whole { [b, x] } else { [a, b] };
+        assert_eq!(values, expected.map(|value| value.to_vec()), "new at {new_at}, whole: {is_whole}");
+        assert_eq!(store.inconsistencies(), Vec::<String>::new());
+    }
+}
+
+/// What an earlier version has left of such a commit does not say which rows are new: the row of a key is there once, and one whose unique value another has is
+/// reported.
 #[test]
 fn rows_of_both_sides_of_a_commit_are_no_duplicates() {
     for (new_key, damaged) in [(2_u64, 0), (3, 1)] {
@@ -387,7 +461,8 @@ fn locks_of_a_dead_node_are_released_and_its_half_written_rows_kept_locked() {
     assert_eq!((found.locks_released, found.damaged.len()), (1, 1));
     assert_eq!(found.damaged[0].reference, rows[2]);
     let locks: Vec<_> = rows.iter().map(|row| table.store().object(*row).lock_word()).collect();
-    assert_eq!(locks, [0, owner(6).word(), owner(5).word(), 0]);
+    assert_eq!(locks, [0, owner(6).word(), Owner::DAMAGED.word(), 0]);
+    assert!(table.release_locks(|_| true).damaged.is_empty(), "said once");
 }
 
 /// A node dies with the lock of a row that has been deleted meanwhile, and whose page rests. No table gets it with the lock, which nobody would

@@ -113,6 +113,13 @@ pub enum TxnError {
 }
 
 impl TxnError {
+    /// A row that can be read no more: its writer's process ended in the middle of a write, and no other node has a copy
+    /// ([`Node::recovered`](crate::Node::recovered)). Running the transaction again meets it again.
+    pub const HALF_WRITTEN: Self = Self::Corrupt {
+        what: "a row was half written when its node's process ended; that node names such rows at its start, and starts without them \
+               with --forget-half-written",
+    };
+
     /// Whether the same transaction may succeed when it is run again from its beginning.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
@@ -167,6 +174,7 @@ impl TxnError {
             StoreError::TooManySnapshots { slots } => Self::TooMany { what: "open snapshots", limit: slots },
             StoreError::TooMany { what, limit } => Self::TooMany { what, limit },
             StoreError::Row(error) => Self::Row(error),
+            StoreError::HalfWritten { .. } => Self::HALF_WRITTEN,
             other => Self::Store(Box::new(other)),
         }
     }

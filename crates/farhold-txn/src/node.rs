@@ -17,7 +17,7 @@ use crate::slots::{Slots, Statistics, WORKERS_MAX};
 use crate::{NodeId, Placement, Table, TableId, TxnError, Worker};
 use farhold_fabric::{Admitted, Fabric, FabricError, Handle, Meta};
 use farhold_store::slab::PageTable;
-use farhold_store::table::Rebuilt;
+use farhold_store::table::{Damaged, Rebuilt};
 use farhold_store::{REGION_BYTES_MIN, Store, StoreError, Superblock};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -42,6 +42,9 @@ pub struct NodeConfig {
     /// Whether the part of a commit on this node may be a hardware transaction, where the processor has them. A worker with
     /// which fewer than half commit takes latches for a while.
     pub hardware_transactions: bool,
+    /// Whether a start frees rows of the user that were half written when the node's process ended, without copies and without a journal.
+    /// They are lost then; otherwise they stay, and whoever meets them is refused ([`TxnError::HALF_WRITTEN`]).
+    pub forgets_half_written: bool,
 }
 
 impl Default for NodeConfig {
@@ -54,6 +57,7 @@ impl Default for NodeConfig {
             replication: ReplicationConfig::default(),
             journal: None,
             hardware_transactions: true,
+            forgets_half_written: false,
         }
     }
 }
@@ -66,8 +70,11 @@ pub struct Recovered {
     /// Locks of dead owners that were released. Their transactions may have been half committed: far rows are written one
     /// node after the other, and here no row has a second copy.
     pub locks_released: u64,
-    /// Rows that a dead owner was writing: table and key. They stay locked, so that nobody takes them for whole.
+    /// Rows that a dead owner was writing: table and key. They stay locked, so that nobody takes them for whole
+    /// ([`TxnError::HALF_WRITTEN`]).
     pub damaged: Vec<(String, Vec<u8>)>,
+    /// Such rows that this start has freed ([`NodeConfig::forgets_half_written`]).
+    pub forgotten: Vec<(String, Vec<u8>)>,
     /// The latest epoch of a row.
     pub epoch: u32,
 }
@@ -76,7 +83,9 @@ impl Recovered {
     pub(crate) fn add(&mut self, table: &str, found: &Rebuilt) {
         self.rows += found.rows;
         self.locks_released += found.locks_released;
-        self.damaged.extend(found.damaged.iter().map(|damaged| (table.to_owned(), damaged.key.clone())));
+        let named = |row: &Damaged| (table.to_owned(), row.key.clone());
+        self.damaged.extend(found.damaged.iter().map(named));
+        self.forgotten.extend(found.forgotten.iter().map(named));
         self.epoch = self.epoch.max(found.epoch_max);
     }
 }
@@ -502,11 +511,19 @@ impl Node {
         self.recovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The rows that [count](Recovered::damaged) as damaged, but for the first so many: what a watcher has not seen yet.
+    #[must_use]
+    pub fn damaged_after(&self, seen: usize) -> Vec<(String, Vec<u8>)> {
+        let recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+        recovered.damaged.get(seen..).unwrap_or_default().to_vec()
+    }
+
     pub(crate) fn add_recovered(&self, found: Recovered) {
         let mut recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
         recovered.rows += found.rows;
         recovered.locks_released += found.locks_released;
         recovered.damaged.extend(found.damaged);
+        recovered.forgotten.extend(found.forgotten);
         recovered.epoch = recovered.epoch.max(found.epoch);
     }
 

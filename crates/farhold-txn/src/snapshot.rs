@@ -318,8 +318,9 @@ impl Worker {
             if !offsets.is_empty() && turns > TURNS_MIN && core.handle.now_ns() > until_ns {
                 return Err(TxnError::NodeUnavailable { node, committed: false });
             }
-            if !offsets.is_empty() {
+            if let Some(first) = offsets.first() {
                 if turns % TURNS_PER_CHECK == 0 {
+                    core.check_damage(FarPtr::new(node, DATA, *first)).await?;
                     // Who holds them may have died with his node.
                     self.check(as_of)?;
                 }

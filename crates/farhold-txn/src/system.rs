@@ -36,7 +36,15 @@ fn definition() -> Result<TableDef, TxnError> {
 pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
     let mut recovered = Recovered::default();
     let threads = node.journaling.as_ref().map_or(1, |journaling| journaling.config.threads);
-    let how = |id| if node.store.unclaimed().contains(&id) { Open::Attach { threads } } else { Open::Create };
+    // A record says which rows are a table's: without it they would be given away.
+    let forgets_damaged = node.config.forgets_half_written;
+    let how = |id| {
+        if node.store.unclaimed().contains(&id) {
+            Open::Attach { threads, forgets_damaged: forgets_damaged && id != ID }
+        } else {
+            Open::Create
+        }
+    };
     let mut shared = |id, definition, recorded: &[Recorded]| {
         let (table, found) = TableShared::open(&node.store, id, definition, recorded, how(id), Cluster::of(node))?;
         recovered.add(&table.name, &found);

@@ -285,6 +285,8 @@ pub(crate) enum Open {
     Attach {
         /// On so many threads.
         threads: usize,
+        /// Rows that are half written are freed.
+        forgets_damaged: bool,
     },
 }
 
@@ -312,7 +314,9 @@ impl TableShared {
         let def = farhold_store::TableDef { id, primary: primary_shape(&schema), hash, secondaries };
         let table = match open {
             Open::Create => TableStore::create(store, def).map(|table| (table, Rebuilt::default())),
-            Open::Attach { threads } => TableStore::attach_parallel(store, def, &|job| on_threads(threads, job)),
+            Open::Attach { threads, forgets_damaged } => {
+                TableStore::attach_parallel(store, def, forgets_damaged, &|job| on_threads(threads, job))
+            }
         };
         let (table, found) = table.map_err(refused)?;
         let owner = cluster.tag;

@@ -210,6 +210,7 @@ impl Cluster {
             journal,
             // They abort when they like: a seed would not replay.
             hardware_transactions: false,
+            forgets_half_written: false,
         };
         let node = match generation {
             Some(generation) => Node::open_durable(fabric, config, generation),

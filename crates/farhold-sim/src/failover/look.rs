@@ -20,7 +20,7 @@ impl Cluster {
             return;
         }
         if self.is_damaged() {
-            // Whoever meets the rows that stay locked is refused.
+            self.check_reported(broken).await;
             self.tell("rows that were being written as a node ended stay locked");
             if let Load::Mixed(workload) = &self.setup.load {
                 let last = Client::new(usize::MAX, &self.process(0).worker, workload, self.recorder.clone());

@@ -2,7 +2,7 @@
 //!
 //! What is promised is less than with copies (0001, 0005). A commit that misses a node past its commit point says so, and is written there in the end,
 //! unless its coordinator or that node ends first: then its rows there may be as they were ([`CutShort`]), all of them if it was the coordinator. Rows that a
-//! coordinator was writing as it ended, or as their node did, are reported as damaged: no more is asked of these.
+//! coordinator was writing as it ended, or as their node did, are reported as damaged: of these is asked that whoever meets them is told so.
 
 use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS};
 use super::plan::{Blow, Failover};
@@ -10,7 +10,7 @@ use crate::history::Key;
 use crate::workload::{CutShort, Row, SPREAD};
 use farhold_fabric::NodeId;
 use farhold_fabric::provider::sim::Fault;
-use farhold_txn::Node;
+use farhold_txn::{Node, Retry, TxnError};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -19,6 +19,8 @@ use std::rc::Rc;
 const TRANSACTIONS_LATER: usize = 20;
 /// How long what a machine has posted lingers in the network when it dies: nobody fences a node that has no copies.
 const LINGERS_NS: u64 = 4_000_000;
+/// Reads of a row that is reported: a node may not know yet that another has started again.
+const LOOKS_MAX: u32 = 10;
 /// How often the dead are looked at.
 const LOOK_NS: u64 = 20_000;
 
@@ -108,6 +110,30 @@ impl Cluster {
         let reported = processes.iter().chain(gone.iter()).flat_map(|process| process.node.recovered().damaged);
         let damaged = reported.chain(processes.iter().flat_map(|process| process.node.half_written()));
         damaged.filter_map(|(_, key)| Row::key_of(&key)).map(|key| Key { table: SPREAD, key: u64::from(key) }).collect()
+    }
+
+    /// Whoever reads a row that a living node has reported is told what it is, and not to run again. (Where only its coordinator has died, another row may
+    /// have its key by then.)
+    pub async fn check_reported(&self, broken: &mut Vec<String>) {
+        let worker = self.process(0).worker;
+        let reported: Vec<_> =
+            self.processes.borrow().iter().flat_map(|process| process.node.recovered().damaged).collect();
+        for (name, key) in reported {
+            let Some(table) = self.process(0).node.table(&name) else { continue };
+            let mut read = Err(TxnError::Conflict);
+            for attempt in 1..=LOOKS_MAX {
+                read = worker.begin_read_only().get(&table, &key).await.map(drop);
+                if matches!(read, Ok(()) | Err(TxnError::Corrupt { .. })) {
+                    break;
+                }
+                worker.back_off(Retry::default(), attempt).await;
+            }
+            if let Err(error) = read
+                && error != TxnError::HALF_WRITTEN
+            {
+                broken.push(format!("a row of \"{name}\" that is reported as damaged: {error}"));
+            }
+        }
     }
 
     /// All nodes are there, what commits have left to be done is done, and every node's client commits.

@@ -207,6 +207,14 @@ impl<'m> Object<'m> {
         write(self, meta, version, |object| object.copy_in(key_len, value));
     }
 
+    /// As [`Self::write`], of a reserved row that stays one until [`Self::end_reservation`]: that of a commit which moves rows.
+    pub fn write_reserved(&self, value: &[u8], version: Version) {
+        let meta = Meta(self.load(Word::Meta, Relaxed));
+        let key_len = meta.key_len();
+        let meta = Meta::new(meta.incarnation(), RESERVED, key_len, key_len + value.len());
+        write(self, meta, version, |object| object.copy_in(key_len, value));
+    }
+
     /// As [`Self::write`], inside of a hardware transaction, which copies of more than 16 bytes a move would abort.
     #[inline(always)]
     pub fn write_narrow(&self, value: &[u8], version: Version) {
@@ -268,10 +276,24 @@ impl<'m> Object<'m> {
     #[inline(always)]
     pub fn restamp(&self, version: Version) {
         restamp(self, version);
-        let meta = Meta(self.load(Word::Meta, Relaxed));
-        if meta.state() == RESERVED && !version.is_absent() {
+        if !version.is_absent() {
             // After the version: a row that is there but still called reserved does no harm, the other way round it would
             // pass for a deleted one. So there is no moment at which a crash could damage it.
+            crate::planted::may_stop();
+            self.end_reservation();
+        }
+    }
+
+    /// As [`Self::restamp`], of a reserved row that stays one until [`Self::end_reservation`].
+    pub fn restamp_reserved(&self, version: Version) {
+        restamp(self, version);
+    }
+
+    /// A reserved row that is there is a row. The caller holds the lock, or is the only one who knows the object.
+    #[inline(always)]
+    pub fn end_reservation(&self) {
+        let meta = Meta(self.load(Word::Meta, Relaxed));
+        if meta.state() == RESERVED {
             let row = Meta::new(meta.incarnation(), Meta::ROW, meta.key_len(), meta.payload_len());
             self.store(Word::Meta, row.0, Release);
         }
@@ -285,10 +307,10 @@ impl<'m> Object<'m> {
         self.store(Word::Version, version.without(Version::ODD).0, Release);
     }
 
-    /// Makes a reserved object one that passes for deleted. The caller alone may commit or cancel it.
-    pub(crate) fn give_up(&self) {
+    /// Makes a reserved object one that passes for deleted. The caller alone may commit or cancel it, and may have said so before.
+    pub fn give_up(&self) {
         let meta = Meta(self.load(Word::Meta, Relaxed));
-        debug_assert_eq!(meta.state(), RESERVED, "{meta:?}");
+        debug_assert!(matches!(meta.state(), RESERVED | Meta::ROW) && self.version().is_absent(), "{meta:?}");
         let gone = Meta::new(meta.incarnation(), Meta::ROW, meta.key_len(), meta.payload_len());
         self.store(Word::Meta, gone.0, SeqCst);
     }
@@ -300,6 +322,19 @@ impl<'m> Object<'m> {
     #[inline(always)]
     pub fn release_dead(&self, dead: Owner) -> Result<(), u64> {
         release_dead(self, dead.word())
+    }
+
+    /// Is it half written for ever? Then its lock is nobody's that could go on.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_damaged(&self) -> bool {
+        self.lock_word() == Owner::DAMAGED.word()
+    }
+
+    /// Says so, of a row whose writer is dead.
+    pub(crate) fn mark_damaged(&self) {
+        debug_assert!(self.version().is_writing(), "{:?}", self.version());
+        self.store(Word::Lock, Owner::DAMAGED.word(), SeqCst);
     }
 
     /// Does the key of this object equal `key`? Only the caller's later check of version and incarnation makes the answer

@@ -87,6 +87,9 @@ impl fmt::Debug for ObjectRef {
 pub struct Owner(u64);
 
 impl Owner {
+    /// Holds the lock of a row whose writer has ended in the middle. No transaction is this: there is no node 255.
+    pub const DAMAGED: Self = Self(u64::MAX);
+
     /// Puts an owner together; the transaction number is taken modulo 2^31.
     #[must_use]
     #[inline(always)]
@@ -141,6 +144,9 @@ impl Owner {
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::DAMAGED {
+            return f.write_str("Owner::DAMAGED");
+        }
         write!(
             f,
             "Owner({}, start {}, worker {}, transaction {})",

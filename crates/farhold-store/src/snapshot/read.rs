@@ -2,7 +2,7 @@
 //! that is mapped here.
 
 use crate::error::StoreError;
-use crate::object::{Link, Object, ObjectRef, RESERVED, ReadError};
+use crate::object::{Link, Object, ObjectRef, Owner, RESERVED, ReadError};
 use crate::slab::Run;
 use farhold_fabric::object::PAYLOAD;
 use farhold_fabric::{Meta, RegionMemory};
@@ -36,7 +36,8 @@ const TRIES: usize = 16;
 /// bytes are copied (of an older copy all): of a wide row a scan may want only the first columns.
 ///
 /// # Errors
-/// `Ok(Err(Blocked))` if the row is locked, and may have a new state of that epoch; [`StoreError::Corrupt`] if a link leads astray.
+/// `Ok(Err(Blocked))` if the row is locked, and may have a new state of that epoch; [`StoreError::HalfWritten`];
+/// [`StoreError::Corrupt`] if a link leads astray.
 #[inline]
 pub fn read_at(
     object: Object<'_>,
@@ -50,6 +51,9 @@ pub fn read_at(
         let (version, meta) = (object.version(), object.meta());
         // Of a row that has a later state already its owner changes no earlier one.
         if lock != 0 && !(version.epoch() > epoch && meta.state() == Meta::ROW && !version.is_writing()) {
+            if lock == Owner::DAMAGED.word() {
+                return Err(StoreError::HalfWritten { offset: object.offset() });
+            }
             return Ok(Err(Blocked { offset: object.offset(), lock }));
         }
         if !matches!(meta.state(), Meta::ROW | RESERVED) {
@@ -153,7 +157,7 @@ impl<'m> RunScan<'m> {
     /// Shows the rows (object, key, value) until the end of the run, or a locked row. Rows come in no order; each once.
     ///
     /// # Errors
-    /// `Ok(Err(Blocked))` at a locked row: let others work and call again. [`StoreError::Corrupt`].
+    /// `Ok(Err(Blocked))` at a locked row: let others work and call again. [`StoreError::HalfWritten`], [`StoreError::Corrupt`].
     pub fn go_on(&mut self, room: &mut Vec<u8>, visit: &mut Visit<'_>) -> Result<Result<(), Blocked>, StoreError> {
         let (start, step) = (self.run.offset(), self.run.class.slot_bytes() as u64);
         // Header, a key, and what is wanted of the value.

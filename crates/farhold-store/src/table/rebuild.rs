@@ -1,24 +1,18 @@
 //! A table found in the region after a restart: what its slots say, and the indexes made anew from them.
 //!
-//! | found                                | becomes                                                            |
-//! |--------------------------------------|--------------------------------------------------------------------|
-//! | live row                             | indexed                                                            |
-//! | live row that is locked              | the same, after all others; the lock is released                   |
-//! | the same, beside one of its key      | free: the two are the states before and after a commit             |
-//! | the same, beside one with a unique value of its | as a row with `WRITING`                                 |
-//! | reserved, deleted, older copy        | free                                                               |
-//! | row with `WRITING`                   | reported, left as it is, in the indexes of its primary key alone   |
-//! | the same, beside a live row of its key | free: that one has taken its place                               |
-//! | the same, absent and not locked      | live; otherwise as one that is locked                              |
-//! | reserved or free slot with `WRITING` | free                                                               |
+//! All cases, with the reasons, are the table in `docs/design/0001-contracts.md`. The idea:
 //!
-//! A row with `WRITING` is found by its key, so that nobody takes it for absent or its key for free. Its value may be torn, so secondary indexes cannot
-//! have it. An absent one is an insert whose version has not come; it may have taken the place of a row that is deleted already. Its coordinator unlocks
-//! it together with its version, when its value is there: one that is not locked lacks nothing but the version. (Slots become free before
-//! they are marked.)
+//! - What nobody was changing is what it says: rows are indexed, all else is free.
+//! - A row with `WRITING` has a torn value, perhaps. It is found by its key, so that nobody takes it for absent or its key for free, and
+//!   is reported; secondary indexes cannot have it. [`Owner::DAMAGED`] gets its lock.
+//! - Locked rows are of commits that were under way, and come last. A commit of this node that moves rows writes the new ones first, which stay
+//!   [`RESERVED`] until the old ones are done. So while one of its reservations is no row yet, no old row has changed, and the new ones go;
+//!   from then on all new ones are there, and the old ones go that they replace.
+//! - An absent row with `WRITING` is an insert from another node whose version has not come. Its coordinator unlocks it together with its version, when
+//!   its value is there: one that is not locked lacks nothing but the version. (Slots become free before they are marked.)
 //!
-//! A start may end here, too, and the next one must decide as this one has: what tells rows of commits under way from others, their locks, goes when all
-//! are in the indexes, and from a slot that becomes free when it is free.
+//! A start may end here, too, and the next one must decide as this one has. So what tells the rows of a commit from others goes in this order: rows
+//! that are decided against, reservations, then, when all are in the indexes, the locks.
 
 use super::{TableDef, TableStore};
 use crate::durable::Parallel;
@@ -41,7 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Damaged {
     /// The object.
     pub reference: ObjectRef,
-    /// Who was writing.
+    /// Who was writing, if that is known.
     pub owner: Option<Owner>,
     /// The key, which writers do not change.
     pub key: Vec<u8>,
@@ -58,6 +52,8 @@ pub struct Rebuilt {
     pub locks_released: u64,
     /// Rows that are lost without another copy.
     pub damaged: Vec<Damaged>,
+    /// Such rows whose slots have been freed, because the caller asked for it.
+    pub forgotten: Vec<Damaged>,
     /// The latest epoch of a version; the epoch must not be below it ([`raise_epoch`](crate::Superblock::raise_epoch)).
     pub epoch_max: u32,
 }
@@ -68,6 +64,7 @@ impl Rebuilt {
         self.freed += some.freed;
         self.locks_released += some.locks_released;
         self.damaged.extend(some.damaged);
+        self.forgotten.extend(some.forgotten);
         self.epoch_max = self.epoch_max.max(some.epoch_max);
     }
 }
@@ -78,12 +75,15 @@ struct Found {
     rebuilt: Rebuilt,
     /// Live rows that were locked, and inserts that lack their version.
     held: Vec<ObjectRef>,
+    /// Reservations that were locked: their commits had not made rows of them yet.
+    pending: Vec<ObjectRef>,
 }
 
 impl Found {
     fn add(&mut self, mut some: Self) {
         self.rebuilt.add(some.rebuilt);
         self.held.append(&mut some.held);
+        self.pending.append(&mut some.pending);
     }
 }
 
@@ -97,16 +97,18 @@ impl TableStore {
     /// [`StoreError::Duplicate`] if two rows claim one key of a unique index, [`StoreError::Row`] if a row's bytes are no
     /// row of this table; the rows stay as they are then. Those of [`Self::create`].
     pub fn attach(store: &Arc<Store>, def: TableDef) -> Result<(Self, Rebuilt), StoreError> {
-        Self::attach_parallel(store, def, &|job| job(0))
+        Self::attach_parallel(store, def, false, &|job| job(0))
     }
 
-    /// As [`Self::attach`], on as many threads as `run` has.
+    /// As [`Self::attach`], on as many threads as `run` has. Rows that are half written stay, and are reported, unless the caller
+    /// forgets them: then their slots are free, and so are their keys.
     ///
     /// # Errors
     /// As there.
     pub fn attach_parallel(
         store: &Arc<Store>,
         def: TableDef,
+        forgets_damaged: bool,
         run: &Parallel<'_>,
     ) -> Result<(Self, Rebuilt), StoreError> {
         let slab = store.open_slab(def.id, true)?;
@@ -133,21 +135,28 @@ impl TableStore {
         let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner)?;
         this.enter_held(&mut found)?;
         let mut rebuilt = found.rebuilt;
+        if forgets_damaged {
+            rebuilt.forgotten = std::mem::take(&mut rebuilt.damaged);
+            rebuilt.forgotten.retain(|row| this.forget_damaged(row));
+        }
         rebuilt.damaged = this.enter_damaged(rebuilt.damaged)?;
         Ok((this, rebuilt))
     }
 
     /// Releases the locks of owners who are dead, while this node lives on: those of a far node that was fenced. Rows that
-    /// such an owner was writing are reported and stay locked, so that nobody reads them for whole.
+    /// such an owner was writing are reported, and [`Owner::DAMAGED`] gets their locks, so that nobody takes them for whole.
     ///
     /// The caller has made sure that the dead change nothing any more. Other owners may go on meanwhile.
     pub fn release_locks(&self, is_dead: impl Fn(Owner) -> bool) -> Rebuilt {
         let mut found = Rebuilt::default();
         for offset in self.pages().iter().flat_map(Run::slots) {
             let object = Object::at(self.store.memory(), offset);
-            let Some(owner) = Owner::from_word(object.lock_word()).filter(|owner| is_dead(*owner)) else { continue };
-            let meta = object.meta();
-            if object.version().is_writing() {
+            let is_to_go = |owner: &Owner| *owner != Owner::DAMAGED && is_dead(*owner);
+            let Some(owner) = Owner::from_word(object.lock_word()).filter(is_to_go) else { continue };
+            let (version, meta) = (object.version(), object.meta());
+            // Of a slot that is just being freed or taken a living thread is the writer: the dead had a stale reference.
+            if version.is_writing() && matches!(meta.state(), Meta::ROW | RESERVED) {
+                object.mark_damaged();
                 let mut key = vec![0; meta.key_len()];
                 object.copy_out(&mut key);
                 let reference = ObjectRef::new(offset, meta.incarnation());
@@ -160,7 +169,7 @@ impl TableStore {
     }
 
     fn rebuild(&self, runs: &[Run]) -> Result<Found, StoreError> {
-        let Found { rebuilt: mut found, mut held } = Found::default();
+        let Found { rebuilt: mut found, mut held, mut pending } = Found::default();
         let (mut payload, mut index_key) = (Vec::new(), Vec::new());
         let mut free: [Vec<u32>; COUNT] = [const { Vec::new() }; COUNT];
         for run in runs {
@@ -184,12 +193,16 @@ impl TableStore {
                 if version.is_writing() && (live || is_insert) {
                     let mut key = vec![0; meta.key_len()];
                     object.copy_out(&mut key);
-                    let owner = Owner::from_word(object.lock_word());
+                    let owner = Owner::from_word(object.lock_word()).filter(|owner| *owner != Owner::DAMAGED);
                     found.damaged.push(Damaged { reference, owner, key });
                     continue;
                 }
                 if live && object.lock_word() != 0 {
                     held.push(reference);
+                    continue;
+                }
+                if meta.state() == RESERVED && object.lock_word() != 0 {
+                    pending.push(reference);
                     continue;
                 }
                 if object.lock_word() != 0 {
@@ -198,6 +211,7 @@ impl TableStore {
                 }
                 if live {
                     object.store(Word::Prev, 0, Relaxed);
+                    object.end_reservation();
                     payload.resize(meta.payload_len(), 0);
                     object.copy_out(&mut payload);
                     let (key, value) = payload.split_at(meta.key_len());
@@ -215,15 +229,16 @@ impl TableStore {
         for (shared, mut found) in self.slab.free().iter_mut().zip(free) {
             shared.append(&mut found);
         }
-        Ok(Found { rebuilt: found, held })
+        Ok(Found { rebuilt: found, held, pending })
     }
 
-    /// Enters rows that were locked, when all that were not are in the indexes. Their owners had begun to write, perhaps: a row that moves is found in both
-    /// its places, or a unique value in two rows, which is no other row's while they are locked.
+    /// Enters rows that were locked, when all that were not are in the indexes: of each commit the rows of before it, or those of behind it.
     fn enter_held(&self, found: &mut Found) -> Result<(), StoreError> {
-        let mut held = std::mem::take(&mut found.held);
-        // What is older was whole before those commits.
-        held.sort_unstable_by_key(|row| (self.store.object(*row).version().epoch(), row.offset()));
+        let mut held = self.go_back(found);
+        let is_new = |row: &ObjectRef| self.store.object(*row).meta().state() == RESERVED;
+        // New rows first: where there are any, all of their commit are there, and take the places of old ones. The rest of the order matters
+        // in no region that this version has left; in that of an earlier one the older row was whole before its commit.
+        held.sort_unstable_by_key(|row| (!is_new(row), self.store.object(*row).version().epoch(), row.offset()));
         let were_held: BTreeSet<ObjectRef> = held.iter().copied().collect();
         let mut entered = Vec::new();
         let (mut payload, mut index_key) = (Vec::new(), Vec::new());
@@ -233,18 +248,22 @@ impl TableStore {
             payload.resize(meta.payload_len(), 0);
             object.copy_out(&mut payload);
             let (key, value) = payload.split_at(meta.key_len());
-            let is_taken = |index: &OrderedIndex, key: &[u8]| {
-                index.get(key).value.is_some_and(|other| were_held.contains(&ObjectRef::from_bits(other)))
+            let taken_by = |index: &OrderedIndex, key: &[u8]| {
+                index.get(key).value.map(ObjectRef::from_bits).filter(|other| were_held.contains(other))
             };
-            if is_taken(&self.primary, key) {
-                self.free(reference.offset());
-                found.rebuilt.freed += 1;
-                continue;
-            }
+            let mut is_replaced = taken_by(&self.primary, key).is_some();
             let mut is_value_taken = false;
             for (_, secondary) in self.secondaries() {
                 secondary.def.keys.make(key, value, &mut index_key).map_err(StoreError::Row)?;
-                is_value_taken |= is_taken(&secondary.index, &index_key);
+                let Some(other) = taken_by(&secondary.index, &index_key) else { continue };
+                is_value_taken = true;
+                // By its own commit, which deletes it.
+                is_replaced |= is_new(&other) && self.store.object(other).lock_word() == object.lock_word();
+            }
+            if is_replaced {
+                self.free(reference.offset());
+                found.rebuilt.freed += 1;
+                continue;
             }
             if is_value_taken {
                 begin_write(&object);
@@ -264,10 +283,29 @@ impl TableStore {
             if version.is_writing() {
                 object.restamp(version.next(version.epoch()));
             }
+            object.end_reservation();
             found.rebuilt.locks_released += u64::from(object.lock_word() != 0);
             object.unlock();
         }
         Ok(())
+    }
+
+    /// Frees the new rows of commits that had not made rows of all their reservations, then these; returns the other rows that were held.
+    fn go_back(&self, found: &mut Found) -> Vec<ObjectRef> {
+        let pending = std::mem::take(&mut found.pending);
+        let owner_of = |row: &ObjectRef| self.store.object(*row).lock_word();
+        let unfinished: BTreeSet<u64> = pending.iter().map(owner_of).collect();
+        let is_of_unfinished =
+            |row: &ObjectRef| self.store.object(*row).meta().state() == RESERVED && unfinished.contains(&owner_of(row));
+        let (new, others): (Vec<_>, Vec<_>) = std::mem::take(&mut found.held).into_iter().partition(is_of_unfinished);
+        // Reservations last: they say of the others what to do.
+        for row in new.into_iter().chain(pending) {
+            crate::planted::may_stop();
+            self.free(row.offset());
+            found.rebuilt.freed += 1;
+            found.rebuilt.locks_released += 1;
+        }
+        others
     }
 
     /// Has rows that are half written found by their keys, when all others are in the indexes; returns them.
@@ -287,9 +325,17 @@ impl TableStore {
                     }
                 }
             }
+            self.store.object(row.reference).mark_damaged();
             kept.push(row);
         }
         Ok(kept)
+    }
+
+    /// Frees the slot of a row that is half written; false if another row has its key, so that nothing is lost.
+    fn forget_damaged(&self, row: &Damaged) -> bool {
+        crate::planted::may_stop();
+        self.free(row.reference.offset());
+        self.primary.get(&row.key).value.is_none()
     }
 
     /// Frees the slot of a row whose key has another one.

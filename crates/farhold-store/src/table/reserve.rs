@@ -314,11 +314,13 @@ impl TableStore {
     /// The caller has seen to it that whoever locks a row from now on, and changes it in place, knows of the index.
     ///
     /// # Errors
-    /// [`StoreError::Duplicate`] if the index is unique and the rows are not; [`StoreError::Row`].
+    /// [`StoreError::Duplicate`] if the index is unique and the rows are not; [`StoreError::Row`]; [`StoreError::HalfWritten`].
     pub fn fill_slot(&self, index: usize, offset: u64, room: &mut FillRoom) -> Result<bool, StoreError> {
         // Free now means that the next writer takes the lock, and looks which indexes there are, after this.
-        if Object::at(self.store.memory(), offset).lock_word() != 0 {
-            return Ok(!self.has_slot(offset));
+        let object = Object::at(self.store.memory(), offset);
+        if object.lock_word() != 0 {
+            let is_here = self.has_slot(offset);
+            return if is_here && object.is_damaged() { Err(StoreError::HalfWritten { offset }) } else { Ok(!is_here) };
         }
         match self.enter_slot(index, offset, room) {
             Err(StoreError::Duplicate { first, second, .. })

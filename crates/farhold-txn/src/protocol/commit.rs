@@ -91,6 +91,7 @@ impl Txn {
             Refused::Locked => Counter::AbortsLock,
             Refused::Changed => Counter::AbortsValidation,
             Refused::Memory => return TxnError::OutOfMemory { node: self.core.me },
+            Refused::Damaged => return TxnError::HALF_WRITTEN,
         });
         TxnError::Conflict
     }

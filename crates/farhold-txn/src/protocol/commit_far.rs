@@ -42,7 +42,7 @@ use crate::{Index, NodeId, TableId};
 use farhold_fabric::object::{META, PAYLOAD, VERSION};
 use farhold_fabric::{Batch, FarPtr, Meta, Slot, Version};
 use farhold_store::object::size_class;
-use farhold_store::{ObjectRef, Superblock};
+use farhold_store::{ObjectRef, Owner, Superblock};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -420,6 +420,7 @@ impl Txn {
         for (ident, slot) in idents.iter().zip(slots) {
             match batch.word(slot) {
                 Ok(0) => self.held.far.push(*ident),
+                Ok(word) if word == Owner::DAMAGED.word() => refused = Some(Some(TxnError::HALF_WRITTEN)),
                 Ok(_) => refused = Some(None),
                 Err(error) => {
                     // It may have been done, and its answer lost.

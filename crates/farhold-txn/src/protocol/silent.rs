@@ -22,7 +22,7 @@
 //!
 //! While one home is asked, another may end and start again, which frees its locks too: so the transaction looks at them after the wait, before
 //! it writes rows anywhere. Whether the worker has met a later start of a home since it locked rows there says so too
-//! ([`Core::has_met_start`]): a row that the next start reports as half written is still locked by the transaction.
+//! ([`Core::has_met_start`]).
 //!
 //! What it costs: rows there stay locked as long as the home stands still or is cut off, and until the coordinator's next start if the coordinator ends
 //! meanwhile. Over a network nobody knows that a process has ended: a home that never comes back is asked for ever, and memory of tables that
@@ -36,6 +36,7 @@ use crate::txn::Txn;
 use crate::worker::Core;
 use farhold_fabric::object::VERSION;
 use farhold_fabric::{FabricError, Version};
+use farhold_store::Owner;
 use std::rc::Rc;
 
 /// How long the task rests between two rounds. A round takes as long as a request may, or, at a process that has ended, as it takes to see
@@ -133,6 +134,8 @@ impl Txn {
             let begun = row.version.with(Version::WRITING).0.to_le_bytes();
             match batch.bytes(look) {
                 Ok(header) if header[..8] == owner => locks.held.push(row.ident),
+                // By a start that has found the row half written.
+                Ok(header) if header[..8] == Owner::DAMAGED.word().to_le_bytes() => locks.freed.push(row.ident),
                 Ok(header) if header[8..] == begun => locks.unlocked_early.push(row.ident),
                 Ok(_) => locks.freed.push(row.ident),
                 Err(FabricError::StaleKey { .. } | FabricError::NoSuchRegion { .. }) => {

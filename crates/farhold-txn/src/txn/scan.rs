@@ -526,6 +526,7 @@ impl State {
             // Stale: the row went after the leaf was copied; the leaf's stamp will say so.
             NearRead::Absent | NearRead::Stale => Visited::Nothing,
             NearRead::Busy => Visited::Busy,
+            NearRead::Damaged => return Err(TxnError::HALF_WRITTEN),
         })
     }
 

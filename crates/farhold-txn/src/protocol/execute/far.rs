@@ -11,10 +11,10 @@ use crate::txn::{RowHandle, SharedTable, Txn};
 use crate::worker::Core;
 use crate::{Index, NodeId, TableId, TxnError};
 use farhold_btree::{Change, LeafStamp};
-use farhold_fabric::object::VERSION;
+use farhold_fabric::object::{LOCK, VERSION};
 use farhold_fabric::{Batch, FabricError, FarPtr, Meta, Version};
 use farhold_store::index::hash::{BucketStamp, Directory, FarIndex, FarLookup, FarStep, hash_key};
-use farhold_store::{Moved, ObjectRef, Superblock};
+use farhold_store::{Moved, ObjectRef, Owner, Superblock};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
@@ -31,6 +31,8 @@ pub(crate) enum FarRead {
 
 /// How often a row that is being written is read again: for some 20 ms. A far writer takes three round trips over it.
 const READS_MAX: u32 = 1_000;
+/// Reads of such a row between two looks whether its writer has ended.
+const READS_PER_CHECK: u32 = 100;
 /// How often a locked row is read again before it is taken as it is.
 const LOCKED_READS_MAX: u32 = 3;
 /// Hash indexes of other nodes that are kept before a worker looks which of their tables are gone.
@@ -229,6 +231,9 @@ impl Txn {
             if let Some(read) = outcome {
                 return Ok(read);
             }
+            if reads % READS_PER_CHECK == LOCKED_READS_MAX {
+                core.check_damage(ident.far()).await?;
+            }
             core.handle.pause(reads).await;
         }
         Err(TxnError::Conflict)
@@ -296,7 +301,7 @@ impl Txn {
             return if is_live { self.far_unless_doomed(duplicate).await } else { TxnError::Conflict };
         }
         if !taken.live {
-            return TxnError::Conflict;
+            return self.core.clone().check_damage(ident.far()).await.err().unwrap_or(TxnError::Conflict);
         }
         match self.read_object_far(table, ident, table.payload_hint()).await {
             Ok(FarRead::Row(_)) => self.far_unless_doomed(duplicate).await,
@@ -427,6 +432,13 @@ impl Core {
         let bytes = batch.bytes(slot).map(<[u8]>::to_vec).map_err(|error| self.far_error(error, at.node()));
         self.give_batch(batch);
         bytes
+    }
+
+    /// Is a far row half written, and its writer dead? [`TxnError::HALF_WRITTEN`] then.
+    #[cold]
+    pub async fn check_damage(&self, object: FarPtr) -> Result<(), TxnError> {
+        let lock = self.read_far(object.add(LOCK), size_of::<u64>()).await?;
+        if lock == Owner::DAMAGED.word().to_le_bytes() { Err(TxnError::HALF_WRITTEN) } else { Ok(()) }
     }
 
     /// What is known of a table's hash index on another node; learned on the first use.

@@ -33,6 +33,8 @@ pub(crate) enum NearRead {
     Stale,
     /// A writer is at work.
     Busy,
+    /// A writer was at work when its process ended.
+    Damaged,
 }
 
 impl State {
@@ -46,7 +48,9 @@ impl State {
                 Ok(read) if read.lock == 0 || looks >= LOCKED_LOOKS_MAX || self.alone => break read,
                 Err(ReadError::Stale) => return NearRead::Stale,
                 Err(ReadError::TooShort { payload_len }) => Some(payload_len),
-                Err(ReadError::Torn) if looks >= LOOKS_MAX || self.alone => return NearRead::Busy,
+                Err(ReadError::Torn) if looks >= LOOKS_MAX || self.alone => {
+                    return if object.is_damaged() { NearRead::Damaged } else { NearRead::Busy };
+                }
                 Ok(_) | Err(ReadError::Torn) => None,
             };
             if let Some(payload_len) = read {
@@ -148,6 +152,7 @@ impl Txn {
                 }
                 NearRead::Stale => std::hint::spin_loop(),
                 NearRead::Busy => return None,
+                NearRead::Damaged => return Some(Err(TxnError::HALF_WRITTEN)),
             }
         }
         None
@@ -237,11 +242,13 @@ impl Txn {
             let is_live = self.state.row(known).state.is_live();
             return if is_live { self.unless_doomed(duplicate) } else { TxnError::Conflict };
         }
+        let object = table.store.store().object(reference);
         if occupant != Occupant::Live {
-            return TxnError::Conflict;
+            return if object.is_damaged() { TxnError::HALF_WRITTEN } else { TxnError::Conflict };
         }
-        match self.state.read_near(table.0, ident, table.store.store().object(reference)) {
+        match self.state.read_near(table.0, ident, object) {
             NearRead::Row(_) => self.unless_doomed(duplicate),
+            NearRead::Damaged => TxnError::HALF_WRITTEN,
             _ => TxnError::Conflict,
         }
     }

@@ -68,6 +68,9 @@ fn lock_one(near: &Near<'_>, row: &crate::txn::state::Row) -> Result<(), Refused
             }
             Err(LockError::Stale) => return Err(Refused::Changed),
             Err(LockError::Held(holder)) => {
+                if holder == Owner::DAMAGED.word() {
+                    return Err(Refused::Damaged);
+                }
                 // A holder on this very thread cannot go on while we look.
                 let ours = Owner::from_word(holder)
                     .is_some_and(|holder| holder.node() == near.owner.node() && holder.worker() == near.owner.worker());

@@ -25,6 +25,8 @@ pub(crate) enum Refused {
     Changed,
     /// There is no memory for the older copies that open snapshots need.
     Memory,
+    /// A row to write is half written, by one who is dead.
+    Damaged,
 }
 
 /// What a section works on.
@@ -127,33 +129,67 @@ pub(crate) fn settle(near: &Near<'_>, epoch: u32) {
 /// Writes the near rows.
 #[inline]
 pub(crate) fn write(near: &Near<'_>, epoch: u32) {
-    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime, the closure of all")]
-    write_by(near, epoch, |object, value, version| object.write(value, version));
+    if near.state.replacing.is_empty() {
+        #[expect(
+            clippy::redundant_closure_for_method_calls,
+            reason = "the method is of one lifetime, the closure of all"
+        )]
+        write_by(near, epoch, |object, value, version| object.write(value, version));
+    } else {
+        write_moving(near, epoch);
+    }
 }
 
-/// As [`write`], inside of a hardware transaction.
+/// As [`write`], inside of a hardware transaction, where no row takes another's place.
 #[inline]
 fn write_narrow(near: &Near<'_>, epoch: u32) {
+    debug_assert!(near.state.replacing.is_empty());
     #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime, the closure of all")]
     write_by(near, epoch, |object, value, version| object.write_narrow(value, version));
 }
 
-/// Rows that take the places of others come before these: the process may end at any moment, and its next start finds both, or one of them.
 #[inline(always)]
 fn write_by(near: &Near<'_>, epoch: u32, write: impl Fn(&Object<'_>, &[u8], Version)) {
-    let write = |row: &Row| {
-        crate::planted::may_stop();
-        let object = near.object(row);
-        let version = new_version(row.state, row.version, epoch).with(near.odd);
-        if row.has_new_value() && !row.state.leaves_nothing() {
-            write(&object, near.state.value(row), version);
-        } else {
-            object.restamp(version);
-        }
-    };
-    if near.state.replacing.is_empty() {
-        return near.writes().for_each(write);
+    near.writes().for_each(|row| write_one(near, row, epoch, &write));
+}
+
+#[inline(always)]
+fn write_one(near: &Near<'_>, row: &Row, epoch: u32, write: impl Fn(&Object<'_>, &[u8], Version)) {
+    crate::planted::may_stop();
+    let object = near.object(row);
+    let version = new_version(row.state, row.version, epoch).with(near.odd);
+    if row.has_new_value() && !row.state.leaves_nothing() {
+        write(&object, near.state.value(row), version);
+    } else {
+        object.restamp(version);
     }
-    near.writes().filter(|row| row.state == RowState::Inserted).for_each(write);
-    near.writes().filter(|row| row.state != RowState::Inserted).for_each(write);
+}
+
+/// Where rows take the places of others, these come after them, and the new ones stay reserved until then: the process may end at any moment, and its
+/// next start (`farhold-store`'s `table/rebuild.rs`) goes back while a reservation of this owner is no row yet, and forward from then on.
+#[cold]
+fn write_moving(near: &Near<'_>, epoch: u32) {
+    let with = |is_one: fn(&RowState) -> bool| near.writes().filter(move |row| is_one(&row.state));
+    let is_new = |state: &RowState| *state == RowState::Inserted;
+    // What will not become a row must not pass for a reservation that is yet to.
+    for row in with(|state| *state == RowState::Gone) {
+        near.object(row).give_up();
+    }
+    for row in with(is_new) {
+        crate::planted::may_stop();
+        let (object, version) = (near.object(row), new_version(row.state, row.version, epoch).with(near.odd));
+        if row.has_new_value() {
+            object.write_reserved(near.state.value(row), version);
+        } else {
+            object.restamp_reserved(version);
+        }
+    }
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime, the closure of all")]
+    for row in with(|state| *state != RowState::Inserted) {
+        write_one(near, row, epoch, |object, value, version| object.write(value, version));
+    }
+    for row in with(is_new) {
+        crate::planted::may_stop();
+        near.object(row).end_reservation();
+    }
 }
