@@ -175,6 +175,8 @@ states! {
     IO_ERROR = "58030";
     /// A bug in Farhold.
     INTERNAL_ERROR = "XX000";
+    /// A row that was half written when the process of its node ended.
+    DATA_CORRUPTED = "XX001";
 }
 
 impl SqlState {

@@ -52,6 +52,7 @@ pub struct Config {
     nodes: u8,
     memory_bytes: u64,
     populate_bytes: u64,
+    forgets_half_written: bool,
     provider: String,
     replication: ReplicationConfig,
     durability: Durability,
@@ -69,6 +70,7 @@ impl Config {
             nodes: 1,
             memory_bytes: 1 << 30,
             populate_bytes: 0,
+            forgets_half_written: false,
             provider: "shm".into(),
             replication: replication(),
             durability: Durability::Replicated,
@@ -96,6 +98,14 @@ impl Config {
     #[must_use]
     pub fn populate_bytes(mut self, bytes: u64) -> Self {
         self.populate_bytes = bytes;
+        self
+    }
+
+    /// Whether rows that were half written when the process of this node ended are freed when the database opens, and lost. Otherwise they stay, and
+    /// whoever meets them is refused ([`TxnError::HALF_WRITTEN`]). There are none with replicas or a journal.
+    #[must_use]
+    pub fn forget_half_written(mut self, forgets: bool) -> Self {
+        self.forgets_half_written = forgets;
         self
     }
 
@@ -260,6 +270,7 @@ impl Database {
             nodes: config.nodes,
             region_bytes: config.memory_bytes,
             populate_bytes: config.populate_bytes,
+            forgets_half_written: config.forgets_half_written,
             replication: config.replication.clone(),
             journal,
             ..NodeConfig::default()

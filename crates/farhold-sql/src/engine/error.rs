@@ -101,6 +101,7 @@ pub(crate) fn from_txn(error: &TxnError) -> SqlError {
         }
         TxnError::ReadOnly => SqlError::new(SqlState::READ_ONLY_TRANSACTION, "cannot write in a read-only transaction"),
         TxnError::Row(error) => from_row(error),
+        error if *error == TxnError::HALF_WRITTEN => SqlError::new(SqlState::DATA_CORRUPTED, error.to_string()),
         other => SqlError::internal(other.to_string()),
     }
 }
@@ -113,6 +114,7 @@ pub(crate) fn txn_survives(error: &SqlError) -> bool {
             | SqlState::COMPLETION_UNKNOWN
             | SqlState::RESOLUTION_UNKNOWN
             | SqlState::CONNECTION_FAILURE
+            | SqlState::DATA_CORRUPTED
             | SqlState::INTERNAL_ERROR
     )
 }

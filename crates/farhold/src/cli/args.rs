@@ -177,6 +177,10 @@ pub struct ServeArgs {
     /// transaction waits for it later.
     #[arg(long, default_value = "0", value_parser = parse_bytes)]
     pub populate: u64,
+    /// Free the rows of this node that were half written when its process ended. They are lost; without this flag they stay, and
+    /// statements that meet them fail (XX001). Take it for one start, when the log has named them.
+    #[arg(long)]
+    pub forget_half_written: bool,
     /// Memory that all running queries together may hold, e.g. 512M or 4G.
     #[arg(long, default_value = "2G", value_parser = parse_bytes)]
     pub query_memory: u64,

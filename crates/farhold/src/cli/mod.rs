@@ -11,6 +11,7 @@ mod descriptors;
 mod event;
 mod fabric;
 mod failure;
+mod half_written;
 mod import;
 mod kv;
 mod node;

@@ -11,7 +11,7 @@ use farhold_sql::engine::{Engine, EngineConfig};
 use farhold_sql::server::{Authentication, Server, ServerConfig, ServerHandle, Tls, Users};
 
 use super::args::{DurabilityArgs, DurabilityLevel, ReplicaArgs, ServeArgs};
-use super::signal;
+use super::{half_written, signal};
 use crate::{Config, Database, Durability};
 
 /// Between two lines of progress.
@@ -25,6 +25,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     config = config
         .memory_bytes(args.memory)
         .populate_bytes(args.populate)
+        .forget_half_written(args.forget_half_written)
         .node(args.node, args.nodes)
         .provider(&args.provider);
     config = replicated(config, &args.replicas).durability(durability(&args.durability));
@@ -37,6 +38,11 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     }
     let mut is_over = false;
     let database = open(&config, json, || ended.try_recv().is_ok())?;
+    let node = database.node();
+    if let Some((event, words)) = half_written::forgotten(node, &node.recovered().forgotten) {
+        tell(json, &event, &words);
+    }
+    let mut damaged = 0;
     let server = start(&database, engine_config(args)?, server_config)?;
     let listen = server.local_addr();
     if json {
@@ -51,12 +57,21 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         }
         println!("  Ctrl-C ends it");
     }
+    let mut tell_damaged = || {
+        let found = database.node().damaged_after(damaged);
+        damaged += found.len();
+        if let Some((event, words)) = half_written::found(database.node(), &found) {
+            tell(json, &event, &words);
+        }
+    };
+    tell_damaged();
     // An error other than a timeout means that the thread for signals is gone: end as well.
     while ended.recv_timeout(LOOK_AFTER) == Err(RecvTimeoutError::Timeout) {
         is_over = database.node().is_expelled();
         if is_over {
             break;
         }
+        tell_damaged();
         allocator::give_back();
     }
     server.shutdown();
@@ -84,6 +99,10 @@ fn check(args: &ServeArgs) -> Result<(), String> {
         return Err(
             "--register has no effect without --replicas 2 or more; add that or leave --register out".to_owned()
         );
+    }
+    let has_none = is_replicated || args.durability.level != DurabilityLevel::Replicated;
+    if args.forget_half_written && has_none {
+        return Err("--forget-half-written has no effect with --replicas 2 or more, or with a journal: no row is half written there; leave it out".to_owned());
     }
     args.durability.check()
 }
