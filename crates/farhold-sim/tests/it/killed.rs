@@ -395,7 +395,8 @@ async fn some_change(worker: &Worker, table: &Table, random: &mut Random) {
 
 /// Starts again from each copy, and from each that is made of such a start: each row is as it was before or after, or reported, and whatever is there can
 /// be changed.
-fn look_at_copies(what: &str, directory: &Path, nodes: u8, before: &Names, after: &Names, ends_again: bool) {
+fn look_at_copies(what: &str, directory: &Path, nodes: u8, before: &Names, after: &Names, ends_again: bool) -> usize {
+    let mut all_lost = 0;
     for number in 0..COPIES.take() {
         let what = format!("{what}, copy {number}");
         let copy = copy_of(directory, number);
@@ -405,7 +406,13 @@ fn look_at_copies(what: &str, directory: &Path, nodes: u8, before: &Names, after
         }
         let again = Cluster::open(Dir(copy.clone()), nodes);
         watch(None);
-        look_at_copies(&what, &copy, nodes, before, after, false);
+        all_lost += look_at_copies(&what, &copy, nodes, before, after, false);
+        let is_record = |(table, _): &(String, Vec<u8>)| !["people", "others"].contains(&&**table);
+        if again.nodes.iter().any(|node| node.recovered().damaged.iter().any(is_record)) {
+            assert!(nodes > 1, "{what}: a record");
+            // Its table cannot be opened there.
+            continue;
+        }
         let (mut found, lost) = again.names("people");
         // A process ends between its stores here, and not in the middle of them.
         assert!(lost.is_empty() || nodes > 1, "{what}: {lost:?}");
@@ -421,6 +428,7 @@ fn look_at_copies(what: &str, directory: &Path, nodes: u8, before: &Names, after
                 after.get(&id)
             );
         }
+        all_lost += lost.len();
         let again = if lost.is_empty() {
             again
         } else {
@@ -452,12 +460,13 @@ fn look_at_copies(what: &str, directory: &Path, nodes: u8, before: &Names, after
         });
         assert_eq!(left(), Vec::<String>::new(), "{what}");
     }
+    all_lost
 }
 
 /// Of all processes at once.
 fn end_anywhere(nodes: u8, seeds: std::ops::Range<u64>) {
     const STEPS: usize = 8;
-    let mut copies = 0;
+    let (mut copies, mut lost) = (0, 0);
     for seed in seeds {
         let mut random = Random::new(seed);
         let cluster = Cluster::open(Dir::new(&format!("anywhere-{nodes}-{seed}")), nodes);
@@ -475,13 +484,13 @@ fn end_anywhere(nodes: u8, seeds: std::ops::Range<u64>) {
                 some_writes(worker, &table, &mut random, &names, true).await
             });
             copies += COPIES.get();
-            look_at_copies(&format!("seed {seed}, step {step}"), &path, nodes, &names, &after, true);
+            lost += look_at_copies(&format!("seed {seed}, step {step}"), &path, nodes, &names, &after, true);
             HERE.set(path.clone());
             names = after;
         }
     }
-    println!("{copies} copies");
-    assert!(copies > 100, "{copies} copies");
+    println!("{copies} copies, {lost} rows lost");
+    assert!(copies > 100 && (nodes == 1 || lost > 0), "{copies} copies, {lost} rows lost");
 }
 
 #[test]

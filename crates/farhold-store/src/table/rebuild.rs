@@ -138,6 +138,8 @@ impl TableStore {
         if forgets_damaged {
             rebuilt.forgotten = std::mem::take(&mut rebuilt.damaged);
             rebuilt.forgotten.retain(|row| this.forget_damaged(row));
+            rebuilt.forgotten.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+            rebuilt.forgotten.dedup_by(|one, other| one.key == other.key);
         }
         rebuilt.damaged = this.enter_damaged(rebuilt.damaged)?;
         Ok((this, rebuilt))
@@ -308,25 +310,26 @@ impl TableStore {
         others
     }
 
-    /// Has rows that are half written found by their keys, when all others are in the indexes; returns them.
+    /// Has rows that are half written found by their keys, when all others are in the indexes; returns them, one of each key.
     fn enter_damaged(&self, damaged: Vec<Damaged>) -> Result<Vec<Damaged>, StoreError> {
         let mut kept = Vec::new();
         for row in damaged {
+            let object = self.store.object(row.reference);
             match self.primary.insert(&row.key, row.reference.to_bits()) {
-                Insert::Exists { value, .. } => {
-                    if !self.store.object(ObjectRef::from_bits(value)).version().is_writing() {
-                        self.free(row.reference.offset());
-                        continue;
-                    }
+                Insert::Exists { value, .. }
+                    if self.store.object(ObjectRef::from_bits(value)).version().is_writing() =>
+                {
+                    object.mark_damaged();
                 }
+                Insert::Exists { .. } => self.free(row.reference.offset()),
                 Insert::Inserted { .. } => {
                     if let Some(hash) = &self.hash {
                         hash.insert(hash_key(&row.key), row.reference, &mut |_| ())?;
                     }
+                    object.mark_damaged();
+                    kept.push(row);
                 }
             }
-            self.store.object(row.reference).mark_damaged();
-            kept.push(row);
         }
         Ok(kept)
     }

@@ -879,6 +879,7 @@ async fn submit_all(core: &Core, batch: Batch, slots: &mut Vec<(NodeId, Slot)>, 
         }
     }
     batch.clear();
+    crate::planted::may_stop();
     batch
 }
 
