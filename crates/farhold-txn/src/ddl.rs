@@ -1,12 +1,13 @@
 //! Creating and dropping tables and indexes.
 
+use crate::back_off::BackOff;
 use crate::definition::{Recorded, TableDef};
 use crate::home::message::{IndexStep, Request};
 use crate::home::wire::{read_flag, read_u64};
-use crate::system;
 use crate::table::{Coordinator, Table, TableShared};
 use crate::worker::Core;
-use crate::{Index, Node, Retry, TableId, Txn, TxnError, Worker};
+use crate::{Index, Node, NodeId, Retry, TableId, Txn, TxnError, Worker};
+use crate::{records, system};
 use farhold_fabric::{Executor, Handle};
 use farhold_store::StoreError;
 use farhold_store::row::SecondaryIndex;
@@ -57,12 +58,29 @@ impl Worker {
         }
     }
 
-    /// Drops a table that could not be made. In a full region there may be no room for what open snapshots see of its record, either: they close.
+    /// Drops a table that could not be made. What is in the way, it waits for: a node, or room for what open snapshots see of its record. For long
+    /// it does so beside the client, who has been told by then.
     async fn take_back(&self, name: &str, id: TableId) {
-        let mut turn = 0_u32;
-        while let Err(TxnError::OutOfMemory { .. }) = self.drop_recorded(name, id).await {
-            self.handle().sleep_ns(TAKE_BACK_EVERY_NS << turn.min(TAKE_BACK_DOUBLED_MAX)).await;
-            turn = turn.saturating_add(1);
+        let until_ns = self.handle().now_ns().saturating_add(self.node().config().request_timeout_ns);
+        if !self.take_back_until(name, id, until_ns).await {
+            let (worker, name) = (self.clone(), name.to_owned());
+            self.core.leave(async move { _ = worker.take_back_until(&name, id, u64::MAX).await });
+        }
+    }
+
+    /// False: not yet.
+    async fn take_back_until(&self, name: &str, id: TableId, until_ns: u64) -> bool {
+        let mut again = BackOff::new(TAKE_BACK_EVERY_NS, TAKE_BACK_EVERY_NS_MAX);
+        loop {
+            let dropped = self.drop_recorded(name, id).await;
+            let is_over = match dropped {
+                Ok(()) | Err(TxnError::NotFound { .. }) => true,
+                Err(ref error) => error.is_committed() || !self.node().is_member(),
+            };
+            if is_over || self.handle().now_ns() >= until_ns {
+                return is_over;
+            }
+            again.rest(self.handle()).await;
         }
     }
 
@@ -76,12 +94,25 @@ impl Worker {
     }
 
     async fn drop_recorded(&self, name: &str, id: TableId) -> Result<(), TxnError> {
+        let of = name.to_owned();
         let take = move |worker: Self, ()| async move {
             worker.node().catalog.retire(id);
             worker.core.begin_grace();
-            worker.tell_others(&Request::DropTable { id }).await
+            let told = worker.tell_others(Request::DropTable { id }).await;
+            worker.forget_dropped(&of, told.is_ok()).await;
+            told
         };
         self.record(async |txn| self.take_out(txn, name, id).await, take).await
+    }
+
+    /// Deletes the record of a drop that all nodes have heard of; otherwise it goes when those have.
+    async fn forget_dropped(&self, name: &str, have_heard: bool) {
+        if !self.node().records_may_differ() {
+            return;
+        }
+        if !have_heard || self.make_records_alike(Some(name)).await.is_err() {
+            self.node().catalog.set_behind(true);
+        }
     }
 
     /// Changes the system table, and does what follows from that. From the commit on both come to their end, also if whoever waits for it stops, or is
@@ -103,7 +134,10 @@ impl Worker {
             let rest = async move {
                 let missed = match txn.commit().await {
                     Ok(_) => None,
-                    Err(error) if error.is_committed() => Some(error),
+                    Err(error) if error.is_committed() => {
+                        worker.node().catalog.set_behind(worker.node().records_may_differ());
+                        Some(error)
+                    }
                     Err(error) => return Err(error),
                 };
                 let done = then(worker, changed).await;
@@ -128,14 +162,21 @@ impl Worker {
         self.node().table_by_id(system::ID).ok_or(TxnError::Corrupt { what: "no system table" })
     }
 
-    /// Deletes what [`Self::enter`] has written.
+    /// Deletes what [`Self::enter`] has written, or has it say that the table is dropped: see [`records`].
     async fn take_out(&self, txn: &mut Txn, name: &str, id: TableId) -> Result<(), TxnError> {
         let system = self.system_table()?;
         let (key, _) = system::encode_row(system.schema(), name, id, &[])?;
         let missing = || TxnError::NotFound { what: format!("table \"{name}\"").into() };
         let row = txn.get(&system, &key).await?.ok_or_else(missing)?;
-        if system::decode_row(system.schema(), txn.key(row), txn.value(row))?.1 != id {
+        let (_, found, definition) = system::decode_row(system.schema(), txn.key(row), txn.value(row))?;
+        if definition == system::UNKNOWN {
+            return Err(TxnError::Conflict);
+        }
+        if found != id || definition.is_empty() {
             return Err(missing());
+        }
+        if self.node().records_may_differ() {
+            return txn.update(row, &system::encode_row(system.schema(), name, id, &[])?.1);
         }
         txn.delete(row)
     }
@@ -225,7 +266,7 @@ impl Worker {
     async fn drop_everywhere(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
         let told = async {
             self.step_index(table, slot, IndexStep::Close).await?;
-            self.tell_others(&Request::StepIndex { table: table.id(), slot, step: IndexStep::Drop }).await
+            self.tell_others(Request::StepIndex { table: table.id(), slot, step: IndexStep::Drop }).await
         };
         match told.await {
             Ok(()) => self.core.step_index_here(&table.0, slot, IndexStep::Drop),
@@ -261,10 +302,11 @@ impl Worker {
     /// While this node is no member it goes on later.
     async fn finish_drops(&self) {
         let catalog = &self.node().catalog;
-        let mut turns = 0;
+        let mut again = BackOff::new(ASK_EVERY_NS, FINISH_EVERY_NS_MAX);
         while self.node().is_member() {
             // What is left half done from here on is said anew.
             catalog.set_behind(false);
+            self.make_all_records_alike().await;
             let left = system::reconcile(self.node());
             if left.is_ok() && !catalog.is_behind() {
                 return;
@@ -274,15 +316,31 @@ impl Worker {
             for (table, slot) in left.unwrap_or_default() {
                 let _ = self.drop_everywhere(&table, slot).await;
             }
-            self.handle().sleep_ns(ASK_EVERY_NS << turns).await;
-            turns = (turns + 1).min(6);
+            again.rest(self.handle()).await;
+        }
+    }
+
+    /// As [`Self::make_records_alike`], if deaths may have left them different. A node that is down is looked at when it is back and says so.
+    async fn make_all_records_alike(&self) {
+        if !self.node().records_may_differ() {
+            return;
+        }
+        let made = match self.make_records_alike(None).await {
+            // The others make of it what is recorded now.
+            Ok(true) => self.join_cluster().await.map(drop),
+            made => made.map(drop),
+        };
+        match made {
+            Err(TxnError::NodeUnavailable { node, .. }) if !self.node().fabric.node_is_live(node) => {}
+            Err(_) => self.node().catalog.set_behind(true),
+            Ok(()) => system::discard_unrecorded(self.node()),
         }
     }
 
     /// Makes an index what it is to be, on every living node.
     async fn step_index(&self, table: &Table, slot: u16, step: IndexStep) -> Result<(), TxnError> {
         let here = self.core.step_index_here(&table.0, slot, step);
-        here.and(self.tell_others(&Request::StepIndex { table: table.id(), slot, step }).await)
+        here.and(self.tell_others(Request::StepIndex { table: table.id(), slot, step }).await)
     }
 
     /// The number of the configuration that this node has installed; 0 without copies.
@@ -332,6 +390,10 @@ impl Worker {
         let set = self.run(Retry::default(), async |txn| {
             // What follows from it comes to its end with it.
             txn.is_patient = true;
+            if self.node().records_may_differ() {
+                // A node that has started again since it filled the index has lost it. One that does so from here on refuses the commit.
+                self.check_filled(table, slot).await?;
+            }
             self.change_definition(txn, table, change).await
         });
         match set.await {
@@ -344,12 +406,7 @@ impl Worker {
 
     async fn enter_drop(&self, txn: &mut Txn, table: &Table, slot: u16) -> Result<(), TxnError> {
         let change = |definition: &mut TableDef, recorded: &mut Vec<Recorded>| {
-            let slot = usize::from(slot);
-            *recorded.get_mut(slot).ok_or(TxnError::SchemaChanged)? = Recorded::Dropped;
-            // The number alone is kept: the definition is one row, with all indexes that there ever were.
-            let columns = definition.schema.key()[..1].to_vec();
-            definition.indexes[slot] = SecondaryIndex { name: DROPPED.into(), columns, unique: false };
-            Ok(())
+            records::drop_index(definition, recorded, usize::from(slot))
         };
         self.change_definition(txn, table, change).await.map(drop)
     }
@@ -365,7 +422,10 @@ impl Worker {
         let (key, _) = system::encode_row(system.schema(), table.name(), table.id(), &[])?;
         let row = txn.get(&system, &key).await?.ok_or(TxnError::SchemaChanged)?;
         let (name, id, bytes) = system::decode_row(system.schema(), txn.key(row), txn.value(row))?;
-        if id != table.id() {
+        if bytes == system::UNKNOWN {
+            return Err(TxnError::Conflict);
+        }
+        if id != table.id() || bytes.is_empty() {
             return Err(TxnError::SchemaChanged);
         }
         let (mut definition, mut recorded) = TableDef::decode(&bytes)?;
@@ -386,17 +446,30 @@ impl Worker {
         self.core.fill_index_here(table, slot)?;
         self.on_others(&Request::FillIndex { table: id, slot }).await?;
         for node in self.node().everybody() {
-            loop {
-                let filled = if node == self.core.me {
-                    table.0.is_filled(slot)?
-                } else {
-                    self.core.ask(node, &Request::IsFilled { table: id, slot }, read_flag).await?
-                };
-                if filled {
-                    break;
-                }
+            while !self.is_filled(node, table, slot).await? {
                 self.core.serve_one();
                 self.core.handle.sleep_ns(ASK_EVERY_NS).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a node filled an index?
+    ///
+    /// # Errors
+    /// It cannot be complete there, or is not there any more; an unavailable node.
+    async fn is_filled(&self, node: NodeId, table: &Table, slot: u16) -> Result<bool, TxnError> {
+        if node == self.core.me {
+            return table.0.is_filled(slot);
+        }
+        self.core.ask(node, &Request::IsFilled { table: table.id(), slot }, read_flag).await
+    }
+
+    /// That every node has filled an index.
+    async fn check_filled(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
+        for node in self.node().everybody() {
+            if !self.is_filled(node, table, slot).await? {
+                return Err(TxnError::Recovering { node });
             }
         }
         Ok(())
@@ -429,19 +502,20 @@ impl Worker {
     ///
     /// # Errors
     /// What a node has answered; [`TxnError::NodeUnavailable`], with `committed`, of one that does not answer.
-    async fn tell_others(&self, request: &Request<'_>) -> Result<(), TxnError> {
+    async fn tell_others(&self, request: Request<'static>) -> Result<(), TxnError> {
         let (core, mut outcome) = (&*self.core, Ok(()));
         let number = self.configuration_number();
         for node in self.node().others() {
             let told = if self.node().replication.is_some() {
-                core.insist_call(node, request, number).await
+                core.insist_call(node, &request, number).await
             } else {
-                core.call(node, request).await.map(drop)
+                core.call(node, &request).await.map(drop)
             };
             outcome = match told {
                 Ok(()) | Err(TxnError::Recovering { .. }) => outcome,
                 Err(TxnError::NodeUnavailable { .. }) if !self.node().fabric.node_is_live(node) => outcome,
                 Err(TxnError::NodeUnavailable { node, .. }) => {
+                    self.core.tell_later(node, request.clone());
                     outcome.and(Err(TxnError::NodeUnavailable { node, committed: true }))
                 }
                 Err(error) => outcome.and(Err(error)),
@@ -456,7 +530,10 @@ impl Worker {
         let schema = system.schema();
         let (counter, nothing) = system::encode_row(schema, "", TableId(system::FIRST_ID), &[])?;
         let id = if let Some(row) = txn.get(&system, &counter).await? {
-            let id = TableId(system::decode_row(schema, txn.key(row), txn.value(row))?.1.0 + 1);
+            let here = system::decode_row(schema, txn.key(row), txn.value(row))?.1;
+            let may_differ = self.node().records_may_differ();
+            let anywhere = if may_differ { self.last_id_anywhere(txn, &system).await? } else { here };
+            let id = TableId(here.max(anywhere).0 + 1);
             let (_, value) = system::encode_row(schema, "", id, &[])?;
             txn.update(row, &value)?;
             id
@@ -465,18 +542,28 @@ impl Worker {
             TableId(system::FIRST_ID)
         };
         let (key, value) = system::encode_row(schema, name, id, definition)?;
+        if self.node().records_may_differ()
+            && let Some(row) = txn.get(&system, &key).await?
+        {
+            match &*system::decode_row(schema, txn.key(row), txn.value(row))?.2 {
+                // A drop that is not over: it says nothing of the table with this number.
+                [] => return txn.update(row, &value).map(|()| id),
+                system::UNKNOWN => return Err(TxnError::Conflict),
+                _ => {}
+            }
+        }
         txn.insert(&system, &key, &value).await?;
         Ok(id)
     }
 }
 
-/// What is recorded as the name of an index that was dropped. A live one may be called so, too.
-const DROPPED: &str = "-";
 /// How often a node that fills an index is asked whether it is done, and one that has not heard of a drop is told.
 const ASK_EVERY_NS: u64 = 200_000;
-/// How long a table that could not be made has rest before its drop is tried again, and how often that time is doubled.
+/// How long what is recorded and not done here has rest before it is tried again, at most.
+const FINISH_EVERY_NS_MAX: u64 = 64 * ASK_EVERY_NS;
+/// How long a table that could not be made has rest before its drop is tried again, at first and at most.
 const TAKE_BACK_EVERY_NS: u64 = 1_000_000;
-const TAKE_BACK_DOUBLED_MAX: u32 = 7;
+const TAKE_BACK_EVERY_NS_MAX: u64 = 128_000_000;
 /// Slots between two turns of letting others run.
 const SLOTS_PER_TURN: usize = 256;
 /// How long a filler waits for one row that stays locked: then its owner is dead.
@@ -710,6 +797,64 @@ mod tests {
 
     fn by_age() -> SecondaryIndex {
         SecondaryIndex { name: "by_age".into(), columns: vec![1], unique: false }
+    }
+
+    /// A node starts again after it has filled an index, and before all know of that: it has the index no more, and looks at no value.
+    #[test]
+    fn an_index_that_a_node_has_lost_is_none() {
+        with_two("lost-index", async |[one, two], table| {
+            let (slot, recorded) = one.record_index(&table, &by_age()).await.expect("recorded");
+            one.fill_everywhere(&table, slot, &recorded).await.expect("filled");
+            let there = two.node().table("people").expect("the table");
+            there.0.drop_index(slot);
+            let recorded = one.record_live(&table, slot, 0).await;
+            assert!(matches!(recorded, Err(TxnError::NotFound { .. })), "{recorded:?}");
+            let slot = one.create_index(&table, by_age()).await.expect("created");
+            assert_eq!(slot, Index::Secondary(1));
+        });
+    }
+
+    /// Nodes that differ in what is recorded, because a coordinator died between them, have the same afterwards: tables, indexes, and numbers.
+    #[test]
+    fn records_that_differ_become_alike() {
+        with_two("alike", async |[one, two], table| {
+            let system = one.system_table().expect("the system table");
+            let index = one.create_index(&table, by_age()).await.expect("created");
+            let definition = |name: &str| TableDef { name: name.into(), ..TableDef::new("", table.schema().clone()) };
+            let bytes = |name: &str| definition(name).encode(&[]).expect("encoded");
+            // Only here: a table, an index that is recorded as dropped, the last number; another's drop.
+            let dropped = one.create_table(definition("dropped")).await.expect("created");
+            let changed = one.run(Retry::never(), async |txn| {
+                txn.copying = true;
+                let (key, value) = system::encode_row(system.schema(), "new", TableId(40), &bytes("new"))?;
+                txn.insert_on(NodeId(0), &system, &key, &value).await?;
+                let (counter, value) = system::encode_row(system.schema(), "", TableId(40), &[])?;
+                let row = txn.get(&system, &counter).await?.expect("the last number");
+                txn.update(row, &value)?;
+                let Index::Secondary(slot) = index else { panic!("{index:?}") };
+                one.enter_drop(txn, &table, slot).await?;
+                one.take_out(txn, "dropped", dropped.id()).await
+            });
+            changed.await.expect("changed");
+            two.join_cluster().await.expect("answers");
+            let is_alike = |worker: &Worker| {
+                let names: Vec<String> = worker.node().tables().iter().map(|it| it.name().to_owned()).collect();
+                let has_no_index = worker.node().table("people").is_some_and(|it| it.indexes().is_empty());
+                names == ["people", "new"] && has_no_index && system::differences(worker.node()).is_empty()
+            };
+            let until_ns = one.handle().now_ns() + PATIENCE_NS;
+            while !is_alike(one) || !is_alike(two) {
+                let state = || [one, two].map(|it| (it.node().tables(), system::differences(it.node())));
+                assert!(one.handle().now_ns() < until_ns, "{:?}", state());
+                one.handle().yield_now().await;
+            }
+            let next = two.create_table(definition("next")).await.expect("created");
+            assert_eq!(next.id(), TableId(41));
+            one.drop_table(&one.node().table("next").expect("there")).await.expect("dropped");
+            assert!(two.node().table("next").is_none());
+            let left = one.run(Retry::never(), async |txn| Ok(txn.scan(&system, crate::ScanSpec::all()).await?.len()));
+            assert_eq!(left.await, Ok(3), "the last number and two tables: of the dropped ones nothing is left");
+        });
     }
 
     /// The coordinator of a drop dies as soon as it has recorded it.

@@ -16,6 +16,7 @@
 #[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "without the feature nobody plants anything"))]
 mod planted;
 
+mod back_off;
 mod catalog;
 mod ddl;
 mod definition;
@@ -28,6 +29,7 @@ mod memory;
 mod node;
 mod phases;
 mod protocol;
+mod records;
 mod recovery;
 mod replication;
 mod row_counter;

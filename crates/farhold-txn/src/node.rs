@@ -73,6 +73,8 @@ pub struct Recovered {
     /// Rows that a dead owner was writing: table and key. They stay locked, so that nobody takes them for whole
     /// ([`TxnError::HALF_WRITTEN`]).
     pub damaged: Vec<(String, Vec<u8>)>,
+    /// Tables that could not be opened: name, number and why. What the region has of them stays there.
+    pub unopened: Vec<(String, TableId, String)>,
     /// Such rows that this start has freed ([`NodeConfig::forgets_half_written`]).
     pub forgotten: Vec<(String, Vec<u8>)>,
     /// The latest epoch of a row.
@@ -523,6 +525,7 @@ impl Node {
         recovered.rows += found.rows;
         recovered.locks_released += found.locks_released;
         recovered.damaged.extend(found.damaged);
+        recovered.unopened.extend(found.unopened);
         recovered.forgotten.extend(found.forgotten);
         recovered.epoch = recovered.epoch.max(found.epoch);
     }

@@ -8,7 +8,7 @@
 use crate::home::message::Request;
 use crate::home::wire::{GARBAGE, Reader, Writer};
 use crate::membership::Moment;
-use crate::protocol::epoch::Epoch;
+use crate::protocol::epoch::{Epoch, SNAPSHOT_EPOCH_LAST};
 use crate::protocol::ident::DATA;
 use crate::worker::Core;
 use crate::{Node, NodeId, Table, TableId, TxnError, Worker};
@@ -201,10 +201,17 @@ impl Worker {
         let near =
             snapshot.places.iter().find(|place| place.start.node == keeper).and_then(|place| place.mapped.as_ref());
         let epoch = if let Some(mapped) = near {
+            self.core.check_snapshot_epoch(mapped.superblock().epoch())?;
             mapped.superblock().advance_epoch()
         } else {
+            let epochs_end = self.core.epochs_end.get();
+            self.core.check_snapshot_epoch(if epochs_end { u32::MAX } else { 0 })?;
             let taken = Epoch::counter(keeper).take(&Posted::through(&self.core.endpoint), 1, 1).await;
-            taken.map_err(|error| self.core.far_error(error, keeper))? as u32
+            let epoch = taken.map_err(|error| self.core.far_error(error, keeper))? as u32;
+            // The word is not looked at before each snapshot, which would be one more way there and back.
+            self.core.epochs_end.set(epoch > SNAPSHOT_EPOCH_LAST);
+            self.core.check_snapshot_epoch(epoch)?;
+            epoch
         };
         self.core.check_epoch(epoch + 1)?;
         self.core.saw_epoch(epoch + 1);
@@ -648,6 +655,52 @@ impl fmt::Debug for Snapshot {
 
 #[cfg(test)]
 mod tests {
+    use crate::{NodeConfig, Retry, TableDef};
+    use farhold_fabric::{Executor, Fabric};
+    use farhold_store::row::{Column, ColumnType, Schema};
+
+    /// At the end of all epochs snapshots are refused, and rows are read and written as before: none of them begins anew.
+    #[test]
+    fn epochs_do_not_begin_anew() {
+        let directory = std::env::temp_dir().join(format!("farhold-epochs-{}", std::process::id()));
+        let executor = Executor::real(1);
+        let workers = [0, 1].map(|number| {
+            let fabric = Fabric::join_shm(&directory, NodeId(number)).expect("the fabric");
+            let config = NodeConfig { nodes: 2, region_bytes: 8 << 20, ..NodeConfig::default() };
+            Node::open(fabric, config).expect("a node").worker(&executor.handle()).expect("a worker")
+        });
+        let [worker, other] = &workers;
+        executor.run(async {
+            let serving = other.clone();
+            drop(executor.handle().spawn(async move {
+                loop {
+                    serving.poll();
+                    serving.handle().yield_now().await;
+                }
+            }));
+            let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+            let table = worker.create_table(TableDef::new("t", schema)).await.expect("a table");
+            worker.node().store.superblock().raise_epoch(SNAPSHOT_EPOCH_LAST);
+            drop(worker.snapshot().await.expect("the last one"));
+            let is_refused = |taken: Result<Snapshot, TxnError>| matches!(taken, Err(TxnError::TooMany { .. }));
+            for _ in 0..3 {
+                assert!(is_refused(worker.snapshot().await) && is_refused(other.snapshot().await));
+            }
+            assert!(worker.node().store.superblock().epoch() <= SNAPSHOT_EPOCH_LAST + 2, "refused, they take none");
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            let row = [farhold_store::row::Datum::Int(1)];
+            table.schema().encode_key(&row, &mut key).expect("a key");
+            table.schema().encode_value(&row, &mut value).expect("a value");
+            let written = worker.run(Retry::never(), async |txn| txn.insert(&table, &key, &value).await.map(drop));
+            written.await.expect("written");
+            let found = worker.run(Retry::never(), async |txn| Ok(txn.get(&table, &key).await?.is_some()));
+            assert_eq!(found.await, Ok(true));
+        });
+        drop(executor);
+        drop(workers);
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
     use super::*;
     use farhold_fabric::provider::MESSAGE_BYTES_MAX;
 

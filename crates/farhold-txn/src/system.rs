@@ -11,8 +11,11 @@ use crate::node::{Node, Recovered};
 use crate::table::{Cluster, Coordinator, Open, Table, TableShared};
 use crate::{TableId, TxnError};
 use farhold_fabric::Meta;
+use farhold_store::object::Words;
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
-use farhold_store::{Holder, ObjectRef};
+use farhold_store::slab::Run;
+use farhold_store::table::Rebuilt;
+use farhold_store::{AllocCache, Holder, Object, ObjectRef, Version};
 use std::sync::Arc;
 
 /// The system table's own number.
@@ -35,34 +38,106 @@ fn definition() -> Result<TableDef, TxnError> {
 /// Opens the system table of a node and every table that it names; forgets rows of tables that it does not name.
 pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
     let mut recovered = Recovered::default();
-    let threads = node.journaling.as_ref().map_or(1, |journaling| journaling.config.threads);
-    // A record says which rows are a table's: without it they would be given away.
-    let forgets_damaged = node.config.forgets_half_written;
-    let how = |id| {
-        if node.store.unclaimed().contains(&id) {
-            Open::Attach { threads, forgets_damaged: forgets_damaged && id != ID }
-        } else {
-            Open::Create
-        }
+    let shared = |id, definition, recorded: &[Recorded]| {
+        TableShared::open(&node.store, id, definition, recorded, how(node, id), Cluster::of(node))
     };
-    let mut shared = |id, definition, recorded: &[Recorded]| {
-        let (table, found) = TableShared::open(&node.store, id, definition, recorded, how(id), Cluster::of(node))?;
-        recovered.add(&table.name, &found);
-        Ok::<_, TxnError>(table)
-    };
-    let system = shared(ID, definition()?, &[])?;
+    let (system, mut found) = shared(ID, definition()?, &[])?;
+    forget_all_damaged(node, &system, &mut found);
+    recovered.add(&system.name, &found);
     let (rows, are_whole) = rows_of(&system)?;
     node.catalog.add(Table(Arc::new(system)))?;
-    // First: a region that is full may have no room for a hash index beside them. Where a record is damaged, its table is among those that no record names.
-    let dropped = if are_whole { node.store.unclaimed() } else { Vec::new() };
-    for id in dropped.into_iter().filter(|id| rows.iter().all(|(_, named, _)| named != id)) {
-        node.store.discard(id);
+    if are_whole {
+        // First: a region that is full may have no room for a hash index beside them.
+        discard(node, &rows);
     }
-    for (_, id, definition) in rows {
-        let (definition, recorded) = TableDef::decode(&definition)?;
-        node.catalog.add(Table(Arc::new(shared(id, definition, &recorded)?)))?;
+    for (name, id, definition) in rows {
+        let opened = TableDef::decode(&definition).and_then(|(definition, recorded)| shared(id, definition, &recorded));
+        match opened {
+            Ok((table, found)) => {
+                recovered.add(&table.name, &found);
+                node.catalog.add(Table(Arc::new(table)))?;
+            }
+            // Of rows that are nowhere else the others must not be lost with it. With a journal the files still have all of them.
+            Err(error) if node.replication.is_none() && node.journaling.is_none() => {
+                recovered.unopened.push((name, id, error.to_string()));
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(recovered)
+}
+
+/// Lets go of what the region has of tables that no record names. Not while one is damaged: its table is among those.
+fn discard(node: &Node, rows: &Rows) {
+    for id in node.store.unclaimed().into_iter().filter(|id| rows.iter().all(|(_, named, _)| named != id)) {
+        node.store.discard(id);
+    }
+}
+
+/// As [`discard`], when all records are again what they are on other nodes.
+pub(crate) fn discard_unrecorded(node: &Node) {
+    let _turn = node.catalog.turn_of_makers();
+    let rows = node.catalog.by_id(ID).map(|system| rows_of(&system.0));
+    if let Some(Ok((rows, true))) = rows {
+        discard(node, &rows);
+    }
+}
+
+/// Is there something in the region that is to become the table again?
+fn how(node: &Node, id: TableId) -> Open {
+    let threads = node.journaling.as_ref().map_or(1, |journaling| journaling.config.threads);
+    // A record says which rows are a table's: without it they would be given away.
+    let forgets_damaged = node.config.forgets_half_written && id != ID;
+    if node.store.unclaimed().contains(&id) { Open::Attach { threads, forgets_damaged } } else { Open::Create }
+}
+
+/// What stands in place of a definition that a dead process has left half written. Another node has it: see [`records`](crate::records).
+pub(crate) const UNKNOWN: &[u8] = &[0xff];
+
+/// Of this node's copy of the system table: what the dead have left half written is known by its name alone.
+pub(crate) fn forget_damaged(node: &Node, system: &TableShared, found: &mut Rebuilt, alloc: &mut AllocCache) {
+    if !node.records_may_differ() || system.store.id() != ID {
+        return;
+    }
+    for damaged in found.damaged.drain(..) {
+        forget_value(system, damaged.reference, &damaged.key, alloc);
+    }
+}
+
+fn forget_value(system: &TableShared, reference: ObjectRef, key: &[u8], alloc: &mut AllocCache) {
+    let row = system.store.store().object(reference);
+    let epoch = row.version().epoch();
+    let version = row.version().next(epoch);
+    let is_found = system.store.primary().get(key).value == Some(reference.to_bits());
+    match encode_row(&system.schema, "", TableId(0), UNKNOWN) {
+        Ok((_, value)) if is_found => {
+            row.write(&value, version);
+            row.unlock();
+        }
+        // A record that was to move has another place.
+        _ => {
+            row.restamp(version.with(Version::ABSENT));
+            row.unlock();
+            system.store.remove(reference, epoch, alloc);
+        }
+    }
+}
+
+/// As [`forget_damaged`], when nobody else is there: also of what stands beside another damaged place of the same record.
+fn forget_all_damaged(node: &Node, system: &TableShared, found: &mut Rebuilt) {
+    let mut alloc = AllocCache::new(&node.store);
+    forget_damaged(node, system, found, &mut alloc);
+    if !node.records_may_differ() {
+        return;
+    }
+    for offset in system.store.pages().iter().flat_map(Run::slots) {
+        let row = Object::at(node.store.memory(), offset);
+        if row.is_damaged() {
+            let mut key = vec![0; row.meta().key_len()];
+            row.copy_out(&mut key);
+            forget_value(system, ObjectRef::new(offset, row.meta().incarnation()), &key, &mut alloc);
+        }
+    }
 }
 
 /// Which start of this node creates an index: the number of its configuration; without copies, how often it has started.
@@ -142,10 +217,16 @@ pub(crate) fn differences(node: &Node) -> Vec<String> {
         Err(error) => return vec![error.to_string()],
     };
     let mut wrong = Vec::new();
-    for table in node.tables().iter().filter(|table| !rows.iter().any(|(_, id, _)| *id == table.id())) {
+    let is_recorded =
+        |table: &Table| rows.iter().any(|(_, id, definition)| *id == table.id() && !definition.is_empty());
+    for table in node.tables().iter().filter(|table| !is_recorded(table)) {
         wrong.push(format!("table \"{}\" is not recorded", table.name()));
     }
     for (name, id, definition) in rows.into_iter().filter(|(name, _, _)| !name.is_empty()) {
+        if definition.is_empty() {
+            wrong.push(format!("the drop of table \"{name}\" is recorded and not over"));
+            continue;
+        }
         let (Some(table), Ok((_, live))) = (node.catalog.by_id(id), TableDef::decode(&definition)) else {
             wrong.push(format!("table \"{name}\" is recorded and not there"));
             continue;
@@ -164,9 +245,16 @@ pub(crate) fn differences(node: &Node) -> Vec<String> {
 }
 
 /// Makes a table on this node, unless it is there, or was: whoever comes first may be its creator, or who reconciles. Numbers do not come again.
+///
+/// # Errors
+/// [`TxnError::Conflict`] if another table has this number; there is no room for it.
 pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
     let _turn = node.catalog.turn_of_makers();
-    if node.catalog.even_dropped(id).is_some() {
+    if let Some(there) = node.catalog.even_dropped(id) {
+        let is_it = TableDef::decode(definition)?.0.name == there.name;
+        return if is_it { Ok(()) } else { Err(TxnError::Conflict) };
+    }
+    if node.recovered().unopened.iter().any(|(_, unopened, _)| *unopened == id) {
         return Ok(());
     }
     add(node, id, definition)?;
@@ -181,7 +269,10 @@ pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), Tx
 /// As [`make`], of a table that is not there.
 pub(crate) fn add(node: &Node, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
     let (definition, recorded) = TableDef::decode(definition)?;
-    let (table, _) = TableShared::open(&node.store, id, definition, &recorded, Open::Create, Cluster::of(node))?;
+    let (table, found) = TableShared::open(&node.store, id, definition, &recorded, how(node, id), Cluster::of(node))?;
+    let mut recovered = Recovered::default();
+    recovered.add(&table.name, &found);
+    node.add_recovered(recovered);
     node.catalog.add(Table(Arc::new(table)))
 }
 
@@ -192,7 +283,7 @@ fn is_recorded(node: &Node, id: TableId, definition: &[u8]) -> Result<bool, TxnE
     let Some(word) = system.0.store.primary().get(&key).value else { return Ok(false) };
     let mut bytes = vec![0; farhold_store::object::size_class::PAYLOAD_BYTES_MAX];
     Ok(match look(&system.0, ObjectRef::from_bits(word), &mut bytes)? {
-        Seen::Row((_, found, _)) => found == id,
+        Seen::Row((_, found, definition)) => found == id && !definition.is_empty() || definition == UNKNOWN,
         Seen::Deleted => false,
         Seen::Changing => true,
     })
@@ -203,9 +294,10 @@ type Rows = Vec<(String, TableId, Vec<u8>)>;
 
 /// Those of all tables; and whether none was just being written.
 fn rows_of(system: &TableShared) -> Result<(Rows, bool), TxnError> {
-    let (mut rows, whole) = read(system)?;
-    // The row that counts the tables has the number of the last one, which may be gone.
-    rows.retain(|(name, _, _)| !name.is_empty());
+    let (mut rows, mut whole) = read(system)?;
+    whole &= rows.iter().all(|(name, _, definition)| name.is_empty() || definition != UNKNOWN);
+    // The row that counts the tables has the number of the last one, which may be gone; one without a definition says that it is dropped.
+    rows.retain(|(name, _, definition)| !name.is_empty() && !definition.is_empty() && definition != UNKNOWN);
     Ok((rows, whole))
 }
 

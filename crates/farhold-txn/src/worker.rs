@@ -1,5 +1,6 @@
 //! What one thread needs to run transactions.
 
+use crate::back_off::BackOff;
 use crate::home::call::Pending;
 use crate::home::message::Request;
 use crate::home::unsent::RETRY_NS;
@@ -50,6 +51,8 @@ pub(crate) struct Core {
     operations: Cell<u32>,
     /// The epoch at the last look whether it rises.
     seen_epoch: Cell<u32>,
+    /// It has seen the last epoch that a snapshot may take.
+    pub epochs_end: Cell<bool>,
     /// Into the inbox.
     pub looks: Cell<u32>,
     /// When to look after dropped tables again.
@@ -95,8 +98,8 @@ const COLLECT_EVERY: u32 = 256;
 const VERSIONS_PER_EPOCH: u32 = 1 << 26;
 /// How long a node that has not answered has rest before it is told again.
 const TELL_AGAIN_NS: u64 = 2_000_000;
-/// How often that time is doubled.
-const TELL_AGAIN_DOUBLED_MAX: u32 = 8;
+/// The longest such rest.
+const TELL_AGAIN_NS_MAX: u64 = 512_000_000;
 /// How often [`Worker::drain`] looks.
 const DRAIN_LOOK_NS: u64 = 20_000;
 /// Operations of transactions between two looks into the inbox: some 2 µs, so that others do not wait for long ones.
@@ -158,6 +161,7 @@ impl Worker {
             transactions: Cell::new(0),
             operations: Cell::new(0),
             seen_epoch: Cell::new(0),
+            epochs_end: Cell::new(false),
             looks: Cell::new(0),
             tidy_ns: Cell::new(0),
             pending: RefCell::new(Pending::new(handle.unrepeated_u64())),
@@ -348,7 +352,7 @@ impl Worker {
 impl Core {
     /// Asks nodes the same until each has answered, or its process has ended.
     async fn tell_until_heard(&self, mut silent: Vec<NodeId>, request: &Request<'_>) {
-        let mut turn = 0_u32;
+        let mut again = BackOff::new(TELL_AGAIN_NS, TELL_AGAIN_NS_MAX);
         while self.node.fabric.node_is_live(self.me) {
             let mut left = Vec::new();
             for node in silent {
@@ -363,8 +367,7 @@ impl Core {
             if silent.is_empty() {
                 return;
             }
-            self.handle.sleep_ns(TELL_AGAIN_NS << turn.min(TELL_AGAIN_DOUBLED_MAX)).await;
-            turn = turn.saturating_add(1);
+            again.rest(&self.handle).await;
         }
     }
 
@@ -373,9 +376,14 @@ impl Core {
     pub fn tell_for_certain(self: &Rc<Self>, node: NodeId, request: Request<'static>) {
         self.tell_now(node, &request);
         if !self.endpoint.maps_others() {
-            let core = self.clone();
-            self.leave(async move { core.tell_until_heard(vec![node], &request).await });
+            self.tell_later(node, request);
         }
+    }
+
+    /// Tells a node something beside whatever comes next, again until it has been heard.
+    pub fn tell_later(&self, node: NodeId, request: Request<'static>) {
+        let Some(core) = self.this.upgrade() else { return };
+        self.leave(async move { core.tell_until_heard(vec![node], &request).await });
     }
 
     /// Does what a transaction leaves to be done, beside whatever comes next.

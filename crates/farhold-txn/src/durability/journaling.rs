@@ -4,6 +4,7 @@ use super::JournalConfig;
 use super::members::Members;
 use super::open::Generation;
 use crate::membership::Configuration;
+use crate::protocol::epoch::EPOCH_LAST;
 use crate::protocol::ident::DATA;
 use crate::slots::WORKERS_MAX;
 use crate::{NodeId, TxnError};
@@ -516,6 +517,10 @@ impl Journaling {
         if !self.has_begun.load(SeqCst) {
             return Step::Nothing;
         }
+        if self.epoch_heard.load(SeqCst) >= EPOCH_LAST {
+            self.fail("all epochs of this database are used up: copy its rows into a new one");
+            return Step::Stuck;
+        }
         let is_wanted = self.is_wanted();
         let target = {
             let members = held(&self.members);
@@ -954,6 +959,20 @@ mod tests {
             let has = |file: &Vec<u8>| file.windows(words.len()).any(|part| part == words);
             assert_eq!(files.iter().filter(|file| has(file)).count(), 1, "record {number}");
         }
+    }
+
+    /// Behind the last epoch there is none: the journal says so, and begins nothing anew.
+    #[test]
+    fn the_last_epoch_is_the_last() {
+        let directory = Volatile::default();
+        let (journaling, store) = start(&directory, NodeId(0));
+        journaling.install(&Configuration { births: vec![1, 1], ..Configuration::first(2, 2) });
+        while journaling.step(&store) != Step::Closed {}
+        store.superblock().raise_epoch(EPOCH_LAST);
+        for _ in 0..5 {
+            journaling.step(&store);
+        }
+        assert!(journaling.failure().is_some_and(|reason| reason.contains("used up")));
     }
 
     /// The system call that writes a disk does not end. Where rows have copies the node goes, and the others go on.

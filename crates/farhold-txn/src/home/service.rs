@@ -451,7 +451,9 @@ impl Core {
         let mut found = Recovered::default();
         self.node.store.release_resting_locks(&is_dead);
         for table in self.node.catalog.all_even_dropped() {
-            found.add(&table.name, &table.store.release_locks(&is_dead));
+            let mut released = table.store.release_locks(&is_dead);
+            crate::system::forget_damaged(&self.node, &table, &mut released, &mut self.alloc.borrow_mut());
+            found.add(&table.name, &released);
         }
         self.node.store.release_resting_locks(&is_dead);
         self.node.add_recovered(found);
@@ -478,8 +480,9 @@ impl Core {
         }
         // A later start may have locked rows by itself before this message was served.
         self.release_locks(|owner| owner.node() == node && is_earlier(owner.incarnation(), incarnation));
-        // What it has recorded of tables and indexes, and did not come to say.
+        // What it has recorded of tables and indexes, and did not come to say, or to record everywhere.
         let _ = crate::system::reconcile(&self.node);
+        self.node.catalog.set_behind(self.node.catalog.is_behind() || self.node.records_may_differ());
     }
 }
 

@@ -12,6 +12,12 @@ use std::sync::Arc;
 /// Whose superblock counts.
 pub(crate) const KEEPER: NodeId = NodeId(0);
 
+/// The last epoch that a snapshot takes. The rest, 2^24, is for writes and for the time until somebody has seen to it: behind 2^32 epochs would begin
+/// anew, and what is new would be old.
+pub(crate) const SNAPSHOT_EPOCH_LAST: u32 = u32::MAX - (1 << 24);
+/// The last epoch that a journal begins.
+pub(crate) const EPOCH_LAST: u32 = u32::MAX - (1 << 10);
+
 /// How this thread reads the epoch.
 pub(crate) enum Epoch {
     /// By a load.
@@ -86,6 +92,17 @@ impl Core {
     pub fn check_epoch(&self, epoch: u32) -> Result<(), TxnError> {
         let first = self.node.journaling.as_ref().map_or(0, |journaling| journaling.generation().epoch_first());
         if epoch >= first { Ok(()) } else { Err(TxnError::NodeUnavailable { node: self.keeper(), committed: false }) }
+    }
+
+    /// That there is an epoch for one more snapshot.
+    ///
+    /// # Errors
+    /// [`TxnError::TooMany`].
+    pub fn check_snapshot_epoch(&self, epoch: u32) -> Result<(), TxnError> {
+        if epoch <= SNAPSHOT_EPOCH_LAST {
+            return Ok(());
+        }
+        Err(TxnError::TooMany { what: "snapshots in the life of this database", limit: SNAPSHOT_EPOCH_LAST as usize })
     }
 
     /// Remembers an epoch, for the keeper after this one.

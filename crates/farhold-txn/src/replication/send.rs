@@ -1,6 +1,7 @@
 //! A commit's record on its way to its holders.
 
 use super::Replication;
+use crate::back_off::BackOff;
 use crate::durability::Journaling;
 use crate::home::message::Request;
 use crate::protocol::ident::LOG;
@@ -104,8 +105,8 @@ impl Drop for Promise {
 const IN_PLACE_MAX: usize = 8;
 /// How long a coordinator waits before it looks again at a ring without room, or at a holder that does not answer.
 const AGAIN_NS: u64 = 2_000;
-/// How often that time is doubled for a node that does not answer calls: it may be silent for a lease.
-const AGAIN_DOUBLED_MAX: u32 = 5;
+/// The longest such wait for a node that does not answer calls: it may be silent for a lease.
+const AGAIN_NS_MAX: u64 = 64_000;
 /// Such waits between two messages to the reader of a ring without room.
 const TURNS_PER_MESSAGE: u32 = 32;
 
@@ -379,7 +380,7 @@ impl Core {
     /// with the number `since`. `None`: this node has, or is dead.
     pub async fn insist(&self, replication: &Replication, mut steps: Vec<Step>, since: u64) -> Option<()> {
         let is_there = |node| replication.view.present.contains(node) && replication.view.is_same_start(node, since);
-        let mut turn = 0_u32;
+        let mut again = BackOff::new(AGAIN_NS, AGAIN_NS_MAX);
         loop {
             steps.retain(|step| is_there(step.at.node()));
             if steps.is_empty() {
@@ -410,8 +411,7 @@ impl Core {
             for (node, region) in strange {
                 let _ = self.endpoint.refresh(node, region);
             }
-            self.handle.sleep_ns(AGAIN_NS << turn.min(AGAIN_DOUBLED_MAX)).await;
-            turn = turn.saturating_add(1);
+            again.rest(&self.handle).await;
         }
     }
 
@@ -423,7 +423,7 @@ impl Core {
         let Some(replication) = &self.node.replication else { return Ok(()) };
         let view = &replication.view;
         let unavailable = TxnError::NodeUnavailable { node: self.me, committed: false };
-        let mut turn = 0_u32;
+        let mut again = BackOff::new(AGAIN_NS, AGAIN_NS_MAX);
         loop {
             if view.is_gone() {
                 return Err(unavailable);
@@ -440,8 +440,7 @@ impl Core {
             if !self.node.fabric.node_is_live(self.me) {
                 return Err(unavailable);
             }
-            self.handle.sleep_ns(AGAIN_NS << turn.min(AGAIN_DOUBLED_MAX)).await;
-            turn = turn.saturating_add(1);
+            again.rest(&self.handle).await;
         }
     }
 

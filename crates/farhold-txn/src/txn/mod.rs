@@ -66,7 +66,7 @@ pub struct Txn {
     pub(crate) starts_met: u64,
     /// The same when it took its locks. A start that is met later has freed them.
     pub(crate) locked_met: u64,
-    /// It fills this node's own copy of a replicated table; other copies have what it writes.
+    /// It writes copies of a replicated table one by one: what it does to one it does to no other.
     pub(crate) copying: bool,
     /// Its commit returns when its outcome is known, or this node is out of the cluster, however long that takes.
     pub(crate) is_patient: bool,
@@ -240,6 +240,28 @@ impl Txn {
             self.insert_near(shared, key, value)
         } else {
             Box::pin(self.insert_far(shared, home, key, value)).await
+        };
+        self.note(inserted)
+    }
+
+    /// Inserts a row into one node's copy of a replicated table.
+    ///
+    /// # Errors
+    /// As [`Self::insert`].
+    pub(crate) async fn insert_on(
+        &mut self,
+        node: NodeId,
+        table: &Table,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<RowHandle, TxnError> {
+        debug_assert!(self.copying, "the commit would insert it into all of them");
+        let shared = self.enter(table)?;
+        self.may_write(key.len() + value.len())?;
+        let inserted = if node == self.core.me {
+            self.insert_near(shared, key, value)
+        } else {
+            Box::pin(self.insert_far(shared, node, key, value)).await
         };
         self.note(inserted)
     }

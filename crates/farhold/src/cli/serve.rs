@@ -42,6 +42,12 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     if let Some((event, words)) = half_written::forgotten(node, &node.recovered().forgotten) {
         tell(json, &event, &words);
     }
+    for (name, _, why) in node.recovered().unopened {
+        let words = format!(
+            "cannot open the table \"{name}\": {why}. Its rows stay where they are, and statements that name it fail"
+        );
+        tell(json, &json!({ "event": "unopened", "table": name, "why": why }), &words);
+    }
     let mut damaged = 0;
     let server = start(&database, engine_config(args)?, server_config)?;
     let listen = server.local_addr();
