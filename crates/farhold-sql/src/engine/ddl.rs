@@ -82,63 +82,83 @@ pub(crate) async fn drop(
         other => return Err(SqlError::unsupported(format!("DROP {other}"))),
     };
     let mut done = Done::plain(verb);
+    let tables = catalog.tables();
+    // All are there before the first goes.
+    let mut found: Vec<(String, Dropping<'_>)> = Vec::with_capacity(names.len());
     for name in names {
         let name = table_name(name)?;
-        let tables = catalog.tables();
-        let dropped = if object == ObjectType::Table {
-            match tables.get(&name) {
-                Some(table) => {
-                    for sequence in tables.sequences_of(&table.name) {
-                        check_unused(&tables, sequence, Some(table.as_ref()))?;
-                    }
-                    Some(drop_with_sequences(worker, &tables, &table.table, &name).await)
-                }
-                None => match tables.unread(&name) {
-                    Some(table) => {
-                        for sequence in tables.sequences_of(&name) {
-                            check_unused(&tables, sequence, None)?;
-                        }
-                        Some(drop_with_sequences(worker, &tables, table, &name).await)
-                    }
-                    None => None,
-                },
-            }
-        } else if object == ObjectType::Sequence {
-            match tables.sequence(&name) {
-                Some(sequence) => {
-                    check_unused(&tables, sequence, None)?;
-                    Some(worker.drop_table(&sequence.table).await)
-                }
-                None => None,
-            }
-        } else {
-            match tables.index(&name) {
-                Some((table, index)) => Some(worker.drop_index(&table.table, &index.name).await),
-                None if tables.iter().any(|t| !t.hidden_row_number && t.primary_key_name == name) => {
-                    return Err(SqlError::unsupported(format!("dropping the primary key \"{name}\"")));
-                }
-                None => None,
-            }
+        match dropping(&tables, object, &name)? {
+            Some(_) if found.iter().any(|(other, _)| *other == name) => {}
+            Some(dropping) => found.push((name, dropping)),
+            None if if_exists => done.notices.push(skipped(object, &name)),
+            None => return Err(missing(object, &name)),
+        }
+    }
+    for (name, dropping) in found {
+        let dropped = match dropping {
+            Dropping::Table(table) => drop_with_sequences(worker, &tables, table, &name).await,
+            Dropping::Sequence(sequence) => worker.drop_table(sequence).await,
+            Dropping::Index(table, index) => worker.drop_index(table, index).await,
         };
         match dropped {
-            Some(Ok(())) => {}
-            None | Some(Err(TxnError::NotFound { .. })) if if_exists => {
-                let kind = kind_of(object);
-                done.notices.push(SqlError::new(
-                    SqlState::UNDEFINED_TABLE,
-                    format!("{kind} \"{name}\" does not exist, skipping"),
-                ));
-            }
-            None | Some(Err(TxnError::NotFound { .. })) => {
-                let kind = kind_of(object);
-                let state =
-                    if object == ObjectType::Index { SqlState::UNDEFINED_OBJECT } else { SqlState::UNDEFINED_TABLE };
-                return Err(SqlError::new(state, format!("{kind} \"{name}\" does not exist")));
-            }
-            Some(Err(e)) => return Err(error::from_txn(&e)),
+            Ok(()) => {}
+            // Another session has been quicker.
+            Err(TxnError::NotFound { .. }) if if_exists => done.notices.push(skipped(object, &name)),
+            Err(TxnError::NotFound { .. }) => return Err(missing(object, &name)),
+            Err(e) => return Err(error::from_txn(&e)),
         }
     }
     Ok(done)
+}
+
+/// Something that is there and may be dropped.
+enum Dropping<'t> {
+    Table(&'t Table),
+    Sequence(&'t Table),
+    Index(&'t Table, &'t str),
+}
+
+/// What a DROP means by a name.
+///
+/// # Errors
+/// 2BP01 for what others depend on; 0A000 for an index that is a primary key.
+fn dropping<'t>(tables: &'t Tables, object: ObjectType, name: &str) -> Result<Option<Dropping<'t>>, SqlError> {
+    Ok(match object {
+        ObjectType::Table => {
+            let read = tables.get(name);
+            let table = read.map(|table| &table.table).or_else(|| tables.unread(name));
+            if table.is_some() {
+                for sequence in tables.sequences_of(name) {
+                    check_unused(tables, sequence, read.map(AsRef::as_ref))?;
+                }
+            }
+            table.map(Dropping::Table)
+        }
+        ObjectType::Sequence => match tables.sequence(name) {
+            Some(sequence) => {
+                check_unused(tables, sequence, None)?;
+                Some(Dropping::Sequence(&sequence.table))
+            }
+            None => None,
+        },
+        _ => match tables.index(name) {
+            Some((table, index)) => Some(Dropping::Index(&table.table, &index.name)),
+            None if tables.iter().any(|t| !t.hidden_row_number && t.primary_key_name == name) => {
+                return Err(SqlError::unsupported(format!("dropping the primary key \"{name}\"")));
+            }
+            None => None,
+        },
+    })
+}
+
+fn skipped(object: ObjectType, name: &str) -> SqlError {
+    let kind = kind_of(object);
+    SqlError::new(SqlState::UNDEFINED_TABLE, format!("{kind} \"{name}\" does not exist, skipping"))
+}
+
+fn missing(object: ObjectType, name: &str) -> SqlError {
+    let state = if object == ObjectType::Index { SqlState::UNDEFINED_OBJECT } else { SqlState::UNDEFINED_TABLE };
+    SqlError::new(state, format!("{} \"{name}\" does not exist", kind_of(object)))
 }
 
 fn kind_of(object: ObjectType) -> &'static str {

@@ -3,6 +3,7 @@
 //! | function | here |
 //! |---|---|
 //! | `age` (of one moment it is that of today: [`rewrite`](super::rewrite)), `get_byte`, `isfinite`, `width_bucket` | ours |
+//! | `length`, `octet_length`, `bit_length` of bytes | ours; other functions of texts take none |
 //! | `every` | another name of `bool_and` |
 //! | `substring` of bytes, and of a text by a pattern | ours, around DataFusion's |
 //! | `coalesce` of bytes and of strings that are read as bytes | DataFusion's, with their types |
@@ -18,7 +19,7 @@ use arrow::datatypes::{
     DataType, Date32Type, Decimal128Type, FieldRef, Float64Type, Int32Type, Int64Type, IntervalMonthDayNano,
     TimestampMicrosecondType, i256,
 };
-use datafusion::common::ScalarValue;
+use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::functions_aggregate::bool_and_or::bool_and_udaf;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
@@ -29,10 +30,11 @@ use datafusion::logical_expr::{
 use datafusion::prelude::SessionContext;
 use regex::Regex;
 
-use super::functions::null_of;
+use super::functions::{null_of, type_of};
 use crate::engine::ColumnType;
 use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
+
 /// From 1970-01-01 to 2000-01-01, where PostgreSQL's timestamps begin.
 const DAYS_TO_2000: i64 = 10_957;
 
@@ -67,6 +69,59 @@ pub(super) fn not_taken(name: &str) -> DataFusionError {
     DataFusionError::External(Box::new(error.with_hint("You might need to add explicit type casts.")))
 }
 
+/// Functions of texts, which DataFusion would give bytes as if they were some.
+const OF_TEXTS: [&str; 30] = [
+    "ascii",
+    "btrim",
+    "contains",
+    "ends_with",
+    "find_in_set",
+    "initcap",
+    "left",
+    "levenshtein",
+    "lower",
+    "lpad",
+    "ltrim",
+    "overlay",
+    "regexp_count",
+    "regexp_instr",
+    "regexp_like",
+    "regexp_match",
+    "regexp_replace",
+    "repeat",
+    "replace",
+    "reverse",
+    "right",
+    "rpad",
+    "rtrim",
+    "split_part",
+    "starts_with",
+    "string_to_array",
+    "strpos",
+    "substr_index",
+    "translate",
+    "upper",
+];
+
+/// A function of the same name for bytes.
+///
+/// # Errors
+/// 42883 for one that takes texts alone.
+pub(super) fn in_place_of(func: Arc<ScalarUDF>, arguments: &[Expr], schema: &DFSchema) -> Result<Arc<ScalarUDF>> {
+    let is_bytes = |argument: &Expr| type_of(argument, schema).is_ok_and(|data_type| data_type.is_binary());
+    if !arguments.iter().any(is_bytes) {
+        return Ok(func);
+    }
+    let each = match func.name() {
+        "character_length" | "octet_length" => 1,
+        "bit_length" => 8,
+        name if OF_TEXTS.contains(&name) => return Err(not_taken(name)),
+        _ => return Ok(func),
+    };
+    let signature = Signature::user_defined(Volatility::Immutable);
+    Ok(Arc::new(ScalarUDF::from(Added { kind: Kind::BytesLength(each), signature })))
+}
+
 /// Calculates on arrays of as many rows as there are; on scalars once.
 fn on_arrays(arguments: &ScalarFunctionArgs, of: impl Fn(&[ArrayRef]) -> Result<ArrayRef>) -> Result<ColumnarValue> {
     let is_scalar = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
@@ -83,6 +138,8 @@ fn on_arrays(arguments: &ScalarFunctionArgs, of: impl Fn(&[ArrayRef]) -> Result<
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Age,
+    /// Bits of each byte.
+    BytesLength(i32),
     GetByte,
     IsFinite,
     WidthBucket,
@@ -98,6 +155,8 @@ impl ScalarUDFImpl for Added {
     fn name(&self) -> &'static str {
         match self.kind {
             Kind::Age => "age",
+            Kind::BytesLength(1) => "farhold_bytes_length",
+            Kind::BytesLength(_) => "farhold_bits_length",
             Kind::GetByte => "get_byte",
             Kind::IsFinite => "isfinite",
             Kind::WidthBucket => "width_bucket",
@@ -123,6 +182,7 @@ impl ScalarUDFImpl for Added {
             {
                 Ok(vec![DataType::Binary, DataType::Int64])
             }
+            (Kind::BytesLength(_), [bytes]) if bytes.is_binary() => Ok(vec![DataType::Binary]),
             (Kind::IsFinite, [of]) if is_moment(of) || of.is_null() => {
                 Ok(vec![if *of == DataType::Date32 { DataType::Date32 } else { TIMESTAMP }])
             }
@@ -145,7 +205,7 @@ impl ScalarUDFImpl for Added {
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
         Ok(match self.kind {
             Kind::Age => INTERVAL,
-            Kind::GetByte | Kind::WidthBucket => DataType::Int32,
+            Kind::BytesLength(_) | Kind::GetByte | Kind::WidthBucket => DataType::Int32,
             Kind::IsFinite => DataType::Boolean,
         })
     }
@@ -169,6 +229,11 @@ impl ScalarUDFImpl for Added {
                 let rows = bytes.as_binary::<i32>().iter().zip(places.as_primitive::<Int64Type>());
                 let found = rows.map(|(bytes, place)| bytes.zip(place).map(|(b, place)| byte(b, place)).transpose());
                 Ok(Arc::new(found.collect::<Result<Int32Array>>()?))
+            }
+            (Kind::BytesLength(each), [bytes]) => {
+                let lengths =
+                    bytes.as_binary::<i32>().iter().map(|bytes| Some(i32::try_from(bytes?.len()).ok()? * each));
+                Ok(Arc::new(lengths.collect::<Int32Array>()))
             }
             (Kind::IsFinite, [moments]) => Ok(Arc::new(are_finite(moments))),
             (Kind::WidthBucket, of) => Ok(Arc::new(buckets(of)?)),

@@ -545,6 +545,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 args.iter_mut().try_for_each(|argument| printed(argument, schema))?;
             }
             untyped_read(func.name(), &mut args, schema)?;
+            let func = added::in_place_of(func, &args, schema)?;
             let func = scalars::in_place_of(parts::in_place_of(func), &args);
             let call = Expr::ScalarFunction(ScalarFunction { func, args });
             match kept {

@@ -97,9 +97,10 @@ impl Connection {
         for ((value, format), parameter) in bind.parameters().zip(&statement.parameters) {
             portal.parameters.push(match value {
                 None => Datum::Null,
-                Some(bytes) if format == Format::Binary => {
-                    binary::parse_parameter(parameter.oid, parameter.data_type, bytes)?
-                }
+                Some(bytes) if format == Format::Binary => match parameter.foreign {
+                    Some(oid) => parse_datum(&binary::text_of(oid, bytes)?, parameter.data_type)?,
+                    None => binary::parse_parameter(parameter.oid, parameter.data_type, bytes)?,
+                },
                 Some(bytes) => {
                     let text = utf8(bytes)?;
                     match parameter.oid {

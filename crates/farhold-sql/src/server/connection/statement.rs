@@ -37,6 +37,8 @@ pub struct Parameter {
     pub oid: u32,
     /// The type in which the engine takes it.
     pub data_type: ColumnType,
+    /// The type that the client has stated, where it is none of those here.
+    pub foreign: Option<u32>,
 }
 
 /// The statements of a connection.
@@ -61,11 +63,13 @@ impl Statement {
     pub fn of_engine(prepared: Rc<Prepared>, stated: &[u32]) -> Self {
         let shape = prepared.columns.as_ref().map(|columns| Rc::new(Shape::new(columns)));
         // What a client states of a type stays as it is told back; the rest is the engine's finding.
-        let known = |index: usize| stated.get(index).copied().filter(|&oid| oid::parameter_type(oid).is_some());
-        let each = prepared.parameters.iter().enumerate();
-        let parameters = each
-            .map(|(index, &data_type)| Parameter { oid: known(index).unwrap_or_else(|| oid::of(data_type)), data_type })
-            .collect();
+        let parameter = |(index, &data_type): (usize, &ColumnType)| {
+            let stated = stated.get(index).copied().filter(|&oid| oid != 0);
+            let known = stated.filter(|&oid| oid::parameter_type(oid).is_some());
+            let foreign = stated.filter(|_| known.is_none());
+            Parameter { oid: known.unwrap_or_else(|| oid::of(data_type)), data_type, foreign }
+        };
+        let parameters = prepared.parameters.iter().enumerate().map(parameter).collect();
         Self { action: Action::Engine(prepared), parameters, shape }
     }
 }

@@ -1,5 +1,7 @@
 //! The binary format.
 
+use std::borrow::Cow;
+
 use crate::engine::{ColumnType, Datum, date_in_range, timestamp_in_range};
 use crate::error::{SqlError, SqlState};
 
@@ -47,6 +49,30 @@ pub fn parse_parameter(oid: u32, data_type: ColumnType, bytes: &[u8]) -> Result<
         oid::OID | oid::REGCLASS => Ok(Datum::BigInt(u32::from_be_bytes(fixed(bytes)?).into())),
         oid::BPCHAR => Ok(Datum::Text(utf8(bytes)?.trim_end_matches(' ').to_owned())),
         _ => parse(oid::parameter_type(oid).unwrap_or(data_type), bytes),
+    }
+}
+
+/// The text of a parameter of a type that no column here has.
+///
+/// # Errors
+/// 0A000 for a type whose bytes are not known, 22P03 for bytes that are none of the type, 22021 for text that is not UTF-8.
+pub fn text_of(oid: u32, bytes: &[u8]) -> Result<Cow<'_, str>, SqlError> {
+    match oid {
+        oid::UNKNOWN | oid::JSON | oid::XML => Ok(utf8(bytes)?.into()),
+        oid::JSONB => {
+            // Its first byte is the format's version.
+            let text = bytes.strip_prefix(&[1]).ok_or_else(malformed)?;
+            Ok(utf8(text)?.into())
+        }
+        oid::UUID => {
+            let digits = format!("{:032x}", u128::from_be_bytes(fixed(bytes)?));
+            let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+            Ok(parts.join("-").into())
+        }
+        other => {
+            let message = format!("binary parameters of the type with OID {other} are not supported");
+            Err(SqlError::unsupported(message).with_hint("Send it as text, or cast it to text in the client."))
+        }
     }
 }
 

@@ -40,6 +40,16 @@ pub const INTERVAL: u32 = 1186;
 pub const TIMESTAMPTZ: u32 = 1184;
 /// `numeric`
 pub const NUMERIC: u32 = 1700;
+/// `json`; no column has it
+pub const JSON: u32 = 114;
+/// `xml`; no column has it
+pub const XML: u32 = 142;
+/// What a string is before it has a type
+pub const UNKNOWN: u32 = 705;
+/// `uuid`; no column has it
+pub const UUID: u32 = 2950;
+/// `jsonb`; no column has it
+pub const JSONB: u32 = 3802;
 /// `regclass`, an OID that shows as a table's name
 pub const REGCLASS: u32 = 2205;
 

@@ -1,7 +1,7 @@
 //! The formats against each other, against written examples, and (binary) against `postgres-types`' rules by way of pgwire.
 
 use super::numeric::{self, Decimal};
-use super::{binary, datetime, text};
+use super::{binary, datetime, oid, text};
 use crate::engine::{ColumnType, Datum, parse_datum};
 
 fn shown(put: impl FnOnce(&mut Vec<u8>)) -> String {
@@ -39,6 +39,32 @@ fn floats_are_written_as_postgresql_writes_them() {
     assert_eq!(as_text(&Datum::Real(0.1), ColumnType::Real), "0.1");
     assert_eq!(as_text(&Datum::Real(1e6), ColumnType::Real), "1e+06");
     assert_eq!(as_text(&Datum::Real(999_999.0), ColumnType::Real), "999999");
+}
+
+/// A client may state a type that no column here has: its bytes are read as that type's text, and never taken for one.
+#[test]
+fn parameters_of_other_types_are_texts_or_refused() {
+    let uuid = *b"Hello, World!!!!";
+    let cases: &[(u32, &[u8], &str)] = &[
+        (oid::UUID, &uuid, "48656c6c-6f2c-2057-6f72-6c6421212121"),
+        (oid::JSONB, b"\x01{\"a\": 1}", "{\"a\": 1}"),
+        (oid::JSON, b"{\"a\": 1}", "{\"a\": 1}"),
+        (oid::UNKNOWN, b"as it is", "as it is"),
+    ];
+    for (oid, bytes, expected) in cases {
+        assert_eq!(binary::text_of(*oid, bytes).as_deref(), Ok(*expected), "type {oid}");
+    }
+    let refused: &[(u32, &[u8], &str)] = &[
+        (oid::TIME, b"12345678", "0A000"),
+        (oid::INTERVAL, b"1234567812345678", "0A000"),
+        (oid::UUID, b"short", "22P03"),
+        (oid::JSONB, b"{}", "22P03"),
+        (oid::XML, b"\xff", "22021"),
+    ];
+    for (oid, bytes, state) in refused {
+        let error = binary::text_of(*oid, bytes).expect_err("refused");
+        assert_eq!(error.state.code(), *state, "type {oid}: {error}");
+    }
 }
 
 #[test]
