@@ -81,7 +81,7 @@ fn made_alike(copies: &[Option<Record>], is_counter: bool) -> Result<Vec<Option<
         return Ok(vec![Some(best); copies.len()]);
     }
     // Deleted is it when all have said so before: a copy that is missing beside one that is not means that the record is new.
-    let all_say_so = copies.iter().flatten().all(|copy| is_dropped(copy));
+    let all_say_so = copies.iter().flatten().all(is_dropped);
     Ok(copies.iter().map(|copy| copy.as_ref().filter(|_| !all_say_so).map(|_| best.clone())).collect())
 }
 
@@ -168,6 +168,8 @@ mod tests {
     use super::*;
     use farhold_store::row::{Column, ColumnType, Schema};
 
+    type Copies = Vec<Option<Record>>;
+
     /// A record of a table with indexes of which that has become.
     fn record(id: u32, indexes: &[(&str, Recorded)]) -> Record {
         let columns = vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)];
@@ -200,7 +202,7 @@ mod tests {
         let (begun, live) = (record(17, &[("a", Begun)]), record(17, &[("a", Live)]));
         let (two, gone) = (record(17, &[("a", Live), ("b", Begun)]), record(17, &[("-", Dropped)]));
         let both_gone = record(17, &[("-", Dropped), ("-", Dropped)]);
-        let cases: Vec<(Vec<Option<Record>>, Vec<Option<Record>>)> = vec![
+        let cases: [(Copies, Copies); 17] = [
             (vec![None, None], vec![None, None]),
             (vec![Some(plain.clone()), None], vec![Some(plain.clone()); 2]),
             (vec![Some(plain.clone()), Some(later.clone())], vec![Some(later.clone()); 2]),

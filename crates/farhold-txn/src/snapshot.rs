@@ -8,7 +8,7 @@
 use crate::home::message::Request;
 use crate::home::wire::{GARBAGE, Reader, Writer};
 use crate::membership::Moment;
-use crate::protocol::epoch::{Epoch, SNAPSHOT_EPOCH_LAST};
+use crate::protocol::epoch::{Epoch, SNAPSHOT_EPOCH_LAST, check_snapshot_epoch};
 use crate::protocol::ident::DATA;
 use crate::worker::Core;
 use crate::{Node, NodeId, Table, TableId, TxnError, Worker};
@@ -201,16 +201,16 @@ impl Worker {
         let near =
             snapshot.places.iter().find(|place| place.start.node == keeper).and_then(|place| place.mapped.as_ref());
         let epoch = if let Some(mapped) = near {
-            self.core.check_snapshot_epoch(mapped.superblock().epoch())?;
+            check_snapshot_epoch(mapped.superblock().epoch())?;
             mapped.superblock().advance_epoch()
         } else {
             let epochs_end = self.core.epochs_end.get();
-            self.core.check_snapshot_epoch(if epochs_end { u32::MAX } else { 0 })?;
+            check_snapshot_epoch(if epochs_end { u32::MAX } else { 0 })?;
             let taken = Epoch::counter(keeper).take(&Posted::through(&self.core.endpoint), 1, 1).await;
             let epoch = taken.map_err(|error| self.core.far_error(error, keeper))? as u32;
             // The word is not looked at before each snapshot, which would be one more way there and back.
             self.core.epochs_end.set(epoch > SNAPSHOT_EPOCH_LAST);
-            self.core.check_snapshot_epoch(epoch)?;
+            check_snapshot_epoch(epoch)?;
             epoch
         };
         self.core.check_epoch(epoch + 1)?;

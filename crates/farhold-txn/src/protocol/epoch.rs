@@ -53,6 +53,17 @@ impl Epoch {
     }
 }
 
+/// That there is an epoch for one more snapshot.
+///
+/// # Errors
+/// [`TxnError::TooMany`].
+pub(crate) fn check_snapshot_epoch(epoch: u32) -> Result<(), TxnError> {
+    if epoch <= SNAPSHOT_EPOCH_LAST {
+        return Ok(());
+    }
+    Err(TxnError::TooMany { what: "snapshots in the life of this database", limit: SNAPSHOT_EPOCH_LAST as usize })
+}
+
 async fn read_far(endpoint: &Endpoint, keeper: NodeId) -> Result<u32, FabricError> {
     let given = Epoch::counter(keeper).given(&Posted::through(endpoint)).await;
     #[allow(clippy::cast_possible_truncation, reason = "an epoch has 32 bits")]
@@ -92,17 +103,6 @@ impl Core {
     pub fn check_epoch(&self, epoch: u32) -> Result<(), TxnError> {
         let first = self.node.journaling.as_ref().map_or(0, |journaling| journaling.generation().epoch_first());
         if epoch >= first { Ok(()) } else { Err(TxnError::NodeUnavailable { node: self.keeper(), committed: false }) }
-    }
-
-    /// That there is an epoch for one more snapshot.
-    ///
-    /// # Errors
-    /// [`TxnError::TooMany`].
-    pub fn check_snapshot_epoch(&self, epoch: u32) -> Result<(), TxnError> {
-        if epoch <= SNAPSHOT_EPOCH_LAST {
-            return Ok(());
-        }
-        Err(TxnError::TooMany { what: "snapshots in the life of this database", limit: SNAPSHOT_EPOCH_LAST as usize })
     }
 
     /// Remembers an epoch, for the keeper after this one.
