@@ -3,7 +3,7 @@
 //! | function | here |
 //! |---|---|
 //! | `age` (of one moment it is that of today: [`rewrite`](super::rewrite)), `get_byte`, `isfinite`, `width_bucket` | ours |
-//! | `length`, `octet_length`, `bit_length` of bytes | ours; other functions of texts take none |
+//! | `length` of bytes | ours; other functions of texts take none |
 //! | `every` | another name of `bool_and` |
 //! | `substring` of bytes, and of a text by a pattern | ours, around DataFusion's |
 //! | `coalesce` of bytes and of strings that are read as bytes | DataFusion's, with their types |
@@ -112,14 +112,14 @@ pub(super) fn in_place_of(func: Arc<ScalarUDF>, arguments: &[Expr], schema: &DFS
     if !arguments.iter().any(is_bytes) {
         return Ok(func);
     }
-    let each = match func.name() {
-        "character_length" | "octet_length" => 1,
-        "bit_length" => 8,
-        name if OF_TEXTS.contains(&name) => return Err(not_taken(name)),
-        _ => return Ok(func),
-    };
-    let signature = Signature::user_defined(Volatility::Immutable);
-    Ok(Arc::new(ScalarUDF::from(Added { kind: Kind::BytesLength(each), signature })))
+    match func.name() {
+        "character_length" => {
+            let signature = Signature::user_defined(Volatility::Immutable);
+            Ok(Arc::new(ScalarUDF::from(Added { kind: Kind::BytesLength, signature })))
+        }
+        name if OF_TEXTS.contains(&name) => Err(not_taken(name)),
+        _ => Ok(func),
+    }
 }
 
 /// Calculates on arrays of as many rows as there are; on scalars once.
@@ -138,8 +138,7 @@ fn on_arrays(arguments: &ScalarFunctionArgs, of: impl Fn(&[ArrayRef]) -> Result<
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Age,
-    /// Bits of each byte.
-    BytesLength(i32),
+    BytesLength,
     GetByte,
     IsFinite,
     WidthBucket,
@@ -155,8 +154,7 @@ impl ScalarUDFImpl for Added {
     fn name(&self) -> &'static str {
         match self.kind {
             Kind::Age => "age",
-            Kind::BytesLength(1) => "farhold_bytes_length",
-            Kind::BytesLength(_) => "farhold_bits_length",
+            Kind::BytesLength => "farhold_bytes_length",
             Kind::GetByte => "get_byte",
             Kind::IsFinite => "isfinite",
             Kind::WidthBucket => "width_bucket",
@@ -182,7 +180,7 @@ impl ScalarUDFImpl for Added {
             {
                 Ok(vec![DataType::Binary, DataType::Int64])
             }
-            (Kind::BytesLength(_), [bytes]) if bytes.is_binary() => Ok(vec![DataType::Binary]),
+            (Kind::BytesLength, [bytes]) if bytes.is_binary() => Ok(vec![DataType::Binary]),
             (Kind::IsFinite, [of]) if is_moment(of) || of.is_null() => {
                 Ok(vec![if *of == DataType::Date32 { DataType::Date32 } else { TIMESTAMP }])
             }
@@ -205,7 +203,7 @@ impl ScalarUDFImpl for Added {
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
         Ok(match self.kind {
             Kind::Age => INTERVAL,
-            Kind::BytesLength(_) | Kind::GetByte | Kind::WidthBucket => DataType::Int32,
+            Kind::BytesLength | Kind::GetByte | Kind::WidthBucket => DataType::Int32,
             Kind::IsFinite => DataType::Boolean,
         })
     }
@@ -230,9 +228,8 @@ impl ScalarUDFImpl for Added {
                 let found = rows.map(|(bytes, place)| bytes.zip(place).map(|(b, place)| byte(b, place)).transpose());
                 Ok(Arc::new(found.collect::<Result<Int32Array>>()?))
             }
-            (Kind::BytesLength(each), [bytes]) => {
-                let lengths =
-                    bytes.as_binary::<i32>().iter().map(|bytes| Some(i32::try_from(bytes?.len()).ok()? * each));
+            (Kind::BytesLength, [bytes]) => {
+                let lengths = bytes.as_binary::<i32>().iter().map(|bytes| i32::try_from(bytes?.len()).ok());
                 Ok(Arc::new(lengths.collect::<Int32Array>()))
             }
             (Kind::IsFinite, [moments]) => Ok(Arc::new(are_finite(moments))),
