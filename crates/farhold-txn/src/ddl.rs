@@ -135,7 +135,9 @@ impl Worker {
                 let missed = match txn.commit().await {
                     Ok(_) => None,
                     Err(error) if error.is_committed() => {
-                        worker.node().catalog.set_behind(worker.node().records_may_differ());
+                        if worker.node().records_may_differ() {
+                            worker.node().catalog.set_behind(true);
+                        }
                         Some(error)
                     }
                     Err(error) => return Err(error),

@@ -482,7 +482,9 @@ impl Core {
         self.release_locks(|owner| owner.node() == node && is_earlier(owner.incarnation(), incarnation));
         // What it has recorded of tables and indexes, and did not come to say, or to record everywhere.
         let _ = crate::system::reconcile(&self.node);
-        self.node.catalog.set_behind(self.node.catalog.is_behind() || self.node.records_may_differ());
+        if self.node.records_may_differ() {
+            self.node.catalog.set_behind(true);
+        }
     }
 }
 
