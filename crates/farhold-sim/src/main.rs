@@ -111,6 +111,9 @@ fn replay(seeds: std::ops::Range<u64>, jobs: usize, one: impl Fn(u64) -> Option<
             setup.drift_ppm
         );
         println!("             {:?}", setup.load);
+        if let Some((one_in, ns_max)) = setup.hiccups {
+            println!("             one instruction in {one_in} takes up to {} µs longer", ns_max / 1000);
+        }
         aftermath.story.iter().for_each(|line| println!("{line}"));
         println!(
             "             {} transactions, configuration {}, trace {:016x}",

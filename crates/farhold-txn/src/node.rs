@@ -380,16 +380,8 @@ impl Node {
         let Some(rows) = rows else { return vec![format!("{} has no mirror of {}", self.id(), of.id())] };
         let mut copies: std::collections::BTreeMap<u64, _> =
             rows.into_iter().map(|(slot, copy)| (u64::from(slot) * farhold_fabric::object::ALIGN, copy)).collect();
-        let mut payload = Vec::new();
         for table in of.tables().iter().filter(|table| table.placement() != Placement::Replicated) {
-            for offset in table.0.store.pages().iter().flat_map(farhold_store::slab::Run::slots) {
-                let object = farhold_store::Object::at(of.store.memory(), offset);
-                let (meta, version) = (object.meta(), object.version());
-                if meta.state() != farhold_store::Meta::ROW || version.is_absent() {
-                    continue;
-                }
-                payload.resize(meta.payload_len(), 0);
-                let _ = object.read(meta.incarnation(), &mut payload);
+            of.visit_rows(table, |offset, version, _, payload| {
                 let copy = copies.remove(&offset);
                 let same = copy.as_ref().is_some_and(|copy| {
                     copy.version == version
@@ -401,13 +393,54 @@ impl Node {
                     differences
                         .push(format!("{}: the row at {offset:#x} of {it} is at {version:?}, here {its:?}", self.id()));
                 }
-            }
+            });
         }
         let known: Vec<TableId> = of.tables().iter().map(Table::id).collect();
         for (offset, copy) in copies.iter().filter(|(_, copy)| known.contains(&copy.table)) {
             differences.push(format!("{}: {} has no row at {offset:#x} ({:?})", self.id(), of.id(), copy.version));
         }
         differences
+    }
+
+    /// How this node's copies of replicated tables differ from those of `of`, in words, table by table. Exact while no transaction runs, and
+    /// for tests as [`Self::mirror_differs`] is.
+    #[must_use]
+    pub fn copies_differ(&self, of: &Self) -> Vec<String> {
+        let rows_on = |node: &Self, id: TableId| {
+            let table = node.table_by_id(id).filter(|table| table.placement() == Placement::Replicated)?;
+            let mut rows = std::collections::BTreeMap::new();
+            node.visit_rows(&table, |_, _, key_len, payload| {
+                rows.insert(payload[..key_len].to_vec(), payload[key_len..].to_vec());
+            });
+            Some((table, rows))
+        };
+        let mut differences = Vec::new();
+        for id in self.tables().iter().map(Table::id).chain([crate::system::ID]) {
+            let (Some((table, here)), Some((_, there))) = (rows_on(self, id), rows_on(of, id)) else { continue };
+            let differ = |key: &&Vec<u8>| here.get(*key) != there.get(*key);
+            let count = here.keys().chain(there.keys().filter(|key| !here.contains_key(*key))).filter(differ).count();
+            if count > 0 {
+                let (name, one, other) = (table.name(), self.id(), of.id());
+                let (of_one, of_other) = (here.len(), there.len());
+                differences
+                    .push(format!("{name:?}: {one} has {of_one} rows, {other} {of_other}, of which {count} differ"));
+            }
+        }
+        differences
+    }
+
+    /// Of each row of a table here: where it is, its version, the length of its key, and key and value.
+    fn visit_rows(&self, table: &Table, mut visit: impl FnMut(u64, farhold_fabric::Version, usize, &[u8])) {
+        let mut payload = Vec::new();
+        for offset in table.0.store.pages().iter().flat_map(farhold_store::slab::Run::slots) {
+            let object = farhold_store::Object::at(self.store.memory(), offset);
+            let (meta, version) = (object.meta(), object.version());
+            if meta.state() == farhold_store::Meta::ROW && !version.is_absent() {
+                payload.resize(meta.payload_len(), 0);
+                let _ = object.read(meta.incarnation(), &mut payload);
+                visit(offset, version, meta.key_len(), &payload);
+            }
+        }
     }
 
     /// One step of its journal, for a program that does not start [`JournalThreads`](crate::JournalThreads): everything that was committed before is durable

@@ -106,6 +106,15 @@ pub(super) struct Cluster {
     pub steps: Cell<u64>,
 }
 
+/// The network of a new cluster.
+fn network(setup: &Failover, handle: &Handle) -> Sim {
+    let sim = Sim::new(handle, Rdma, Faults::default());
+    if let Some((one_in, ns_max)) = setup.hiccups {
+        sim.inject(Fault::Hiccups(one_in, ns_max));
+    }
+    sim
+}
+
 /// Runs a setup to its end.
 #[must_use]
 pub fn run(setup: &Failover) -> Aftermath {
@@ -113,7 +122,7 @@ pub fn run(setup: &Failover) -> Aftermath {
     let handle = executor.handle();
     let cluster = Rc::new(Cluster {
         setup: setup.clone(),
-        sim: RefCell::new(Sim::new(&handle, Rdma, Faults::default())),
+        sim: RefCell::new(network(setup, &handle)),
         register: RefCell::new(SimRegister::new(setup.nodes, &handle)),
         disks: RefCell::new(Disks::of(setup.power.as_ref(), setup.seed)),
         past_trace: Cell::new(0),
@@ -624,7 +633,7 @@ impl Cluster {
         }
         self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
         self.disks.replace(after);
-        self.sim.replace(Sim::new(&self.handle, Rdma, Faults::default()));
+        self.sim.replace(network(&self.setup, &self.handle));
         self.register.replace(SimRegister::new(self.setup.nodes, &self.handle));
         if self.setup.nodes == 1 {
             let mut recorder = self.recorder.borrow_mut();
@@ -675,7 +684,7 @@ impl Cluster {
             self.kill(node, Fault::Kill(NodeId(node)));
         }
         self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
-        self.sim.replace(Sim::new(&self.handle, Rdma, Faults::default()));
+        self.sim.replace(network(&self.setup, &self.handle));
         self.register.replace(SimRegister::new(nodes, &self.handle));
         Box::pin(self.start_all(&Starts::default())).await
     }

@@ -30,6 +30,7 @@ impl Cluster {
         }
         // What was told without an answer is on its way.
         self.handle.sleep_ns(2 * SERVE_NS).await;
+        broken.extend(self.copies_differ());
         let worker = self.process(0).worker;
         match &self.setup.load {
             Load::Mixed(workload) => {
@@ -71,6 +72,13 @@ impl Cluster {
                 broken.push(format!("{} has other tables", process.node.id()));
             }
         }
+    }
+
+    /// Replicated tables have the same rows on all nodes. Where rows have one copy a death in the middle of a write leaves them different.
+    fn copies_differ(&self) -> Vec<String> {
+        let processes = self.processes.borrow();
+        let Some((first, others)) = processes.split_first().filter(|_| self.setup.replicas > 1) else { return Vec::new() };
+        others.iter().flat_map(|other| other.node.copies_differ(&first.node)).collect()
     }
 
     /// What is left behind, or kept for nobody, when the others have heard that the snapshot of this look is closed, and of dropped tables.

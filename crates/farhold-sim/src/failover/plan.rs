@@ -196,6 +196,8 @@ pub struct Failover {
     pub kill_at: Option<KillAt>,
     /// Journals, and cuts of the power of all nodes, instead of `blows`.
     pub power: Option<Power>,
+    /// Of all that goes over the network one in so many takes up to so much longer: other orders of the same steps.
+    pub hiccups: Option<(u64, u64)>,
     /// How much faster each node's clock runs than true time, in millionths.
     pub drift_ppm: Vec<i32>,
     /// Bytes of a ring of the log.
@@ -239,12 +241,19 @@ impl Failover {
             founding_slow_ns: 0,
             kill_at: None,
             power: None,
+            hiccups: hiccups(seed),
             drift_ppm,
             // A shop is loaded in large transactions.
             ring_bytes: if is_shop { 512 << 10 } else { [96 << 10, 8 << 10, 24 << 10, 32 << 10][(seed % 4) as usize] },
             region_bytes: 12 << 20,
         }
     }
+}
+
+/// None, some that are short, or few that are long. All are well below a lease.
+fn hiccups(seed: u64) -> Option<(u64, u64)> {
+    let mut random = Random(seed ^ 0x41cc);
+    [None, Some((8, 5_000)), Some((64, 30_000)), Some((512, 200_000))][random.below(4) as usize]
 }
 
 /// As many deaths, at most, as there are copies to lose (a pause, or no register, may turn into one; a slow register may

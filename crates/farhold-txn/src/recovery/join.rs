@@ -9,6 +9,9 @@ use std::ops::Bound;
 /// Rows in one transaction; bytes of them: [`Node::moved_bytes_max`](crate::Node::moved_bytes_max).
 const ROWS_PER_TRANSACTION: usize = 32;
 
+/// How long before this node looks again whether nobody changes a record of a table.
+const AGAIN_NS: u64 = 3_000;
+
 /// Of a transaction: some milliseconds. Then the register is looked at: the others may have gone on without this node, or that member, and
 /// nobody says so to either.
 const RETRY: Retry = Retry { attempts_max: 24, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
@@ -23,7 +26,7 @@ impl Worker {
         let node = self.node();
         let system = node.table_by_id(crate::system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
         self.copy_table(&system, from).await?;
-        crate::system::reconcile(node)?;
+        self.open_recorded().await?;
         for table in node.tables() {
             if table.placement() == Placement::Replicated {
                 self.copy_table(&table, from).await?;
@@ -31,6 +34,21 @@ impl Worker {
         }
         if let Some(replication) = &node.replication {
             replication.note(|progress| (progress.joining, progress.refused) = (None, None));
+        }
+        Ok(())
+    }
+
+    /// Opens every table that is recorded, before rows are copied: one whose record somebody is just changing would be opened later, and
+    /// stay without the rows of before this node came.
+    async fn open_recorded(&self) -> Result<(), TxnError> {
+        let (node, handle) = (self.node(), self.handle());
+        let until_ns = handle.now_ns() + node.config.replication.lease_ns;
+        while !crate::system::reconcile_all(node)? && !planted!(OpenedInPart) {
+            if handle.now_ns() > until_ns {
+                // Whoever changes it may have died: only a look at the register can tell.
+                return Err(TxnError::Recovering { node: node.id() });
+            }
+            handle.sleep_ns(AGAIN_NS).await;
         }
         Ok(())
     }

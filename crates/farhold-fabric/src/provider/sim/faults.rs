@@ -20,6 +20,8 @@ pub enum Fault {
     Delay(Hop, u64),
     /// Times are stretched by up to so many hundredths: instructions and their completions overtake each other.
     Jitter(u64),
+    /// Of all instructions, answers and messages one in so many takes up to so much longer, from now on.
+    Hiccups(u64, u64),
     /// To shut a node out takes so long from now on: until then what it posts still lands.
     SlowFence(u64),
     /// Nothing gets through this way: messages are lost, instructions are given up; those whose answer would come this way are

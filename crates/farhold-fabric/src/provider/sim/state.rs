@@ -34,6 +34,8 @@ pub(super) struct State {
     links: BTreeMap<Hop, Link>,
     /// What faults add to the model's.
     jitter_percent: u64,
+    /// See [`Fault::Hiccups`].
+    hiccups: Option<(u64, u64)>,
     pub fence_ns: u64,
     /// See [`Fault::Late`].
     late_percent: u64,
@@ -221,6 +223,7 @@ impl State {
             spare_keys: Vec::new(),
             links: BTreeMap::new(),
             jitter_percent: 0,
+            hiccups: None,
             fence_ns: 0,
             late_percent: 0,
             late: Vec::new(),
@@ -297,11 +300,16 @@ impl State {
         z ^ z >> 31
     }
 
-    /// A model's time, stretched by its jitter.
+    /// A model's time, stretched by its jitter, and now and then by much more.
     #[inline]
     pub fn jittered(&mut self, ns: u64) -> u64 {
         let most = ns * (self.model.jitter_percent() + self.jitter_percent) / 100;
-        ns + self.random_u64() % (most + 1)
+        let hiccups = self.hiccups;
+        let late_ns = match hiccups {
+            Some((one_in, ns_max)) if self.random_u64() % one_in == 0 => self.random_u64() % (ns_max + 1),
+            _ => 0,
+        };
+        ns + self.random_u64() % (most + 1) + late_ns
     }
 
     /// From one line to the next. Two transfers at one even speed could never overtake each other, so nothing would tear:
@@ -491,6 +499,7 @@ impl State {
             }
             Fault::Delay(hop, delay_ns) => self.links.entry(hop).or_default().delay_ns = delay_ns,
             Fault::Jitter(percent) => self.jitter_percent = percent,
+            Fault::Hiccups(one_in, ns_max) => self.hiccups = Some((one_in.max(1), ns_max)),
             Fault::SlowFence(fence_ns) => self.fence_ns = fence_ns,
             Fault::Late(percent) => self.late_percent = percent,
             Fault::Cut(hop) => self.links.entry(hop).or_default().cut = true,
