@@ -76,6 +76,8 @@ struct Core {
     remote: Arc<Remote>,
     /// Machines that stand still, with those of their tasks that would run. Virtual time only.
     paused: RefCell<Vec<Paused>>,
+    /// See [`Executor::put_tasks_aside`].
+    aside: Cell<Option<(u64, u64)>>,
 }
 
 /// How far a simulated machine's clocks are from those that have never been touched.
@@ -217,6 +219,7 @@ impl Core {
             timer_count: Cell::new(0),
             remote,
             paused: RefCell::default(),
+            aside: Cell::new(None),
         })
     }
 
@@ -361,10 +364,25 @@ impl Core {
                     ready.pop_front()?
                 }
             };
-            if self.paused.borrow().is_empty() || !self.is_paused(slot) {
+            let is_aside = self.aside.get().is_some_and(|(one_in, ns_max)| {
+                slot != ROOT && self.random_u64() % one_in == 0 && self.put_aside(slot, ns_max)
+            });
+            if !is_aside && (self.paused.borrow().is_empty() || !self.is_paused(slot)) {
                 return Some(slot);
             }
         }
+    }
+
+    /// Lets a ready task of a machine wait, as one whose thread has lost its processor.
+    #[cold]
+    fn put_aside(&self, slot: u32, ns_max: u64) -> bool {
+        let mut slots = self.slots.borrow_mut();
+        let Some(entry) = slots.get_mut(slot as usize).filter(|entry| entry.machine != NO_MACHINE) else { return false };
+        entry.queued = false;
+        let waker = waker_of(self.key(slot, entry.generation));
+        drop(slots);
+        self.add_timer(self.now_ns.get() + 1 + self.random_u64() % ns_max.max(1), waker);
+        true
     }
 
     #[inline]
@@ -455,6 +473,11 @@ impl Executor {
     #[must_use]
     pub fn virtual_time(seed: u64) -> Self {
         Self { core: Core::new(Mode::Virtual, seed) }
+    }
+
+    /// In virtual time: whenever a task of a [machine](Handle::of_machine) would run, one time in so many it is put aside for up to so long.
+    pub fn put_tasks_aside(&self, one_in: u64, ns_max: u64) {
+        self.core.aside.set(Some((one_in.max(1), ns_max)));
     }
 
     /// For tasks.

@@ -119,6 +119,9 @@ fn network(setup: &Failover, handle: &Handle) -> Sim {
 #[must_use]
 pub fn run(setup: &Failover) -> Aftermath {
     let executor = Executor::virtual_time(setup.seed);
+    if let Some((one_in, ns_max)) = setup.hiccups {
+        executor.put_tasks_aside(one_in, ns_max);
+    }
     let handle = executor.handle();
     let cluster = Rc::new(Cluster {
         setup: setup.clone(),

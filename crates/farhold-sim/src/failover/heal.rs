@@ -35,6 +35,8 @@ impl Cluster {
                 let node = &process.node;
                 let number = node.configuration().map(|installed| installed.number);
                 self.tell(&format!("{}: configuration {number:?}, doing {}", node.id(), node.progress()));
+                let left = node.left_behind().into_iter().chain(node.leaks());
+                left.for_each(|what| self.tell(&format!("left behind: {what}")));
             }
             broken.push(format!("not whole again: {:?}", self.register().configuration()));
             return;

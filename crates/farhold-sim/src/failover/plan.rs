@@ -196,7 +196,7 @@ pub struct Failover {
     pub kill_at: Option<KillAt>,
     /// Journals, and cuts of the power of all nodes, instead of `blows`.
     pub power: Option<Power>,
-    /// Of all that goes over the network one in so many takes up to so much longer: other orders of the same steps.
+    /// Of all that goes over the network, and of all turns of tasks, one in so many takes up to so much longer: other orders of the same steps.
     pub hiccups: Option<(u64, u64)>,
     /// How much faster each node's clock runs than true time, in millionths.
     pub drift_ppm: Vec<i32>,

@@ -26,8 +26,9 @@ pub(crate) enum Request<'a> {
     Lookup { table: TableId, index: u16, key: &'a [u8] },
     /// Which objects have keys in this range? Answer: [`Page`].
     Scan { table: TableId, index: u16, lo: Bound<&'a [u8]>, hi: Bound<&'a [u8]>, descending: bool, limit: u32 },
-    /// Make an object for an insert; `mine` are rows that the transaction deletes. Answer: [`Reserved`].
-    Reserve { table: TableId, owner: u64, key: &'a [u8], value: &'a [u8], mine: Vec<ObjectRef> },
+    /// Make an object for an insert by somebody who is in this configuration (0: rows have one copy); `mine` are rows that the transaction
+    /// deletes. Answer: [`Reserved`].
+    Reserve { table: TableId, owner: u64, configuration: u64, key: &'a [u8], value: &'a [u8], mine: Vec<ObjectRef> },
     /// Take reservations back.
     Cancel { table: TableId, references: Vec<ObjectRef> },
     /// Take back whatever this owner has reserved: it does not know what. Not `answered`: one of its requests may come later.
@@ -156,8 +157,8 @@ impl<'a> Request<'a> {
             Self::Scan { table, index, lo, hi, descending, limit } => {
                 w.u32(table.0).u16(*index).bound(*lo).bound(*hi).u8(u8::from(*descending)).u32(*limit);
             }
-            Self::Reserve { table, owner, key, value, mine } => {
-                w.u32(table.0).u64(*owner).bytes(key).bytes(value).list(mine, |w, it| {
+            Self::Reserve { table, owner, configuration, key, value, mine } => {
+                w.u32(table.0).u64(*owner).u64(*configuration).bytes(key).bytes(value).list(mine, |w, it| {
                     w.reference(*it);
                 });
             }
@@ -296,6 +297,7 @@ impl<'a> Request<'a> {
             3 => Self::Reserve {
                 table: table(&mut r)?,
                 owner: r.u64()?,
+                configuration: r.u64()?,
                 key: r.bytes()?,
                 value: r.bytes()?,
                 mine: r.list(Reader::reference)?,
@@ -509,7 +511,14 @@ mod tests {
                 descending: true,
                 limit: 9,
             },
-            Request::Reserve { table, owner: 17, key: b"key", value: b"value", mine: vec![reference; 2] },
+            Request::Reserve {
+                table,
+                owner: 17,
+                configuration: 5,
+                key: b"key",
+                value: b"value",
+                mine: vec![reference; 2],
+            },
             Request::Cancel { table, references: vec![reference] },
             Request::Forget { owner: 3, answered: false },
             Request::Remove { table, epoch: 4, references: vec![reference] },

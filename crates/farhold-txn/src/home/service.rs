@@ -167,8 +167,8 @@ impl Core {
             Request::Scan { table, index, lo, hi, descending, limit } => {
                 scan(&*self.table(table)?, index, lo, hi, descending, limit)?.encode(&mut w);
             }
-            Request::Reserve { table, owner, key, value, mine } => {
-                self.reserve(&*self.table(table)?, owner, key, value, &mine, &mut w)?;
+            Request::Reserve { table, owner, configuration, key, value, mine } => {
+                self.reserve(&*self.table(table)?, (owner, configuration), key, value, &mine, &mut w)?;
             }
             Request::Cancel { table, references } => {
                 let table = self.table_even_dropped(table)?;
@@ -290,11 +290,14 @@ impl Core {
         Ok(w)
     }
 
-    /// Does this node know of no end of the start that a node was in the configuration with this number? True for good without
-    /// replication: there a start says itself that the one before has ended. True as well while this node has not heard of any
-    /// configuration: a founder may hear of the founding after others have begun.
+    /// Does this node know of no end of the start that a node was in the configuration with this number, and of no beginning of its own since
+    /// then? True for good without replication: there a start says itself that the one before has ended. True as well while this node has not
+    /// heard of any configuration: a founder may hear of the founding after others have begun.
     fn is_there(&self, node: NodeId, since: u64) -> bool {
-        let is_there = |view: &View| view.is_there(node, since) || !view.present.contains(self.me);
+        let is_there = |view: &View| {
+            let (is_there, is_heard_of) = (view.is_there(node, since), view.present.contains(self.me));
+            is_there && !view.is_before_this_start(since) || !is_heard_of
+        };
         self.node.replication.as_ref().is_none_or(|it| is_there(&it.view))
     }
 
@@ -325,7 +328,7 @@ impl Core {
     fn reserve(
         &self,
         table: &TableShared,
-        owner: u64,
+        (owner, configuration): (u64, u64),
         key: &[u8],
         value: &[u8],
         mine: &[ObjectRef],
@@ -344,7 +347,7 @@ impl Core {
                 // What nodes that leave have reserved is taken back after they count as absent, and what starts have that are over after that is known.
                 let is_present = |owner: Owner| {
                     let holder = Holder { node: owner.node(), incarnation: owner.incarnation() };
-                    self.is_there(owner.node(), u64::MAX)
+                    self.is_there(owner.node(), configuration)
                         && (self.node.replication.is_some() || !self.node.far_holds.is_over(holder))
                 };
                 if !self.node.reservations.add(reservation, is_present, |it| self.is_reserved(it.reference)) {
@@ -432,6 +435,17 @@ impl Core {
             applier.apply_so_far();
             applier.forget_table(table);
         }
+    }
+
+    /// Frees what others have reserved here, and what their snapshots hold: all of it, when this start comes into a cluster for the first time.
+    /// They do not count it among them yet, but one that they have gone on without may.
+    pub fn forget_everybody(&self) {
+        for it in self.node.reservations.take_absent(&|_| false) {
+            if let Ok(table) = self.table_even_dropped(it.table) {
+                self.cancel(&table, it.reference);
+            }
+        }
+        self.node.far_holds.release_of(self.node.store.superblock(), |holder| holder.node != self.me);
     }
 
     /// Frees what nodes that are not present have locked and reserved here, and what their snapshots hold, after their records have been redone.
@@ -567,7 +581,9 @@ mod tests {
                 let mut value = Vec::new();
                 definition.schema.encode_value(&[Datum::Int(0)], &mut value).unwrap();
                 let key = 0x8000_0001_u32.to_be_bytes();
-                let request = Request::Reserve { table: id, owner, key: &key, value: &value, mine: Vec::new() };
+                let (table, mine) = (id, Vec::new());
+                let request =
+                    Request::Reserve { table, owner, configuration: 0, key: &key, value: &value, mine };
                 assert!(core.answer(NodeId(1), request).is_ok());
             }
             assert_eq!(node.left_behind().len(), 2);
@@ -675,7 +691,9 @@ mod tests {
 
         fn reserve(&self, id: u32, name: &str, mine: Vec<ObjectRef>) -> ObjectRef {
             let (key, value, owner) = (Self::key(id), self.value(name), self.owner.word());
-            let bytes = self.answer(Request::Reserve { table: TableId(20), owner, key: &key, value: &value, mine });
+            let (table, configuration) = (TableId(20), 0);
+            let bytes =
+                self.answer(Request::Reserve { table, owner, configuration, key: &key, value: &value, mine });
             Reserved::decode(&mut super::super::wire::Reader(&bytes)).unwrap().outcome.unwrap().reference
         }
 

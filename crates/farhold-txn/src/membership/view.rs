@@ -88,6 +88,8 @@ pub(crate) struct View {
     left_at: [AtomicU64; 256],
     /// That of the leaving before its present start: what is of an earlier configuration is about an earlier start of it.
     began_after: [AtomicU64; 256],
+    /// The first configuration that this node's present start was in; 0 of one that has founded the cluster.
+    own_start: AtomicU64,
     pub serving: Arc<ServingMap>,
     keeper: AtomicU8,
     /// Commits between their admission and their marks, by worker.
@@ -153,6 +155,7 @@ impl View {
             present: NodeSet::default(),
             left_at: [const { AtomicU64::new(0) }; 256],
             began_after: [const { AtomicU64::new(0) }; 256],
+            own_start: AtomicU64::new(0),
             serving: Arc::new(ServingMap::new()),
             keeper: AtomicU8::new(0),
             in_flight: (0..WORKERS_MAX).map(|_| InFlight::default()).collect(),
@@ -252,6 +255,16 @@ impl View {
     /// Is the node present, and [the same start](Self::is_same_start)?
     pub fn is_there(&self, node: NodeId, since: u64) -> bool {
         self.present.contains(node) && self.is_same_start(node, since)
+    }
+
+    /// This node's start comes into the cluster with this configuration.
+    pub fn begin(&self, number: u64) {
+        self.own_start.store(number, SeqCst);
+    }
+
+    /// Was this configuration one before this node's start came? Who is in it has been left behind, and means an earlier start.
+    pub fn is_before_this_start(&self, number: u64) -> bool {
+        number < self.own_start.load(SeqCst)
     }
 
     /// Notes who leaves and who comes between two configurations.

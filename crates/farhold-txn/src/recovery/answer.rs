@@ -73,6 +73,8 @@ impl Core {
             self.node.fabric.admit(next.number, next.admitted());
             if is_first {
                 replication.applier().begin(next.number);
+                view.begin(next.number);
+                self.forget_everybody();
             }
             if let Some(journaling) = &self.node.journaling {
                 journaling.freeze(next);

@@ -269,7 +269,9 @@ impl Txn {
             row.table == table.0 && row.ident.node() == home && matches!(row.state, RowState::Deleted | RowState::Gone)
         };
         let mine = self.state.rows.iter().filter(deleted).map(|row| row.ident.reference()).collect();
-        let request = Request::Reserve { table: table.store.id(), owner: self.owner.word(), key, value, mine };
+        let configuration = self.core.node.configuration().map_or(0, |installed| installed.number);
+        let (table_id, owner) = (table.store.id(), self.owner.word());
+        let request = Request::Reserve { table: table_id, owner, configuration, key, value, mine };
         // Unanswered until it is: this transaction may be dropped, or told that the node does not answer, meanwhile.
         let unanswered = self.state.reserved_at.insert(home, false);
         let is_posted = Cell::new(false);
