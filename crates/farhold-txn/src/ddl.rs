@@ -447,8 +447,13 @@ impl Worker {
         self.on_others(&Request::AddIndex { table: id, slot, since, definition: &bytes }).await?;
         self.core.fill_index_here(table, slot)?;
         self.on_others(&Request::FillIndex { table: id, slot }).await?;
+        let configuration = self.configuration_number();
         for node in self.node().everybody() {
             while !self.is_filled(node, table, slot).await? {
+                // Then rows of this node, or of another, may stay locked, and the index would be refused.
+                if self.configuration_number() != configuration || self.node().is_expelled() {
+                    return Err(TxnError::Recovering { node: self.core.me });
+                }
                 self.core.serve_one();
                 self.core.handle.sleep_ns(ASK_EVERY_NS).await;
             }
