@@ -377,7 +377,9 @@ impl Core {
     #[cold]
     fn put_aside(&self, slot: u32, ns_max: u64) -> bool {
         let mut slots = self.slots.borrow_mut();
-        let Some(entry) = slots.get_mut(slot as usize).filter(|entry| entry.machine != NO_MACHINE) else { return false };
+        let Some(entry) = slots.get_mut(slot as usize).filter(|entry| entry.machine != NO_MACHINE) else {
+            return false;
+        };
         entry.queued = false;
         let waker = waker_of(self.key(slot, entry.generation));
         drop(slots);

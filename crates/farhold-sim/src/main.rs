@@ -112,7 +112,10 @@ fn replay(seeds: std::ops::Range<u64>, jobs: usize, one: impl Fn(u64) -> Option<
         );
         println!("             {:?}", setup.load);
         if let Some((one_in, ns_max)) = setup.hiccups {
-            println!("             one instruction, and one turn of a task, in {one_in} takes up to {} µs longer", ns_max / 1000);
+            println!(
+                "             one instruction, and one turn of a task, in {one_in} takes up to {} µs longer",
+                ns_max / 1000
+            );
         }
         aftermath.story.iter().for_each(|line| println!("{line}"));
         println!(

@@ -80,8 +80,6 @@ impl Wrong {
             Self::Replication(Defect::ComesBackTheSame | Defect::NoTombstones) => {
                 run(&Failover::with_old_records(seed)).check()
             }
-            // It takes a node that joins while indexes of tables come and go.
-            Self::Replication(Defect::OpenedInPart) => run(&Failover::with_changing_tables(seed)).check(),
             Self::Replication(_) => run(&Failover::of_seed(seed)).check(),
             // It takes a commit that has not reached its holders when its node is expelled.
             Self::Journals(Defect::TailCounts) => run(&Failover::with_zombie_keeper(seed)).check(),

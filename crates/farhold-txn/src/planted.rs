@@ -58,8 +58,6 @@ pub enum Defect {
     LocksStay,
     /// A new mirror gets nothing of what was there before it.
     NoCatchUp,
-    /// A node that joins copies the rows of the tables that it has, though records of others are just being changed.
-    OpenedInPart,
     /// A node goes on when its lease is over.
     LeaseIgnored,
     /// A new keeper begins with its own epoch.
@@ -136,7 +134,7 @@ pub enum Defect {
 
 impl Defect {
     /// Those of replication and recovery.
-    pub const OF_REPLICATION: [Self; 32] = [
+    pub const OF_REPLICATION: [Self; 31] = [
         Self::OneHolder,
         Self::MarkFirst,
         Self::OneRound,
@@ -153,7 +151,6 @@ impl Defect {
         Self::NoDrain,
         Self::LocksStay,
         Self::NoCatchUp,
-        Self::OpenedInPart,
         Self::LeaseIgnored,
         Self::EpochFalls,
         Self::LateMirrors,

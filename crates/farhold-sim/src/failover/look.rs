@@ -77,7 +77,9 @@ impl Cluster {
     /// Replicated tables have the same rows on all nodes. Where rows have one copy a death in the middle of a write leaves them different.
     fn copies_differ(&self) -> Vec<String> {
         let processes = self.processes.borrow();
-        let Some((first, others)) = processes.split_first().filter(|_| self.setup.replicas > 1) else { return Vec::new() };
+        let Some((first, others)) = processes.split_first().filter(|_| self.setup.replicas > 1) else {
+            return Vec::new();
+        };
         others.iter().flat_map(|other| other.node.copies_differ(&first.node)).collect()
     }
 

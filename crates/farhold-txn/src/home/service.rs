@@ -582,8 +582,7 @@ mod tests {
                 definition.schema.encode_value(&[Datum::Int(0)], &mut value).unwrap();
                 let key = 0x8000_0001_u32.to_be_bytes();
                 let (table, mine) = (id, Vec::new());
-                let request =
-                    Request::Reserve { table, owner, configuration: 0, key: &key, value: &value, mine };
+                let request = Request::Reserve { table, owner, configuration: 0, key: &key, value: &value, mine };
                 assert!(core.answer(NodeId(1), request).is_ok());
             }
             assert_eq!(node.left_behind().len(), 2);
@@ -692,8 +691,7 @@ mod tests {
         fn reserve(&self, id: u32, name: &str, mine: Vec<ObjectRef>) -> ObjectRef {
             let (key, value, owner) = (Self::key(id), self.value(name), self.owner.word());
             let (table, configuration) = (TableId(20), 0);
-            let bytes =
-                self.answer(Request::Reserve { table, owner, configuration, key: &key, value: &value, mine });
+            let bytes = self.answer(Request::Reserve { table, owner, configuration, key: &key, value: &value, mine });
             Reserved::decode(&mut super::super::wire::Reader(&bytes)).unwrap().outcome.unwrap().reference
         }
 

@@ -43,7 +43,7 @@ impl Worker {
     async fn open_recorded(&self) -> Result<(), TxnError> {
         let (node, handle) = (self.node(), self.handle());
         let until_ns = handle.now_ns() + node.config.replication.lease_ns;
-        while !crate::system::reconcile_all(node)? && !planted!(OpenedInPart) {
+        while !crate::system::reconcile_all(node)? {
             if handle.now_ns() > until_ns {
                 // Whoever changes it may have died: only a look at the register can tell.
                 return Err(TxnError::Recovering { node: node.id() });
@@ -121,5 +121,47 @@ impl Worker {
             Ok(true) => self.lead_and_settle(register, next).await,
             _ => Err(TxnError::Conflict),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Node, NodeConfig, NodeId, Retry, TableDef, TableId, system};
+    use farhold_fabric::{Executor, Fabric, Version};
+    use farhold_store::row::{Column, ColumnType, Schema};
+    use farhold_store::{ObjectRef, Owner};
+    use std::task::{Context, Poll, Waker};
+
+    /// Somebody creates an index as a node joins, and is at the table's record: the table is opened, all the same, before rows are copied.
+    #[test]
+    fn a_table_whose_record_is_being_changed_is_opened_too() {
+        let directory = std::env::temp_dir().join(format!("farhold-opened-{}", std::process::id()));
+        let fabric = Fabric::join_shm(&directory, NodeId(0)).expect("the fabric");
+        let node = Node::open(fabric, NodeConfig { region_bytes: 2 << 20, ..NodeConfig::default() }).expect("a node");
+        let executor = Executor::virtual_time(1);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        let id = TableId(system::FIRST_ID);
+        executor.run(async {
+            let system = node.table_by_id(system::ID).expect("the system table");
+            let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+            let definition = TableDef::new("people", schema).encode(&[]).expect("a definition");
+            let (key, value) = system::encode_row(system.schema(), "people", id, &definition).expect("a row");
+            let recorded = worker.run(Retry::never(), async |txn| txn.insert(&system, &key, &value).await.map(|_| ()));
+            recorded.await.expect("recorded");
+            let record = ObjectRef::from_bits(system.0.store.primary().get(&key).value.expect("recorded"));
+            let row = node.store.object(record);
+            row.lock(record.incarnation(), Owner::new(1, NodeId(1), 0, 1)).expect("free");
+            let version = row.version();
+            row.restamp(version.next(1).with(Version::ODD));
+            let mut opening = Box::pin(worker.open_recorded());
+            assert_eq!(opening.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending);
+            assert!(node.table_by_id(id).is_none(), "what stands there is not known yet");
+            row.restamp(version.next(1));
+            row.unlock();
+            assert_eq!(opening.await, Ok(()));
+            assert!(node.table_by_id(id).is_some());
+        });
+        drop((worker, executor, node));
+        std::fs::remove_dir_all(&directory).expect("removed");
     }
 }
