@@ -1,9 +1,10 @@
 //! A cluster of simulated nodes, from its start to the look at what is left.
 
+use crate::hiccups::Hiccups;
 use crate::history::{Anomaly, History};
 use crate::workload::{Client, Recorder, Tables, Workload};
-use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
-use farhold_fabric::{Executor, Handle, NodeId};
+use farhold_fabric::provider::sim::Sim;
+use farhold_fabric::{Handle, NodeId};
 use farhold_txn::{Node, NodeConfig, Statistics, TxnError, Worker};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -74,9 +75,10 @@ const SERVE_NS: u64 = 1_000_000;
 /// If the cluster cannot even be started.
 #[must_use]
 pub fn run(setup: &Setup) -> Outcome {
-    let executor = Executor::virtual_time(setup.seed);
+    let hiccups = Hiccups::of_seed(setup.seed);
+    let executor = Hiccups::executor(hiccups, setup.seed);
     let handle = executor.handle();
-    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let sim = Hiccups::network(hiccups, &handle);
     let nodes = start_nodes(&sim, setup);
     let mut outcome = executor.run(drive(setup.clone(), nodes.clone(), handle));
     outcome.trace_hash = sim.trace_hash();

@@ -12,6 +12,7 @@
 
 pub mod cluster;
 pub mod failover;
+pub mod hiccups;
 pub mod history;
 pub mod register;
 pub mod seeds;

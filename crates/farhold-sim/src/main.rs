@@ -2,6 +2,7 @@
 
 use farhold_fabric::Executor;
 use farhold_sim::failover::{Aftermath, Failover, Scenario, run};
+use farhold_sim::hiccups::Hiccups;
 use farhold_sim::seeds::{jobs_max, run_each};
 use farhold_sim::teeth::{self, Wrong};
 use farhold_sim::threads;
@@ -111,10 +112,10 @@ fn replay(seeds: std::ops::Range<u64>, jobs: usize, one: impl Fn(u64) -> Option<
             setup.drift_ppm
         );
         println!("             {:?}", setup.load);
-        if let Some((one_in, ns_max)) = setup.hiccups {
+        if let Some(Hiccups { one_in, ns_max }) = setup.hiccups {
+            let longer = ns_max / 1000;
             println!(
-                "             one instruction, and one turn of a task, in {one_in} takes up to {} µs longer",
-                ns_max / 1000
+                "             one instruction, and one turn of a task, in {one_in} takes up to {longer} µs longer"
             );
         }
         aftermath.story.iter().for_each(|line| println!("{line}"));

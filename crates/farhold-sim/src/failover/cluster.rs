@@ -8,12 +8,13 @@ use super::numbers::{self, Given, Taker};
 use super::plan::{Blow, Cut, Failover, Load, Starts, Way};
 use super::shop::{self, Books, Terminal};
 use super::{Aftermath, KillAt};
+use crate::hiccups::Hiccups;
 use crate::register::SimRegister;
 use crate::workload::{Attempting, Client, Ended, Persistent, Recorder, Tables, run_through};
 use farhold_bench::random::Random;
 use farhold_bench::workload::smallbank;
-use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
-use farhold_fabric::{Executor, Handle, JoinHandle, NodeId};
+use farhold_fabric::provider::sim::{Fault, Hop, Sim};
+use farhold_fabric::{Handle, JoinHandle, NodeId};
 use farhold_txn::{
     Generation, JournalConfig, JournalTurns, Node, NodeConfig, ReplicationConfig, Statistics, TxnError, Worker,
 };
@@ -106,26 +107,14 @@ pub(super) struct Cluster {
     pub steps: Cell<u64>,
 }
 
-/// The network of a new cluster.
-fn network(setup: &Failover, handle: &Handle) -> Sim {
-    let sim = Sim::new(handle, Rdma, Faults::default());
-    if let Some((one_in, ns_max)) = setup.hiccups {
-        sim.inject(Fault::Hiccups(one_in, ns_max));
-    }
-    sim
-}
-
 /// Runs a setup to its end.
 #[must_use]
 pub fn run(setup: &Failover) -> Aftermath {
-    let executor = Executor::virtual_time(setup.seed);
-    if let Some((one_in, ns_max)) = setup.hiccups {
-        executor.put_tasks_aside(one_in, ns_max);
-    }
+    let executor = Hiccups::executor(setup.hiccups, setup.seed);
     let handle = executor.handle();
     let cluster = Rc::new(Cluster {
         setup: setup.clone(),
-        sim: RefCell::new(network(setup, &handle)),
+        sim: RefCell::new(Hiccups::network(setup.hiccups, &handle)),
         register: RefCell::new(SimRegister::new(setup.nodes, &handle)),
         disks: RefCell::new(Disks::of(setup.power.as_ref(), setup.seed)),
         past_trace: Cell::new(0),
@@ -636,7 +625,7 @@ impl Cluster {
         }
         self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
         self.disks.replace(after);
-        self.sim.replace(network(&self.setup, &self.handle));
+        self.sim.replace(Hiccups::network(self.setup.hiccups, &self.handle));
         self.register.replace(SimRegister::new(self.setup.nodes, &self.handle));
         if self.setup.nodes == 1 {
             let mut recorder = self.recorder.borrow_mut();
@@ -687,7 +676,7 @@ impl Cluster {
             self.kill(node, Fault::Kill(NodeId(node)));
         }
         self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
-        self.sim.replace(network(&self.setup, &self.handle));
+        self.sim.replace(Hiccups::network(self.setup.hiccups, &self.handle));
         self.register.replace(SimRegister::new(nodes, &self.handle));
         Box::pin(self.start_all(&Starts::default())).await
     }

@@ -1,5 +1,6 @@
 //! What is to be run, by a seed.
 
+use crate::hiccups::Hiccups;
 use crate::workload::Workload;
 use farhold_bench::workload::smallbank::Scale;
 use farhold_store::durable::power::Medium;
@@ -196,8 +197,8 @@ pub struct Failover {
     pub kill_at: Option<KillAt>,
     /// Journals, and cuts of the power of all nodes, instead of `blows`.
     pub power: Option<Power>,
-    /// Of all that goes over the network, and of all turns of tasks, one in so many takes up to so much longer: other orders of the same steps.
-    pub hiccups: Option<(u64, u64)>,
+    /// What takes longer by chance.
+    pub hiccups: Option<Hiccups>,
     /// How much faster each node's clock runs than true time, in millionths.
     pub drift_ppm: Vec<i32>,
     /// Bytes of a ring of the log.
@@ -241,19 +242,13 @@ impl Failover {
             founding_slow_ns: 0,
             kill_at: None,
             power: None,
-            hiccups: hiccups(seed),
+            hiccups: Hiccups::of_seed(seed),
             drift_ppm,
             // A shop is loaded in large transactions.
             ring_bytes: if is_shop { 512 << 10 } else { [96 << 10, 8 << 10, 24 << 10, 32 << 10][(seed % 4) as usize] },
             region_bytes: 12 << 20,
         }
     }
-}
-
-/// None, some that are short, or few that are long. All are well below a lease.
-fn hiccups(seed: u64) -> Option<(u64, u64)> {
-    let mut random = Random(seed ^ 0x41cc);
-    [None, Some((8, 5_000)), Some((64, 30_000)), Some((512, 200_000))][random.below(4) as usize]
 }
 
 /// As many deaths, at most, as there are copies to lose (a pause, or no register, may turn into one; a slow register may

@@ -526,6 +526,7 @@ fn run_on(setup: &Setup, disk: Option<Arc<dyn Directory>>, power: Option<Volatil
         let [on, of] = [mirror.on, mirror.of].map(|node| &nodes[usize::from(node.0)]);
         broken.extend(on.mirror_differs(of));
     }
+    broken.extend(nodes.iter().skip(1).flat_map(|node| node.copies_differ(&nodes[0])));
     broken.extend(nodes.iter().filter_map(|node| node.journal_failure()).map(String::from));
     let statistics = cluster.nodes.iter().fold(Statistics::default(), |sum, node| sum + node.statistics());
     drop(cluster);
