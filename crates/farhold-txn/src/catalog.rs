@@ -82,6 +82,18 @@ impl Catalog {
         Some(table)
     }
 
+    /// Forgets all tables but one, as if they had never been: nobody uses them.
+    pub fn forget_all_but(&self, id: TableId) {
+        let mut tables = self.write();
+        let kept = tables.by_id.remove(&id);
+        let forgotten = std::mem::take(&mut tables.by_id);
+        tables.by_name.retain(|_, named| *named == id);
+        tables.by_id.extend(kept.map(|table| (id, table)));
+        drop(tables);
+        forgotten.values().for_each(|table| table.0.mark_dropped());
+        self.changed();
+    }
+
     /// Is some dropped table still kept?
     #[inline]
     pub fn has_retired(&self) -> bool {

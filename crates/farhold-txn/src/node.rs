@@ -21,7 +21,7 @@ use farhold_store::table::{Damaged, Rebuilt};
 use farhold_store::{REGION_BYTES_MIN, Store, StoreError, Superblock};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A node's settings.
 #[derive(Clone, Debug)]
@@ -111,8 +111,8 @@ pub struct Node {
     pub(crate) needs_checkpoint: bool,
     /// The configuration that the founders of its cluster begin with.
     pub(crate) founding: Configuration,
-    /// What tells this start of the node from its others; `None`: nothing does yet.
-    pub(crate) start: Option<u64>,
+    /// What tells this start of the node from its others: from its journal, or as soon as its lease is made.
+    pub(crate) birth: OnceLock<u64>,
     /// The nodes of the cluster: all, unless there is replication.
     pub(crate) present: NodeSet,
     /// What inboxes of other nodes had no room for.
@@ -263,7 +263,7 @@ impl Node {
             journaling,
             needs_checkpoint,
             founding,
-            start,
+            birth: start.map_or_else(OnceLock::new, OnceLock::from),
             present: NodeSet::default(),
             unsent: Unsent::default(),
             open_snapshots: OpenSnapshots::default(),

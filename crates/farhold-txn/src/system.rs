@@ -167,9 +167,14 @@ fn settled(node: &Node) -> Option<u64> {
 /// Makes the tables and indexes of this node those of its system table: for a node that may have missed what a coordinator told,
 /// because it died, or because this node has just come. Returns the indexes that are recorded as dropped and not gone here.
 pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
-    let Some(system) = node.catalog.by_id(ID) else { return Ok(Vec::new()) };
-    // One that is joining may have been told of a table before it has the record, and looks again when it is in.
+    // One that is joining may not have all records yet.
     let is_in = node.configuration().is_none_or(|now| now.members.contains(&node.id()));
+    reconcile_with(node, is_in)
+}
+
+/// As [`reconcile`]; `has_all`: a table without a record has none.
+fn reconcile_with(node: &Node, has_all: bool) -> Result<Vec<(Table, u16)>, TxnError> {
+    let Some(system) = node.catalog.by_id(ID) else { return Ok(Vec::new()) };
     let before = settled(node);
     // Listed first: a table that is made meanwhile has its row before, and coordinators that are gone by now record nothing later.
     let is_there = |coordinator| is_there(node, coordinator);
@@ -185,7 +190,7 @@ pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
                 table.0.follow(&recorded, if is_redone { &orphans } else { &[] });
                 left.extend(table.0.closed_of(&recorded).into_iter().map(|slot| (table.clone(), slot)));
             }
-            None if whole && is_in => drop(node.catalog.retire(table.id())),
+            None if whole && has_all => drop(node.catalog.retire(table.id())),
             // A row that is just being written is there.
             None => {}
         }
@@ -201,9 +206,9 @@ pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
     made.map(|()| left)
 }
 
-/// As [`reconcile`]; false: a record was just being written, so a table may be recorded that is not here.
+/// As [`reconcile`], on a node that has all records; false: one was just being written, so a table may be recorded that is not here.
 pub(crate) fn reconcile_all(node: &Node) -> Result<bool, TxnError> {
-    reconcile(node)?;
+    reconcile_with(node, true)?;
     let Some(system) = node.catalog.by_id(ID) else { return Ok(true) };
     let (rows, whole) = rows_of(&system.0)?;
     Ok(whole && rows.iter().all(|(_, id, _)| node.catalog.by_id(*id).is_some()))
@@ -264,6 +269,14 @@ pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), Tx
         node.catalog.retire(id);
     }
     Ok(())
+}
+
+/// As [`make`], if it is recorded here, and as it is recorded.
+pub(crate) fn make_recorded(node: &Node, id: TableId) -> Result<(), TxnError> {
+    let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
+    let (rows, _) = rows_of(&system.0)?;
+    let found = rows.into_iter().find(|(_, recorded, _)| *recorded == id);
+    found.map_or(Ok(()), |(_, _, definition)| make(node, id, &definition))
 }
 
 /// As [`make`], of a table that is not there.

@@ -388,7 +388,9 @@ impl Changer {
         } else {
             // By the attribute, or by who has written the row, which every write changes.
             let columns = vec![[2, 1][self.dice(2) as usize]];
-            let index = SecondaryIndex { name: format!("index {:x}", self.fresh()), columns, unique: false };
+            // Most of these are refused: attributes are few. Elsewhere one node cannot tell.
+            let unique = table.placement() == Placement::Replicated && self.dice(3) == 0;
+            let index = SecondaryIndex { name: format!("index {:x}", self.fresh()), columns, unique };
             self.worker.create_index(&table, index).await.map(drop)
         };
         match done {
@@ -485,8 +487,8 @@ impl Persistent for Changer {
 
     async fn attempt(&mut self, asked: &Step) -> Result<(), TxnError> {
         match self.step(*asked).await {
-            // The region is full: that is an answer.
-            Ok(()) | Err(TxnError::OutOfMemory { .. }) => {
+            // The region is full, or a unique index has the value: that is an answer.
+            Ok(()) | Err(TxnError::OutOfMemory { .. } | TxnError::DuplicateKey { .. }) => {
                 self.kept.borrow_mut().commits += 1;
                 Ok(())
             }

@@ -178,7 +178,7 @@ impl Lease {
     /// [`TxnError::NotFound`] for a node without replication.
     pub fn new(node: &Arc<Node>, handle: &Handle) -> Result<Self, TxnError> {
         let config = &replication_of(node)?.config;
-        let birth = node.start.or(node.fabric.birth()).unwrap_or_else(|| handle.random_u64() | 1);
+        let birth = *node.birth.get_or_init(|| node.fabric.birth().unwrap_or_else(|| handle.random_u64() | 1));
         node.fabric.set_birth(birth);
         let others = Leases::new(config.lease_ns + config.clock_skew_ns_max, handle.now_ns());
         Ok(Self { node: node.clone(), birth, begun: AtomicBool::new(false), others: Mutex::new(others) })

@@ -257,6 +257,11 @@ impl View {
         self.present.contains(node) && self.is_same_start(node, since)
     }
 
+    /// Does this node come with the latest configuration that it knows of, installed or proposed, and is no member yet?
+    pub fn is_joining(&self, me: NodeId) -> bool {
+        self.proposed().unwrap_or_else(|| self.configuration()).joining.contains(&me)
+    }
+
     /// This node's start comes into the cluster with this configuration.
     pub fn begin(&self, number: u64) {
         self.own_start.store(number, SeqCst);

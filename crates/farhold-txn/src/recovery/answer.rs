@@ -49,8 +49,9 @@ impl Core {
 
     /// Does a configuration mean another start of this node?
     fn is_anothers(&self, next: &Configuration) -> bool {
-        let birth = next.births.get(usize::from(self.me.0));
-        next.contains(self.me) && self.node.start.is_some_and(|start| birth != Some(&start))
+        // One that has no birth yet has never been in the register.
+        let mine = self.node.birth.get().copied().unwrap_or(0);
+        next.contains(self.me) && next.births.get(usize::from(self.me.0)) != Some(&mine)
     }
 
     /// Tells a node something about recovery, if it can be told at once.

@@ -74,11 +74,8 @@ impl Worker {
                     if bytes > bytes_max && count > 0 {
                         break;
                     }
-                    match txn.insert_near(SharedTable(shared.0), &key, &value) {
-                        // A writer that knows of this node has inserted it.
-                        Ok(_) | Err(TxnError::DuplicateKey { .. }) => {}
-                        Err(error) => return Err(error),
-                    }
+                    // Or a writer that knows of this node has inserted it.
+                    super::brought(txn.insert_near(SharedTable(shared.0), &key, &value))?;
                     (last, count) = (Some(key), count + 1);
                 }
                 let are_all = count == rows.len() && rows.len() < rows_max;

@@ -21,3 +21,16 @@ mod promote;
 pub(crate) use message::Message;
 pub use progress::{Leading, Moving, Progress};
 pub(crate) use promote::HELPERS_MAX;
+
+use crate::txn::RowHandle;
+use crate::{Index, TxnError};
+
+/// Whether a row from elsewhere could be brought here: also if it is here already. A unique index that is just being filled may refuse it, because
+/// another row has its value: then the index comes to nothing, and there is room.
+fn brought(inserted: Result<RowHandle, TxnError>) -> Result<(), TxnError> {
+    match inserted {
+        Ok(_) | Err(TxnError::DuplicateKey { index: Index::Primary, .. }) => Ok(()),
+        Err(TxnError::DuplicateKey { .. }) => Err(TxnError::Conflict),
+        Err(error) => Err(error),
+    }
+}

@@ -228,10 +228,7 @@ impl Worker {
                 let inserted = self.run(Retry::default(), async |txn| {
                     for (table, key, value) in rows.iter() {
                         let shared = txn.enter(table)?;
-                        match txn.insert_near(SharedTable(shared.0), key, value) {
-                            Ok(_) | Err(TxnError::DuplicateKey { .. }) => {}
-                            Err(error) => return Err(error),
-                        }
+                        super::brought(txn.insert_near(SharedTable(shared.0), key, value))?;
                     }
                     Ok(())
                 });
