@@ -34,3 +34,18 @@ fn brought(inserted: Result<RowHandle, TxnError>) -> Result<(), TxnError> {
         Err(error) => Err(error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TableId;
+
+    #[test]
+    fn a_row_is_here_only_if_its_primary_key_is() {
+        let taken = |index| brought(Err(TxnError::DuplicateKey { table: TableId(17), index }));
+        assert_eq!(brought(Ok(RowHandle(0))), Ok(()));
+        assert_eq!(taken(Index::Primary), Ok(()));
+        assert_eq!(taken(Index::Secondary(0)), Err(TxnError::Conflict), "another row has its value");
+        assert_eq!(brought(Err(TxnError::SchemaChanged)), Err(TxnError::SchemaChanged));
+    }
+}
