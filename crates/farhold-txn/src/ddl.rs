@@ -686,7 +686,7 @@ impl<T: 'static> Drop for ToItsEnd<T> {
 
 /// An index on its way. Dropped before it is over, because nobody waits for it any more, it takes the index away everywhere.
 struct Unfinished<'w> {
-    core: &'w Core,
+    core: &'w Rc<Core>,
     table: &'w Table,
     slot: u16,
     is_over: bool,
@@ -700,7 +700,7 @@ impl Drop for Unfinished<'_> {
         let (core, slot, step) = (self.core, self.slot, IndexStep::Drop);
         let _ = core.step_index_here(&self.table.0, slot, step);
         for node in core.node.others() {
-            core.tell_now(node, &Request::StepIndex { table: self.table.id(), slot, step });
+            core.tell_all_the_same(node, Request::StepIndex { table: self.table.id(), slot, step });
         }
     }
 }

@@ -386,6 +386,16 @@ impl Core {
         self.leave(async move { core.tell_until_heard(vec![node], &request).await });
     }
 
+    /// As [`Self::tell_for_certain`], with copies too, until the node leaves the cluster: no restart of this node will make up for it.
+    pub fn tell_all_the_same(self: &Rc<Self>, node: NodeId, request: Request<'static>) {
+        if let Some(replication) = &self.node.replication {
+            let (core, number) = (self.clone(), replication.view.configuration().number);
+            self.leave(async move { drop(core.insist_call(node, &request, number).await) });
+        } else {
+            self.tell_for_certain(node, request);
+        }
+    }
+
     /// Does what a transaction leaves to be done, beside whatever comes next.
     pub fn leave(&self, rest: impl Future<Output = ()> + 'static) {
         // Gone is it when it is dropped, and then nobody calls this.

@@ -452,14 +452,7 @@ impl Txn {
         }
         for (node, answered) in &self.state.reserved_at {
             let request = Request::Forget { owner: self.owner.word(), answered: *answered };
-            if let Some(replication) = &core.node.replication {
-                let number = replication.view.configuration().number;
-                // Messages may be lost, and no restart of this node will make up for it.
-                let (asking, node) = (core.clone(), *node);
-                core.leave(async move { drop(asking.insist_call(node, &request, number).await) });
-            } else {
-                core.tell_for_certain(*node, request);
-            }
+            core.tell_all_the_same(*node, request);
         }
     }
 

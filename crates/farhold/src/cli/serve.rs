@@ -34,7 +34,11 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     }
     let server_config = server_config(args)?;
     if args.replicas.replicas > 1 {
-        tell(json, &json!({ "event": "waiting" }), "waits for the other nodes of the cluster");
+        tell(
+            json,
+            &json!({ "event": "waiting" }),
+            "waits for the other nodes, and until an earlier start of this one is over",
+        );
     }
     let mut is_over = false;
     let database = open(&config, json, || ended.try_recv().is_ok())?;
