@@ -45,7 +45,7 @@ struct Buffer {
     epoch_max: u32,
 }
 
-/// What has been heard of a node's journal. Neither ever falls, so what was heard late is less than what is.
+/// What has been heard of the journal of a node's start. Neither ever falls, so what was heard late is less than what is.
 #[derive(Default)]
 struct Heard {
     is_met: AtomicBool,
@@ -472,8 +472,19 @@ impl Journaling {
 
     /// No commit gets past its commit point until another configuration is installed; the epoch that is not to be used any more.
     pub fn freeze(&self, next: &Configuration) -> u32 {
-        held(&self.members).freeze(next);
+        let mut members = held(&self.members);
+        let again = members.freeze(next);
+        self.forget_heard(&again);
+        drop(members);
         self.epoch()
+    }
+
+    /// Of nodes that have started again: the start before may have closed epochs that this one has not. Under the lock of the members.
+    fn forget_heard(&self, again: &[NodeId]) {
+        for heard in again.iter().filter_map(|node| self.heard.get(usize::from(node.0))) {
+            heard.closed.store(0, SeqCst);
+            heard.checkpointed.store(0, SeqCst);
+        }
     }
 
     /// Everything before this epoch is to be closed; true when it is. What is later belongs to the configuration to come.
@@ -491,7 +502,10 @@ impl Journaling {
 
     /// Goes on in this configuration.
     pub fn install(&self, next: &Configuration) {
-        held(&self.members).install(next);
+        let mut members = held(&self.members);
+        let again = members.install(next);
+        self.forget_heard(&again);
+        drop(members);
         self.call();
     }
 

@@ -25,6 +25,8 @@ pub(super) struct Members {
     frozen: bool,
     /// Somebody's rows are served by nobody: a restart would need all records of them.
     is_unserved: bool,
+    /// The last starts of all nodes that are known; 0: none is.
+    births: Vec<u64>,
     /// Counts changes.
     pub changes: u64,
 }
@@ -40,6 +42,7 @@ impl Members {
             keeper: KEEPER,
             frozen: replicated,
             is_unserved: false,
+            births: vec![0; usize::from(nodes)],
             changes: 0,
         }
     }
@@ -58,27 +61,37 @@ impl Members {
         !self.is_unserved && !self.has_news()
     }
 
-    /// The node is frozen for this configuration.
-    pub fn freeze(&mut self, next: &Configuration) {
+    /// The node is frozen for this configuration. Returns the nodes that have started again since the last one that was known.
+    pub fn freeze(&mut self, next: &Configuration) -> Vec<NodeId> {
         self.frozen = true;
         self.changes += 1;
-        self.learn(next);
+        self.learn(next)
     }
 
-    fn learn(&mut self, next: &Configuration) {
+    fn learn(&mut self, next: &Configuration) -> Vec<NodeId> {
         if self.known.iter().all(|(number, _)| *number != next.number) {
             self.known.push((next.number, next.everybody().collect()));
         }
         self.count();
+        let mut again = Vec::new();
+        for node in next.everybody() {
+            let place = usize::from(node.0);
+            if let (Some(known), Some(birth)) = (self.births.get_mut(place), next.births.get(place)) {
+                again.extend((*known != 0 && *known != *birth).then_some(node));
+                *known = *birth;
+            }
+        }
+        again
     }
 
-    /// The node goes on in this configuration.
-    pub fn install(&mut self, next: &Configuration) {
-        self.learn(next);
+    /// The node goes on in this configuration. As [`Self::freeze`].
+    pub fn install(&mut self, next: &Configuration) -> Vec<NodeId> {
+        let again = self.learn(next);
         (self.frozen, self.keeper) = (false, next.keeper);
         self.is_unserved = !next.unserved().is_empty();
         self.changes += 1;
         self.installed = Some(standing(next));
+        again
     }
 
     /// The start in which the rows of a node began that it has by the configuration installed, 0 if it has none; `None`: none is installed.
@@ -174,7 +187,8 @@ mod tests {
         members.has_written(served.number);
         assert!(members.may_forget());
         let joining = served.with_joining(N[0], 2);
-        members.freeze(&joining);
+        assert_eq!(members.freeze(&joining), [N[0]], "what was heard of its earlier start is not true of this one");
+        assert!(members.freeze(&joining).is_empty());
         assert_eq!(members.counted(), N);
         let again = joining.without(&[N[0]], N[1]);
         members.freeze(&again);

@@ -46,8 +46,8 @@ pub struct RowCounter<'a> {
 }
 
 impl RowCounter<'_> {
-    /// The columns of its table that are no key, `BIGINT NOT NULL` each: the word, and three more of the row that remembers.
-    pub const COLUMNS: [&'static str; 4] = ["next", "from", "place", "life"];
+    /// The columns of its table that are no key, `BIGINT NOT NULL` each: the word, and four more of the row that remembers.
+    pub const COLUMNS: [&'static str; 5] = ["next", "from", "offset", "place", "life"];
 }
 
 impl Worker {
@@ -62,9 +62,12 @@ impl Worker {
         };
         loop {
             let (first, at) = self.with_word(Retry::default(), counter, take).await?;
-            // The word first, then what is known of it: whoever sets it writes in the opposite order.
-            if !self.may_forget() || self.keeps_promise(counter, at, Taken { first, count, step }).await? {
+            // The word first, then what is known of it.
+            if !self.may_forget() {
                 return Ok(first);
+            }
+            if let Some(offset) = self.keeps_promise(counter, at, Taken { first, count, step }).await? {
+                return Ok(first.wrapping_add(offset));
             }
         }
     }
@@ -75,7 +78,7 @@ impl Worker {
     /// As [`take_numbers`](Self::take_numbers).
     pub async fn set_number(&self, counter: RowCounter<'_>, next: u64) -> Result<u64, TxnError> {
         if self.may_forget() {
-            self.promise_anew(counter, None, next).await?;
+            return self.promise_anew(counter, None, next).await;
         }
         let swap = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::Swap(next)).await;
         self.with_word(Retry::default(), counter, swap).await.map(|(was, _)| was)
@@ -86,10 +89,8 @@ impl Worker {
     /// # Errors
     /// As [`take_numbers`](Self::take_numbers).
     pub async fn swap_number(&self, counter: RowCounter<'_>, expected: u64, new: u64) -> Result<u64, TxnError> {
-        if self.may_forget()
-            && let Some(other) = self.promise_anew(counter, Some(expected), new).await?
-        {
-            return Ok(other);
+        if self.may_forget() {
+            return self.promise_anew(counter, Some(expected), new).await;
         }
         let swap = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::CompareSwap { expected, new }).await;
         self.with_word(Retry::default(), counter, swap).await.map(|(was, _)| was)
@@ -101,7 +102,8 @@ impl Worker {
     /// As [`take_numbers`](Self::take_numbers).
     pub async fn next_number(&self, counter: RowCounter<'_>) -> Result<u64, TxnError> {
         let load = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::Load).await;
-        self.with_word(Retry::default(), counter, load).await.map(|(next, _)| next)
+        let (next, _) = self.with_word(Retry::default(), counter, load).await?;
+        Ok(if self.may_forget() { next.wrapping_add(self.offset(counter).await?) } else { next })
     }
 
     /// Executes something on the word while a transaction holds its memory; also where that is. Others may make or drop the row
@@ -145,7 +147,7 @@ impl Worker {
     /// Makes the row, unless somebody else does.
     async fn make_row(&self, counter: RowCounter<'_>) -> Result<(), TxnError> {
         let mut txn = self.begin();
-        let value = words_of(&[counter.first, 0, 0, 0]);
+        let value = words_of(&[counter.first, 0, 0, 0, 0]);
         let made = match txn.insert(counter.table, counter.key, &value).await {
             Ok(_) => txn.commit().await.map(|_| ()),
             Err(error) => Err(error),
