@@ -31,7 +31,7 @@ impl Worker {
         let (name, recorded) = (definition.name.clone(), bytes.clone());
         let make = move |worker: Self, id| async move { worker.make_everywhere(&name, id, &recorded).await };
         let made = self.record(async |txn| self.enter(txn, &definition.name, &bytes).await, make).await;
-        made.map_err(|error| match error {
+        made.map_err(|error| match self.core.retryable(error) {
             TxnError::DuplicateKey { .. } => TxnError::AlreadyExists { name: definition.name.into() },
             other => other,
         })
@@ -50,7 +50,7 @@ impl Worker {
         match self.on_others(&Request::CreateTable { id, definition }).await {
             Ok(()) => Ok(table),
             // It has it when it is back.
-            Err(error @ TxnError::NodeUnavailable { .. }) => Err(error),
+            Err(TxnError::NodeUnavailable { node, .. }) => Err(TxnError::NodeUnavailable { node, committed: true }),
             Err(error) => {
                 self.take_back(name, id).await;
                 Err(error)
@@ -196,7 +196,13 @@ impl Worker {
         let configuration = self.node().settled_configuration()?;
         let (slot, recorded) = self.record_index(table, &definition).await?;
         let mut unfinished = Unfinished { core: &self.core, table, slot, is_over: false };
-        let filled = self.fill_everywhere(table, slot, &recorded).await;
+        let filled = self.fill_everywhere(table, slot, &recorded).await.map_err(|error| match error {
+            // Taken away meanwhile, by nodes that thought this one gone.
+            TxnError::NotFound { .. } if self.node().replication.is_some() => {
+                TxnError::Recovering { node: self.core.me }
+            }
+            error => error,
+        });
         unfinished.is_over = true;
         let (worker, table) = (self.clone(), table.clone());
         // What is recorded by then has to be so everywhere.
@@ -374,7 +380,12 @@ impl Worker {
             Ok(())
         };
         let entered = self.run(Retry::default(), async |txn| self.change_definition(txn, table, change).await);
-        let definition = self.told(entered.await).await?;
+        let entered = self.told(entered.await).await;
+        if let Err(TxnError::AlreadyExists { .. }) = entered {
+            // Whoever has recorded it may have died before he told this node.
+            let _ = system::reconcile(self.node());
+        }
+        let definition = entered?;
         Ok(((definition.indexes.len() - 1) as u16, definition))
     }
 
@@ -754,7 +765,8 @@ mod tests {
     use super::*;
     use crate::membership::Moment;
     use crate::{Configuration, NodeConfig, NodeId, Placement, ReplicationConfig};
-    use farhold_fabric::Fabric;
+    use farhold_fabric::{Fabric, Version};
+    use farhold_store::ObjectRef;
     use farhold_store::row::{Column, ColumnType, Datum, Schema};
     use std::cell::Cell;
 
@@ -972,6 +984,69 @@ mod tests {
             let refused = insert(12).await;
             assert!(matches!(refused, Err(TxnError::TooLarge { what: "a transaction", .. })), "{refused:?}");
             assert!(insert(8).await.is_ok(), "and nothing is left of it");
+        });
+    }
+
+    /// Where rows have one copy a death leaves a replicated row on one node and not on the other. Every write of it makes them alike; it is refused nowhere.
+    #[test]
+    fn a_write_makes_copies_alike_that_a_death_has_left_different() {
+        with_two("differ", async |workers, _| {
+            let columns = vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)];
+            let schema = Schema::new(columns, vec![0]).expect("a schema");
+            let definition = TableDef { placement: Placement::Replicated, ..TableDef::new("replicated", schema) };
+            let table = workers[0].create_table(definition).await.expect("a table");
+            let row = |age: i32| {
+                let (mut key, mut value, row) = (Vec::new(), Vec::new(), [Datum::Int(7), Datum::Int(age)]);
+                table.schema().encode_key(&row, &mut key).expect("a key");
+                table.schema().encode_value(&row, &mut value).expect("a value");
+                (key, value)
+            };
+            let (key, _) = row(0);
+            let lose = |node: &Node| {
+                let (table, mut alloc) = (node.table("replicated").expect("it"), node.store.alloc_cache());
+                let reference = ObjectRef::from_bits(table.0.store.primary().get(&key).value.expect("there"));
+                let object = node.store.object(reference);
+                object.restamp(object.version().next(1).with(Version::ABSENT));
+                table.0.store.remove(reference, 1, &mut alloc);
+            };
+            let is = async |age: Option<i32>| {
+                for worker in workers {
+                    let mut txn = worker.begin_read_only();
+                    let found = txn.get(&worker.node().table("replicated").expect("it"), &key).await.expect("read");
+                    assert_eq!(found.map(|found| txn.value(found).to_vec()), age.map(|age| row(age).1));
+                    txn.commit().await.expect("read");
+                }
+            };
+            for (turn, (loser, writer)) in [(0, 0), (0, 1), (1, 0), (1, 1)].into_iter().enumerate() {
+                let [first, changed] = [10, 20].map(|age| age + turn as i32);
+                let (lost, writing) = (workers[loser].node(), &workers[writer]);
+                let here = writing.node().table("replicated").expect("it");
+                let insert = async |age| {
+                    let write = async |txn: &mut Txn| txn.insert(&here, &key, &row(age).1).await.map(drop);
+                    writing.run(Retry::never(), write).await
+                };
+                let change = async |age: Option<i32>| {
+                    let write = async |txn: &mut Txn| {
+                        let found = txn.get(&here, &key).await?.expect("there");
+                        match age {
+                            Some(age) => txn.update(found, &row(age).1),
+                            None => txn.delete(found),
+                        }
+                    };
+                    writing.run(Retry::never(), write).await
+                };
+                assert_eq!(insert(first).await, Ok(()));
+                lose(lost);
+                let written = if loser == writer { insert(changed).await } else { change(Some(changed)).await };
+                assert_eq!(written, Ok(()), "lost by {loser}, written by {writer}");
+                is(Some(changed)).await;
+                lose(lost);
+                if loser == writer {
+                    assert_eq!(insert(first).await, Ok(()));
+                }
+                assert_eq!(change(None).await, Ok(()));
+                is(None).await;
+            }
         });
     }
 

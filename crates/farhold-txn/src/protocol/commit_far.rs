@@ -806,17 +806,25 @@ impl Txn {
         let row = *self.state.row(handle);
         let table = SharedTable(row.table);
         let (key, value) = (self.state.key(&row).to_vec(), self.state.value(&row).to_vec());
+        // Where ours is not like its copy somebody is in the middle of changing all, who holds the locks of one of them; or it stays so, where a death
+        // has left copies different: then this write makes them alike.
+        let may_differ = self.core.node.records_may_differ();
         if row.state == RowState::Inserted {
-            return match self.insert_far(table, node, &key, &value).await {
-                Ok(_) => Ok(()),
-                // Its copy differs from ours: somebody is in the middle of changing all.
-                Err(TxnError::DuplicateKey { index: Index::Primary, .. }) => Err(TxnError::Conflict),
-                Err(error) => Err(error),
-            };
+            match self.insert_far(table, node, &key, &value).await {
+                Ok(_) => return Ok(()),
+                Err(TxnError::DuplicateKey { index: Index::Primary, .. }) if may_differ => {}
+                Err(error) => return Err(taken_meanwhile(error)),
+            }
         }
         let Some(copy) = self.get_far(table, node, Index::Primary, &key).await? else {
-            // A node that is joining may not have been given it yet. If it is just being given, one of the two is refused.
-            return if self.core.is_joining(node) { Ok(()) } else { Err(TxnError::Conflict) };
+            return match row.state {
+                // A node that is joining may not have been given it yet. If it is just being given, one of the two is refused.
+                _ if self.core.is_joining(node) => Ok(()),
+                RowState::Deleted if may_differ => Ok(()),
+                RowState::Inserted => Err(TxnError::Conflict),
+                _ if may_differ => self.insert_far(table, node, &key, &value).await.map(drop).map_err(taken_meanwhile),
+                _ => Err(TxnError::Conflict),
+            };
         };
         if row.state == RowState::Deleted {
             self.state.delete(copy);
@@ -830,6 +838,14 @@ impl Txn {
         } else {
             Ok(())
         }
+    }
+}
+
+/// A key that is taken at a node where ours is not there, as a conflict: of another index it is an answer.
+fn taken_meanwhile(error: TxnError) -> TxnError {
+    match error {
+        TxnError::DuplicateKey { index: Index::Primary, .. } => TxnError::Conflict,
+        error => error,
     }
 }
 
