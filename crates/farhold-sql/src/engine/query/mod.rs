@@ -44,6 +44,7 @@ mod parts;
 mod projections;
 mod quantified;
 mod quantifiers;
+mod repeated_keys;
 mod rewrite;
 mod rows;
 mod scalars;
@@ -424,7 +425,8 @@ fn session_state(
         .with_analyzer_rule(Arc::new(multisets::Multisets))
         .with_analyzer_rule(Arc::new(floats::FloatKeys))
         .with_analyzer_rule(Arc::new(bounded::Concatenations::new(&context.runtime_env().memory_pool)))
-        .with_optimizer_rule(Arc::new(floats::FloatKeys));
+        .with_optimizer_rule(Arc::new(floats::FloatKeys))
+        .with_optimizer_rule(Arc::new(repeated_keys::RepeatedKeys));
     let type_names = coerce::TypeNames(state.type_planner().take());
     if let Some(analyzer) = state.analyzer() {
         analyzer.rules.insert(0, Arc::new(coerce::PostgresTypes));
