@@ -41,6 +41,8 @@ states! {
     DIVISION_BY_ZERO = "22012";
     /// A frame that begins or ends a negative distance from its row.
     INVALID_PRECEDING_OR_FOLLOWING_SIZE = "22013";
+    /// An interval with a number that does not fit.
+    INTERVAL_FIELD_OVERFLOW = "22015";
     /// A number of parts that is not above zero.
     INVALID_NTILE_ARGUMENT = "22014";
     /// The number of a row that is not above zero.

@@ -13,6 +13,7 @@
 //! | an interval beside an infinite date or timestamp | an error | the infinity |
 //! | a date beside a timestamp | timestamps of nanoseconds | timestamps of microseconds |
 //! | a difference of timestamps | a duration | an interval ([`intervals`]) |
+//! | an interval times or by a number, or made of `26:00:00` | an error | an interval |
 //! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
 //! | CASE and UNION of exact numbers of several types | the first one's type, for what is calculated with them | the common type |
 //! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT, without blanks at the end where the first one is CHAR(n) |
@@ -34,7 +35,7 @@ use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::expr::{
-    Between, Case, GroupingSet, InList, Like, ScalarFunction, Sort, WindowFunction, WindowFunctionParams,
+    Between, Case, GroupingSet, InList, Like, Placeholder, ScalarFunction, Sort, WindowFunction, WindowFunctionParams,
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner};
@@ -52,8 +53,8 @@ use super::multisets::is_set_operation;
 use super::{added, assigned, dates, frames, intervals, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits, is_kept_by_null_if};
 use crate::engine::types::{
-    TIMESTAMP, TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast, parse_datum,
-    round_decimal, timestamp_digits, to_arrow, to_field, to_scalar,
+    INTERVAL, TIMESTAMP, TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast,
+    parse_datum, round_decimal, timestamp_digits, to_arrow, to_field, to_scalar,
 };
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
@@ -97,16 +98,34 @@ impl TypePlanner for TypeNames {
     }
 }
 
-/// Differences of timestamps and products of decimals, while a statement is planned: by then DataFusion asks whether they can be calculated with,
+/// Differences of timestamps, products of decimals and of intervals, while a statement is planned: by then DataFusion asks whether they can be calculated with,
 /// and whether a string can be a timestamp's side.
 #[derive(Debug)]
 pub(super) struct Operators;
 
 impl ExprPlanner for Operators {
-    fn plan_binary_op(&self, binary: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
+    fn plan_binary_op(&self, mut binary: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
         if binary.op == ast::BinaryOperator::Multiply && is_long_product(&binary.left, &binary.right, schema) {
             let product = functions::checked(Arithmetic::Multiply, binary.left, binary.right);
             return Ok(PlannerResult::Planned(product));
+        }
+        let arithmetic = match binary.op {
+            ast::BinaryOperator::Multiply => Some(Arithmetic::Multiply),
+            ast::BinaryOperator::Divide => Some(Arithmetic::Divide),
+            _ => None,
+        };
+        if let Some(arithmetic) = arithmetic
+            && is_scaled(arithmetic, &binary.left, &binary.right, schema)
+        {
+            return scaled(arithmetic, binary.left, binary.right, schema).map(PlannerResult::Planned);
+        }
+        if matches!(binary.op, ast::BinaryOperator::Plus | ast::BinaryOperator::Minus) {
+            let RawBinaryExpr { left, right, .. } = &mut binary;
+            if is_interval(left, schema) && is_bare_string(right) {
+                become_type(right, &INTERVAL, schema)?;
+            } else if is_interval(right, schema) && is_bare_string(left) {
+                become_type(left, &INTERVAL, schema)?;
+            }
         }
         if binary.op != ast::BinaryOperator::Minus || !is_difference(&binary.left, &binary.right, schema) {
             return Ok(PlannerResult::Original(binary));
@@ -848,7 +867,7 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
     }
     let is_date = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type == DataType::Date32);
     let is_moment = |side: &Expr| type_of(side, schema).is_ok_and(|t| t == DataType::Date32 || t == TIMESTAMP);
-    let is_interval = |side: &Expr| type_of(side, schema).is_ok_and(|t| matches!(t, DataType::Interval(_)));
+    let is_interval = |side: &Expr| is_interval(side, schema);
     let is_days = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type.is_integer());
     match op {
         O::Plus | O::Minus if is_date(&left) && is_days(&right) => {
@@ -861,6 +880,9 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
         }
         O::Plus if is_interval(&left) && is_moment(&right) => {
             return Ok(dates::plus_interval(arithmetic, *right, *left));
+        }
+        O::Multiply | O::Divide if is_scaled(arithmetic, &left, &right, schema) => {
+            return scaled(arithmetic, *left, *right, schema);
         }
         _ => {}
     }
@@ -924,6 +946,36 @@ fn is_difference(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
         (false, true) => is_moment(left),
         (false, false) => false,
     }
+}
+
+fn is_interval(side: &Expr, schema: &DFSchema) -> bool {
+    type_of(side, schema).is_ok_and(|data_type| matches!(data_type, DataType::Interval(_)))
+}
+
+/// Whether one side is an interval and the other one can be a factor of it.
+fn is_scaled(op: Arithmetic, left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+    let is_factor = |side: &Expr| {
+        let is_number = |data_type: DataType| data_type.is_numeric() || data_type.is_null();
+        is_bare_string(side) || is_untyped_parameter(side) || type_of(side, schema).is_ok_and(is_number)
+    };
+    is_interval(left, schema) && is_factor(right)
+        || op == Arithmetic::Multiply && is_interval(right, schema) && is_factor(left)
+}
+
+fn is_untyped_parameter(side: &Expr) -> bool {
+    matches!(side, Expr::Placeholder(parameter) if parameter.field.is_none())
+}
+
+/// The product or the quotient of an interval.
+fn scaled(op: Arithmetic, left: Expr, right: Expr, schema: &DFSchema) -> Result<Expr> {
+    let (interval, mut factor) = if is_interval(&left, schema) { (left, right) } else { (right, left) };
+    match &mut factor {
+        Expr::Placeholder(Placeholder { field: field @ None, .. }) => {
+            *field = Some(Arc::new(Field::new("factor", DataType::Float64, true)));
+        }
+        factor => become_type(factor, &DataType::Float64, schema)?,
+    }
+    Ok(intervals::scaled(op, interval, factor))
 }
 
 fn difference(mut left: Expr, mut right: Expr, schema: &DFSchema) -> Result<Expr> {
@@ -1183,6 +1235,10 @@ fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
 /// Gives an expression a type to which it can be cast without being asked.
 fn become_type(expression: &mut Expr, data_type: &DataType, schema: &DFSchema) -> Result<()> {
     let from = match bare_string(expression) {
+        Some(text) if *data_type == INTERVAL => {
+            *expression = intervals::literal(&text)?;
+            return Ok(());
+        }
         Some(text) => {
             let Some(to) = from_arrow(data_type).filter(|to| !to.is_text() && to_arrow(*to) == *data_type) else {
                 return Ok(());
@@ -1240,6 +1296,12 @@ fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
     let plain = |inner: Box<Expr>, field: &Field| Ok(Expr::Cast(Cast::new(inner, field.data_type().clone())));
     if from.is_null() {
         return plain(inner, &field);
+    }
+    if *field.data_type() == INTERVAL && from.is_string() {
+        return match bare_string(&inner) {
+            Some(text) => intervals::literal(&text),
+            None => Ok(intervals::read(*inner)),
+        };
     }
     if any_digits {
         if is_decimal(&from) {

@@ -1,27 +1,28 @@
-//! Intervals: differences of timestamps, sums and averages, and their order.
+//! Intervals: from texts, differences of timestamps, products, quotients, sums and averages, and their order.
 //!
 //! DataFusion's difference of timestamps is a duration, of which PostgreSQL has none. PostgreSQL's is so many days of 24 hours and the rest of one.
-//! Sums and averages of intervals DataFusion does not have.
+//! Products, quotients, sums and averages of intervals DataFusion does not have, and it does not read `26:00:00`.
 
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, BinaryArray, IntervalMonthDayNanoArray, PrimitiveArray};
 use arrow::compute::try_binary;
 use arrow::datatypes::{
-    DataType, Decimal128Type, Field, FieldRef, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType,
+    DataType, Decimal128Type, Field, FieldRef, Float64Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType,
     TimestampMicrosecondType,
 };
 use arrow::error::ArrowError;
 use datafusion::common::{ScalarValue, internal_err};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
-    Accumulator, ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    Accumulator, ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
 };
 
 use super::floats::key_of_interval;
 use super::functions::{both, null_of};
 use crate::engine::ColumnType;
-use crate::engine::types::{DAY_MICROSECONDS, INTERVAL};
+use crate::engine::scalar::Arithmetic;
+use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, parse_interval};
 use crate::{SqlError, SqlState};
 
 fn out_of_range(message: &str) -> DataFusionError {
@@ -79,6 +80,113 @@ fn between(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
     }
     let microseconds = a.checked_sub(b).ok_or_else(|| out_of_range("interval out of range"))?;
     Ok(IntervalMonthDayNano::new(0, (microseconds / DAY_MICROSECONDS) as i32, microseconds % DAY_MICROSECONDS * 1000))
+}
+
+/// `interval * factor`, or `interval / factor`; the factor is of double precision.
+pub(super) fn scaled(op: Arithmetic, interval: Expr, factor: Expr) -> Expr {
+    let function = Scaled { divides: op == Arithmetic::Divide, signature: Signature::any(2, Volatility::Immutable) };
+    ScalarUDF::from(function).call(vec![interval, factor])
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Scaled {
+    divides: bool,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Scaled {
+    fn name(&self) -> &'static str {
+        if self.divides { "divide_interval" } else { "multiply_interval" }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(INTERVAL)
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [interval, factor] = arguments.args.as_slice() else {
+            return internal_err!("an interval and a factor");
+        };
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
+        let scaled = |of: IntervalMonthDayNano, factor: f64| -> Result<IntervalMonthDayNano> {
+            if self.divides && factor == 0.0 {
+                return Err(ArrowError::DivideByZero.into());
+            }
+            let by = |part: f64| if self.divides { part / factor } else { part * factor };
+            let microseconds = (of.nanoseconds / 1000) as f64;
+            cascaded(by(f64::from(of.months)), by(f64::from(of.days)), by(microseconds))
+                .ok_or_else(|| out_of_range("interval out of range"))
+        };
+        both(interval, factor, arguments.number_rows, |intervals, factors| {
+            let intervals = intervals.as_primitive::<IntervalMonthDayNanoType>().iter();
+            let rows = intervals.zip(factors.as_primitive::<Float64Type>());
+            let products = rows.map(|(interval, factor)| interval.zip(factor).map(|(i, f)| scaled(i, f)).transpose());
+            Ok(Arc::new(products.collect::<Result<IntervalMonthDayNanoArray>>()?))
+        })
+    }
+}
+
+/// `CAST(text AS INTERVAL)`
+pub(super) fn read(text: Expr) -> Expr {
+    let function = Read { signature: Signature::any(1, Volatility::Immutable) };
+    ScalarUDF::from(function).call(vec![text])
+}
+
+/// A string that is read as an interval.
+pub(super) fn literal(text: &str) -> Result<Expr> {
+    let interval = parse_interval(text).map_err(|error| DataFusionError::External(Box::new(error)))?;
+    Ok(lit(ScalarValue::IntervalMonthDayNano(Some(interval))))
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Read {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Read {
+    fn name(&self) -> &'static str {
+        "read_interval"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(INTERVAL)
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
+        let read = |texts: &ArrayRef| -> Result<ArrayRef> {
+            let texts = arrow::compute::cast(texts, &DataType::Utf8View)?;
+            let read = |text| parse_interval(text).map_err(|error| DataFusionError::External(Box::new(error)));
+            let intervals = texts.as_string_view().iter().map(|text| text.map(read).transpose());
+            Ok(Arc::new(intervals.collect::<Result<IntervalMonthDayNanoArray>>()?))
+        };
+        Ok(match &arguments.args[0] {
+            ColumnarValue::Scalar(text) => {
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&read(&text.to_array()?)?, 0)?)
+            }
+            ColumnarValue::Array(texts) => ColumnarValue::Array(read(texts)?),
+        })
+    }
 }
 
 /// Bytes for intervals, in the order of their lengths, with the intervals behind them.
@@ -142,25 +250,32 @@ impl IntervalSum {
         }
     }
 
-    /// As PostgreSQL divides: what is left of months becomes days of 30 in a month, what is left of days becomes time.
     fn average(&self) -> Option<IntervalMonthDayNano> {
-        const SECONDS: f64 = 86_400.0;
-        let to_microseconds = |seconds: f64| (seconds * 1e6).round_ties_even() / 1e6;
-        let (count, all_months, all_days) = (self.count as f64, self.months as f64, self.days as f64);
-        let months = (all_months / count).trunc();
-        let whole_days = (all_days / count).trunc();
-        let days_of_months = to_microseconds((all_months / count - months) * 30.0);
-        let mut days = whole_days + days_of_months.trunc();
-        let rest = all_days / count - whole_days + days_of_months - days_of_months.trunc();
-        let mut seconds = to_microseconds(rest * SECONDS);
-        if seconds.abs() >= SECONDS {
-            let more = (seconds / SECONDS).trunc();
-            days += more;
-            seconds -= more * SECONDS;
-        }
-        let microseconds = (self.nanoseconds / 1000) as f64 / count + seconds * 1e6;
-        interval(months as i64, days as i64, microseconds.round_ties_even() as i128 * 1000)
+        let count = self.count as f64;
+        let microseconds = (self.nanoseconds / 1000) as f64;
+        cascaded(self.months as f64 / count, self.days as f64 / count, microseconds / count)
     }
+}
+
+/// Parts of units go to the next one, as PostgreSQL has them: what is left of months becomes days of 30 in a month, what is left of days becomes time.
+/// `None`: it does not fit.
+fn cascaded(all_months: f64, all_days: f64, microseconds: f64) -> Option<IntervalMonthDayNano> {
+    const SECONDS: f64 = 86_400.0;
+    if ![all_months, all_days, microseconds].into_iter().all(f64::is_finite) {
+        return None;
+    }
+    let to_microseconds = |seconds: f64| (seconds * 1e6).round_ties_even() / 1e6;
+    let months = all_months.trunc();
+    let days_of_months = to_microseconds((all_months - months) * 30.0);
+    let mut days = all_days.trunc() + days_of_months.trunc();
+    let mut seconds = to_microseconds((all_days.fract() + days_of_months.fract()) * SECONDS);
+    if seconds.abs() >= SECONDS {
+        let more = (seconds / SECONDS).trunc();
+        days += more;
+        seconds -= more * SECONDS;
+    }
+    let microseconds = (microseconds + seconds * 1e6).round_ties_even();
+    interval(months as i64, days as i64, microseconds as i128 * 1000)
 }
 
 /// `None`: it does not fit.

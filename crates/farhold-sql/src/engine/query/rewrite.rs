@@ -10,8 +10,10 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident,
-    ObjectName, ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value, Visitor, VisitorMut,
+    BinaryOperator, CastKind, DataType as SqlType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments,
+    Ident, Interval, NamedWindowDefinition, NamedWindowExpr, ObjectName, ObjectNamePart, Query, Select, SelectItem,
+    Statement, TableFactor, Value, ValueWithSpan, Visitor, VisitorMut, WindowFrame, WindowFrameBound, WindowSpec,
+    WindowType,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -107,6 +109,7 @@ impl Rewriter {
             let mut names = CatalogNames { defined: defined_names(&statement) };
             let _ = walk::change(&mut statement, &mut names);
             let _ = walk::change(&mut statement, &mut LongNumbers);
+            let _ = walk::change(&mut statement, &mut Intervals);
             self.rules.iter().fold(statement, |statement, rule| rule.rewrite(statement))
         };
         name_user(&mut statement, user);
@@ -363,6 +366,76 @@ impl VisitorMut for LongNumbers {
                 format: None,
             };
         }
+        ControlFlow::Continue(())
+    }
+}
+
+/// `INTERVAL '26:00:00'` is `CAST('26:00:00' AS INTERVAL)`, and `INTERVAL '2' DAY` is that of '2 DAY': DataFusion reads other texts than PostgreSQL.
+/// The distances of a frame it takes as literals alone, so there it is the other way round.
+struct Intervals;
+
+impl Intervals {
+    fn literals(frame: &mut WindowFrame) {
+        for bound in [Some(&mut frame.start_bound), frame.end_bound.as_mut()].into_iter().flatten() {
+            let (WindowFrameBound::Preceding(Some(distance)) | WindowFrameBound::Following(Some(distance))) = bound
+            else {
+                continue;
+            };
+            if let Expr::Cast { expr: value, data_type: SqlType::Interval { .. }, .. } = distance.as_mut()
+                && matches!(value.as_ref(), Expr::Value(_))
+            {
+                let value = std::mem::replace(value, Box::new(Expr::value(Value::Null)));
+                **distance = Expr::Interval(Interval {
+                    value,
+                    leading_field: None,
+                    leading_precision: None,
+                    last_field: None,
+                    fractional_seconds_precision: None,
+                });
+            }
+        }
+    }
+
+    fn in_window(window: &mut WindowSpec) {
+        window.window_frame.iter_mut().for_each(Self::literals);
+    }
+}
+
+impl VisitorMut for Intervals {
+    type Break = ();
+
+    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        for NamedWindowDefinition(_, window) in &mut select.named_window {
+            if let NamedWindowExpr::WindowSpec(window) = window {
+                Self::in_window(window);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Function(Function { over: Some(WindowType::WindowSpec(window)), .. }) = expr {
+            Self::in_window(window);
+        }
+        let Expr::Interval(Interval { value, leading_field, leading_precision: None, last_field: None, .. }) = expr
+        else {
+            return ControlFlow::Continue(());
+        };
+        let Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) = value.as_ref() else {
+            return ControlFlow::Continue(());
+        };
+        let text = match leading_field {
+            None => text.clone(),
+            Some(field) if text.trim().parse::<f64>().is_ok() => format!("{text} {field}"),
+            Some(_) => return ControlFlow::Continue(()),
+        };
+        *expr = Expr::Cast {
+            kind: CastKind::Cast,
+            expr: Box::new(Expr::value(Value::SingleQuotedString(text))),
+            data_type: SqlType::Interval { fields: None, precision: None },
+            array: false,
+            format: None,
+        };
         ControlFlow::Continue(())
     }
 }
