@@ -61,6 +61,31 @@ fn extremes_come_back() {
     }
 }
 
+/// What a terminal or an editor would take for its own has a backslash and a letter, as PostgreSQL writes it.
+#[test]
+fn control_characters_come_back() {
+    let db = Db::new();
+    let client = db.client();
+    for table in ["t", "u"] {
+        client.ok(&format!("CREATE TABLE {table} (id INT PRIMARY KEY, s TEXT)"));
+    }
+    client.ok(r"INSERT INTO t VALUES (1, E'a\bb\fc\x0bd\te\nf\rg\\h'), (2, E'\\b'), (3, E'\x01\x7f\x1b')");
+    let expected = client.rows("SELECT * FROM t ORDER BY id");
+    let written = client.rows("COPY (SELECT * FROM t ORDER BY id) TO STDOUT").join("\n");
+    assert_eq!(written, "1\ta\\bb\\fc\\vd\\te\\nf\\rg\\\\h\n2\t\\\\b\n3\t\u{1}\u{7f}\u{1b}");
+    assert_eq!(client.copy("COPY u FROM STDIN", &written).unwrap(), "COPY 3");
+    assert_eq!(client.rows("SELECT * FROM u ORDER BY id"), expected);
+    client.ok("DELETE FROM u");
+    // As they are.
+    assert_eq!(client.copy("COPY u FROM STDIN", "1\ta\u{8}b\u{c}c\u{b}d\\te\\nf\\rg\\\\h\n").unwrap(), "COPY 1");
+    assert_eq!(client.rows("SELECT * FROM u"), expected[..1]);
+    for delimiter in ["b", "0", ".", "\\"] {
+        let copy = format!("COPY t TO STDOUT (DELIMITER '{delimiter}')");
+        assert_eq!(client.err(&copy).state.code(), "22023", "{delimiter}");
+    }
+    assert_eq!(client.rows("COPY t (id) TO STDOUT (FORMAT csv, DELIMITER 'b')").len(), 3);
+}
+
 #[test]
 fn a_bad_line_takes_all_back() {
     let db = Db::new();

@@ -63,6 +63,12 @@ impl CopyFormat {
             }
         }
         format.escape = escape.unwrap_or(format.quote);
+        // A backslash before one of these means something else.
+        let is_taken = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'\\' | b'.');
+        if !format.csv && is_taken(format.delimiter) {
+            let message = format!("COPY delimiter cannot be \"{}\"", format.delimiter as char);
+            return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message));
+        }
         if format.csv && format.delimiter == format.quote {
             return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "COPY delimiter and quote must be different"));
         }

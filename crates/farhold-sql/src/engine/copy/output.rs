@@ -135,6 +135,9 @@ impl CopyOut {
         }
         for &byte in bytes {
             match byte {
+                0x08 => out.extend_from_slice(b"\\b"),
+                0x0b => out.extend_from_slice(b"\\v"),
+                0x0c => out.extend_from_slice(b"\\f"),
                 b'\n' => out.extend_from_slice(b"\\n"),
                 b'\r' => out.extend_from_slice(b"\\r"),
                 b'\t' => out.extend_from_slice(b"\\t"),
