@@ -159,8 +159,10 @@ pub(crate) fn from_datafusion(error: &DataFusionError) -> SqlError {
         DataFusionError::SchemaError(inner, _) => from_schema(inner),
         DataFusionError::ArrowError(inner, _) => from_arrow(inner),
         DataFusionError::ResourcesExhausted(message) => {
-            SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory: the query needs more than query_memory_bytes leaves")
-                .with_detail(first_line(message))
+            let what = "out of memory: the query needs more than others leave of --query-memory";
+            SqlError::new(SqlState::OUT_OF_MEMORY, what).with_detail(message.trim()).with_hint(
+                "Give farhold serve more --query-memory, or --join-memory where that is set, or run fewer queries at a time.",
+            )
         }
         // Of a logical expression, its text is the planner's own.
         DataFusionError::NotImplemented(message) if message.contains("does not support logical expression") => {
@@ -316,12 +318,12 @@ const OF_FUNCTIONS: [(&str, SqlState, &str); 9] = [
     ("regex parse error", SqlState::INVALID_REGULAR_EXPRESSION, "invalid regular expression"),
 ];
 
-/// An error of a function that is known by its words.
+/// An error of a function that is known by its words, of which the first line tells. All of them are the detail: of a pattern, the last line says what is
+/// wrong with it, and those before it where.
 fn of_function(message: &str) -> Option<SqlError> {
-    let text = first_line(message);
-    let lower = text.to_ascii_lowercase();
+    let lower = first_line(message).to_ascii_lowercase();
     let (_, state, words) = OF_FUNCTIONS.iter().find(|(said, ..)| lower.contains(said))?;
-    Some(SqlError::new(*state, *words).with_detail(text))
+    Some(SqlError::new(*state, *words).with_detail(message.trim()))
 }
 
 fn from_execution(message: &str) -> SqlError {
@@ -334,7 +336,7 @@ fn from_execution(message: &str) -> SqlError {
         return SqlError::new(SqlState::DIVISION_BY_ZERO, "division by zero");
     }
     if lower.contains("resources exhausted") || lower.contains("failed to allocate") {
-        return SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory").with_detail(text);
+        return SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory").with_detail(message.trim());
     }
     if lower.contains("more than one row") {
         return SqlError::new(

@@ -113,7 +113,26 @@ fn a_query_over_its_memory_stops_and_the_next_one_runs() {
     client.ok("INSERT INTO t SELECT value, repeat('x', 100) || value FROM generate_series(1, 20000)");
     let error = client.err("SELECT count(*) FROM (SELECT s, count(*) FROM t GROUP BY s) x");
     assert_eq!(error.state.code(), "53200", "{error}");
+    // What a user can set is a flag, and what takes the room stands in the lines behind the first one.
+    assert!(error.message.contains("--query-memory"), "{error}");
+    let detail = error.detail.unwrap_or_default();
+    assert!(detail.lines().count() > 1 && detail.contains("consumed"), "{detail}");
     assert_eq!(client.rows("SELECT count(*) FROM t WHERE id <= 100"), ["100"]);
+}
+
+/// One of the last says what is wrong.
+#[test]
+fn details_of_patterns_have_all_their_lines() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (s TEXT)");
+    client.ok("INSERT INTO t VALUES ('a')");
+    for wrong in ["regexp_replace(s, '(', 'b')", "s ~ '('", "regexp_match(s, '(')", "substring(s from '(')"] {
+        let error = client.err(&format!("SELECT {wrong} FROM t"));
+        assert_eq!(error.state.code(), "2201B", "{wrong}: {error}");
+        let detail = error.detail.unwrap_or_default();
+        assert!(detail.contains("\nerror: unclosed group"), "{wrong}: {detail}");
+    }
 }
 
 #[test]

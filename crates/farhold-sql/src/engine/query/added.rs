@@ -532,10 +532,8 @@ fn parts_by_pattern(arguments: &[ArrayRef]) -> Result<ArrayRef> {
 }
 
 fn wrong_pattern(error: &regex::Error) -> DataFusionError {
-    // The last line says what is wrong, those before it where.
-    let detail = error.to_string().lines().last().unwrap_or_default().to_owned();
-    let error = SqlError::new(SqlState::INVALID_REGULAR_EXPRESSION, "invalid regular expression");
-    DataFusionError::External(Box::new(error.with_detail(detail)))
+    let wrong = SqlError::new(SqlState::INVALID_REGULAR_EXPRESSION, "invalid regular expression");
+    DataFusionError::External(Box::new(wrong.with_detail(error.to_string())))
 }
 
 /// Bytes from a place on, which begins at 1, or so many of them.
