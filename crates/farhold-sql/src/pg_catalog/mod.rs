@@ -1,4 +1,4 @@
-//! `pg_catalog`: what clients ask a PostgreSQL server about itself.
+//! `pg_catalog` and `information_schema`: what clients ask a PostgreSQL server about itself.
 //!
 //! `datafusion-pg-catalog` brings the parts that are the same in every database (types, functions, operators) and the rewriting of
 //! clients' queries into what DataFusion plans. Here is what it cannot know: our tables, columns, indexes and constraints with their
@@ -12,6 +12,7 @@
 //! ```
 
 mod functions;
+mod information_schema;
 mod rewrite;
 mod schema;
 mod views;
@@ -136,15 +137,18 @@ fn quoted(name: &str) -> String {
     if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
-/// Puts `pg_catalog` into the catalog `database`, and its functions into the context.
+/// Puts `pg_catalog` and `information_schema` into the catalog `database`, and their functions into the context.
 pub(crate) fn register(context: &SessionContext, database: &str, relations: &Arc<dyn Relations>) -> Result<()> {
     use datafusion_pg_catalog::pg_catalog::context::EmptyContextProvider;
     datafusion_pg_catalog::setup_pg_catalog(context, database, EmptyContextProvider).map_err(|error| *error)?;
     let missing = || DataFusionError::Configuration(format!("no catalog {database}"));
     let catalog: Arc<dyn CatalogProvider> = context.catalog(database).ok_or_else(missing)?;
     let general = catalog.schema("pg_catalog").ok_or_else(missing)?;
-    let schema = schema::PgCatalog::new(general, Arc::clone(relations), database);
-    catalog.register_schema("pg_catalog", Arc::new(schema) as Arc<dyn SchemaProvider>)?;
+    let schema: Arc<dyn SchemaProvider> = Arc::new(schema::PgCatalog::new(general, Arc::clone(relations), database));
+    catalog.register_schema("pg_catalog", Arc::clone(&schema))?;
+    let catalogs = Arc::clone(context.state().catalog_list());
+    let schema = information_schema::InformationSchema::new(catalogs, Arc::clone(relations), schema, database);
+    catalog.register_schema(information_schema::NAME, Arc::new(schema))?;
     functions::register(context, relations);
     Ok(())
 }

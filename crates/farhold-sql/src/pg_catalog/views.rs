@@ -1,6 +1,6 @@
 //! The tables of `pg_catalog` that tell of this database, column by column as PostgreSQL 15 has them.
 
-mod batch;
+pub(super) mod batch;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::error::Result;

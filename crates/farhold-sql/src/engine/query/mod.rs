@@ -366,7 +366,6 @@ fn session_state(
     let mut session = SessionConfig::new()
         .with_default_catalog_and_schema(&config.database, "public")
         .with_create_default_catalog_and_schema(false)
-        .with_information_schema(true)
         .with_target_partitions(config.threads_of_queries())
         .with_batch_size(BATCH_ROWS);
     let mut joins = JoinConfig::default();
