@@ -10,6 +10,11 @@ macro_rules! states {
     ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
         impl SqlState {
             $($(#[$doc])* pub const $name: SqlState = SqlState($code);)*
+
+            /// The one with these five characters, if it is one of Farhold's.
+            pub(crate) fn of_code(code: &str) -> Option<Self> {
+                [$($code),*].into_iter().find(|known| *known == code).map(Self)
+            }
         }
     };
 }

@@ -244,8 +244,25 @@ fn from_cast(message: &str) -> SqlError {
     SqlError::new(state, first_line(message))
 }
 
+/// An error of a function of ours, which DataFusion has put in a text of its own: where it asks for the types of its arguments.
+fn of_ours(message: &str) -> Option<SqlError> {
+    let (_, said) = message.split_once("External error: ")?;
+    let (code, words) = said.split_once(": ")?;
+    let state = SqlState::of_code(code)?;
+    let words = words.split(". No function matches").next().unwrap_or(words);
+    let error = SqlError::new(state, first_line(words));
+    Some(if state == SqlState::UNDEFINED_FUNCTION {
+        error.with_hint("You might need to add explicit type casts.")
+    } else {
+        error
+    })
+}
+
 /// DataFusion's planner has one kind of error for many faults; its words tell them apart.
 fn from_plan(message: &str) -> SqlError {
+    if let Some(error) = of_ours(message) {
+        return error;
+    }
     let text = first_line(message);
     let lower = text.to_ascii_lowercase();
     let quoted = |text: &str| text.split('\'').nth(1).unwrap_or_default().to_owned();
@@ -327,6 +344,9 @@ fn of_function(message: &str) -> Option<SqlError> {
 }
 
 fn from_execution(message: &str) -> SqlError {
+    if let Some(error) = of_ours(message) {
+        return error;
+    }
     if let Some(error) = of_function(message) {
         return error;
     }
