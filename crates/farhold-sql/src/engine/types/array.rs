@@ -1,6 +1,6 @@
 //! Values out of Arrow arrays and into them.
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, StructArray};
 use arrow::compute::cast as arrow_cast;
 use arrow::datatypes::{
     DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
@@ -8,7 +8,7 @@ use arrow::datatypes::{
 };
 use datafusion::common::ScalarValue;
 
-use super::{cast, format_datum, from_arrow, put_interval, put_list, put_time, to_arrow};
+use super::{cast, format_datum, from_arrow, put_interval, put_list, put_record, put_time, to_arrow};
 use crate::SqlError;
 use crate::engine::{ColumnType, Datum};
 
@@ -41,6 +41,7 @@ pub(crate) fn datum_at(array: &ArrayRef, row: usize) -> Result<Datum, SqlError> 
         DataType::List(_) => list(&array.as_list::<i32>().value(row))?,
         DataType::LargeList(_) => list(&array.as_list::<i64>().value(row))?,
         DataType::FixedSizeList(..) => list(&array.as_fixed_size_list().value(row))?,
+        DataType::Struct(_) => record(array.as_struct(), row)?,
         DataType::Interval(IntervalUnit::MonthDayNano) => {
             let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
             text(|out| put_interval(value.months, value.days, value.nanoseconds / 1000, out))
@@ -85,6 +86,12 @@ fn list(elements: &ArrayRef) -> Result<Datum, SqlError> {
         });
     });
     wrong.map_or(Ok(list), Err)
+}
+
+fn record(fields: &StructArray, row: usize) -> Result<Datum, SqlError> {
+    let texts = fields.columns().iter().map(|field| Ok(format_datum(&datum_at(field, row)?)));
+    let texts = texts.collect::<Result<Vec<_>, SqlError>>()?;
+    Ok(text(|out| put_record(texts.iter().map(Option::as_deref), out)))
 }
 
 /// A datum as DataFusion's scalar, of the Arrow type of `data_type`.

@@ -20,7 +20,7 @@ pub(crate) use cast::{cast, castable, comparable, no_cast, round_decimal};
 pub(crate) use datetime::{DAY_MICROSECONDS, FIRST_DAY, LAST_DAY, date_in_range, round_timestamp, timestamp_in_range};
 pub(crate) use interval::parse_interval;
 pub(crate) use shortest::{scientific_f32, scientific_f64};
-pub(crate) use shown::{put_interval, put_list, put_padded, put_time};
+pub(crate) use shown::{put_interval, put_list, put_padded, put_record, put_time};
 pub(crate) use text::exact_decimal;
 pub use text::{format_datum, parse_datum};
 

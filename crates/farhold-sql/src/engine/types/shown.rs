@@ -1,4 +1,4 @@
-//! Values of types that no column has, as PostgreSQL writes them: times, intervals, lists.
+//! Values of types that no column has, as PostgreSQL writes them: times, intervals, lists, records.
 
 use std::io::Write as _;
 
@@ -96,6 +96,31 @@ pub(crate) fn put_list(elements: &ArrayRef, out: &mut Vec<u8>, put: &mut dyn FnM
         }
     }
     out.push(b'}');
+}
+
+/// Writes a record, `(1,,"a b")`: a NULL is nothing, and what is empty or has a sign of the form is quoted.
+pub(crate) fn put_record<'a>(fields: impl Iterator<Item = Option<&'a str>>, out: &mut Vec<u8>) {
+    let special = |byte: &u8| matches!(byte, b'"' | b'\\' | b'(' | b')' | b',') || byte.is_ascii_whitespace();
+    out.push(b'(');
+    for (index, field) in fields.enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        let Some(field) = field else { continue };
+        if !field.is_empty() && !field.as_bytes().iter().any(special) {
+            out.extend_from_slice(field.as_bytes());
+            continue;
+        }
+        out.push(b'"');
+        for &byte in field.as_bytes() {
+            if matches!(byte, b'"' | b'\\') {
+                out.push(byte);
+            }
+            out.push(byte);
+        }
+        out.push(b'"');
+    }
+    out.push(b')');
 }
 
 /// Quotes the element of an array literal that begins at `start`, if it needs it.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::compute::cast;
 use arrow::datatypes::{
     DataType, Date32Type, Decimal128Type, Field, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
@@ -14,7 +14,7 @@ use arrow::datatypes::{
 };
 
 use super::{Column, Shape, put_value, put_with_length};
-use crate::engine::{ColumnType, OutputColumn, put_list};
+use crate::engine::{ColumnType, OutputColumn, datum_at, format_datum, put_list};
 use crate::error::SqlError;
 use crate::server::value::datetime::{put_interval, put_time, put_timestamp};
 use crate::server::value::numeric::{self, Decimal};
@@ -149,6 +149,10 @@ fn normalize(array: &ArrayRef) -> Result<ArrayRef, SqlError> {
         array.data_type(),
         DataType::Utf8View | DataType::LargeUtf8 | DataType::BinaryView | DataType::LargeBinary
     );
+    if matches!(array.data_type(), DataType::Struct(_)) {
+        let texts = (0..array.len()).map(|row| datum_at(array, row).map(|record| format_datum(&record)));
+        return Ok(Arc::new(texts.collect::<Result<StringArray, SqlError>>()?));
+    }
     let to = normal_type(array.data_type());
     if has_encoder || array.data_type() == &to {
         return Ok(Arc::clone(array));
