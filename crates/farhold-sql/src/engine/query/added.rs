@@ -3,7 +3,10 @@
 //! | function | here |
 //! |---|---|
 //! | `age` (of one moment it is that of today: [`rewrite`](super::rewrite)), `get_byte`, `isfinite`, `width_bucket` | ours |
-//! | `length` of bytes | ours; other functions of texts take none |
+//! | `length`, `octet_length` and `bit_length` of bytes | ours; other functions of texts take none |
+//! | `ceiling` | another name of `ceil` |
+//! | `sign` of numbers, `div` and `scale` of decimals | ours |
+//! | `string_agg` of bytes | refused: DataFusion takes them for texts |
 //! | `every` | another name of `bool_and` |
 //! | `substring` of bytes, and of a text by a pattern | ours, around DataFusion's |
 //! | `coalesce` of bytes and of strings that are read as bytes | DataFusion's, with their types |
@@ -13,12 +16,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Int32Array, IntervalMonthDayNanoArray, StringViewArray,
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Decimal128Array, Float64Array, Int32Array,
+    IntervalMonthDayNanoArray, StringViewArray,
 };
 use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, FieldRef, Float64Type, Int32Type, Int64Type, IntervalMonthDayNano,
-    TimestampMicrosecondType, i256,
+    DataType, Date32Type, Decimal128Type, DecimalType, FieldRef, Float64Type, Int32Type, Int64Type,
+    IntervalMonthDayNano, TimestampMicrosecondType, i256,
 };
+use arrow::error::ArrowError;
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::functions_aggregate::bool_and_or::bool_and_udaf;
@@ -40,12 +45,25 @@ const DAYS_TO_2000: i64 = 10_957;
 
 /// Makes them known.
 pub(super) fn register(context: &SessionContext) {
-    for kind in [Kind::Age, Kind::GetByte, Kind::IsFinite, Kind::WidthBucket] {
+    for kind in [
+        Kind::Age,
+        Kind::BitLength,
+        Kind::Div,
+        Kind::GetByte,
+        Kind::IsFinite,
+        Kind::OctetLength,
+        Kind::Scale,
+        Kind::Sign,
+        Kind::WidthBucket,
+    ] {
         context
             .register_udf(ScalarUDF::from(Added { kind, signature: Signature::user_defined(Volatility::Immutable) }));
     }
     context.register_udaf(AggregateUDF::clone(&bool_and_udaf()).with_aliases(["every"]));
     let known = |name: &str| context.state().scalar_functions().get(name).cloned();
+    if let Some(ceil) = known("ceil") {
+        context.register_udf(ScalarUDF::clone(&ceil).with_aliases(["ceiling"]));
+    }
     let signature = || Signature::user_defined(Volatility::Immutable);
     if let Some(inner) = known("coalesce") {
         context.register_udf(ScalarUDF::from(Coalesce { inner, signature: signature() }));
@@ -122,6 +140,15 @@ pub(super) fn in_place_of(func: Arc<ScalarUDF>, arguments: &[Expr], schema: &DFS
     }
 }
 
+/// Refuses `string_agg` of bytes, which DataFusion takes for texts.
+pub(super) fn check_aggregate(name: &str, arguments: &[Expr], schema: &DFSchema) -> Result<()> {
+    let is_bytes = |argument: &Expr| type_of(argument, schema).is_ok_and(|data_type| data_type.is_binary());
+    if name == "string_agg" && arguments.iter().any(is_bytes) {
+        return Err(DataFusionError::External(Box::new(SqlError::unsupported("string_agg of BYTEA"))));
+    }
+    Ok(())
+}
+
 /// Calculates on arrays of as many rows as there are; on scalars once.
 fn on_arrays(arguments: &ScalarFunctionArgs, of: impl Fn(&[ArrayRef]) -> Result<ArrayRef>) -> Result<ColumnarValue> {
     let is_scalar = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
@@ -138,9 +165,14 @@ fn on_arrays(arguments: &ScalarFunctionArgs, of: impl Fn(&[ArrayRef]) -> Result<
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Age,
+    BitLength,
     BytesLength,
+    Div,
     GetByte,
     IsFinite,
+    OctetLength,
+    Scale,
+    Sign,
     WidthBucket,
 }
 
@@ -154,9 +186,14 @@ impl ScalarUDFImpl for Added {
     fn name(&self) -> &'static str {
         match self.kind {
             Kind::Age => "age",
+            Kind::BitLength => "bit_length",
             Kind::BytesLength => "farhold_bytes_length",
+            Kind::Div => "div",
             Kind::GetByte => "get_byte",
             Kind::IsFinite => "isfinite",
+            Kind::OctetLength => "octet_length",
+            Kind::Scale => "scale",
+            Kind::Sign => "sign",
             Kind::WidthBucket => "width_bucket",
         }
     }
@@ -180,7 +217,17 @@ impl ScalarUDFImpl for Added {
             {
                 Ok(vec![DataType::Binary, DataType::Int64])
             }
-            (Kind::BytesLength, [bytes]) if bytes.is_binary() => Ok(vec![DataType::Binary]),
+            (Kind::BytesLength | Kind::BitLength | Kind::OctetLength, [bytes]) if bytes.is_binary() => {
+                Ok(vec![DataType::Binary])
+            }
+            (Kind::BitLength | Kind::OctetLength, [text]) if is_bare(text) => Ok(vec![DataType::Utf8View]),
+            (Kind::Div, [a, b]) => match (exact(a), exact(b)) {
+                (Some(a), Some(b)) => Ok(vec![a, b]),
+                _ => Err(not_taken(self.name())),
+            },
+            (Kind::Scale, [number]) if exact(number).is_some() => Ok(exact(number).into_iter().collect()),
+            (Kind::Sign, [DataType::Decimal128(..)]) => Ok(arguments.to_vec()),
+            (Kind::Sign, [number]) if is_number(number) => Ok(vec![DataType::Float64]),
             (Kind::IsFinite, [of]) if is_moment(of) || of.is_null() => {
                 Ok(vec![if *of == DataType::Date32 { DataType::Date32 } else { TIMESTAMP }])
             }
@@ -200,11 +247,19 @@ impl ScalarUDFImpl for Added {
         }
     }
 
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
         Ok(match self.kind {
             Kind::Age => INTERVAL,
-            Kind::BytesLength | Kind::GetByte | Kind::WidthBucket => DataType::Int32,
+            Kind::BitLength
+            | Kind::BytesLength
+            | Kind::GetByte
+            | Kind::OctetLength
+            | Kind::Scale
+            | Kind::WidthBucket => DataType::Int32,
+            Kind::Div => WHOLE,
             Kind::IsFinite => DataType::Boolean,
+            Kind::Sign if matches!(arguments, [DataType::Decimal128(..)]) => WHOLE,
+            Kind::Sign => DataType::Float64,
         })
     }
 
@@ -228,15 +283,78 @@ impl ScalarUDFImpl for Added {
                 let found = rows.map(|(bytes, place)| bytes.zip(place).map(|(b, place)| byte(b, place)).transpose());
                 Ok(Arc::new(found.collect::<Result<Int32Array>>()?))
             }
-            (Kind::BytesLength, [bytes]) => {
-                let lengths = bytes.as_binary::<i32>().iter().map(|bytes| i32::try_from(bytes?.len()).ok());
-                Ok(Arc::new(lengths.collect::<Int32Array>()))
+            (Kind::BytesLength | Kind::OctetLength, [of]) => Ok(Arc::new(lengths(of, 1))),
+            (Kind::BitLength, [of]) => Ok(Arc::new(lengths(of, 8))),
+            (Kind::Div, [a, b]) => whole_quotients(a, b),
+            (Kind::Scale, [numbers]) => {
+                let scale = scale_of(numbers.data_type());
+                let scales = numbers.as_primitive::<Decimal128Type>().iter().map(|number| number.map(|_| scale.into()));
+                Ok(Arc::new(scales.collect::<Int32Array>()))
             }
+            (Kind::Sign, [numbers]) => Ok(signs(numbers)),
             (Kind::IsFinite, [moments]) => Ok(Arc::new(are_finite(moments))),
             (Kind::WidthBucket, of) => Ok(Arc::new(buckets(of)?)),
             _ => Err(not_taken(self.name())),
         })
     }
+}
+
+/// A decimal without places behind the point.
+const WHOLE: DataType = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
+
+/// The decimal that holds all numbers of an exact type.
+fn exact(data_type: &DataType) -> Option<DataType> {
+    match data_type {
+        DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 => Some(DataType::Decimal128(19, 0)),
+        DataType::Decimal128(..) => Some(data_type.clone()),
+        DataType::Null => Some(WHOLE),
+        _ => None,
+    }
+}
+
+fn scale_of(data_type: &DataType) -> i8 {
+    match data_type {
+        DataType::Decimal128(_, scale) => *scale,
+        _ => 0,
+    }
+}
+
+/// The bytes of bytes or texts, each `times`.
+fn lengths(of: &ArrayRef, times: usize) -> Int32Array {
+    let length = |bytes: usize| i32::try_from(bytes * times).ok();
+    match of.data_type() {
+        DataType::Binary => of.as_binary::<i32>().iter().map(|bytes| length(bytes?.len())).collect(),
+        _ => of.as_string_view().iter().map(|text| length(text?.len())).collect(),
+    }
+}
+
+/// How often a decimal is in another, without a rest.
+fn whole_quotients(a: &ArrayRef, b: &ArrayRef) -> Result<ArrayRef> {
+    let (scale, other_scale) = (scale_of(a.data_type()), scale_of(b.data_type()));
+    let power = |scale: i8| i256::from_i128(10).wrapping_pow(u32::from(scale.unsigned_abs()));
+    let (times, other_times) = (power(other_scale), power(scale));
+    let quotient = |a: i128, b: i128| -> Result<i128> {
+        // 38 digits and as many more.
+        let (a, b) = (i256::from_i128(a).wrapping_mul(times), i256::from_i128(b).wrapping_mul(other_times));
+        let quotient = a.checked_div(b).ok_or(ArrowError::DivideByZero)?;
+        let fits = |quotient: &i128| Decimal128Type::is_valid_decimal_precision(*quotient, ColumnType::PRECISION_MAX);
+        let out_of_range = || external(SqlState::NUMERIC_OUT_OF_RANGE, "value overflows numeric format");
+        quotient.to_i128().filter(fits).ok_or_else(out_of_range)
+    };
+    let rows = a.as_primitive::<Decimal128Type>().iter().zip(b.as_primitive::<Decimal128Type>());
+    let quotients = rows.map(|(a, b)| a.zip(b).map(|(a, b)| quotient(a, b)).transpose());
+    Ok(Arc::new(quotients.collect::<Result<Decimal128Array>>()?.with_data_type(WHOLE)))
+}
+
+/// -1, 0 or 1; 0 of what is no number.
+fn signs(numbers: &ArrayRef) -> ArrayRef {
+    if matches!(numbers.data_type(), DataType::Decimal128(..)) {
+        let signs = numbers.as_primitive::<Decimal128Type>().iter().map(|number| Some(number?.signum()));
+        return Arc::new(signs.collect::<Decimal128Array>().with_data_type(WHOLE));
+    }
+    let sign = |number: f64| if number == 0.0 || number.is_nan() { 0.0 } else { number.signum() };
+    let signs = numbers.as_primitive::<Float64Type>().iter().map(|number| number.map(sign));
+    Arc::new(signs.collect::<Float64Array>())
 }
 
 /// The number in which `width_bucket` counts: a decimal of as many digits as an argument has behind the point, where one is a decimal and none is a

@@ -532,6 +532,10 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             Expr::InList(InList { expr, list, negated })
         }
         Expr::Case(case) => Expr::Case(case_typed(case, schema)?),
+        Expr::AggregateFunction(function) => {
+            added::check_aggregate(function.func.name(), &function.params.args, schema)?;
+            Expr::AggregateFunction(function)
+        }
         Expr::ScalarFunction(mut function) => {
             if let Some((value, to)) = assigned::taken(&function, schema)? {
                 return explicit_cast(value, to, &to_arrow(to), schema).map(Transformed::yes);
@@ -576,6 +580,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::Like(like) => like_typed(like, schema),
         Expr::WindowFunction(mut function) => {
             check_place(&function)?;
+            added::check_aggregate(function.fun.name(), &function.params.args, schema)?;
             let WindowFunctionParams { order_by, window_frame, .. } = &mut function.params;
             let is_bytes = |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary());
             let is_by_peers = window_frame.units == WindowFrameUnits::Range && !has_distance(window_frame);
