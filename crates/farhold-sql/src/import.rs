@@ -152,6 +152,11 @@ impl ImportFile {
         Ok(format!("CREATE TABLE {} ({columns}, PRIMARY KEY ({}))", quote(table), quote(key)))
     }
 
+    /// `DROP TABLE` for what [`create_table`](Self::create_table) makes.
+    pub fn drop_table(table: &str) -> String {
+        format!("DROP TABLE {}", quote(table))
+    }
+
     /// The `COPY` statement that takes the chunks.
     pub fn copy_statement(&self, table: &str) -> String {
         let columns: Vec<String> = self.columns.iter().map(|column| quote(column)).collect();

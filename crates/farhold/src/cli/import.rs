@@ -29,10 +29,38 @@ pub async fn run(args: &ImportArgs, json: bool) -> Result<(), String> {
         connection.client.batch_execute(&statement).await.map_err(database)?;
     }
     let started = Stopwatch::start();
-    let copy = connection.client.copy_in::<_, Bytes>(&file.copy_statement(&table)).await.map_err(database)?;
+    let rows = match load(&connection.client, &mut file, &table, !json).await {
+        Ok(rows) => rows,
+        Err(error) if args.create.is_some() => {
+            // It is empty, and the same command would not make it again.
+            return Err(match connection.client.batch_execute(&ImportFile::drop_table(&table)).await {
+                Ok(()) => format!("{error}; the table {table} is dropped again"),
+                Err(why) => format!("{error}; the table {table} stays ({})", client::describe(&why)),
+            });
+        }
+        Err(error) => return Err(error),
+    };
+    let seconds = started.seconds();
+    if json {
+        println!("{}", json!({ "table": table, "rows": rows, "seconds": seconds }));
+    } else {
+        println!("{rows} rows into {table} in {seconds:.1} s ({:.0} rows/s)", rows as f64 / seconds.max(1e-9));
+    }
+    Ok(())
+}
+
+/// Copies the file's rows into the table, all or none.
+async fn load(
+    client: &tokio_postgres::Client,
+    file: &mut ImportFile,
+    table: &str,
+    with_progress: bool,
+) -> Result<u64, String> {
+    let database = |error: tokio_postgres::Error| client::describe(&error);
+    let copy = client.copy_in::<_, Bytes>(&file.copy_statement(table)).await.map_err(database)?;
     let mut copy = pin!(copy);
     let (mut rows, mut bytes) = (0, 0);
-    let live = std::io::stderr().is_terminal() && !json;
+    let live = with_progress && std::io::stderr().is_terminal();
     while let Some(chunk) = file.next_chunk().map_err(|error| error.to_string())? {
         rows += chunk.rows.unwrap_or(0);
         bytes += chunk.file_bytes;
@@ -49,13 +77,7 @@ pub async fn run(args: &ImportArgs, json: bool) -> Result<(), String> {
     if live {
         eprintln!();
     }
-    let seconds = started.seconds();
-    if json {
-        println!("{}", json!({ "table": table, "rows": rows, "seconds": seconds }));
-    } else {
-        println!("{rows} rows into {table} in {seconds:.1} s ({:.0} rows/s)", rows as f64 / seconds.max(1e-9));
-    }
-    Ok(())
+    Ok(rows)
 }
 
 fn kind_of(args: &ImportArgs) -> Result<FileKind, String> {
