@@ -365,7 +365,7 @@ impl Core {
                 }
             };
             let is_aside = self.aside.get().is_some_and(|(one_in, ns_max)| {
-                slot != ROOT && self.random_u64() % one_in == 0 && self.put_aside(slot, ns_max)
+                slot != ROOT && self.random_u64().is_multiple_of(one_in) && self.put_aside(slot, ns_max)
             });
             if !is_aside && (self.paused.borrow().is_empty() || !self.is_paused(slot)) {
                 return Some(slot);

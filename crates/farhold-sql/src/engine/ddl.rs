@@ -51,11 +51,9 @@ pub(crate) async fn create_table(
     }
     let named = name_sequences(catalog, worker, &mut definition, &mut sequences).await?;
     let created = worker.create_table(definition).await;
-    if created.is_err() {
-        for sequence in &named {
-            // What cannot be dropped now stays as a sequence that belongs to nobody.
-            let _ = worker.drop_table(sequence).await;
-        }
+    // They stay with a table that there may be.
+    if created.as_ref().is_err_and(|error| !is_done(error) && *error != TxnError::OutcomeUnknown) {
+        give_up(worker, &named).await;
     }
     match created {
         Ok(_) => Ok(Done::plain("CREATE TABLE")),
@@ -171,14 +169,30 @@ fn kind_of(object: ObjectType) -> &'static str {
 
 /// Drops a table and the sequences that were made for its columns.
 async fn drop_with_sequences(worker: &Worker, tables: &Tables, table: &Table, name: &str) -> Result<(), TxnError> {
-    worker.drop_table(table).await?;
+    let mut dropped = worker.drop_table(table).await;
+    if dropped.as_ref().is_err_and(|error| !is_done(error)) {
+        return dropped;
+    }
     for sequence in tables.sequences_of(name) {
         match worker.drop_table(&sequence.table).await {
             Ok(()) | Err(TxnError::NotFound { .. }) => {}
-            Err(error) => return Err(error),
+            Err(error) => dropped = dropped.and(Err(error)),
         }
     }
-    Ok(())
+    dropped
+}
+
+/// Is it recorded all the same?
+fn is_done(error: &TxnError) -> bool {
+    matches!(error, TxnError::NodeUnavailable { committed: true, .. } | TxnError::NotDurable { committed: true, .. })
+}
+
+/// Drops sequences of a table that there will not be.
+async fn give_up(worker: &Worker, sequences: &[Table]) {
+    for sequence in sequences {
+        // What cannot be dropped now stays as a sequence that belongs to nobody.
+        let _ = worker.drop_table(sequence).await;
+    }
 }
 
 /// Refuses to take a sequence away from the columns whose default it is. Those of `going` go with it.
@@ -302,7 +316,13 @@ async fn name_sequences(
         let column_name = table.schema.columns()[column].name.clone();
         let base = format!("{}_{column_name}_seq", table.name);
         definition.owner = Some(Owner { table: table.name.clone(), column: column_name });
-        let sequence = free_sequence(catalog, worker, &base, &definition).await?;
+        let sequence = match free_sequence(catalog, worker, &base, &definition).await {
+            Ok(sequence) => sequence,
+            Err(error) => {
+                give_up(worker, &made).await;
+                return Err(error);
+            }
+        };
         attributes.defaults.push((column, next_of(sequence.name())));
         made.push(sequence);
     }

@@ -306,7 +306,7 @@ impl State {
         let most = ns * (self.model.jitter_percent() + self.jitter_percent) / 100;
         let hiccups = self.hiccups;
         let late_ns = match hiccups {
-            Some((one_in, ns_max)) if self.random_u64() % one_in == 0 => self.random_u64() % (ns_max + 1),
+            Some((one_in, ns_max)) if self.random_u64().is_multiple_of(one_in) => self.random_u64() % (ns_max + 1),
             _ => 0,
         };
         ns + self.random_u64() % (most + 1) + late_ns
