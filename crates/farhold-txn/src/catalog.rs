@@ -90,7 +90,9 @@ impl Catalog {
         tables.by_name.retain(|_, named| *named == id);
         tables.by_id.extend(kept.map(|table| (id, table)));
         drop(tables);
-        forgotten.values().for_each(|table| table.0.mark_dropped());
+        for table in forgotten.values() {
+            table.0.mark_dropped();
+        }
         self.changed();
     }
 

@@ -184,8 +184,9 @@ impl Replication {
         for node in written {
             let before = holders.len();
             holders.extend(configuration.backups(node));
-            if holders[before..].contains(&me) && node != me {
-                // One backup is the coordinator, whose own copy dies with it.
+            // One backup is the coordinator, whose own copy dies with it; or there is no other one, which may die with the coordinator: then the
+            // node itself has what was being written there, and half of it would stay.
+            if node != me && (holders[before..].contains(&me) || self.config.replicas == 2) {
                 holders.push(node);
             }
         }
