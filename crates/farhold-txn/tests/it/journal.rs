@@ -762,7 +762,7 @@ fn a_counter_that_was_set_back_stays_so() {
         Some(table) => table,
         None => worker.create_table(counters()).await.expect("a table"),
     };
-    let (node, _dir) = open(&disk).expect("a node");
+    let (node, dir) = open(&disk).expect("a node");
     with(&node, async |worker| {
         let table = open_with(&worker).await;
         let it = RowCounter { table: &table, key: &keys.0, promise_key: &keys.1, first: 1, last: 1_000 };
@@ -772,7 +772,7 @@ fn a_counter_that_was_set_back_stays_so() {
         assert_eq!(worker.next_number(it).await, Ok(1));
         assert_eq!(worker.take_numbers(it, 2, 1).await, Ok(1));
     });
-    drop((node, _dir));
+    drop((node, dir));
     let (node, _dir) = open(&disk).expect("a node");
     with(&node, async |worker| {
         let table = open_with(&worker).await;
