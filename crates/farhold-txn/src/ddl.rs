@@ -47,15 +47,21 @@ impl Worker {
         }
         // Gone, if another session has dropped it meanwhile.
         let table = node.table_by_id(id).ok_or(TxnError::SchemaChanged)?;
-        match self.on_others(&Request::CreateTable { id, definition }).await {
-            Ok(()) => Ok(table),
-            // It has it when it is back.
-            Err(TxnError::NodeUnavailable { node, .. }) => Err(TxnError::NodeUnavailable { node, committed: true }),
-            Err(error) => {
-                self.take_back(name, id).await;
-                Err(error)
+        let mut missed = Ok(());
+        for other in node.others() {
+            match self.core.call(other, &Request::CreateTable { id, definition }).await {
+                Ok(_) => {}
+                // It has it when it is back.
+                Err(TxnError::NodeUnavailable { node, .. }) => {
+                    missed = Err(TxnError::NodeUnavailable { node, committed: true });
+                }
+                Err(error) => {
+                    self.take_back(name, id).await;
+                    return Err(error);
+                }
             }
         }
+        missed.map(|()| table)
     }
 
     /// Drops a table that could not be made. What is in the way, it waits for: a node, or room for what open snapshots see of its record. For long
@@ -1195,25 +1201,25 @@ mod tests {
         let install = |next: &Configuration| view.install(&Arc::new(next.clone()), &node.catalog);
         let (me, other) = (NodeId(0), NodeId(1));
         let joining = Configuration::first(2, 2).without(&[me], other).promoted(me, other).with_joining(me, 7);
-        install(&joining);
         let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
         let definition = TableDef::new("people", schema).encode(&[]).expect("bytes");
         let worker = node.worker(&executor.handle()).expect("a worker");
+        // It was told just before it came.
+        system::make(&node, TableId(98), &definition).expect("there is room");
+        install(&joining);
         assert_eq!(worker.core.create_table_here(TableId(99), &definition), Ok(()));
         assert!(
             node.catalog.by_id(TableId(99)).is_none(),
             "its record is still to come, and may say something else by then"
         );
-        // It was told just before it came.
-        system::make(&node, TableId(98), &definition).expect("there is room");
         system::reconcile(&node).expect("definitions");
         assert!(node.catalog.by_id(TableId(98)).is_some(), "its record may be still to come");
         assert_eq!(system::reconcile_all(&node), Ok(true));
         assert!(node.catalog.by_id(TableId(98)).is_none(), "its drop was not told here");
-        system::make(&node, TableId(97), &definition).expect("there is room");
+        system::add(&node, TableId(97), &definition).expect("there is room");
         worker.core.forget_everybody();
         assert!(node.catalog.even_dropped(TableId(97)).is_none() && node.catalog.by_id(system::ID).is_some());
-        system::make(&node, TableId(97), &definition).expect("it has never been");
+        system::add(&node, TableId(97), &definition).expect("it has never been");
         drop((worker, node, executor));
         std::fs::remove_dir_all(&directory).expect("removed");
     }

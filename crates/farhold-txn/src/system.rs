@@ -262,6 +262,12 @@ pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), Tx
     if node.recovered().unopened.iter().any(|(_, unopened, _)| *unopened == id) {
         return Ok(());
     }
+    if node.replication.as_ref().is_some_and(|it| it.view.is_joining(node.id())) {
+        // Whoever says so may have stood still since, and know nothing of its indexes. If the record is still to come, it is opened then.
+        let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
+        let recorded = rows_of(&system.0)?.0.into_iter().find(|(_, recorded, _)| *recorded == id);
+        return recorded.map_or(Ok(()), |(_, _, definition)| add(node, id, &definition));
+    }
     add(node, id, definition)?;
     // Its record may have been taken back meanwhile, and whoever did has found no table to take out of use. A node that is joining may
     // not have the record yet, and looks again when it is in.
@@ -269,14 +275,6 @@ pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), Tx
         node.catalog.retire(id);
     }
     Ok(())
-}
-
-/// As [`make`], if it is recorded here, and as it is recorded.
-pub(crate) fn make_recorded(node: &Node, id: TableId) -> Result<(), TxnError> {
-    let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
-    let (rows, _) = rows_of(&system.0)?;
-    let found = rows.into_iter().find(|(_, recorded, _)| *recorded == id);
-    found.map_or(Ok(()), |(_, _, definition)| make(node, id, &definition))
 }
 
 /// As [`make`], of a table that is not there.

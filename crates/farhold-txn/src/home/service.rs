@@ -404,10 +404,6 @@ impl Core {
 
     /// Opens a table here, with the definition that the system table has. Twice is once.
     pub fn create_table_here(&self, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
-        if self.node.replication.as_ref().is_some_and(|it| it.view.is_joining(self.me)) {
-            // Whoever says so may have stood still since, and knows nothing of its indexes. If the record is still to come, it is opened then.
-            return crate::system::make_recorded(&self.node, id);
-        }
         crate::system::make(&self.node, id, definition)
     }
 
@@ -444,7 +440,9 @@ impl Core {
     /// Frees what others have reserved and made here, and what their snapshots hold: all of it, when this start comes into a cluster for the first
     /// time. They do not count it among them yet, but one that they have gone on without may.
     pub fn forget_everybody(&self) {
+        let turn = self.node.catalog.turn_of_makers();
         self.node.catalog.forget_all_but(crate::system::ID);
+        drop(turn);
         for it in self.node.reservations.take_absent(&|_| false) {
             if let Ok(table) = self.table_even_dropped(it.table) {
                 self.cancel(&table, it.reference);

@@ -275,7 +275,7 @@ fn cascaded(all_months: f64, all_days: f64, microseconds: f64) -> Option<Interva
         seconds -= more * SECONDS;
     }
     let microseconds = (microseconds + seconds * 1e6).round_ties_even();
-    interval(months as i64, days as i64, microseconds as i128 * 1000)
+    interval(months as i64, days as i64, (microseconds as i128).checked_mul(1000)?)
 }
 
 /// `None`: it does not fit.

@@ -154,19 +154,23 @@ impl Sum {
         for unit in [Unit::HOUR, Unit::MINUTE, Unit::SECOND] {
             self.met(unit)?;
         }
-        let is_negative = text.starts_with('-');
-        let parts: Vec<&str> = text.trim_start_matches(['+', '-']).split(':').collect();
-        let parts = parts.into_iter().map(Number::parse).collect::<Result<Vec<Number>, Wrong>>()?;
+        let (is_negative, unsigned) = match text.strip_prefix('-') {
+            Some(unsigned) => (true, unsigned),
+            None => (false, text.strip_prefix('+').unwrap_or(text)),
+        };
+        // A point, whatever stands behind it, says that the last part is seconds.
+        let (before_last, last) = unsigned.rsplit_once(':').ok_or(Wrong::Syntax)?;
+        if unsigned.contains(['+', '-']) || before_last.contains('.') {
+            return Err(Wrong::Syntax);
+        }
+        let parts = unsigned.split(':').map(Number::parse).collect::<Result<Vec<Number>, Wrong>>()?;
         let none = Number { whole: 0, fraction: 0.0 };
         let (hours, minutes, seconds) = match parts.as_slice() {
-            [minutes, seconds] if seconds.fraction != 0.0 => (none, *minutes, *seconds),
+            [minutes, seconds] if last.contains('.') => (none, *minutes, *seconds),
             [hours, minutes] => (*hours, *minutes, none),
             [hours, minutes, seconds] => (*hours, *minutes, *seconds),
             _ => return Err(Wrong::Syntax),
         };
-        if hours.fraction != 0.0 || minutes.fraction != 0.0 {
-            return Err(Wrong::Syntax);
-        }
         if minutes.whole > 59 || seconds.whole > 60 {
             return Err(Wrong::Range);
         }
@@ -396,6 +400,13 @@ mod tests {
             ("00:59:60", "01:00:00"),
             ("00:00:61", "22015"),
             ("5:06.7", "00:05:06.7"),
+            ("5:06.0", "00:05:06"),
+            ("59:30.", "00:59:30"),
+            ("-5:06.5", "-00:05:06.5"),
+            ("70:30.5", "22015"),
+            ("5:", "05:00:00"),
+            ("1:-30", "22007"),
+            ("1:+30", "22007"),
             ("1:2:3:4", "22007"),
             ("P1Y2M3DT4H5M6.5S", "1 year 2 mons 3 days 04:05:06.5"),
             ("P1W", "7 days"),
