@@ -148,8 +148,8 @@ mod tests {
             let record = ObjectRef::from_bits(system.0.store.primary().get(&key).value.expect("recorded"));
             let row = node.store.object(record);
             row.lock(record.incarnation(), Owner::new(1, NodeId(1), 0, 1)).expect("free");
-            let version = row.version();
-            row.restamp(version.next(1).with(Version::ODD));
+            let version = row.version().next(1);
+            row.restamp(version.with(Version::ODD));
             let mut opening = Box::pin(worker.open_recorded());
             assert_eq!(opening.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending);
             assert!(node.table_by_id(id).is_none(), "what stands there is not known yet");
