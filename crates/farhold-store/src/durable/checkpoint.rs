@@ -13,7 +13,7 @@
 //! name only then; together with the records after the header's epoch it then gives the exact state.
 
 use super::files::{Directory, DurableFile};
-use super::{DurableError, Identity, check_words, seal, unseal, word};
+use super::{DurableError, Identity, Inventory, check_words, seal, unseal, word};
 use crate::error::TableId;
 use crate::log::record::hash;
 use crate::object::size_class::SizeClass;
@@ -64,7 +64,7 @@ pub struct Written {
     pub bytes: u64,
 }
 
-fn name(node: NodeId, start: u32, epoch: u32) -> String {
+pub(super) fn name(node: NodeId, start: u32, epoch: u32) -> String {
     format!("node-{}.checkpoint-{start:08}-{epoch:010}", node.0)
 }
 
@@ -264,12 +264,13 @@ impl Block {
 ///
 /// # Errors
 /// [`DurableError::Io`].
-pub fn publish(directory: &dyn Directory, written: &Written) -> Result<(), DurableError> {
+pub fn publish(directory: &dyn Directory, inventory: &Inventory, written: &Written) -> Result<(), DurableError> {
     let Head { identity, start, epoch, .. } = written.head;
     let node = identity.node;
     let io = |error: std::io::Error| DurableError::io("publish a checkpoint", &error);
     directory.rename(&part(node), &name(node, start, epoch)).map_err(io)?;
     directory.sync().map_err(io)?;
+    inventory.set_checkpoint(start, epoch)?;
     let names = directory.list().map_err(io)?;
     for (older, at) in checkpoints(&names, node).into_iter().filter(|found| *found < (start, epoch)) {
         directory.remove(&name(node, older, at)).map_err(io)?;

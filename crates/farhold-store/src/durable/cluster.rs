@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  "cluster":  magic │ version │ cluster │ nodes │ generation │ last start │ first epoch │ cuts │ standing words
-//!              │ (node, start │ epoch) ... │ standing │ checksum
+//!              │ who has begun: 4 words of a bit a node │ (node, start │ epoch) ... │ standing │ checksum
 //! ```
 //! Replaced as a whole, under a lock, by the first node of a new generation. A node that starts later finds its generation begun
 //! and takes the same cuts.
@@ -12,16 +12,17 @@
 
 use super::files::Directory;
 use super::journal::{self, Standing};
-use super::{DurableError, Identity, check_words, seal, unseal, word};
+use super::{DurableError, Identity, check_words, inventory, seal, unseal, word};
 use crate::log::record::hash;
 use farhold_fabric::NodeId;
 use std::time::Duration;
 
 const NAME: &str = "cluster";
 const MAGIC: u64 = u64::from_le_bytes(*b"FARHCLU1");
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 const REGION_MAGIC: u64 = u64::from_le_bytes(*b"FARHRGN1");
-const FIXED_WORDS: usize = 9;
+const FIXED_WORDS: usize = 9 + BEGUN_WORDS;
+const BEGUN_WORDS: usize = 4;
 const CUT_WORDS: usize = 2;
 
 /// Up to which epoch the journal of a start that is over counts.
@@ -46,6 +47,8 @@ pub struct Cluster {
     pub start_last: u32,
     /// Its first epoch, above all epochs before.
     pub epoch_first: u32,
+    /// The nodes that have files, a bit each.
+    pub begun: [u64; BEGUN_WORDS],
     /// Starts before it.
     pub cuts: Vec<Cut>,
     /// Who belonged to the cluster when its last generation ended; `None`: all nodes, with one copy of each row.
@@ -111,6 +114,10 @@ impl Cluster {
         self.standing.as_ref().map_or(1, |standing| standing.rows_since.get(usize::from(node.0)).copied().unwrap_or(0))
     }
 
+    fn has_begun(&self, node: NodeId) -> bool {
+        self.begun[usize::from(node.0 / 64)] >> (node.0 % 64) & 1 != 0
+    }
+
     /// Begins a generation, or enters the one that other nodes have begun, and makes the start's first journal segment by `mark` so that
     /// the next start knows. `cluster` names a new cluster if there is none here. `comes_back`: with copies of its rows elsewhere, a node may start again
     /// while others run.
@@ -155,6 +162,11 @@ impl Cluster {
         let is_begun = (0..nodes).map(NodeId).any(|node| last_of(node) >= this.generation);
         let (mut start, mut is_late) = (this.generation, false);
         let living = if is_begun { this.living(directory)? } else { Vec::new() };
+        // Of those who run the list changes.
+        let ended = (0..nodes).map(NodeId).filter(|other| *other == node || living.is_empty());
+        for other in ended.filter(|other| this.has_begun(*other)) {
+            inventory::check(directory, &Identity { node: other, ..this.identity }, &names)?;
+        }
         if is_begun && living.is_empty() {
             // It is over, also for a node that was not there.
             this.next_generation(directory, &names)?;
@@ -180,6 +192,10 @@ impl Cluster {
             directory.remove(name).map_err(failed("remove what was not finished from"))?;
         }
         mark(&this, start)?;
+        if !this.has_begun(node) {
+            this.begun[usize::from(node.0 / 64)] |= 1 << (node.0 % 64);
+            this.write(directory)?;
+        }
         // The process of the start before may be about to end: the system takes its locks one by one, and this one last.
         let running = wait_for(directory, &running_name(node))?;
         drop(turn);
@@ -192,7 +208,8 @@ impl Cluster {
             // Journals without the file that says what of them counts.
             return Err(DurableError::damaged(other, 0, "the file \"cluster\" is missing beside it"));
         }
-        let this = Self { identity, generation: 1, start_last: 1, epoch_first: 1, cuts: Vec::new(), standing: None };
+        let (begun, cuts) = ([0; BEGUN_WORDS], Vec::new());
+        let this = Self { identity, generation: 1, start_last: 1, epoch_first: 1, begun, cuts, standing: None };
         this.write(directory)?;
         Ok(this)
     }
@@ -319,7 +336,8 @@ impl Cluster {
             bytes => Some(Standing::decode(bytes).ok_or_else(|| damaged("its standing makes no sense"))?),
         };
         let [generation, start_last, epoch_first] = [32, 40, 48].map(|at| word(bytes, at) as u32);
-        Ok(Self { identity, generation, start_last, epoch_first, cuts, standing })
+        let begun = [72, 80, 88, 96].map(|at| word(bytes, at));
+        Ok(Self { identity, generation, start_last, epoch_first, begun, cuts, standing })
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -328,6 +346,7 @@ impl Cluster {
         let mut words = vec![MAGIC, VERSION, cluster, u64::from(nodes)];
         words.extend([self.generation, self.start_last, self.epoch_first].map(u64::from));
         words.extend([self.cuts.len() as u64, standing.len() as u64 / 8]);
+        words.extend(self.begun);
         for cut in &self.cuts {
             words.extend([u64::from(cut.node.0) << 32 | u64::from(cut.start), u64::from(cut.epoch)]);
         }
@@ -378,13 +397,15 @@ pub fn region_bytes(directory: &dyn Directory, identity: &Identity, wanted: u64)
 mod tests {
     use super::super::power::Volatile;
     use super::*;
+    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::Ordering::SeqCst;
 
     fn shape(directory: &Volatile, cluster: &Cluster, node: NodeId, start: u32) -> journal::Shape {
         let identity = Identity { node, ..cluster.identity };
         let segment_bytes = journal::SEGMENT_BYTES_MIN;
-        journal::Shape { directory: std::sync::Arc::new(directory.clone()), identity, start, segment_bytes }
+        let inventory = Arc::new(inventory::Inventory::open(directory, &identity).expect("a list"));
+        journal::Shape { directory: Arc::new(directory.clone()), identity, start, segment_bytes, inventory }
     }
 
     /// A start of one of two nodes with copies.
@@ -487,6 +508,23 @@ mod tests {
         assert!(!unfinished.iter().any(has) && others.iter().all(has), "{:?}", directory.list());
     }
 
+    /// A node whose files are all gone looks like one that has never been there, and nothing of the generation would count.
+    #[test]
+    fn without_the_files_of_a_node_nobody_starts() {
+        let directory = Volatile::default();
+        drop([begin(&directory, 0), begin(&directory, 1)]);
+        for name in directory.list().expect("names").iter().filter(|name| name.starts_with("node-1.")) {
+            directory.remove(name).expect("removed");
+        }
+        let start = |node, comes_back| {
+            Cluster::begin(&directory, 7, (NodeId(node), 2), comes_back, &|_, _| panic!("it begins")).map(drop)
+        };
+        for (node, comes_back) in [(0, false), (0, true), (1, false), (1, true)] {
+            let error = start(node, comes_back).expect_err("a refusal").to_string();
+            assert!(error.contains("node-1.files"), "{error}");
+        }
+    }
+
     /// Rows of a generation that was never founded are in no mirror: a start that goes before it was founded leaves its place to the next.
     #[test]
     fn a_start_in_a_generation_that_is_not_founded_restores_its_rows() {
@@ -523,7 +561,8 @@ mod tests {
         let cuts = vec![Cut { node: NodeId(0), start: 1, epoch: 8 }, Cut { node: NodeId(2), start: 2, epoch: 90 }];
         for standing in [None, Some(standing())] {
             let cuts = cuts.clone();
-            let cluster = Cluster { identity, generation: 3, start_last: 4, epoch_first: 93, cuts, standing };
+            let begun = [5, 0, 0, 1];
+            let cluster = Cluster { identity, generation: 3, start_last: 4, epoch_first: 93, begun, cuts, standing };
             let bytes = cluster.encode();
             assert_eq!(Cluster::decode(&bytes), Ok(cluster));
             for at in 0..bytes.len() {

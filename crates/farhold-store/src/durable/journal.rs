@@ -15,7 +15,7 @@
 //! mark, or has a whole batch behind it, or is said by a later segment to have been whole. The first kind is the end, the second is refused.
 
 use super::files::{Directory, DurableFile};
-use super::{DurableError, Identity, check_words, seal, unseal, word};
+use super::{DurableError, Identity, Inventory, check_words, seal, unseal, word};
 use crate::error::TableId;
 use crate::log::record::hash;
 use crate::object::size_class::SizeClass;
@@ -55,7 +55,7 @@ const fn batch_bytes(items_bytes: u64) -> u64 {
     (BATCH_HEADER as u64 + items_bytes + 8).next_multiple_of(GRANULE as u64)
 }
 
-fn segment_name(node: NodeId, start: u32, number: u32) -> String {
+pub(super) fn segment_name(node: NodeId, start: u32, number: u32) -> String {
     format!("node-{}.journal-{start:08}-{number:08}", node.0)
 }
 
@@ -78,6 +78,8 @@ pub struct Shape {
     pub start: u32,
     /// Bytes of each.
     pub segment_bytes: u64,
+    /// Lists them.
+    pub inventory: Arc<Inventory>,
 }
 
 impl Shape {
@@ -109,12 +111,30 @@ impl Shape {
             Ok(file)
         });
         match made {
-            Ok(file) => Ok(Segment { file, number, at: HEADER_BYTES }),
+            Ok(file) => {
+                self.inventory.add_segment(self.start, number)?;
+                Ok(Segment { file, number, at: HEADER_BYTES })
+            }
             Err(error) => {
                 let _ = self.directory.remove(&fresh);
                 Err(DurableError::io(&format!("make the journal segment {name} of {}", self.directory.name()), &error))
             }
         }
+    }
+
+    /// Removes the journals of the starts of before.
+    ///
+    /// # Errors
+    /// [`DurableError::Io`].
+    pub fn remove_before(&self) -> Result<(), DurableError> {
+        let Self { directory, identity: Identity { node, .. }, start, inventory, .. } = self;
+        let names = directory.list().map_err(|error| DurableError::io("list", &error))?;
+        inventory.forget_starts(*start)?;
+        for (found, number) in segments(&names, *node).into_iter().filter(|(found, _)| found < start) {
+            let name = segment_name(*node, found, number);
+            directory.remove(&name).map_err(|error| DurableError::io(&format!("remove {name}"), &error))?;
+        }
+        Ok(())
     }
 
     fn fill(&self, name: &str) -> std::io::Result<Arc<dyn DurableFile>> {
@@ -311,6 +331,12 @@ impl Journal {
     /// [`DurableError::Io`].
     pub fn forget(&mut self, epoch: u32) -> Result<(), DurableError> {
         let shape = &self.shape;
+        let stays = self
+            .full
+            .iter()
+            .find(|(_, epoch_max)| *epoch_max > epoch)
+            .map_or(self.segment.number, |(number, _)| *number);
+        shape.inventory.forget_segments(shape.start, stays)?;
         while let Some(&(number, _)) = self.full.first().filter(|(_, epoch_max)| *epoch_max <= epoch) {
             let name = segment_name(shape.identity.node, shape.start, number);
             match shape.directory.remove(&name) {
@@ -323,19 +349,6 @@ impl Journal {
         }
         Ok(())
     }
-}
-
-/// Removes the journal of a start that is over.
-///
-/// # Errors
-/// [`DurableError::Io`].
-pub fn remove_before(directory: &dyn Directory, node: NodeId, start: u32) -> Result<(), DurableError> {
-    let names = directory.list().map_err(|error| DurableError::io("list", &error))?;
-    for (found, number) in segments(&names, node).into_iter().filter(|(found, _)| *found < start) {
-        let name = segment_name(node, found, number);
-        directory.remove(&name).map_err(|error| DurableError::io(&format!("remove {name}"), &error))?;
-    }
-    Ok(())
 }
 
 /// A page of the region has got another use, as an item.
@@ -622,8 +635,9 @@ mod tests {
     const IDENTITY: Identity = Identity { cluster: 9, node: NodeId(1), nodes: 2 };
 
     fn shape(directory: &Volatile) -> Shape {
+        let inventory = Arc::new(Inventory::open(directory, &IDENTITY).expect("a list"));
         let directory = Arc::new(directory.clone());
-        Shape { directory, identity: IDENTITY, start: 1, segment_bytes: SEGMENT_BYTES_MIN }
+        Shape { directory, identity: IDENTITY, start: 1, segment_bytes: SEGMENT_BYTES_MIN, inventory }
     }
 
     fn item(number: u64, len: usize) -> Vec<u8> {
@@ -713,7 +727,9 @@ mod tests {
         journal.close().expect("closed");
         let whole = read(&directory);
         assert_eq!(whole, Ok(written));
-        let names = directory.list().expect("names");
+        let segments = segments(&directory.list().expect("names"), NodeId(1));
+        let names: Vec<String> =
+            segments.iter().map(|(start, number)| segment_name(NodeId(1), *start, *number)).collect();
         assert!(names.len() > 1, "more than one segment: {names:?}");
         let mut random = random(1);
         let mut refused = 0;

@@ -4,6 +4,7 @@
 //!  commits ── records ──► journal.rs     batches of records, each closed by an epoch          ┐
 //!  rows ────────────────► checkpoint.rs  the rows of a region, run of pages by run of pages   ├─► restore.rs ─► region
 //!  starts ──────────────► cluster.rs     which epochs of which start of a node count           ┘
+//!                         inventory.rs   which of these files a start must find
 //!                         files.rs       what is asked of a file system; `power.rs`: one that can be cut off
 //! ```
 //!
@@ -19,12 +20,14 @@
 pub mod checkpoint;
 mod cluster;
 pub mod files;
+mod inventory;
 pub mod journal;
 pub mod nvm;
 pub mod power;
 mod restore;
 
 pub use cluster::{Begun, Cluster, Cut, region_bytes};
+pub use inventory::Inventory;
 pub use journal::Standing;
 pub use restore::{Plan, Progress, Restored, Run as Parallel, SlotState, plan};
 
@@ -126,15 +129,13 @@ fn seal(words: &[u64]) -> Vec<u8> {
 
 /// The words of [`seal`], if they are whole.
 fn unseal<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
-    let (content, rest) = bytes.split_at_checked(N * 8)?;
-    if rest.get(..8)? != hash(0, content).to_le_bytes() {
-        return None;
-    }
-    let mut words = [0; N];
-    for (word, chunk) in words.iter_mut().zip(content.chunks_exact(8)) {
-        *word = u64::from_le_bytes(chunk.try_into().expect("8 bytes"));
-    }
-    Some(words)
+    unseal_words(bytes, N)?.try_into().ok()
+}
+
+fn unseal_words(bytes: &[u8], count: usize) -> Option<Vec<u64>> {
+    let (content, rest) = bytes.split_at_checked(count * 8)?;
+    let is_whole = rest.get(..8)? == hash(0, content).to_le_bytes();
+    is_whole.then(|| (0..count).map(|number| word(content, number * 8)).collect())
 }
 
 /// Judges the head of a file: a magic number, then words that must be these, with what each is called.

@@ -9,7 +9,7 @@ use crate::protocol::ident::DATA;
 use crate::slots::WORKERS_MAX;
 use crate::{NodeId, TxnError};
 use farhold_fabric::{Batch, Endpoint, FarPtr, RegionMemory};
-use farhold_store::durable::journal::{self, Closing, Journal, Segment, Shape};
+use farhold_store::durable::journal::{Closing, Journal, Segment, Shape};
 use farhold_store::durable::{Cluster, DurableError, checkpoint};
 use farhold_store::{Store, Superblock};
 use std::fmt;
@@ -167,7 +167,7 @@ impl Journaling {
     ) -> Result<Arc<Self>, DurableError> {
         let Cluster { identity, epoch_first, .. } = generation.cluster;
         let first = generation.take_first();
-        let shape = generation.shape(&config);
+        let shape = generation.shape();
         let closed = epoch_first - 1;
         let first = match first {
             Some(first) => first,
@@ -714,7 +714,7 @@ impl Journaling {
             // What cannot be removed now is with the next checkpoint.
             let _ = held(&self.journal).forget(checkpointed);
             if checkpointed >= self.before.load(SeqCst) {
-                let _ = journal::remove_before(&*self.config.directory, self.me, self.shape.start);
+                let _ = self.shape.remove_before();
             }
         }
     }
@@ -812,7 +812,7 @@ impl Journaling {
     pub fn publish_checkpoint(&self, Checkpointed { written, epoch, .. }: &Checkpointed) -> Result<(), DurableError> {
         self.check_rows()?;
         let directory = &*self.config.directory;
-        checkpoint::publish(directory, written)?;
+        checkpoint::publish(directory, &self.shape.inventory, written)?;
         self.word(Superblock::CHECKPOINTED, |word| word.store(u64::from(*epoch), SeqCst));
         self.publish();
         self.checkpoints.fetch_add(1, SeqCst);
@@ -864,6 +864,7 @@ mod tests {
     use farhold_fabric::Version;
     use farhold_fabric::{Executor, Fabric};
     use farhold_store::durable::files::Directory;
+    use farhold_store::durable::journal;
     use farhold_store::durable::power::Volatile;
     use farhold_store::log::{Change, Entry, RecordWriter};
     use farhold_store::row::{Column, ColumnType, Datum, Schema};

@@ -9,7 +9,10 @@ use farhold_fabric::RegionMemory;
 use farhold_store::Store;
 use farhold_store::durable::files::Directory;
 use farhold_store::durable::journal::{Segment, Shape};
-use farhold_store::durable::{Begun, Cluster, DurableError, Restored, SlotState, plan, region_bytes};
+use farhold_store::durable::{
+    Begun, Cluster, DurableError, Identity, Inventory, Restored, SlotState, plan, region_bytes,
+};
+use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::Ordering::SeqCst;
@@ -24,6 +27,7 @@ pub struct Generation {
     start: u32,
     is_late: bool,
     replication: ReplicationConfig,
+    shape: Shape,
     first: Mutex<Option<Segment>>,
     directory: Arc<dyn Directory>,
     _lock: Box<dyn Send + Sync>,
@@ -43,21 +47,24 @@ impl Generation {
         replication: &ReplicationConfig,
     ) -> Result<Self, TxnError> {
         let directory = config.directory.clone();
-        let first = Mutex::new(None);
+        let made = Cell::new(None);
         let fresh = RandomState::new().build_hasher().finish();
         let comes_back = replication.replicas > 1;
         let begun = Cluster::begin(&*directory, fresh, (node, nodes), comes_back, &|cluster, start| {
             if !comes_back && cluster.standing.is_some() {
                 check_in_place(cluster)?;
             }
-            let segment = shape(&directory, cluster, start, config).make_segment(0)?;
-            *first.lock().unwrap_or_else(PoisonError::into_inner) = Some(segment);
+            let shape = shape(&directory, cluster.identity, start, config)?;
+            let first = shape.make_segment(0)?;
+            made.set(Some((shape, first)));
             Ok(())
         });
         let begun = begun.map_err(refused)?;
         let replication = replication.clone();
         let Begun { cluster, start, is_late, lock } = begun;
-        Ok(Self { cluster, start, is_late, replication, first, directory, _lock: lock })
+        let (shape, first) = made.take().expect("a start has a segment");
+        let first = Mutex::new(Some(first));
+        Ok(Self { cluster, start, is_late, replication, shape, first, directory, _lock: lock })
     }
 
     /// Its number, from 1 on.
@@ -100,8 +107,8 @@ impl Generation {
         plan.visit(visit).map_err(refused)
     }
 
-    pub(super) fn shape(&self, config: &JournalConfig) -> Shape {
-        shape(&self.directory, &self.cluster, self.start, config)
+    pub(super) fn shape(&self) -> Shape {
+        self.shape.clone()
     }
 
     pub(super) fn take_first(&self) -> Option<Segment> {
@@ -144,9 +151,14 @@ pub(crate) fn on_threads(threads: usize, job: &(dyn Fn(usize) + Sync)) {
     });
 }
 
-fn shape(directory: &Arc<dyn Directory>, cluster: &Cluster, start: u32, config: &JournalConfig) -> Shape {
-    let (directory, segment_bytes) = (directory.clone(), config.segment_bytes);
-    Shape { directory, identity: cluster.identity, start, segment_bytes }
+fn shape(
+    directory: &Arc<dyn Directory>,
+    identity: Identity,
+    start: u32,
+    config: &JournalConfig,
+) -> Result<Shape, DurableError> {
+    let inventory = Arc::new(Inventory::open(&**directory, &identity)?);
+    Ok(Shape { directory: directory.clone(), identity, start, segment_bytes: config.segment_bytes, inventory })
 }
 
 /// Without copies every node has the rows that placement gives it: those of a cluster in which some have moved are not found.

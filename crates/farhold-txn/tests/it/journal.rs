@@ -106,7 +106,7 @@ fn refusal(disk: &Volatile) -> String {
     let before = files(disk);
     let error = open(disk).map(drop).expect_err("a refusal");
     let after = files(disk);
-    for (name, bytes) in before.iter().filter(|(name, _)| *name != "cluster") {
+    for (name, bytes) in before.iter().filter(|(name, _)| !["cluster", "node-0.files"].contains(&&***name)) {
         assert!(after.get(name) == Some(bytes), "{name} was changed by a start that failed");
     }
     error.to_string()
@@ -212,6 +212,48 @@ fn a_directory_of_another_cluster_s_shape_or_version_is_refused() {
     assert!(message.contains("missing"), "{message}");
     disk.create("cluster").and_then(|file| file.write_at(0, &cluster)).expect("there again");
     open(&disk).expect("whole again");
+}
+
+/// Without any one of its files a database would look younger than it is.
+#[test]
+fn a_missing_file_is_noticed_whichever_it_is() {
+    let disk = written();
+    // Behind a checkpoint that has ended files of before.
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| {
+        for round in 0..4 {
+            insert(&worker, 40 + round * 150..190 + round * 150).await.expect("inserted");
+            assert_eq!(worker.node().checkpoint(&mut || true), Ok(true));
+        }
+        insert(&worker, 640..660).await.expect("inserted");
+    });
+    drop(node);
+    let parts = ["journal-", "checkpoint-", ".files"];
+    let names = files(&disk).into_keys().filter(|name| parts.iter().any(|part| name.contains(part)));
+    let names: Vec<String> = names.collect();
+    assert!(names.len() >= 4 && !names.iter().any(|name| name.contains("journal-00000001")), "{names:?}");
+    for name in &names {
+        let bytes = disk.bytes(name);
+        disk.remove(name).expect("removed");
+        let message = refusal(&disk);
+        assert!(message.contains(name) && message.contains("it is missing"), "{name}: {message}");
+        disk.create(name).and_then(|file| file.write_at(0, &bytes)).expect("there again");
+    }
+    let all: Vec<(String, Vec<u8>)> = names.iter().map(|name| (name.clone(), disk.bytes(name))).collect();
+    for name in &names {
+        disk.remove(name).expect("removed");
+    }
+    let message = refusal(&disk);
+    assert!(message.contains("node-0.files"), "{message}");
+    for (name, bytes) in all {
+        disk.create(&name).and_then(|file| file.write_at(0, &bytes)).expect("there again");
+    }
+    let (node, _dir) = open(&disk).expect("whole again");
+    with(&node, async |worker| {
+        for id in 0..660 {
+            assert!(has(&worker, id).await, "row {id}");
+        }
+    });
 }
 
 #[test]

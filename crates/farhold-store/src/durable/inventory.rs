@@ -1,0 +1,275 @@
+//! Which files a node has. A start that does not find one of them is refused: without it the database would look younger than it is, and what was
+//! acknowledged would be gone without a word.
+//!
+//! ```text
+//!  "node-N.files":  two slots, written in turns, so that one is always whole
+//!  slot  magic │ version │ cluster │ node │ sequence │ checkpoint: start, epoch │ starts │ (start │ first, last segment) ... │ checksum
+//! ```
+//!
+//! A file is listed when it is durable, and is listed no more before it is removed: there may be more files than are listed, never fewer. It
+//! takes no more room as it changes, so that a full disk can be emptied.
+
+use super::files::{Directory, DurableFile};
+use super::{DurableError, Identity, check_words, checkpoint, journal, seal, unseal_words, word};
+use farhold_fabric::NodeId;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FARHINV1");
+const VERSION: u64 = 1;
+const SLOT_BYTES: usize = 4096;
+const HEAD_WORDS: usize = 7;
+/// Starts that a slot has room for. Of more the oldest are not listed: a node has to start so often without one checkpoint.
+const STARTS_MAX: usize = (SLOT_BYTES / 8 - HEAD_WORDS - 1) / 2;
+
+fn name(node: NodeId) -> String {
+    format!("node-{}.files", node.0)
+}
+
+/// What has to be there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Listed {
+    /// A checkpoint of this start and epoch, or a later one; zeros: none.
+    checkpoint: (u32, u32),
+    /// For each start the first and the last segment of its journal.
+    starts: BTreeMap<u32, (u32, u32)>,
+}
+
+impl Listed {
+    fn encode(&self, identity: &Identity, sequence: u64) -> Vec<u8> {
+        let (start, epoch) = self.checkpoint;
+        let starts = self.starts.iter().rev().take(STARTS_MAX);
+        let mut words = vec![MAGIC, VERSION, identity.cluster, u64::from(identity.node.0), sequence];
+        words.extend([pair(start, epoch), starts.len() as u64]);
+        for (start, (first, last)) in starts {
+            words.extend([u64::from(*start), pair(*first, *last)]);
+        }
+        seal(&words)
+    }
+
+    /// The sequence and what is listed; `None`: the slot is not whole.
+    fn decode(slot: &[u8], identity: &Identity) -> Result<Option<(u64, Self)>, DurableError> {
+        let count = word(slot, 48) as usize;
+        if word(slot, 0) != MAGIC || count > STARTS_MAX {
+            return Ok(None);
+        }
+        let Some(words) = unseal_words(slot, HEAD_WORDS + 2 * count) else { return Ok(None) };
+        let node = u64::from(identity.node.0);
+        let expected = [("version", VERSION), ("cluster", identity.cluster), ("node", node)];
+        check_words(&name(identity.node), &words[1..], &expected)?;
+        let starts = words[HEAD_WORDS..].chunks_exact(2).map(|start| (start[0] as u32, halves(start[1]))).collect();
+        Ok(Some((words[4], Self { checkpoint: halves(words[5]), starts })))
+    }
+}
+
+fn pair(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+fn halves(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
+/// The list of a node that runs.
+#[derive(Debug)]
+pub struct Inventory {
+    identity: Identity,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    file: Arc<dyn DurableFile>,
+    /// Of the last change that is durable; its parity says in which slot.
+    sequence: u64,
+    listed: Listed,
+}
+
+impl State {
+    fn write(&self, identity: &Identity, sequence: u64, listed: &Listed) -> io::Result<()> {
+        self.file.write_at(sequence % 2 * SLOT_BYTES as u64, &listed.encode(identity, sequence))?;
+        self.file.sync()
+    }
+}
+
+impl Inventory {
+    /// A node's list, an empty one if there is none yet. Nobody else has it: the caller holds the node's lock.
+    ///
+    /// # Errors
+    /// [`DurableError`].
+    pub fn open(directory: &dyn Directory, identity: &Identity) -> Result<Self, DurableError> {
+        let state = match read(directory, identity)? {
+            Some(found) => {
+                // The process before may have ended between a write and its sync.
+                found.write(identity, found.sequence, &found.listed).map(|()| found)
+            }
+            None => create(directory, identity),
+        };
+        let state = state.map_err(|error| DurableError::io(&format!("write {}", name(identity.node)), &error))?;
+        Ok(Self { identity: *identity, state: Mutex::new(state) })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Listed)) -> Result<(), DurableError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = state.listed.clone();
+        change(&mut next);
+        if next == state.listed {
+            return Ok(());
+        }
+        let sequence = state.sequence + 1;
+        let written = state.write(&self.identity, sequence, &next);
+        written.map_err(|error| DurableError::io(&format!("write {}", name(self.identity.node)), &error))?;
+        // Where that fails, the next change is written over it, and the slot of before stays.
+        (state.sequence, state.listed) = (sequence, next);
+        Ok(())
+    }
+
+    /// A segment of this start is there.
+    pub(super) fn add_segment(&self, start: u32, number: u32) -> Result<(), DurableError> {
+        self.change(|listed| listed.starts.entry(start).or_insert((number, number)).1 = number)
+    }
+
+    /// Segments of this start before `number` are about to go.
+    pub(super) fn forget_segments(&self, start: u32, number: u32) -> Result<(), DurableError> {
+        self.change(|listed| {
+            if let Some((first, _)) = listed.starts.get_mut(&start) {
+                *first = number.max(*first);
+            }
+        })
+    }
+
+    /// The journals of all starts before this one are about to go.
+    pub(super) fn forget_starts(&self, start: u32) -> Result<(), DurableError> {
+        self.change(|listed| listed.starts.retain(|listed, _| *listed >= start))
+    }
+
+    /// A checkpoint is there; those before it are about to go.
+    pub(super) fn set_checkpoint(&self, start: u32, epoch: u32) -> Result<(), DurableError> {
+        self.change(|listed| listed.checkpoint = (start, epoch))
+    }
+}
+
+fn create(directory: &dyn Directory, identity: &Identity) -> io::Result<State> {
+    let name = name(identity.node);
+    let fresh = format!("{name}.fresh");
+    let file = directory.create(&fresh)?;
+    file.write_at(0, &[0; 2 * SLOT_BYTES])?;
+    let state = State { file, sequence: 0, listed: Listed::default() };
+    state.write(identity, 0, &state.listed)?;
+    directory.rename(&fresh, &name)?;
+    directory.sync()?;
+    Ok(state)
+}
+
+fn read(directory: &dyn Directory, identity: &Identity) -> Result<Option<State>, DurableError> {
+    let name = name(identity.node);
+    let io = |error: io::Error| DurableError::io(&format!("read {name}"), &error);
+    if !directory.list().map_err(io)?.contains(&name) {
+        return Ok(None);
+    }
+    let file = directory.open(&name).map_err(io)?;
+    let mut bytes = vec![0; 2 * SLOT_BYTES];
+    if file.len().map_err(io)? != bytes.len() as u64 {
+        return Err(DurableError::damaged(&name, 0, "its length is another"));
+    }
+    file.read_at(0, &mut bytes).map_err(io)?;
+    let (one, other) = bytes.split_at(SLOT_BYTES);
+    let newest = [Listed::decode(one, identity)?, Listed::decode(other, identity)?].into_iter().flatten();
+    let newest = newest.max_by_key(|(sequence, _)| *sequence);
+    let (sequence, listed) = newest.ok_or_else(|| DurableError::damaged(&name, 0, "neither of its slots is whole"))?;
+    Ok(Some(State { file, sequence, listed }))
+}
+
+/// Is everything there that a node has listed? The node does not run.
+///
+/// # Errors
+/// [`DurableError::Damaged`] with the name of a file that is missing; [`DurableError::Foreign`], [`DurableError::Io`].
+pub(super) fn check(directory: &dyn Directory, identity: &Identity, names: &[String]) -> Result<(), DurableError> {
+    let missing = |name: &str| Err(DurableError::damaged(name, 0, "it is missing"));
+    let Some(State { listed, .. }) = read(directory, identity)? else { return missing(&name(identity.node)) };
+    let (start, epoch) = listed.checkpoint;
+    let last = checkpoint::checkpoints(names, identity.node).pop().unwrap_or_default();
+    if last < listed.checkpoint {
+        return missing(&checkpoint::name(identity.node, start, epoch));
+    }
+    let there = journal::segments(names, identity.node);
+    let mut due =
+        listed.starts.iter().flat_map(|(start, (first, last))| (*first..=*last).map(|number| (*start, number)));
+    match due.find(|segment| there.binary_search(segment).is_err()) {
+        Some((start, number)) => missing(&journal::segment_name(identity.node, start, number)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::power::Volatile;
+    use super::*;
+
+    const IDENTITY: Identity = Identity { cluster: 9, node: NodeId(1), nodes: 2 };
+
+    fn listed(directory: &Volatile) -> Listed {
+        read(directory, &IDENTITY).expect("whole").expect("a list").listed
+    }
+
+    /// The power goes in the middle of any change: what is then listed is what was listed before it or after it.
+    #[test]
+    fn a_cut_leaves_the_list_of_before_or_after() {
+        for seed in 0..300_u64 {
+            let mut state = seed;
+            let mut random = move || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state >> 33
+            };
+            let directory = Volatile::default();
+            let inventory = Inventory::open(&directory, &IDENTITY).expect("a list");
+            let changes = 1 + random() % 9;
+            for number in 0..changes as u32 {
+                inventory.add_segment(3, number).expect("listed");
+            }
+            let before = listed(&directory);
+            directory.cut_after(random() % 3, random());
+            let _ = inventory.set_checkpoint(3, 77);
+            let survivor = directory.survivor().unwrap_or(directory);
+            let found = listed(&survivor);
+            let after = Listed { checkpoint: (3, 77), ..before.clone() };
+            assert!([&before, &after].contains(&&found), "seed {seed}: {found:?}");
+            // And the next start goes on with it.
+            let again = Inventory::open(&survivor, &IDENTITY).expect("a list");
+            again.forget_segments(3, changes as u32 - 1).expect("listed");
+            let last = changes as u32 - 1;
+            assert_eq!(listed(&survivor), Listed { starts: BTreeMap::from([(3, (last, last))]), ..found });
+        }
+    }
+
+    /// A write that failed may be there or not; the slot of before stays until one has not failed.
+    #[test]
+    fn a_full_disk_takes_every_change() {
+        let directory = Volatile::default();
+        let inventory = Inventory::open(&directory, &IDENTITY).expect("a list");
+        directory.limit(1);
+        for start in 1..=STARTS_MAX as u32 + 20 {
+            inventory.add_segment(start, 0).expect("no more room is taken");
+        }
+        let found = listed(&directory).starts;
+        assert_eq!((found.len(), found.keys().next()), (STARTS_MAX, Some(&21)));
+        inventory.forget_starts(200).expect("no more room is taken");
+        assert_eq!(listed(&directory).starts.keys().next(), Some(&200));
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let directory = Volatile::default();
+        drop(Inventory::open(&directory, &IDENTITY).expect("a list"));
+        for at in 0..(HEAD_WORDS + 1) * 8 {
+            directory.flip("node-1.files", at, 4);
+            read(&directory, &IDENTITY).expect_err("the only slot that is whole");
+            directory.flip("node-1.files", at, 4);
+        }
+        let other = read(&directory, &Identity { cluster: 8, ..IDENTITY }).expect_err("another's");
+        assert!(matches!(other, DurableError::Foreign { what: "cluster", .. }), "{other}");
+        directory.open("node-1.files").and_then(|file| file.write_at(2 * SLOT_BYTES as u64, &[1])).expect("longer");
+        read(&directory, &IDENTITY).expect_err("longer");
+    }
+}
