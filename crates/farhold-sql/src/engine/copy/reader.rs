@@ -220,10 +220,8 @@ fn unescape(raw: &[u8]) -> Vec<u8> {
             out.push(byte);
             continue;
         }
-        let Some(&next) = raw.get(at) else {
-            out.push(byte);
-            break;
-        };
+        // One at the end says nothing.
+        let Some(&next) = raw.get(at) else { break };
         at += 1;
         let number = |digits: usize, radix: u32, from: usize| {
             let text = raw.get(from..)?;
@@ -316,13 +314,14 @@ mod tests {
     #[test]
     fn line_ends_behind_backslashes_are_data() {
         let format = CopyFormat::new(&[]).unwrap();
-        let lines = read(&format, "1\tx\\\n\n2\ty\\\r\n3\tz\r\n4\tu\\\\\r\n5\tv\r\r\n6\tw\\\n");
+        let lines = read(&format, "1\tx\\\n\n2\ty\\\r\n3\tz\r\n4\tu\\\\\r\n5\tv\r\r\n6\tw\\\n7\tx\\");
         assert_eq!(lines[0], some(&["1", "x\n"]));
         assert_eq!(lines[1], some(&["2", "y\r"]));
         assert_eq!(lines[2], some(&["3", "z"]));
         assert_eq!(lines[3], some(&["4", "u\\"]));
         assert_eq!(lines[4], some(&["5", "v\r"]));
-        assert_eq!(lines[5], some(&["6", "w\n"]));
+        // A backslash at the end of the data stands before nothing.
+        assert_eq!(lines[5], some(&["6", "w\n7", "x"]));
         assert_eq!(lines.len(), 6);
     }
 

@@ -468,9 +468,10 @@ impl Names<'_> {
         let is_known = items.iter().all(|item| item.known().is_some());
         if let GroupByExpr::Expressions(by, _) = &mut select.group_by {
             check_grouping_sets(by)?;
-            for expr in by {
+            for expr in by.iter_mut() {
                 self.grouped_by(expr, &items, is_known)?;
             }
+            keys_into_sets(by, &items);
         }
         let mut is_on = false;
         if let Some(Distinct::On(on)) = &mut select.distinct {
@@ -753,6 +754,32 @@ fn check_grouping_sets(by: &[Expr]) -> Result<(), SqlError> {
         return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message));
     }
     Ok(())
+}
+
+/// Puts keys that stand beside grouping sets into each of the sets. Beside them the planner adds the columns that such a key decides, which
+/// sets may leave out.
+fn keys_into_sets(by: &mut Vec<Expr>, items: &[Item]) {
+    let is_set = |expr: &Expr| matches!(expr, Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_));
+    if by.len() < 2 || !by.iter().any(is_set) {
+        return;
+    }
+    let mut sets = vec![Vec::new()];
+    for expr in by.iter() {
+        let own = match position(expr) {
+            _ if is_set(expr) => written_out(expr),
+            None => vec![vec![expr.clone()]],
+            Some(item) => match items.get(item).and_then(Item::known) {
+                Some((_, item)) => vec![vec![item.clone()]],
+                // The planner knows it, or says that there is none.
+                None => return,
+            },
+        };
+        sets = sets.iter().flat_map(|set: &Vec<Expr>| own.iter().map(|more| [&set[..], more].concat())).collect();
+    }
+    for set in &mut sets {
+        distinct_keys(set, |expr| expr);
+    }
+    *by = vec![Expr::GroupingSets(sets)];
 }
 
 /// Whether elements are expressions that differ. DataFusion takes no others in ROLLUP and CUBE, and none twice in a grouping set.
