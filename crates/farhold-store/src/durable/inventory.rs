@@ -100,10 +100,8 @@ impl Inventory {
     /// [`DurableError`].
     pub fn open(directory: &dyn Directory, identity: &Identity) -> Result<Self, DurableError> {
         let state = match read(directory, identity)? {
-            Some(found) => {
-                // The process before may have ended between a write and its sync.
-                found.write(identity, found.sequence, &found.listed).map(|()| found)
-            }
+            // The process before may have ended between a write and its sync.
+            Some(found) => found.write(identity, found.sequence, &found.listed).map(|()| found),
             None => create(directory, identity),
         };
         let state = state.map_err(|error| DurableError::io(&format!("write {}", name(identity.node)), &error))?;
@@ -165,10 +163,10 @@ fn create(directory: &dyn Directory, identity: &Identity) -> io::Result<State> {
 fn read(directory: &dyn Directory, identity: &Identity) -> Result<Option<State>, DurableError> {
     let name = name(identity.node);
     let io = |error: io::Error| DurableError::io(&format!("read {name}"), &error);
-    if !directory.list().map_err(io)?.contains(&name) {
-        return Ok(None);
-    }
-    let file = directory.open(&name).map_err(io)?;
+    let file = match directory.open(&name) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found.map_err(io)?,
+    };
     let mut bytes = vec![0; 2 * SLOT_BYTES];
     if file.len().map_err(io)? != bytes.len() as u64 {
         return Err(DurableError::damaged(&name, 0, "its length is another"));

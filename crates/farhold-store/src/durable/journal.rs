@@ -98,7 +98,7 @@ impl Shape {
     /// Makes a segment: all of its bytes are there, so that writing it neither runs out of room nor changes the file's length.
     ///
     /// # Errors
-    /// [`DurableError::Io`]; there is no such segment then.
+    /// [`DurableError::Io`]; what there is of such a segment then is made anew by the next call.
     pub fn make_segment(&self, number: u32) -> Result<Segment, DurableError> {
         let name = segment_name(self.identity.node, self.start, number);
         let fresh = format!("{name}.fresh");

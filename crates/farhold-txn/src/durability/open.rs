@@ -7,11 +7,8 @@ use crate::replication::ReplicationConfig;
 use crate::{NodeId, TxnError};
 use farhold_fabric::RegionMemory;
 use farhold_store::Store;
-use farhold_store::durable::files::Directory;
 use farhold_store::durable::journal::{Segment, Shape};
-use farhold_store::durable::{
-    Begun, Cluster, DurableError, Identity, Inventory, Restored, SlotState, plan, region_bytes,
-};
+use farhold_store::durable::{Begun, Cluster, DurableError, Inventory, Restored, SlotState, plan, region_bytes};
 use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -24,12 +21,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Nodes of different generations must not meet: give each a fabric of its own ([`Generation::number`] as part of the directory's name).
 pub struct Generation {
     pub(super) cluster: Cluster,
-    start: u32,
     is_late: bool,
     replication: ReplicationConfig,
     shape: Shape,
     first: Mutex<Option<Segment>>,
-    directory: Arc<dyn Directory>,
     _lock: Box<dyn Send + Sync>,
 }
 
@@ -46,25 +41,27 @@ impl Generation {
         nodes: u8,
         replication: &ReplicationConfig,
     ) -> Result<Self, TxnError> {
-        let directory = config.directory.clone();
+        let directory = &config.directory;
         let made = Cell::new(None);
         let fresh = RandomState::new().build_hasher().finish();
         let comes_back = replication.replicas > 1;
-        let begun = Cluster::begin(&*directory, fresh, (node, nodes), comes_back, &|cluster, start| {
+        let begun = Cluster::begin(&**directory, fresh, (node, nodes), comes_back, &|cluster, start| {
             if !comes_back && cluster.standing.is_some() {
                 check_in_place(cluster)?;
             }
-            let shape = shape(&directory, cluster.identity, start, config)?;
+            let (directory, identity, segment_bytes) = (directory.clone(), cluster.identity, config.segment_bytes);
+            let inventory = Arc::new(Inventory::open(&*directory, &identity)?);
+            let shape = Shape { directory, identity, start, segment_bytes, inventory };
             let first = shape.make_segment(0)?;
             made.set(Some((shape, first)));
             Ok(())
         });
         let begun = begun.map_err(refused)?;
         let replication = replication.clone();
-        let Begun { cluster, start, is_late, lock } = begun;
+        let Begun { cluster, is_late, lock, .. } = begun;
         let (shape, first) = made.take().expect("a start has a segment");
         let first = Mutex::new(Some(first));
-        Ok(Self { cluster, start, is_late, replication, shape, first, directory, _lock: lock })
+        Ok(Self { cluster, is_late, replication, shape, first, _lock: lock })
     }
 
     /// Its number, from 1 on.
@@ -87,7 +84,7 @@ impl Generation {
 
     /// The number of this start of the node: no other has it.
     pub(crate) fn start(&self) -> u64 {
-        u64::from(self.start)
+        u64::from(self.shape.start)
     }
 
     /// The configuration with which the generation begins.
@@ -103,7 +100,7 @@ impl Generation {
 
     /// Visits the rows of a node that left before the generation, and whose rows nobody had taken over yet.
     pub(crate) fn visit(&self, node: NodeId, visit: &mut dyn FnMut(&SlotState<'_>)) -> Result<(), TxnError> {
-        let plan = plan(&self.directory, &self.cluster, node).map_err(refused)?;
+        let plan = plan(&self.shape.directory, &self.cluster, node).map_err(refused)?;
         plan.visit(visit).map_err(refused)
     }
 
@@ -117,7 +114,7 @@ impl Generation {
 
     /// Bytes that the region has to have; `wanted` at the first start.
     pub(crate) fn region_bytes(&self, wanted: u64) -> Result<u64, TxnError> {
-        region_bytes(&*self.directory, &self.cluster.identity, wanted).map_err(refused)
+        region_bytes(&*self.shape.directory, &self.cluster.identity, wanted).map_err(refused)
     }
 
     /// Fills a new region with everything that counts.
@@ -127,7 +124,7 @@ impl Generation {
         if self.comes_back() {
             return Ok(Restored::default());
         }
-        let plan = plan(&self.directory, &self.cluster, me).map_err(refused)?;
+        let plan = plan(&self.shape.directory, &self.cluster, me).map_err(refused)?;
         let run = |job: &(dyn Fn(usize) + Sync)| on_threads(config.threads, job);
         let restored = plan.restore(memory, &run, &config.progress).map_err(|error| match error {
             Ok(durable) => refused(durable),
@@ -149,16 +146,6 @@ pub(crate) fn on_threads(threads: usize, job: &(dyn Fn(usize) + Sync)) {
         }
         job(0);
     });
-}
-
-fn shape(
-    directory: &Arc<dyn Directory>,
-    identity: Identity,
-    start: u32,
-    config: &JournalConfig,
-) -> Result<Shape, DurableError> {
-    let inventory = Arc::new(Inventory::open(&**directory, &identity)?);
-    Ok(Shape { directory: directory.clone(), identity, start, segment_bytes: config.segment_bytes, inventory })
 }
 
 /// Without copies every node has the rows that placement gives it: those of a cluster in which some have moved are not found.
