@@ -162,13 +162,16 @@ impl Cluster {
         let is_begun = (0..nodes).map(NodeId).any(|node| last_of(node) >= this.generation);
         let (mut start, mut is_late) = (this.generation, false);
         let living = if is_begun { this.living(directory)? } else { Vec::new() };
+        let is_over = is_begun && living.is_empty();
+        // Whoever has ended since they were listed may have made and removed files until then.
+        let names = if is_over { directory.list().map_err(failed("list"))? } else { names };
         // Of those who run the list changes.
         let ended = (0..nodes).map(NodeId).filter(|other| *other == node || living.is_empty());
         for other in ended.filter(|other| this.has_begun(*other)) {
             inventory::check(directory, &Identity { node: other, ..this.identity }, &names)?;
         }
-        if is_begun && living.is_empty() {
-            // It is over, also for a node that was not there.
+        if is_over {
+            // Also for a node that was not there.
             this.next_generation(directory, &names)?;
             start = this.generation;
         } else if mine >= this.generation && comes_back {
@@ -204,8 +207,9 @@ impl Cluster {
 
     fn first(directory: &dyn Directory, identity: Identity) -> Result<Self, DurableError> {
         let names = directory.list().map_err(|error| DurableError::io("list", &error))?;
-        if let Some(other) = names.iter().find(|name| name.contains(".journal-") || name.contains(".checkpoint-")) {
-            // Journals without the file that says what of them counts.
+        let is_left = |name: &&String| [".journal-", ".checkpoint-", ".files"].iter().any(|part| name.contains(part));
+        if let Some(other) = names.iter().find(is_left) {
+            // What a node has, without the file that says what of it counts.
             return Err(DurableError::damaged(other, 0, "the file \"cluster\" is missing beside it"));
         }
         let (begun, cuts) = ([0; BEGUN_WORDS], Vec::new());
@@ -312,10 +316,14 @@ impl Cluster {
 
     fn decode(bytes: &[u8]) -> Result<Self, DurableError> {
         let damaged = |what| DurableError::damaged(NAME, 0, what);
+        if bytes.len() < 16 {
+            return Err(damaged("it is cut off"));
+        }
+        // Another version's length says nothing.
+        check_words(NAME, &[word(bytes, 0), word(bytes, 8)], &[("magic number", MAGIC), ("version", VERSION)])?;
         if bytes.len() < (FIXED_WORDS + 1) * 8 || !bytes.len().is_multiple_of(8) {
             return Err(damaged("it is cut off"));
         }
-        check_words(NAME, &[word(bytes, 0), word(bytes, 8)], &[("magic number", MAGIC), ("version", VERSION)])?;
         let (content, sum) = bytes.split_at(bytes.len() - 8);
         if word(sum, 0) != hash(0, content) {
             return Err(damaged("its checksum is another"));
@@ -397,9 +405,11 @@ pub fn region_bytes(directory: &dyn Directory, identity: &Identity, wanted: u64)
 mod tests {
     use super::super::power::Volatile;
     use super::*;
-    use std::sync::Arc;
+    use crate::durable::files::DurableFile;
     use std::sync::atomic::AtomicBool;
     use std::sync::atomic::Ordering::SeqCst;
+    use std::sync::{Arc, Mutex};
+    use std::{fmt, io};
 
     fn shape(directory: &Volatile, cluster: &Cluster, node: NodeId, start: u32) -> journal::Shape {
         let identity = Identity { node, ..cluster.identity };
@@ -525,6 +535,89 @@ mod tests {
         }
     }
 
+    /// A disk on which something happens just before somebody first asks whether node 1 runs.
+    struct Meanwhile {
+        disk: Volatile,
+        happens: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    }
+
+    impl fmt::Debug for Meanwhile {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.disk.fmt(f)
+        }
+    }
+
+    impl Directory for Meanwhile {
+        fn list(&self) -> io::Result<Vec<String>> {
+            self.disk.list()
+        }
+
+        fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
+            self.disk.create(name)
+        }
+
+        fn open(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
+            self.disk.open(name)
+        }
+
+        fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+            self.disk.rename(from, to)
+        }
+
+        fn remove(&self, name: &str) -> io::Result<()> {
+            self.disk.remove(name)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.disk.sync()
+        }
+
+        fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Send + Sync>>> {
+            if name == running_name(NodeId(1)) {
+                let happens = self.happens.lock().expect("no panic").take();
+                if let Some(happens) = happens {
+                    happens();
+                }
+            }
+            self.disk.lock(name)
+        }
+
+        fn name(&self) -> String {
+            self.disk.name()
+        }
+    }
+
+    /// All are killed and started at once: a node makes its last segment, with the last epoch that it has closed, and ends, after another one that starts
+    /// has listed the files.
+    #[test]
+    fn what_a_node_has_done_to_its_end_counts() {
+        let disk = Volatile::default();
+        let [ended, lives] = [begin(&disk, 0), begin(&disk, 1)];
+        drop(ended);
+        let shape = shape(&disk, &lives.cluster, NodeId(1), lives.start);
+        let happens = move || {
+            let mut journal = journal::Journal::new(shape.clone(), shape.make_segment(1).expect("a segment"));
+            let closing = journal::Closing { closed: 40, ..journal::Closing::default() };
+            journal.write(&[], closing).expect("written");
+            drop(lives);
+        };
+        let disk = Meanwhile { disk, happens: Mutex::new(Some(Box::new(happens))) };
+        let begun = Cluster::begin(&disk, 7, (NodeId(0), 2), true, &|_, _| Ok(())).expect("nothing is missing");
+        assert_eq!((begun.cluster.generation, begun.cluster.epoch_first), (2, 41));
+    }
+
+    /// With a new cluster beside it, a list would be a stranger's, and the old cluster's files would be strangers' as well.
+    #[test]
+    fn no_cluster_begins_beside_what_is_left_of_another() {
+        for left in ["node-1.files", "node-1.journal-00000001-00000000", "node-1.checkpoint-00000001-0000000007"] {
+            let directory = Volatile::default();
+            directory.create(left).expect("a file");
+            let error = Cluster::begin(&directory, 7, (NodeId(0), 2), true, &|_, _| panic!("it begins")).map(drop);
+            assert!(error.expect_err("a refusal").to_string().contains(left));
+            assert!(!directory.list().expect("names").contains(&NAME.to_owned()));
+        }
+    }
+
     /// Rows of a generation that was never founded are in no mirror: a start that goes before it was founded leaves its place to the next.
     #[test]
     fn a_start_in_a_generation_that_is_not_founded_restores_its_rows() {
@@ -571,6 +664,9 @@ mod tests {
                 Cluster::decode(&other).expect_err("a flipped bit");
                 Cluster::decode(&bytes[..at]).expect_err("cut off");
             }
+            let mut older = bytes[..16].to_vec();
+            older[8] -= 1;
+            assert!(matches!(Cluster::decode(&older), Err(DurableError::Foreign { what: "version", .. })));
         }
     }
 }
