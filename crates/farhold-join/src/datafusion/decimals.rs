@@ -25,6 +25,7 @@ use datafusion::physical_plan::aggregates::{AggregateExec, AggregateInputMode};
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 
 use super::JoinConfig;
+use super::held::with_promises_of;
 
 /// Swaps arithmetic on decimals in projections and aggregates. It belongs behind all rules that look for a `BinaryExpr`, and before
 /// [`RunsRule`](super::RunsRule), which hides aggregates; [`with_joins`](super::with_joins) puts it there.
@@ -38,8 +39,11 @@ impl PhysicalOptimizerRule for DecimalsRule {
         }
         plan.transform_up(|node| {
             if let Some(projection) = node.downcast_ref::<ProjectionExec>() {
-                return in_projection(projection)
-                    .map(|new| new.map_or_else(|| Transformed::no(node), Transformed::yes));
+                let new = in_projection(projection)?;
+                return Ok(match new {
+                    Some(new) => Transformed::yes(with_promises_of(&node, new)),
+                    None => Transformed::no(node),
+                });
             }
             match node.downcast_ref::<AggregateExec>().map(in_aggregate).transpose()?.flatten() {
                 Some(new) => Ok(Transformed::yes(new)),

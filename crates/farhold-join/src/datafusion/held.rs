@@ -84,12 +84,15 @@ impl PhysicalOptimizerRule for SortsRule {
         if is_ordered(&decided)? {
             return Ok(decided);
         }
-        let one_order = plan.transform_up(|node| match one_order(&node) {
-            Some(held) => {
-                Ok(Transformed::yes(Arc::new(HeldExec { is_strict: true, ..HeldExec::new(node, held) }) as _))
-            }
-            None => Ok(Transformed::no(node)),
-        });
+        let one_order =
+            plan.transform_up(|node| match one_order(&node) {
+                Some(held) => {
+                    Ok(Transformed::yes(
+                        Arc::new(HeldExec { promise: Promise::OneOrder, ..HeldExec::new(node, held) }) as _
+                    ))
+                }
+                None => Ok(Transformed::no(node)),
+            });
         with_merges_held(self.decides.optimize(one_order.data()?, config)?)
     }
 
@@ -288,13 +291,33 @@ fn without_columns(promised: &EquivalenceProperties, count: usize) -> Equivalenc
     held
 }
 
-/// Hands on the rows of an operator that promises too much.
+/// An operator with other expressions of the same values, above which nothing changes: DataFusion knows neither constants nor orders of ours,
+/// and operators above may be without a sort for them.
+pub(super) fn with_promises_of(old: &Arc<dyn ExecutionPlan>, new: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+    let promised = old.equivalence_properties();
+    if new.equivalence_properties().to_string() == promised.to_string() {
+        return new;
+    }
+    Arc::new(HeldExec { promise: Promise::Kept, ..HeldExec::new(new, promised.clone()) })
+}
+
+/// What a [`HeldExec`] promises of the order of its input's rows.
+#[derive(Clone, Copy, Debug)]
+enum Promise {
+    /// What holds of what the input promises.
+    Held,
+    /// One order, though the input may have more.
+    OneOrder,
+    /// What an operator promised in whose place the input is.
+    Kept,
+}
+
+/// Hands on the rows of an operator that promises too much, or less than is true.
 #[derive(Debug)]
 pub struct HeldExec {
     input: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
-    /// One order is promised, though the operator may have more.
-    is_strict: bool,
+    promise: Promise,
 }
 
 impl HeldExec {
@@ -302,7 +325,7 @@ impl HeldExec {
         let mut properties = PlanProperties::clone(input.properties());
         properties.set_eq_properties(held);
         properties.partitioning = held_partitioning(&input);
-        Self { input, properties: Arc::new(properties), is_strict: false }
+        Self { input, properties: Arc::new(properties), promise: Promise::Held }
     }
 }
 
@@ -338,13 +361,18 @@ impl ExecutionPlan for HeldExec {
 
     fn with_new_children(self: Arc<Self>, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         let input = children.pop().unwrap_or_else(|| Arc::clone(&self.input));
-        let held = match if self.is_strict { one_order(&input) } else { held(&input)? } {
+        let known = match self.promise {
+            Promise::Held => held(&input)?,
+            Promise::OneOrder => one_order(&input),
+            Promise::Kept => Some(self.properties.equivalence_properties().clone()),
+        };
+        let held = match known {
             Some(held) => held,
             None if merges_by(&input).is_some() => input.equivalence_properties().clone(),
             // A rule has put something between.
             None => without_constants(input.equivalence_properties())?,
         };
-        Ok(Arc::new(Self { is_strict: self.is_strict, ..Self::new(input, held) }))
+        Ok(Arc::new(Self { promise: self.promise, ..Self::new(input, held) }))
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {

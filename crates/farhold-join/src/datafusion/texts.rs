@@ -24,6 +24,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
 
 use super::JoinConfig;
+use super::held::with_promises_of;
 
 /// Bytes of a text that lies in its view.
 const INLINE_BYTES_MAX: usize = 12;
@@ -45,7 +46,8 @@ impl PhysicalOptimizerRule for TextsRule {
             if !predicate.transformed {
                 return Ok(Transformed::no(node));
             }
-            Ok(Transformed::yes(Arc::new(FilterExecBuilder::from(filter).with_predicate(predicate.data).build()?)))
+            let new = FilterExecBuilder::from(filter).with_predicate(predicate.data).build()?;
+            Ok(Transformed::yes(with_promises_of(&node, Arc::new(new))))
         })
         .data()
     }

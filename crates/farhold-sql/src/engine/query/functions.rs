@@ -206,10 +206,14 @@ fn floats<T: ArrowPrimitiveType>(
     })
 }
 
-/// The result of a strict function one of whose arguments is NULL without a type: the optimiser asks what a condition is of rows without a partner.
+/// The result of a strict function one of whose arguments is NULL: the optimiser asks what a condition is of rows without a partner, with NULLs that
+/// are of no type, or of another than the column.
 pub(super) fn null_of(arguments: &ScalarFunctionArgs) -> Result<Option<ColumnarValue>> {
-    let is_null = arguments.args.iter().any(|argument| argument.data_type().is_null());
-    let null = is_null.then(|| ScalarValue::try_from(arguments.return_field.data_type()));
+    let is_null = |argument: &ColumnarValue| match argument {
+        ColumnarValue::Scalar(value) => value.is_null(),
+        ColumnarValue::Array(values) => values.data_type().is_null(),
+    };
+    let null = arguments.args.iter().any(is_null).then(|| ScalarValue::try_from(arguments.return_field.data_type()));
     Ok(null.transpose()?.map(ColumnarValue::Scalar))
 }
 

@@ -275,6 +275,30 @@ impl Finder<'_> {
         }
     }
 
+    /// PostgreSQL puts what is no column, of what IN lists, into an array: what is looked for and its elements have one type.
+    fn found_by_list(&mut self, sought: &Expr, list: &[Expr]) {
+        let elements: Vec<&Expr> =
+            list.iter().filter(|item| placeholder(item).is_some() || matches!(item, Expr::Value(_))).collect();
+        if elements.len() < 2 {
+            return;
+        }
+        let is_decimal = |item: &&Expr| literal_type(item) == Some(ANY_NUMERIC);
+        if elements.iter().all(|item| self.is_untyped(item)) && self.is_untyped(sought) {
+            self.found(sought, ColumnType::Text);
+            elements.iter().for_each(|item| self.found(item, ColumnType::Text));
+        } else if elements.iter().any(is_decimal) {
+            elements.iter().for_each(|item| self.found(item, ANY_NUMERIC));
+        }
+    }
+
+    fn is_untyped(&self, expression: &Expr) -> bool {
+        let is_bare = |value: &Value| matches!(value, Value::SingleQuotedString(_) | Value::Null);
+        match placeholder(expression) {
+            Some(i) => self.types.get(i) == Some(&None),
+            None => matches!(expression, Expr::Value(value) if is_bare(&value.value)),
+        }
+    }
+
     fn found_by_function(&mut self, function: &Function) {
         let FunctionArguments::List(list) = &function.args else { return };
         let Some(name) = built_in_name(function).map(fold) else { return };
@@ -381,6 +405,7 @@ impl Visitor for Finder<'_> {
                     self.found(right, t);
                 }
             }
+            Expr::InList { expr, list, .. } => self.found_by_list(expr, list),
             Expr::Case { operand: None, conditions, .. } => {
                 for when in conditions {
                     self.found(&when.condition, ColumnType::Boolean);

@@ -130,9 +130,12 @@ pub(crate) fn exact_decimal(text: &str) -> Option<Datum> {
     }
 }
 
-/// A number, and whether that is all of it: digits behind the last decimal are rounded away. `None`: no number.
-/// `Some(Err)`: one that does not fit 38 digits.
+/// A number, and whether that is all of it: digits behind the last decimal are rounded away, but a number other than zero does not become zero, which
+/// a condition might be about. `None`: no number. `Some(Err)`: one that does not fit 38 digits.
 fn parse_decimal(text: &str) -> Option<Result<(Datum, bool), SqlError>> {
+    if ["nan", "inf", "infinity"].contains(&text.trim_start_matches(['+', '-']).to_ascii_lowercase().as_str()) {
+        return Some(Err(SqlError::unsupported(format!("\"{text}\" of type numeric"))));
+    }
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
         None => (text, 0),
@@ -165,7 +168,8 @@ fn parse_decimal(text: &str) -> Option<Result<(Datum, bool), SqlError>> {
         let zeros = (-scale).clamp(0, SCALE_MAX + 1);
         unscaled = (0..zeros).try_fold(digits, |unscaled, _| shifted(unscaled, 0));
     }
-    let Some(unscaled) = unscaled.and_then(|v| v.checked_add(i128::from(rounds_up))) else {
+    let is_lost = unscaled == Some(0) && !exact;
+    let Some(unscaled) = unscaled.and_then(|v| v.checked_add(i128::from(rounds_up || is_lost))) else {
         return Some(Err(overflow()));
     };
     let scale = u8::try_from(scale.clamp(0, SCALE_MAX)).ok()?;
@@ -287,7 +291,9 @@ mod tests {
             (format!("0.{zeros}16"), format!("0.{zeros}2")),
             (format!("-0.{zeros}14"), format!("-0.{zeros}1")),
             ("5e-39".to_owned(), format!("0.{zeros}1")),
-            ("5e-40".to_owned(), format!("0.{zeros}0")),
+            ("5e-40".to_owned(), format!("0.{zeros}1")),
+            ("-1e-400".to_owned(), format!("-0.{zeros}1")),
+            ("0e-400".to_owned(), format!("0.{zeros}0")),
             ("0e2000000000".to_owned(), "0".to_owned()),
             ("1e38".to_owned(), format!("1{zeros}0")),
         ] {
@@ -313,6 +319,7 @@ mod tests {
         assert_eq!(state("-1e-400", ColumnType::Double), "22003");
         assert_eq!(state("1e-50", ColumnType::Real), "22003");
         assert_eq!(state("1.2.3", ColumnType::Decimal { precision: 5, scale: 2 }), "22P02");
+        assert_eq!(state("-Infinity", ColumnType::Decimal { precision: 5, scale: 2 }), "0A000");
         assert_eq!(state("yesterday", ColumnType::Date), "22007");
         assert_eq!(state("2023-02-29", ColumnType::Date), "22008");
         assert_eq!(state("2023-02-28 25:00", ColumnType::Timestamp), "22008");
