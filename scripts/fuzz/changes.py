@@ -13,7 +13,11 @@ class Changes:
         """The statement and the table that it changes."""
         table = self.rng.choice(self.tables)
         kind = self.rng.choices([self.insert, self.insert_select, self.update, self.update_from, self.delete, self.delete_using], [6, 2, 6, 1, 4, 1])[0]
-        return kind(table), table
+        statement = kind(table)
+        # What differs by decision would stay in the table, where nothing explains it.
+        while "blanks" in statement.all_tags():
+            statement = kind(table)
+        return statement, table
 
     def value(self, column):
         """A value as a statement has it: of the column's type, of no type, or an expression."""

@@ -268,6 +268,7 @@ fn parameters_without_a_type() {
     client.ok("INSERT INTO g VALUES (1, true, 1.5, 1, '2020-01-01', NULL), (2, false, 2.5, 3, NULL, '2021-01-01')");
     let (int, bool) = (Datum::Int, Datum::Boolean);
     let decimal = |unscaled, scale| Datum::Decimal { unscaled, scale };
+    let text = |text: &str| Datum::Text(text.to_owned());
     // 2020-05-05 12:34.
     let noon = Datum::Timestamp(1_588_682_040_000_000);
     for (sql, parameters, expected) in [
@@ -301,6 +302,22 @@ fn parameters_without_a_type() {
         ("SELECT least(a, $1, b) FROM g ORDER BY a", vec![Datum::BigInt(1)], vec!["1", "1"]),
         ("SELECT a FROM g WHERE a IN ($1, 1.5) ORDER BY 1", vec![decimal(20, 1)], vec!["2"]),
         ("SELECT n FROM g WHERE n IN (1, $1) ORDER BY 1", vec![decimal(25, 1)], vec!["2.50"]),
+        (
+            "SELECT a FROM g WHERE $1 + 0 NOT IN (2.50, $2, 1::numeric) ORDER BY 1",
+            vec![int(7), decimal(1, 1)],
+            vec!["1", "2"],
+        ),
+        ("SELECT a FROM g WHERE $1 IN ($2, 2::bigint, $3) ORDER BY 1", vec![Datum::BigInt(7); 3], vec!["1", "2"]),
+        ("SELECT count(*) FROM g WHERE $1 IN ($2, $3, b::text)", vec![text("1 "), text("2"), text("1")], vec!["0"]),
+        ("SELECT (($1 + 1::bigint) NOT IN (1::numeric, 2.50, $2))", vec![Datum::BigInt(3), decimal(1, 1)], vec!["t"]),
+        // One that a plan needs, or that stands beside another one.
+        (
+            "SELECT $1 - b FROM g LEFT JOIN (SELECT $2 || $3 AS t) s ON $4 ORDER BY 1",
+            vec![Datum::BigInt(5), text("a"), text("b"), bool(true)],
+            vec!["2", "4"],
+        ),
+        ("SELECT x || $1 FROM (SELECT $2 AS x) s", vec![text("a"), text("b")], vec!["ba"]),
+        ("SELECT $1 * 2::numeric * $2 FROM g", vec![decimal(15, 1), decimal(1, 0)], vec!["3.0", "3.0"]),
         ("SELECT 1 UNION SELECT 2.5 UNION SELECT $1 ORDER BY 1", vec![decimal(275, 2)], vec!["1.00", "2.50", "2.75"]),
         ("SELECT 2.5 UNION (SELECT 1 UNION SELECT $1) ORDER BY 1", vec![int(3)], vec!["1.0", "2.5", "3.0"]),
         (

@@ -468,10 +468,10 @@ async fn plan(
             let open = types.iter().filter(|data_type| data_type.is_none()).count();
             let mut known = statement.clone();
             parameters::cast_known(&mut known, &types);
-            if let Ok(plan) = to_plan(state, known).await
-                && parameters::infer(&plan, &mut types)
-            {
-                plans_max = PLANS_FOR_TYPES_OF_SETS_MAX;
+            match to_plan(state, known).await {
+                Ok(plan) if parameters::infer(&plan, &mut types) => plans_max = PLANS_FOR_TYPES_OF_SETS_MAX,
+                Ok(_) => {}
+                Err(_) => parameters::infer_by_columns(&statement, &mut types),
             }
             let still_open = types.iter().filter(|data_type| data_type.is_none()).count();
             if still_open == 0 || still_open == open {

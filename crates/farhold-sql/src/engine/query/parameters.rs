@@ -9,8 +9,8 @@ use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{self, Distinct, ExprSchemable, LogicalPlan};
 use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator, CastKind, CharacterLength, ExactNumberInfo, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArguments, JoinConstraint, LimitClause, Query, Select, TimezoneInfo, UnaryOperator, Value, Visitor,
-    VisitorMut,
+    FunctionArguments, JoinConstraint, LimitClause, Query, Select, SelectItem, SetExpr, TableFactor, TimezoneInfo,
+    UnaryOperator, Value, Visitor, VisitorMut,
 };
 
 use super::added::number_of_buckets;
@@ -258,6 +258,34 @@ pub(super) fn infer_by_syntax(statement: &ast::Statement, types: &mut [Option<Co
     let _ = walk::visit(statement, &mut Finder { types, by_literals: false });
 }
 
+/// Finds the parameters that are columns of queries in FROM: text, for what a plan without their types told nothing of.
+pub(super) fn infer_by_columns(statement: &ast::Statement, types: &mut [Option<ColumnType>]) {
+    let _ = walk::visit(statement, &mut Columns { types });
+}
+
+struct Columns<'a> {
+    types: &'a mut [Option<ColumnType>],
+}
+
+impl Visitor for Columns<'_> {
+    type Break = ();
+
+    fn pre_visit_table_factor(&mut self, table: &TableFactor) -> ControlFlow<()> {
+        if let TableFactor::Derived { subquery, .. } = table
+            && let SetExpr::Select(select) = subquery.body.as_ref()
+        {
+            for item in &select.projection {
+                if let SelectItem::UnnamedExpr(item) | SelectItem::ExprWithAlias { expr: item, .. } = item
+                    && let Some(slot @ None) = placeholder(item).and_then(|i| self.types.get_mut(i))
+                {
+                    *slot = Some(ColumnType::Text);
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 /// Finds types by the literals that a parameter stands beside.
 pub(super) fn infer_by_literals(statement: &ast::Statement, types: &mut [Option<ColumnType>]) {
     let _ = walk::visit(statement, &mut Finder { types, by_literals: true });
@@ -277,8 +305,7 @@ impl Finder<'_> {
 
     /// PostgreSQL puts what is no column, of what IN lists, into an array: what is looked for and its elements have one type.
     fn found_by_list(&mut self, sought: &Expr, list: &[Expr]) {
-        let elements: Vec<&Expr> =
-            list.iter().filter(|item| placeholder(item).is_some() || matches!(item, Expr::Value(_))).collect();
+        let elements: Vec<&Expr> = list.iter().filter(|item| !has_columns(item)).collect();
         if elements.len() < 2 {
             return;
         }
@@ -363,8 +390,25 @@ fn literal_type(expression: &Expr) -> Option<ColumnType> {
         },
         Expr::Cast { data_type, .. } => from_sql(data_type).ok(),
         Expr::TypedString(typed) => from_sql(&typed.data_type).ok(),
+        Expr::Nested(inner) => literal_type(inner),
+        Expr::BinaryOp { left, op, right } if is_arithmetic(op) => match (literal_type(left), literal_type(right)) {
+            (Some(ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt), Some(other)) | (None, Some(other)) => {
+                Some(other)
+            }
+            (left, _) => left,
+        },
         _ => None,
     }
+}
+
+fn has_columns(expression: &Expr) -> bool {
+    let is_column = |e: &Expr| matches!(e, Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Subquery(_));
+    walk::exists_outside_queries(expression, is_column)
+}
+
+fn is_arithmetic(op: &BinaryOperator) -> bool {
+    use BinaryOperator as O;
+    matches!(op, O::Plus | O::Minus | O::Multiply | O::Divide | O::Modulo)
 }
 
 impl Visitor for Finder<'_> {
@@ -396,6 +440,12 @@ impl Visitor for Finder<'_> {
             Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
                 self.found(left, ColumnType::Boolean);
                 self.found(right, ColumnType::Boolean);
+            }
+            Expr::BinaryOp { left, op: BinaryOperator::StringConcat, right }
+                if self.is_untyped(left) && self.is_untyped(right) =>
+            {
+                self.found(left, ColumnType::Text);
+                self.found(right, ColumnType::Text);
             }
             Expr::BinaryOp { left, right, .. } if self.by_literals => {
                 if let Some(t) = literal_type(right) {

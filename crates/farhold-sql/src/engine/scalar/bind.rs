@@ -436,6 +436,15 @@ impl Binder<'_> {
         let mut compared = Vec::with_capacity(list.len());
         let mut uniform = true;
         let items_bound = list.iter().map(|item| self.bind(item)).collect::<Result<Vec<_>>>()?;
+        // Constants of a list have one type: the planner knows which, unless it is plainly that of what is looked for.
+        let is_open = |bound: &Bound| bound.data_type.is_none() && matches!(bound.scalar, Scalar::Parameter(_));
+        let is_other = |bound: &Bound| bound.data_type.is_some() && bound.data_type != subject.data_type;
+        if items_bound.len() > 1
+            && items_bound.iter().any(is_open)
+            && (subject.data_type.is_none() || items_bound.iter().any(is_other))
+        {
+            return Err(BindError::Complex);
+        }
         // Several constants have one type with a REAL before them, and numbers that are exact become REAL by that.
         let is_real = list.len() > 1
             && subject.data_type == Some(ColumnType::Real)
