@@ -78,7 +78,7 @@ def wide_decimals(f):
     if f.kind not in ("error", "code") or f.got.state != "22003":
         return False
     has_wide = "wide" in f.tags or WIDE_LITERAL.search(f.sql) is not None
-    return WIDE_DECIMAL.search(f.got.message) is not None or f.got.message == "numeric field overflow" and has_wide
+    return WIDE_DECIMAL.search(f.got.message) is not None or f.got.message in ("numeric field overflow", "numeric out of range") and has_wide
 
 
 def wide_integers(f):
@@ -93,7 +93,7 @@ def blanks(f):
 
 # The statement is executed with a parameter of no type (0).
 UNTYPED_PARAMETER = re.compile(r"parameters \[(\d+, )*0[,\]]")
-UNDECIDED = {"42P08", "42P18", "42725", "42883", "42804", "42846"}
+UNDECIDED = {"0A000", "42P08", "42P18", "42725", "42883", "42804", "42846"}
 
 
 def untyped_parameters(f):

@@ -221,6 +221,9 @@ class Expressions:
         a, b = self.tame(left, depth - 1), self.tame(right, depth - 1)
         if rng.random() < 0.5:
             a, b = b, a
+        if op == "%" and type_.name == "numeric" and "division" in a.all_tags() | b.all_tags():
+            # What is left of other digits is another number.
+            op = "+"
         tags = {"risky"} | ({"division"} if op == "/" and type_.name == "numeric" else set())
         tags |= {"product"} if op == "*" and type_.name == "numeric" else set()
         tags |= {"floats"} if type_.name in ("float4", "float8") else set()

@@ -921,8 +921,16 @@ fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
             become_decimal(side, schema)?;
         }
         is_checked = true;
-    } else if arithmetic == Arithmetic::Multiply {
-        is_checked |= is_long_product(&left, &right, schema);
+    } else if matches!(arithmetic, Arithmetic::Multiply | Arithmetic::Remainder) {
+        is_checked |= arithmetic == Arithmetic::Multiply && is_long_product(&left, &right, schema);
+        // DataFusion 55 makes a factor of `a * 0` and `a * 1`, whose type is another one, and 0 of `a % 1`.
+        let are_decimals = [&a, &b].into_iter().all(|t| is_signed(t) || is_decimal(t));
+        if are_decimals && [&left, &right].into_iter().any(|side| side.column_refs().is_empty()) {
+            for side in [&mut left, &mut right] {
+                become_decimal(side, schema)?;
+            }
+            is_checked = true;
+        }
     }
     Ok(if is_checked {
         functions::checked(arithmetic, *left, *right)
@@ -1223,7 +1231,8 @@ pub(super) fn decimal_scalar(unscaled: i128, scale: u8) -> ScalarValue {
     ScalarValue::Decimal128(Some(unscaled), precision.clamp(1, ColumnType::PRECISION_MAX), scale.cast_signed())
 }
 
-/// Takes the blanks at the end of what is compared with a CHAR(n): a bare string or a VARCHAR(n). Those of a TEXT count.
+/// Takes the blanks at the end of what is compared with a CHAR(n): a bare string or a VARCHAR(n). Those of a TEXT count. A constant that is a CHAR(n)
+/// becomes a text, which has no blanks then: DataFusion takes equal constants for different ones if one of them has a type of ours.
 fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
     let is_varchar = |field: FieldRef| matches!(from_field(&field), Some(ColumnType::Varchar(_)));
     if let Some(text) = bare_string(expression) {
@@ -1233,6 +1242,10 @@ fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
     {
         let inner = std::mem::replace(expression, lit(ScalarValue::Null));
         *expression = functions::cast(inner, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+    }
+    if is_char(expression, schema) && expression.column_refs().is_empty() {
+        let inner = std::mem::replace(expression, lit(ScalarValue::Null));
+        *expression = functions::cast(inner, ColumnType::Text);
     }
     Ok(())
 }

@@ -11,7 +11,9 @@ use arrow::array::{
 };
 use arrow::compute::kernels::numeric::{add, mul, sub};
 use arrow::compute::try_binary;
-use arrow::datatypes::{DataType, Decimal128Type, Field, FieldRef, Float32Type, Float64Type, TimestampMicrosecondType};
+use arrow::datatypes::{
+    DataType, Decimal128Type, Field, FieldRef, Float32Type, Float64Type, TimestampMicrosecondType, i256,
+};
 use arrow::error::ArrowError;
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
@@ -120,6 +122,7 @@ fn type_of_step(op: Arithmetic, a: &DataType, b: &DataType) -> DataType {
             let least = match op {
                 Arithmetic::Multiply if digits + other_digits <= ColumnType::PRECISION_MAX => both,
                 Arithmetic::Multiply => both.min(PRODUCT_SCALE.cast_signed()),
+                Arithmetic::Remainder => 0,
                 _ => QUOTIENT_SCALE.cast_signed(),
             };
             DataType::Decimal128(ColumnType::PRECISION_MAX, least.max(*scale).max(*other_scale))
@@ -231,7 +234,16 @@ pub(super) fn both(
     Ok(ColumnarValue::Array(calculate(&a.to_array(rows)?, &b.to_array(rows)?)?))
 }
 
-/// A quotient or a product.
+/// What is left of a quotient, with the decimals of both, which are `scale` at most.
+fn remainder((a, s): (i128, u8), (b, t): (i128, u8), scale: u8) -> Option<i128> {
+    let wide = |unscaled: i128, from: u8| {
+        let power = i256::from_i128(10).checked_pow(u32::from(scale - from))?;
+        i256::from_i128(unscaled).checked_mul(power)
+    };
+    wide(a, s)?.checked_rem(wide(b, t)?)?.to_i128()
+}
+
+/// A quotient, what is left of one, or a product.
 fn decimals(
     op: Arithmetic,
     a: &ColumnarValue,
@@ -253,6 +265,7 @@ fn decimals(
             let (a, b) = ((a.value(row), s), (b.value(row), t));
             let result = match op {
                 Arithmetic::Multiply => product(a, b, scale),
+                Arithmetic::Remainder if b.0 != 0 => remainder(a, b, scale),
                 _ if b.0 == 0 => {
                     return Err(external(SqlError::new(SqlState::DIVISION_BY_ZERO, "division by zero")));
                 }

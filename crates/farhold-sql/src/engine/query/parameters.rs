@@ -314,6 +314,7 @@ impl Finder<'_> {
             self.found(sought, ColumnType::Text);
             elements.iter().for_each(|item| self.found(item, ColumnType::Text));
         } else if elements.iter().any(is_decimal) {
+            self.found(sought, ANY_NUMERIC);
             elements.iter().for_each(|item| self.found(item, ANY_NUMERIC));
         }
     }
@@ -390,7 +391,9 @@ fn literal_type(expression: &Expr) -> Option<ColumnType> {
         },
         Expr::Cast { data_type, .. } => from_sql(data_type).ok(),
         Expr::TypedString(typed) => from_sql(&typed.data_type).ok(),
-        Expr::Nested(inner) => literal_type(inner),
+        Expr::Nested(inner) | Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, expr: inner } => {
+            literal_type(inner)
+        }
         Expr::BinaryOp { left, op, right } if is_arithmetic(op) => match (literal_type(left), literal_type(right)) {
             (Some(ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt), Some(other)) | (None, Some(other)) => {
                 Some(other)
@@ -456,6 +459,11 @@ impl Visitor for Finder<'_> {
                 }
             }
             Expr::InList { expr, list, .. } => self.found_by_list(expr, list),
+            // The lower limit comes first.
+            Expr::Between { expr, low, .. } if self.is_untyped(expr) && self.is_untyped(low) => {
+                self.found(expr, ColumnType::Text);
+                self.found(low, ColumnType::Text);
+            }
             Expr::Case { operand: None, conditions, .. } => {
                 for when in conditions {
                     self.found(&when.condition, ColumnType::Boolean);

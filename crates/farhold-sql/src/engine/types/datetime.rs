@@ -85,7 +85,9 @@ fn field_range(text: &str) -> SqlError {
 
 fn parse(text: &str, kind: &str) -> Result<Moment, SqlError> {
     let bad = || SqlError::new(SqlState::INVALID_DATETIME, format!("invalid input syntax for type {kind}: \"{text}\""));
-    let lower = text.trim().to_ascii_lowercase();
+    // Punctuation around says nothing to PostgreSQL, but for what stands in a time or before a zone.
+    let is_silent = |c: char| c.is_whitespace() || c.is_ascii_punctuation() && !"+-.:/".contains(c);
+    let lower = text.trim_matches(is_silent).to_ascii_lowercase();
     match lower.as_str() {
         "infinity" => return Ok(Moment::Infinity),
         "-infinity" => return Ok(Moment::MinusInfinity),
