@@ -20,7 +20,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FARHINV1");
 const VERSION: u64 = 1;
 const SLOT_BYTES: usize = 4096;
 const HEAD_WORDS: usize = 7;
-/// Starts that a slot has room for. Of more the oldest are not listed: a node has to start so often without one checkpoint.
+/// Starts that a slot has room for. A checkpoint forgets those before it, so there are more only after so many starts that made none.
 const STARTS_MAX: usize = (SLOT_BYTES / 8 - HEAD_WORDS - 1) / 2;
 
 fn name(node: NodeId) -> String {
@@ -37,12 +37,22 @@ struct Listed {
 }
 
 impl Listed {
+    fn add_segment(&mut self, start: u32, number: u32) {
+        self.starts.entry(start).or_insert((number, number)).1 = number;
+        if self.starts.len() > STARTS_MAX {
+            // The oldest has rows that no checkpoint has, and the last one runs. Most others were refused, and have one empty segment.
+            let between = self.starts.iter().skip(1).rev().skip(1);
+            if let Some((&shortest, _)) = between.min_by_key(|(_, (_, last))| *last) {
+                self.starts.remove(&shortest);
+            }
+        }
+    }
+
     fn encode(&self, identity: &Identity, sequence: u64) -> Vec<u8> {
         let (start, epoch) = self.checkpoint;
-        let starts = self.starts.iter().rev().take(STARTS_MAX);
         let mut words = vec![MAGIC, VERSION, identity.cluster, u64::from(identity.node.0), sequence];
-        words.extend([pair(start, epoch), starts.len() as u64]);
-        for (start, (first, last)) in starts {
+        words.extend([pair(start, epoch), self.starts.len() as u64]);
+        for (start, (first, last)) in &self.starts {
             words.extend([u64::from(*start), pair(*first, *last)]);
         }
         seal(&words)
@@ -125,7 +135,7 @@ impl Inventory {
 
     /// A segment of this start is there.
     pub(super) fn add_segment(&self, start: u32, number: u32) -> Result<(), DurableError> {
-        self.change(|listed| listed.starts.entry(start).or_insert((number, number)).1 = number)
+        self.change(|listed| listed.add_segment(start, number))
     }
 
     /// Segments of this start before `number` are about to go.
@@ -251,9 +261,25 @@ mod tests {
             inventory.add_segment(start, 0).expect("no more room is taken");
         }
         let found = listed(&directory).starts;
-        assert_eq!((found.len(), found.keys().next()), (STARTS_MAX, Some(&21)));
+        assert_eq!((found.len(), found.keys().next()), (STARTS_MAX, Some(&1)));
         inventory.forget_starts(200).expect("no more room is taken");
         assert_eq!(listed(&directory).starts.keys().next(), Some(&200));
+    }
+
+    /// A start that writes, and many that are refused: one of them, between others, has written as well. What was written stays listed.
+    #[test]
+    fn of_too_many_starts_those_that_wrote_and_the_present_one_stay() {
+        let directory = Volatile::default();
+        let present = 3 * STARTS_MAX as u32;
+        for start in 1..=present {
+            let inventory = Inventory::open(&directory, &IDENTITY).expect("a list");
+            let segments = if start == 200 { 3 } else { 1 };
+            (0..segments).for_each(|number| inventory.add_segment(start, number).expect("listed"));
+            let found = listed(&directory).starts;
+            assert_eq!((found.get(&1), found.get(&start)), (Some(&(0, 0)), Some(&(0, segments - 1))));
+        }
+        let found = listed(&directory).starts;
+        assert_eq!((found.len(), found.get(&200)), (STARTS_MAX, Some(&(0, 2))));
     }
 
     #[test]
