@@ -123,7 +123,8 @@ impl Cluster {
     /// while others run.
     ///
     /// # Errors
-    /// [`DurableError::Busy`] if a living process has this node, or runs in the generation that would have to end;
+    /// [`DurableError::Busy`] if a living process has this node, or runs in the generation that would have to end, or the file system lists
+    /// the directory as it was before a file was made;
     /// [`DurableError::Foreign`], [`DurableError::Damaged`], [`DurableError::Io`].
     pub fn begin(
         directory: &dyn Directory,
@@ -305,10 +306,11 @@ impl Cluster {
     /// [`DurableError::Damaged`], [`DurableError::Foreign`], [`DurableError::Io`].
     pub fn read(directory: &dyn Directory) -> Result<Option<Self>, DurableError> {
         let io = |error: std::io::Error| DurableError::io("read the file \"cluster\"", &error);
-        if !directory.list().map_err(io)?.iter().any(|name| name == NAME) {
-            return Ok(None);
-        }
-        let file = directory.open(NAME).map_err(io)?;
+        // Opened, not looked for in a list: that of a network's file system may be from before the file was made.
+        let file = match directory.open(NAME) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            found => found.map_err(io)?,
+        };
         let mut bytes = vec![0; file.len().map_err(io)? as usize];
         file.read_at(0, &mut bytes).map_err(io)?;
         Self::decode(&bytes).map(Some)
@@ -535,10 +537,12 @@ mod tests {
         }
     }
 
-    /// A disk on which something happens just before somebody first asks whether node 1 runs.
+    /// A disk on which something happens just before somebody first asks whether node 1 runs, or that is listed as it was some time ago.
+    #[derive(Default)]
     struct Meanwhile {
         disk: Volatile,
         happens: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+        names_before: Option<Vec<String>>,
     }
 
     impl fmt::Debug for Meanwhile {
@@ -549,7 +553,7 @@ mod tests {
 
     impl Directory for Meanwhile {
         fn list(&self) -> io::Result<Vec<String>> {
-            self.disk.list()
+            self.names_before.clone().map_or_else(|| self.disk.list(), Ok)
         }
 
         fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
@@ -601,9 +605,28 @@ mod tests {
             journal.write(&[], closing).expect("written");
             drop(lives);
         };
-        let disk = Meanwhile { disk, happens: Mutex::new(Some(Box::new(happens))) };
+        let disk = Meanwhile { disk, happens: Mutex::new(Some(Box::new(happens))), names_before: None };
         let begun = Cluster::begin(&disk, 7, (NodeId(0), 2), true, &|_, _| Ok(())).expect("nothing is missing");
         assert_eq!((begun.cluster.generation, begun.cluster.epoch_first), (2, 41));
+    }
+
+    /// Another host has begun the cluster, or goes on with it, and this host does not see its files yet.
+    #[test]
+    fn a_directory_that_is_listed_as_it_was_begins_nothing() {
+        for generations in [1, 2] {
+            let disk = Volatile::default();
+            let mut names = Vec::new();
+            for _ in 1..generations {
+                drop([begin(&disk, 0), begin(&disk, 1)]);
+                names = disk.list().expect("names");
+            }
+            let lives = begin(&disk, 0);
+            let disk = Meanwhile { disk, names_before: Some(names), ..Meanwhile::default() };
+            let start = || Cluster::begin(&disk, 8, (NodeId(1), 2), true, &|_, _| panic!("it begins")).map(drop);
+            assert!(matches!(start(), Err(DurableError::Busy { .. })), "{:?}", start());
+            assert_eq!(Cluster::read(&disk).map(|found| found.map(|it| it.generation)), Ok(Some(generations)));
+            assert_eq!(lives.cluster.generation, generations);
+        }
     }
 
     /// With a new cluster beside it, a list would be a stranger's, and the old cluster's files would be strangers' as well.

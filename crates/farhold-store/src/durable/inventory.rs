@@ -189,23 +189,35 @@ fn read(directory: &dyn Directory, identity: &Identity) -> Result<Option<State>,
     Ok(Some(State { file, sequence, listed }))
 }
 
-/// Is everything there that a node has listed? The node does not run.
+/// Is everything there that a node has listed? The node does not run. `names` are those of the directory.
 ///
 /// # Errors
-/// [`DurableError::Damaged`] with the name of a file that is missing; [`DurableError::Foreign`], [`DurableError::Io`].
+/// [`DurableError::Damaged`] with the name of a file that is missing; [`DurableError::Busy`] if one is there that `names` lack: a directory
+/// on a network may be listed as it was some time ago; [`DurableError::Foreign`], [`DurableError::Io`].
 pub(super) fn check(directory: &dyn Directory, identity: &Identity, names: &[String]) -> Result<(), DurableError> {
-    let missing = |name: &str| Err(DurableError::damaged(name, 0, "it is missing"));
-    let Some(State { listed, .. }) = read(directory, identity)? else { return missing(&name(identity.node)) };
+    let missing = |name: &str| DurableError::damaged(name, 0, "it is missing");
+    let not_named = |name: &str| match directory.open(name) {
+        Ok(_) => DurableError::Busy {
+            who: format!(
+                "the file system lists {} as it was before {name} was made, which is there: start again in a minute",
+                directory.name()
+            )
+            .into(),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => missing(name),
+        Err(error) => DurableError::io(&format!("open {name}"), &error),
+    };
+    let Some(State { listed, .. }) = read(directory, identity)? else { return Err(missing(&name(identity.node))) };
     let (start, epoch) = listed.checkpoint;
     let last = checkpoint::checkpoints(names, identity.node).pop().unwrap_or_default();
     if last < listed.checkpoint {
-        return missing(&checkpoint::name(identity.node, start, epoch));
+        return Err(not_named(&checkpoint::name(identity.node, start, epoch)));
     }
     let there = journal::segments(names, identity.node);
     let mut due =
         listed.starts.iter().flat_map(|(start, (first, last))| (*first..=*last).map(|number| (*start, number)));
     match due.find(|segment| there.binary_search(segment).is_err()) {
-        Some((start, number)) => missing(&journal::segment_name(identity.node, start, number)),
+        Some((start, number)) => Err(not_named(&journal::segment_name(identity.node, start, number))),
         None => Ok(()),
     }
 }
@@ -280,6 +292,29 @@ mod tests {
         }
         let found = listed(&directory).starts;
         assert_eq!((found.len(), found.get(&200)), (STARTS_MAX, Some(&(0, 2))));
+    }
+
+    /// A network's file system may list a directory as it was before a file was made: what can be opened is not missing.
+    #[test]
+    fn a_file_that_is_there_and_not_named_is_not_missing() {
+        let directory = Volatile::default();
+        let inventory = Inventory::open(&directory, &IDENTITY).expect("a list");
+        inventory.add_segment(3, 0).expect("listed");
+        inventory.set_checkpoint(3, 77).expect("listed");
+        let files = [checkpoint::name(IDENTITY.node, 3, 77), journal::segment_name(IDENTITY.node, 3, 0)];
+        for name in &files {
+            directory.create(name).expect("a file");
+        }
+        assert_eq!(check(&directory, &IDENTITY, &files), Ok(()));
+        for lacking in &files {
+            let names: Vec<String> = files.iter().filter(|name| *name != lacking).cloned().collect();
+            let there = check(&directory, &IDENTITY, &names).expect_err("a list of before");
+            assert!(matches!(&there, DurableError::Busy { who } if who.contains(lacking)), "{there}");
+            directory.remove(lacking).expect("removed");
+            let gone = check(&directory, &IDENTITY, &names).expect_err("a missing file");
+            assert!(matches!(&gone, DurableError::Damaged { file, .. } if **file == **lacking), "{gone}");
+            directory.create(lacking).expect("there again");
+        }
     }
 
     #[test]

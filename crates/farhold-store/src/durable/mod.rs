@@ -79,9 +79,10 @@ pub enum DurableError {
         /// As expected.
         expected: u64,
     },
-    /// A living process has the node, or other nodes of the cluster still run where all have to end first.
+    /// A living process has the node, other nodes of the cluster still run where all have to end first, or the directory is listed as it
+    /// was some time ago. A later start may succeed.
     Busy {
-        /// Who.
+        /// Who, or what.
         who: Box<str>,
     },
 }

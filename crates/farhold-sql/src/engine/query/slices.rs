@@ -11,6 +11,7 @@
 //! | the rows of a cross join's left side | those of its right side come in slices |
 //! | the groups that a row is in, by grouping sets | rows are grouped in slices |
 //! | the rows of a nested loop | its batches have few rows: [`loops`] |
+//! | the rows of a cross join, which makes a batch of each row of its left side | they are gathered until they are a batch |
 //! | the rows that a filter keeps | a batch of them ends with the row that brings it to so many bytes |
 //! | the rows of a window | they come in slices, or go on in slices: [`held`] |
 //!
@@ -134,7 +135,12 @@ fn sliced(
         let longest = Arc::new(AtomicUsize::new(0));
         let left = slices(join.left(), Step::Measure(Arc::clone(&longest)));
         let right = slices(join.right(), Step::Beside(longest));
-        return over(&node, vec![left, right]);
+        let join = over(&node, vec![left, right])?;
+        // It makes a batch of each row of its left side and each batch of its right one.
+        if join.data.schema().fields().is_empty() {
+            return Ok(join);
+        }
+        return Ok(join.update_data(|join| slices(&join, Step::Gather(rows))));
     }
     if node.downcast_ref::<NestedLoopJoinExec>().is_some() {
         return loops::with_short_batches(node);
@@ -281,6 +287,8 @@ pub(super) enum Step {
     Rows(usize),
     /// Those of a filter, so many at a time or, if they are long, about [`BATCH_BYTES`].
     Filter(Kept, usize),
+    /// So many at a time at least, or about [`BATCH_BYTES`].
+    Gather(usize),
     /// They go on as they are; what their longest row has is kept.
     Measure(Arc<AtomicUsize>),
     /// Fewer rows at a time, the longer the measured row is that goes beside each of them.
@@ -425,7 +433,8 @@ impl ExecutionPlan for SliceExec {
                 let slices = input.map_ok(move |batch| stream::iter(in_slices(batch, rows).map(Ok)));
                 self.stream(slices.try_flatten())
             }
-            Step::Filter(kept, rows) => self.stream(filtered(input, kept.clone(), *rows, schema)),
+            Step::Filter(kept, rows) => self.stream(gathered(input, Some(kept.clone()), *rows, schema)),
+            Step::Gather(rows) => self.stream(gathered(input, None, *rows, schema)),
             Step::Measure(longest) => {
                 let longest = Arc::clone(longest);
                 self.stream(input.inspect_ok(move |batch| {
@@ -561,13 +570,14 @@ fn evaluated(
     })
 }
 
-/// The rows that a filter keeps.
-fn filtered(
+/// All rows, or those that a filter keeps.
+fn gathered(
     input: SendableRecordBatchStream,
-    kept: Kept,
+    kept: Option<Kept>,
     rows: usize,
     schema: SchemaRef,
 ) -> impl Stream<Item = Result<RecordBatch>> {
+    let fetch = kept.as_ref().map_or(usize::MAX, |kept| kept.fetch);
     let state = (input, Batches::new(schema, rows, BATCH_BYTES), 0, false);
     stream::try_unfold(state, move |(mut input, mut output, mut found, mut is_done)| {
         let kept = kept.clone();
@@ -579,10 +589,10 @@ fn filtered(
                 if is_done {
                     return Ok(None);
                 }
-                let batch = if found < kept.fetch { input.try_next().await? } else { None };
+                let batch = if found < fetch { input.try_next().await? } else { None };
                 if let Some(batch) = batch {
-                    let batch = kept.of(&batch)?;
-                    let batch = batch.slice(0, batch.num_rows().min(kept.fetch - found));
+                    let batch = kept.as_ref().map_or(Ok(batch.clone()), |kept| kept.of(&batch))?;
+                    let batch = batch.slice(0, batch.num_rows().min(fetch - found));
                     found += batch.num_rows();
                     output.push(batch)?;
                 } else {
