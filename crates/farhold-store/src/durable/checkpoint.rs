@@ -263,19 +263,20 @@ impl Block {
 /// Gives a checkpoint its name: everything in it is durable. Older ones go.
 ///
 /// # Errors
-/// [`DurableError::Io`].
+/// [`DurableError::Io`]. If the list cannot be written, the older ones have gone all the same: the new one stands for those that are listed, and
+/// repeated attempts do not fill the disk.
 pub fn publish(directory: &dyn Directory, inventory: &Inventory, written: &Written) -> Result<(), DurableError> {
     let Head { identity, start, epoch, .. } = written.head;
     let node = identity.node;
     let io = |error: std::io::Error| DurableError::io("publish a checkpoint", &error);
     directory.rename(&part(node), &name(node, start, epoch)).map_err(io)?;
     directory.sync().map_err(io)?;
-    inventory.set_checkpoint(start, epoch)?;
+    let listed = inventory.set_checkpoint(start, epoch);
     let names = directory.list().map_err(io)?;
     for (older, at) in checkpoints(&names, node).into_iter().filter(|found| *found < (start, epoch)) {
         directory.remove(&name(node, older, at)).map_err(io)?;
     }
-    Ok(())
+    listed
 }
 
 /// A checkpoint to restore from.
@@ -414,6 +415,7 @@ impl Checkpoint {
 
 #[cfg(test)]
 mod tests {
+    use super::super::inventory;
     use super::super::power::Volatile;
     use super::*;
     use crate::object::Owner;
@@ -449,5 +451,29 @@ mod tests {
         assert_eq!((write().rows, write().epoch_max), (2, 5));
         commit(references[1], 9, Version::ABSENT);
         assert_eq!((write().rows, write().epoch_max), (1, 9));
+    }
+
+    /// The list of files cannot be written, and checkpoint after checkpoint is made: the last one stays alone, and a start finds nothing missing.
+    #[test]
+    fn checkpoints_that_cannot_be_listed_do_not_fill_the_disk() {
+        let directory = Volatile::default();
+        let identity = Identity { cluster: 1, node: NodeId(0), nodes: 1 };
+        let inventory = Inventory::open(&directory, &identity).unwrap();
+        let publish = |epoch| {
+            directory.create(&part(NodeId(0))).unwrap();
+            let head = Head { identity, start: 1, epoch, event: 0, region_bytes: 0 };
+            let published = publish(&directory, &inventory, &Written { head, epoch_max: epoch, rows: 0, bytes: 0 });
+            let names = directory.list().unwrap();
+            assert_eq!(checkpoints(&names, NodeId(0)), [(1, epoch)]);
+            inventory::check(&directory, &identity, &names).unwrap();
+            published
+        };
+        publish(5).unwrap();
+        directory.break_file("node-0.files", true);
+        for epoch in 6..20 {
+            publish(epoch).expect_err("a list that cannot be written");
+        }
+        directory.break_file("node-0.files", false);
+        publish(20).unwrap();
     }
 }

@@ -6,8 +6,8 @@
 //!  slot  magic │ version │ cluster │ node │ sequence │ checkpoint: start, epoch │ starts │ (start │ first, last segment) ... │ checksum
 //! ```
 //!
-//! A file is listed when it is durable, and is listed no more before it is removed: there may be more files than are listed, never fewer. It
-//! takes no more room as it changes, so that a full disk can be emptied.
+//! A file is listed when it is durable, and is listed no more before it is removed: there may be more files than are listed, never fewer. A
+//! later checkpoint stands for the one that is listed. The list takes no more room as it changes, so that a full disk can be emptied.
 
 use super::files::{Directory, DurableFile};
 use super::{DurableError, Identity, check_words, checkpoint, journal, seal, unseal_words, word};
@@ -152,7 +152,7 @@ impl Inventory {
         self.change(|listed| listed.starts.retain(|listed, _| *listed >= start))
     }
 
-    /// A checkpoint is there; those before it are about to go.
+    /// A checkpoint is there; those before it are about to go, also if this fails.
     pub(super) fn set_checkpoint(&self, start: u32, epoch: u32) -> Result<(), DurableError> {
         self.change(|listed| listed.checkpoint = (start, epoch))
     }

@@ -7,6 +7,7 @@ use super::files::{Directory, DurableFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the bytes are on.
@@ -55,6 +56,8 @@ struct VolatileFile {
     medium: Medium,
     bytes: Mutex<Bytes>,
     directory: std::sync::Weak<Mutex<State>>,
+    /// Its syncs fail.
+    is_broken: AtomicBool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -100,6 +103,14 @@ impl Volatile {
     /// Lets removals fail, or not any more.
     pub fn keep_files(&self, keeps: bool) {
         held(&self.inner).keeps = keeps;
+    }
+
+    /// Lets syncs of a file fail, or not any more.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn break_file(&self, name: &str, is_broken: bool) {
+        held(&self.inner).names[name].is_broken.store(is_broken, SeqCst);
     }
 
     /// Flips bits of a byte that is durable.
@@ -193,7 +204,8 @@ impl State {
         for (name, file) in names {
             let survived = held(&file.bytes).survive(self.medium, random);
             let bytes = Bytes { now: survived.clone(), durable: survived, dirty: Vec::new() };
-            let file = VolatileFile { medium: self.medium, bytes: Mutex::new(bytes), directory: weak.clone() };
+            let (directory, is_broken) = (weak.clone(), AtomicBool::default());
+            let file = VolatileFile { medium: self.medium, bytes: Mutex::new(bytes), directory, is_broken };
             inside.names.insert(name.clone(), Arc::new(file));
         }
         inside.past_names = vec![inside.names.clone()];
@@ -223,7 +235,12 @@ impl Directory for Volatile {
         self.burn();
         let directory = Arc::downgrade(&self.inner);
         let mut state = held(&self.inner);
-        let file = Arc::new(VolatileFile { medium: state.medium, bytes: Mutex::default(), directory });
+        let file = Arc::new(VolatileFile {
+            medium: state.medium,
+            bytes: Mutex::default(),
+            directory,
+            is_broken: AtomicBool::default(),
+        });
         state.names.insert(name.into(), file.clone());
         state.changed();
         Ok(file)
@@ -323,6 +340,9 @@ impl DurableFile for VolatileFile {
 
     fn sync(&self) -> io::Result<()> {
         self.burn();
+        if self.is_broken.load(SeqCst) {
+            return Err(io::Error::other("the disk reports an error"));
+        }
         let mut bytes = held(&self.bytes);
         let Bytes { now, durable, dirty } = &mut *bytes;
         durable.resize(now.len(), 0);

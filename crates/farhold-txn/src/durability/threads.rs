@@ -4,6 +4,7 @@ use super::Journaling;
 use super::journaling::{Checkpointed, Step};
 use crate::{Node, NodeId, TxnError, Worker};
 use farhold_fabric::Executor;
+use farhold_store::durable::DurableError;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
@@ -212,9 +213,17 @@ fn make_checkpoints(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool
                 let _ = journaling.make_spare();
                 !stop.load(SeqCst)
             };
-            if let Ok(true) = journaling.checkpoint(&node.store, &mut go_on) {
-                first = false;
-                at_bytes = journaling.bytes() + journaling.config.checkpoint_bytes;
+            match journaling.checkpoint(&node.store, &mut go_on) {
+                Ok(true) => {
+                    first = false;
+                    at_bytes = journaling.bytes() + journaling.config.checkpoint_bytes;
+                }
+                // Each attempt writes all rows. A disk that is not full but fails gets the next one when the journal has grown.
+                Err(DurableError::Io { is_full: false, .. }) => {
+                    first = false;
+                    at_bytes = journaling.bytes() + journaling.config.segment_bytes;
+                }
+                Ok(false) | Err(_) => {}
             }
         }
         if made.is_err() {

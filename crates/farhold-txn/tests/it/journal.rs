@@ -729,6 +729,33 @@ fn the_journal_goes_on_while_a_checkpoint_waits_for_its_disk() {
     });
 }
 
+/// The list of files alone cannot be written. No checkpoint is made again and again, none is left beside another, and the rows come back.
+#[test]
+fn a_list_that_cannot_be_written_does_not_fill_the_disk() {
+    let disk = written();
+    let (node, _dir) = open(&disk).expect("a node");
+    let checkpoints = || disk.list().expect("names").into_iter().filter(|name| name.contains("checkpoint-"));
+    let before: BTreeSet<String> = checkpoints().collect();
+    disk.break_file("node-0.files", true);
+    // It begins one at once: the journals of before are to go.
+    let threads = JournalThreads::start(&node).expect("threads").expect("a journal");
+    let mut seen = BTreeSet::new();
+    for _ in 0..500 {
+        seen.extend(checkpoints());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    drop((threads, node));
+    assert_eq!(checkpoints().count(), 1);
+    assert!(before.len() == 1 && seen.difference(&before).count() <= 1, "{seen:?}");
+    disk.break_file("node-0.files", false);
+    let (node, _dir) = open(&disk).expect("a node");
+    with(&node, async |worker| {
+        for id in 0..40 {
+            assert!(has(&worker, id).await, "row {id}");
+        }
+    });
+}
+
 /// A counter's word changes without a commit, so the journal does not have it, and a checkpoint has what it was by chance.
 #[test]
 fn numbers_are_given_once_over_restarts() {
