@@ -161,14 +161,16 @@ impl Cluster {
             return Err(DurableError::Foreign { file, what: "start", found, expected });
         }
         let is_begun = (0..nodes).map(NodeId).any(|node| last_of(node) >= this.generation);
-        let (mut start, mut is_late) = (this.generation, false);
+        let mut start = this.generation;
         let living = if is_begun { this.living(directory)? } else { Vec::new() };
         let is_over = is_begun && living.is_empty();
         // Whoever has ended since they were listed may have made and removed files until then.
-        let names = if is_over { directory.list().map_err(failed("list"))? } else { names };
-        // Of those who run the list changes.
-        let ended = (0..nodes).map(NodeId).filter(|other| *other == node || living.is_empty());
-        for other in ended.filter(|other| this.has_begun(*other)) {
+        let names = if is_begun { directory.list().map_err(failed("list"))? } else { names };
+        let is_late = !is_over && mine >= this.generation && comes_back && this.is_founded(directory, &names)?;
+        // Of those who run the list changes; those who have ended do nothing before it is their turn. A late start needs no other's files.
+        let has_ended = |other: NodeId| !is_late && !living.contains(&other);
+        let checked = (0..nodes).map(NodeId).filter(|other| *other == node || has_ended(*other));
+        for other in checked.filter(|other| this.has_begun(*other)) {
             inventory::check(directory, &Identity { node: other, ..this.identity }, &names)?;
         }
         if is_over {
@@ -176,7 +178,6 @@ impl Cluster {
             this.next_generation(directory, &names)?;
             start = this.generation;
         } else if mine >= this.generation && comes_back {
-            is_late = this.is_founded(directory, &names)?;
             this.start_last += 1;
             this.write(directory)?;
             start = this.start_last;
@@ -186,7 +187,7 @@ impl Cluster {
                  must be forgotten by all, so end them first",
                 node.0,
                 directory.name(),
-                living.join(", ")
+                living.iter().map(|other| other.0.to_string()).collect::<Vec<_>>().join(", ")
             );
             return Err(DurableError::Busy { who: who.into() });
         }
@@ -220,12 +221,12 @@ impl Cluster {
     }
 
     /// The other nodes whose processes run in this generation.
-    fn living(&self, directory: &dyn Directory) -> Result<Vec<String>, DurableError> {
+    fn living(&self, directory: &dyn Directory) -> Result<Vec<NodeId>, DurableError> {
         let mut living = Vec::new();
         for other in (0..self.identity.nodes).map(NodeId).filter(|other| *other != self.identity.node) {
             let free = directory.lock(&running_name(other)).map_err(|error| DurableError::io("lock", &error))?;
             if free.is_none() {
-                living.push(other.0.to_string());
+                living.push(other);
             }
         }
         Ok(living)
@@ -422,9 +423,16 @@ mod tests {
 
     /// A start of one of two nodes with copies.
     fn begin(directory: &Volatile, node: u8) -> Begun {
-        let node = NodeId(node);
+        begin_of(directory, (NodeId(node), 2), true).expect("a start")
+    }
+
+    fn begin_of_three(directory: &Volatile, node: u8, comes_back: bool) -> Result<Begun, DurableError> {
+        begin_of(directory, (NodeId(node), 3), comes_back)
+    }
+
+    fn begin_of(directory: &Volatile, (node, nodes): (NodeId, u8), comes_back: bool) -> Result<Begun, DurableError> {
         let mark = |cluster: &Cluster, start| shape(directory, cluster, node, start).make_segment(0).map(drop);
-        Cluster::begin(directory, 7, (node, 2), true, &mark).expect("a start")
+        Cluster::begin(directory, 7, (node, nodes), comes_back, &mark)
     }
 
     /// A start writes the first configuration of its generation.
@@ -592,22 +600,54 @@ mod tests {
     }
 
     /// All are killed and started at once: a node makes its last segment, with the last epoch that it has closed, and ends, after another one that starts
-    /// has listed the files.
+    /// has listed the files. A third one has ended as well, or runs.
     #[test]
     fn what_a_node_has_done_to_its_end_counts() {
+        for third_runs in [false, true] {
+            let disk = Volatile::default();
+            let [ended, lives, third] = [0, 1, 2].map(|node| begin_of_three(&disk, node, true).expect("a start"));
+            drop(ended);
+            let third = third_runs.then_some(third);
+            let shape = shape(&disk, &lives.cluster, NodeId(1), lives.start);
+            let happens = move || {
+                let mut journal = journal::Journal::new(shape.clone(), shape.make_segment(1).expect("a segment"));
+                let closing = journal::Closing { closed: 40, ..journal::Closing::default() };
+                journal.write(&[], closing).expect("written");
+                drop(lives);
+            };
+            let disk = Meanwhile { disk, happens: Mutex::new(Some(Box::new(happens))), names_before: None };
+            let begun = Cluster::begin(&disk, 7, (NodeId(0), 3), true, &|_, _| Ok(())).expect("nothing is missing");
+            let expected = if third.is_some() { (1, 1, 2) } else { (2, 41, 2) };
+            assert_eq!((begun.cluster.generation, begun.cluster.epoch_first, begun.start), expected);
+        }
+    }
+
+    /// A node has ended while another one runs, and one of its files is missing: a third one that has rows to restore does not start without it.
+    #[test]
+    fn while_others_run_the_files_of_those_who_have_ended_must_be_there() {
         let disk = Volatile::default();
-        let [ended, lives] = [begin(&disk, 0), begin(&disk, 1)];
+        drop([0, 1, 2].map(|node| begin_of_three(&disk, node, false).expect("a start")));
+        let [_lives, ended] = [0, 1].map(|node| begin_of_three(&disk, node, false).expect("a start"));
         drop(ended);
-        let shape = shape(&disk, &lives.cluster, NodeId(1), lives.start);
-        let happens = move || {
-            let mut journal = journal::Journal::new(shape.clone(), shape.make_segment(1).expect("a segment"));
-            let closing = journal::Closing { closed: 40, ..journal::Closing::default() };
-            journal.write(&[], closing).expect("written");
-            drop(lives);
-        };
-        let disk = Meanwhile { disk, happens: Mutex::new(Some(Box::new(happens))), names_before: None };
-        let begun = Cluster::begin(&disk, 7, (NodeId(0), 2), true, &|_, _| Ok(())).expect("nothing is missing");
-        assert_eq!((begun.cluster.generation, begun.cluster.epoch_first), (2, 41));
+        let missing = journal::segment_name(NodeId(1), 1, 0);
+        let bytes = disk.bytes(&missing);
+        disk.remove(&missing).expect("removed");
+        let error = begin_of_three(&disk, 2, false).map(drop).expect_err("a refusal").to_string();
+        assert!(error.contains(&missing), "{error}");
+        disk.create(&missing).and_then(|file| file.write_at(0, &bytes)).expect("there again");
+        begin_of_three(&disk, 2, false).expect("nothing is missing");
+    }
+
+    /// A start that is given its rows by the others reads no journals: what is missing of those keeps it from nothing.
+    #[test]
+    fn a_late_start_needs_no_files_of_others() {
+        let disk = Volatile::default();
+        let [lives, ended, late] = [0, 1, 2].map(|node| begin_of_three(&disk, node, true).expect("a start"));
+        found(&disk, &lives, 4);
+        drop([ended, late]);
+        disk.remove(&journal::segment_name(NodeId(1), 1, 0)).expect("removed");
+        assert!(begin_of_three(&disk, 2, true).expect("nothing is missing").is_late);
+        begin_of_three(&disk, 1, true).map(drop).expect_err("its own file is missing");
     }
 
     /// Another host has begun the cluster, or goes on with it, and this host does not see its files yet.
