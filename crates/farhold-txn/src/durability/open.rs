@@ -7,7 +7,7 @@ use crate::replication::ReplicationConfig;
 use crate::{NodeId, TxnError};
 use farhold_fabric::RegionMemory;
 use farhold_store::Store;
-use farhold_store::durable::journal::{Segment, Shape};
+use farhold_store::durable::journal::{SEGMENT_BYTES_MIN, Segment, Shape};
 use farhold_store::durable::{Begun, Cluster, DurableError, Inventory, Restored, SlotState, plan, region_bytes};
 use std::cell::Cell;
 use std::fmt;
@@ -135,6 +135,16 @@ impl Generation {
             word.store(u64::from(checkpoint), SeqCst);
         }
         Ok(restored)
+    }
+}
+
+impl Drop for Generation {
+    /// A start that was refused keeps its number, which its first segment says, and not the room: the shortest segment says it too.
+    fn drop(&mut self) {
+        if self.take_first().is_some() {
+            // Without room it stays as it is, until a start succeeds.
+            let _ = Shape { segment_bytes: SEGMENT_BYTES_MIN, ..self.shape() }.make_segment(0);
+        }
     }
 }
 

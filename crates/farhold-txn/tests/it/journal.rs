@@ -24,7 +24,16 @@ fn open_of(disk: &Volatile, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>,
 }
 
 fn open_on(disk: Arc<dyn Directory>, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
-    let journal = JournalConfig { segment_bytes: SEGMENT_BYTES, threads: 2, ..JournalConfig::new(disk) };
+    open_in_segments(disk, dir, (node, nodes), SEGMENT_BYTES)
+}
+
+fn open_in_segments(
+    disk: Arc<dyn Directory>,
+    dir: &Dir,
+    (node, nodes): (u8, u8),
+    segment_bytes: u64,
+) -> Result<Arc<Node>, TxnError> {
+    let journal = JournalConfig { segment_bytes, threads: 2, ..JournalConfig::new(disk) };
     let generation = Generation::begin(&journal, NodeId(node), nodes, &ReplicationConfig::default())?;
     let regions = dir.0.join(generation.number().to_string());
     let fabric = Fabric::join_shm(regions, NodeId(node)).expect("the fabric");
@@ -167,6 +176,34 @@ fn a_log_with_flipped_bits_is_refused() {
     }
     let (node, _dir) = open(&disk).expect("whole again");
     with(&node, async |worker| assert!(has(&worker, 39).await));
+}
+
+/// Starts that are refused, again and again, leave the shortest segments, however long the others are.
+#[test]
+fn starts_that_are_refused_leave_little() {
+    let disk = written();
+    let name = name_of(&disk, "journal-");
+    let bytes = || files(&disk).values().map(|bytes| bytes.len() as u64).sum::<u64>();
+    let start = || {
+        let dir = Dir::new();
+        Ok::<_, TxnError>((open_in_segments(Arc::new(disk.clone()), &dir, (0, 1), 16 * SEGMENT_BYTES)?, dir))
+    };
+    disk.flip(&name, 5000, 1);
+    let before = bytes();
+    for refused in 1..=3 {
+        assert!(start().map(drop).expect_err("a refusal").to_string().contains(&name));
+        let more = bytes() - before;
+        assert!(more < refused * SEGMENT_BYTES + 1000, "{more} bytes after {refused} starts");
+    }
+    disk.flip(&name, 5000, 1);
+    for _ in 0..2 {
+        let (node, _dir) = start().expect("whole again");
+        with(&node, async |worker| {
+            for id in 0..40 {
+                assert!(has(&worker, id).await, "row {id}");
+            }
+        });
+    }
 }
 
 #[test]
