@@ -1,6 +1,7 @@
 //! What can go wrong, as far as a caller would act differently.
 
 use crate::address::{Address, FarPtr, NodeId, RegionId};
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -156,7 +157,7 @@ pub struct BadFile {
     /// The file.
     pub path: PathBuf,
     /// What is wrong with it.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
 }
 
 /// A file that could not get memory.
@@ -199,8 +200,8 @@ impl FabricError {
         Self::ProviderUnfit(Box::new(UnfitProvider { provider: provider.to_owned(), reason: reason.into() }))
     }
 
-    pub(crate) fn bad_format(path: impl Into<PathBuf>, reason: &'static str) -> Self {
-        Self::BadFormat(Box::new(BadFile { path: path.into(), reason }))
+    pub(crate) fn bad_format(path: impl Into<PathBuf>, reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::BadFormat(Box::new(BadFile { path: path.into(), reason: reason.into() }))
     }
 }
 

@@ -104,6 +104,15 @@ impl RegionMemory {
         Ok(this)
     }
 
+    /// For messages: its file, if it is a file of this node's, otherwise which region of which node it is.
+    #[must_use]
+    pub fn file_name(&self) -> String {
+        match &self.room {
+            Some(room) => room.path().display().to_string(),
+            None => format!("{} of {}", self.origin.region(), self.origin.node()),
+        }
+    }
+
     /// Gives the bytes `offset..offset + len` memory, if they have none yet. Whoever is about to use bytes of a region for
     /// the first time asks before, and can be refused; touching them without having asked can end the process if the file
     /// system of the `shm` provider is full. Asking again is cheap. Other providers' memory, and a region of another node,

@@ -34,6 +34,11 @@ impl Room {
         Self { file, path: path.to_owned(), extents: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
+    /// Of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Sees to it that `offset..offset + len`, inside a file of `file_bytes`, has memory. Returns what has just got it.
     pub fn reserve(&self, offset: u64, len: u64, file_bytes: u64) -> Result<Range<u64>, FabricError> {
         if len == 0 {

@@ -77,6 +77,8 @@ pub enum StoreError {
     },
     /// The region is shorter than when it was made.
     Truncated {
+        /// Its file, or which it is.
+        region: Box<str>,
         /// Its bytes now.
         region_bytes: u64,
         /// Its bytes then.
@@ -163,9 +165,11 @@ impl fmt::Display for StoreError {
             Self::WrongNode { found, expected } => {
                 write!(f, "the region belongs to node {found}, not to {expected}; nothing in it was touched")
             }
-            Self::Truncated { region_bytes, expected_bytes } => {
-                write!(f, "the region has {region_bytes} bytes but was made with {expected_bytes}; rows are missing")
-            }
+            Self::Truncated { region, region_bytes, expected_bytes } => write!(
+                f,
+                "{region} has {region_bytes} bytes but was made with {expected_bytes}, so rows are missing; nothing in it was touched: \
+                 put back a copy of the whole directory, or take another"
+            ),
             Self::Corrupt { offset, reason } => write!(f, "the region is damaged at offset {offset:#x}: {reason}"),
             Self::HalfWritten { offset } => write!(f, "the row at offset {offset:#x} is half written"),
             Self::Fabric(error) => error.fmt(f),

@@ -115,6 +115,12 @@ impl<'m> Superblock<'m> {
     /// [`StoreError::Foreign`], [`StoreError::LayoutVersion`], [`StoreError::Truncated`], [`StoreError::RegionLength`],
     /// [`StoreError::Corrupt`].
     pub fn of(memory: &'m RegionMemory) -> Result<Self, StoreError> {
+        let head = |at| memory.word(at).map_or(0, |word| word.load(Acquire));
+        let (region_bytes, expected_bytes) = (memory.len(), head(REGION_BYTES));
+        // First of all: what is left may be too short for any store.
+        if (head(0), head(8)) == (MAGIC, LAYOUT_VERSION) && region_bytes < expected_bytes {
+            return Err(StoreError::Truncated { region: memory.file_name().into(), region_bytes, expected_bytes });
+        }
         check_length(memory)?;
         let this = Self(memory);
         let magic = this.word(0).load(Acquire);
@@ -124,10 +130,6 @@ impl<'m> Superblock<'m> {
         let found = this.word(8).load(Relaxed);
         if found != LAYOUT_VERSION {
             return Err(StoreError::LayoutVersion { found, expected: LAYOUT_VERSION });
-        }
-        let expected_bytes = this.word(REGION_BYTES).load(Relaxed);
-        if memory.len() < expected_bytes {
-            return Err(StoreError::Truncated { region_bytes: memory.len(), expected_bytes });
         }
         let (table, pages) = (this.page_table(), this.pages());
         let fits = expected_bytes >= REGION_BYTES_MIN

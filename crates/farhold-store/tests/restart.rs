@@ -317,7 +317,10 @@ fn what_is_not_ours_is_refused_and_left_alone() {
     assert_eq!(attach(&memory, 1), StoreError::LayoutVersion { found: 99, expected: LAYOUT_VERSION });
     spoil(8, old);
     let old = spoil(24, 2 << 20);
-    assert_eq!(attach(&memory, 1), StoreError::Truncated { region_bytes: 1 << 20, expected_bytes: 2 << 20 });
+    let truncated = attach(&memory, 1);
+    let (region_bytes, expected_bytes) = (1 << 20, 2 << 20);
+    assert_eq!(truncated, StoreError::Truncated { region: memory.file_name().into(), region_bytes, expected_bytes });
+    assert!(truncated.to_string().starts_with(&format!("{} has 1048576 bytes", memory.file_name())), "{truncated}");
     spoil(24, old);
     for (at, value) in [(48, 7), (56, u64::MAX), (56, 3), (24, 100)] {
         let old = spoil(at, value);
@@ -334,6 +337,16 @@ fn what_is_not_ours_is_refused_and_left_alone() {
     }
     let empty = region(1 << 20);
     assert_eq!(attach(&empty, 1), StoreError::Foreign { found: 0 });
+    let short = region(64 << 10);
+    for at in [0, 8, 24] {
+        let word = memory.word(at).expect("inside").load(Relaxed);
+        short.word(at).expect("inside").store(word, Relaxed);
+    }
+    let (region_bytes, expected_bytes) = (64 << 10, 1 << 20);
+    assert_eq!(
+        attach(&short, 1),
+        StoreError::Truncated { region: short.file_name().into(), region_bytes, expected_bytes }
+    );
     let short = region(64 << 10);
     assert!(matches!(attach(&short, 1), StoreError::RegionLength { region_bytes: 65_536, .. }));
     assert!(matches!(Store::format(short, NodeId(1)).map(|_| ()), Err(StoreError::RegionLength { .. })));

@@ -390,12 +390,22 @@ pub fn region_bytes(directory: &dyn Directory, identity: &Identity, wanted: u64)
     let name = format!("node-{}.region", identity.node.0);
     let io = |error: std::io::Error| DurableError::io(&format!("the file {name}"), &error);
     let (cluster, node) = (identity.cluster, u64::from(identity.node.0));
-    if directory.list().map_err(io)?.contains(&name) {
-        let mut bytes = [0; 40];
-        directory.open(&name).and_then(|file| file.read_at(0, &mut bytes)).map_err(io)?;
-        let words = unseal::<4>(&bytes).ok_or_else(|| DurableError::damaged(&name, 0, "its checksum is another"))?;
-        check_words(&name, &words, &[("magic number", REGION_MAGIC), ("cluster", cluster), ("node", node)])?;
-        return Ok(words[3]);
+    match directory.open(&name) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        found => {
+            let file = found.map_err(io)?;
+            let mut bytes = [0; 40];
+            let len = file.len().map_err(io)?;
+            if len != bytes.len() as u64 {
+                let what = "it ends there and not at byte 40; put it back from a copy";
+                return Err(DurableError::damaged(&name, len, what));
+            }
+            file.read_at(0, &mut bytes).map_err(io)?;
+            let words =
+                unseal::<4>(&bytes).ok_or_else(|| DurableError::damaged(&name, 0, "its checksum is another"))?;
+            check_words(&name, &words, &[("magic number", REGION_MAGIC), ("cluster", cluster), ("node", node)])?;
+            return Ok(words[3]);
+        }
     }
     let fresh = format!("{name}.fresh");
     let file = directory.create(&fresh).map_err(io)?;
@@ -678,6 +688,24 @@ mod tests {
             let error = Cluster::begin(&directory, 7, (NodeId(0), 2), true, &|_, _| panic!("it begins")).map(drop);
             assert!(error.expect_err("a refusal").to_string().contains(left));
             assert!(!directory.list().expect("names").contains(&NAME.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_says_how_long_a_region_is_names_itself_when_it_is_cut_off() {
+        let directory = Volatile::default();
+        let identity = Identity { cluster: 7, node: NodeId(1), nodes: 2 };
+        for wanted in [9 << 20, 5 << 20] {
+            assert_eq!(region_bytes(&directory, &identity, wanted), Ok(9 << 20));
+        }
+        let bytes = directory.bytes("node-1.region");
+        for len in [0, 39, 41] {
+            let other = [&bytes[..], &[0; 8]].concat();
+            directory.create("node-1.region").and_then(|file| file.write_at(0, &other[..len])).expect("another length");
+            let error = region_bytes(&directory, &identity, 9 << 20).expect_err("a refusal").to_string();
+            let says =
+                ["node-1.region".to_owned(), format!("at byte {len}:"), "at byte 40".to_owned(), "copy".to_owned()];
+            assert!(says.iter().all(|part| error.contains(part)), "{error}");
         }
     }
 

@@ -553,7 +553,9 @@ fn map_region(cluster: &Path, node: NodeId, region: RegionId, mine: bool) -> Res
     })?;
     let len = file.metadata().map_err(|error| FabricError::io("look at", &path, &error))?.len();
     if len == 0 || len % PAGE != 0 {
-        return Err(FabricError::bad_format(path, "its length is not a whole number of pages"));
+        let reason =
+            format!("it has {len} bytes, and a region's file a whole number of pages of {PAGE}: it was cut off");
+        return Err(FabricError::bad_format(path, reason));
     }
     let origin = FarPtr::new(node, region, 0);
     let memory = if mine {
@@ -1022,6 +1024,11 @@ mod tests {
             Some(FabricError::RegionExists { node: NodeId(1), region })
         );
         assert_eq!(member.attach_region(region).map(|memory| memory.len()), Ok(PAGE));
+        let name = member.attach_region(region).unwrap().file_name();
+        assert_eq!(name, path.display().to_string());
+        fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(PAGE - 1)).unwrap();
+        let error = member.attach_region(region).map(drop).unwrap_err().to_string();
+        assert!(error.contains(&name) && error.contains("4095 bytes") && error.contains("4096"), "{error}");
         drop(member);
         remove(&cluster).unwrap();
     }
