@@ -779,7 +779,7 @@ fn a_list_that_cannot_be_written_does_not_fill_the_disk() {
     let mut seen = BTreeSet::new();
     for _ in 0..500 {
         seen.extend(checkpoints());
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::park_timeout(std::time::Duration::from_millis(1));
     }
     drop((threads, node));
     assert_eq!(checkpoints().count(), 1);
