@@ -68,9 +68,14 @@ def digits(f):
 
 # More digits than fit before the point of a NUMERIC without a precision.
 WIDE_LITERAL = re.compile(r"\d{23}")
-WIDE_DECIMAL = re.compile(
-    r"Cannot cast to Decimal128\(38, \d+\)\. Overflowing on -?\d{19,}|is too (large|small) to store in a Decimal128 of precision 38|numeric out of range: more than 38 digits"
-)
+WIDE_DECIMAL = re.compile(r"is too (large|small) to store in a Decimal128 of precision 38|numeric out of range: more than 38 digits")
+CAST_DECIMAL = re.compile(r"Cannot cast to Decimal128\(38, (\d+)\)\. Overflowing on -?(\d+)")
+
+
+def is_wide(message):
+    """Whether it says that a value has too many digits for so many decimals."""
+    cast = CAST_DECIMAL.search(message)
+    return WIDE_DECIMAL.search(message) is not None or cast is not None and int(cast[1]) + len(cast[2]) > 38
 
 
 def wide_decimals(f):
@@ -78,7 +83,7 @@ def wide_decimals(f):
     if f.kind not in ("error", "code") or f.got.state != "22003":
         return False
     has_wide = "wide" in f.tags or WIDE_LITERAL.search(f.sql) is not None
-    return WIDE_DECIMAL.search(f.got.message) is not None or f.got.message in ("numeric field overflow", "numeric out of range") and has_wide
+    return is_wide(f.got.message) or f.got.message in ("numeric field overflow", "numeric out of range") and has_wide
 
 
 def wide_integers(f):

@@ -1071,6 +1071,12 @@ fn is_untyped(element: &Expr) -> bool {
     is_bare_string(element) || matches!(element, Expr::Literal(value, _) if value.is_null())
 }
 
+/// Whether an expression has the type CHAR(n) or VARCHAR(n).
+fn has_length(expression: &Expr, schema: &DFSchema) -> bool {
+    let is_limited = |field: FieldRef| matches!(from_field(&field), Some(ColumnType::Char(_) | ColumnType::Varchar(_)));
+    expression.to_field(schema).is_ok_and(|(_, field)| is_limited(field))
+}
+
 /// Whether an expression has the type CHAR(n).
 fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
     expression.to_field(schema).is_ok_and(|(_, field)| matches!(from_field(&field), Some(ColumnType::Char(_))))
@@ -1361,12 +1367,16 @@ fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, schema: &DF
     #[expect(clippy::match_same_arms, reason = "they are asked in this order")]
     let arrow_is_right = match (from, to) {
         (from, T::Char(_) | T::Varchar(_)) if from.is_text() => false,
+        // A text that was a CHAR(n) or VARCHAR(n) is compared as a text.
+        (from, T::Text) if from.is_text() => !has_length(&inner, schema),
         (from, to) if from.is_text() => to.is_text(),
         (T::Boolean | T::SmallInt | T::Int | T::BigInt, T::Text) => true,
         (_, to) if to.is_text() => false,
         (T::Real | T::Double | T::Decimal { .. }, T::SmallInt | T::Int | T::BigInt | T::Boolean) => false,
         (T::Real | T::Double, T::Decimal { .. }) | (T::Decimal { .. } | T::Double, T::Real) => false,
         (T::Decimal { .. }, T::Double) | (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => false,
+        // DataFusion compares what is cast with a constant, and not the cast, as if it lost no decimals (55).
+        (T::Decimal { scale, .. }, T::Decimal { scale: wanted, .. }) => wanted >= scale,
         _ => true,
     };
     if arrow_is_right {

@@ -1,17 +1,17 @@
-//! `x IN (1, y)`, a list whose elements are not all constants.
+//! `x IN (1, y, NULL)`, a list whose elements are not all values.
 //!
-//! DataFusion takes such a list for constants where an element gives one value for no row at all, as CASE does (DataFusion 55). So each element
-//! that is no constant is compared by itself: `x IN (1) OR x = y`.
+//! DataFusion takes a list for constants where an element gives one value for no row at all, as CASE does, and makes of `x IN (1) AND x NOT IN (NULL)`,
+//! which is never true, what the one list has and the other one has not (DataFusion 55). So each element that is no plain constant is compared by
+//! itself, `x IN (1) OR x = y`, and for NULLs there is one: `x IN (1) OR NULL`.
 
+use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::InList;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::{Expr, LogicalPlan, lit};
 use datafusion::optimizer::AnalyzerRule;
-
-use super::correlated::subquery;
 
 /// See the module.
 #[derive(Debug)]
@@ -37,10 +37,13 @@ impl AnalyzerRule for Lists {
 fn compared(expr: Expr) -> Transformed<Expr> {
     let InList { expr, list, negated } = match expr {
         // What differs from one evaluation to the next is compared once.
-        Expr::InList(list) if !list.expr.is_volatile() && !list.list.iter().all(is_constant) => list,
+        Expr::InList(list) if !list.expr.is_volatile() && !list.list.iter().all(is_value) => list,
         other => return Transformed::no(other),
     };
-    let (constants, others): (Vec<Expr>, Vec<Expr>) = list.into_iter().partition(is_constant);
+    let count = list.len();
+    let list: Vec<Expr> = list.into_iter().filter(|item| !is_null(item)).collect();
+    let has_null = list.len() < count;
+    let (constants, others): (Vec<Expr>, Vec<Expr>) = list.into_iter().partition(is_value);
     let pair = |other: Expr| {
         let value = expr.as_ref().clone();
         if negated { value.not_eq(other) } else { value.eq(other) }
@@ -49,14 +52,29 @@ fn compared(expr: Expr) -> Transformed<Expr> {
     if !constants.is_empty() {
         parts.insert(0, Expr::InList(InList { expr, list: constants, negated }));
     }
+    if has_null {
+        parts.push(lit(ScalarValue::Boolean(None)));
+    }
     Transformed::yes(linked(parts, if negated { Expr::and } else { Expr::or }))
 }
 
-fn is_constant(expr: &Expr) -> bool {
-    let varies = |inner: &Expr| {
-        Ok(matches!(inner, Expr::Column(_) | Expr::OuterReferenceColumn(..)) || subquery(inner).is_some())
-    };
-    !expr.is_volatile() && !expr.exists(varies).unwrap_or(true)
+/// Whether it is NULL, of some type.
+fn is_null(expr: &Expr) -> bool {
+    match expr {
+        Expr::Literal(value, _) => value.is_null(),
+        Expr::Cast(cast) => is_null(&cast.expr),
+        _ => false,
+    }
+}
+
+/// Whether it is a value that is written out.
+fn is_value(expr: &Expr) -> bool {
+    match expr {
+        Expr::Literal(value, _) => !value.is_null(),
+        Expr::Cast(cast) => is_value(&cast.expr),
+        Expr::Negative(inner) => is_value(inner),
+        _ => false,
+    }
 }
 
 /// All of them as a tree of few levels.

@@ -153,6 +153,8 @@ fn condition(expr: Expr, schema: &DFSchema, place: Place) -> Result<Transformed<
                 return Ok(Transformed::no(Expr::InSubquery(asked)));
             }
             let found = Expr::InSubquery(InSubquery { negated: false, ..asked.clone() });
+            // What it is NOT of must be no IN either: where the NULLs turn out to be none, that anti join would be made after all.
+            let found = if is_correlated && asked.negated { found.is_true() } else { found };
             Ok(Transformed::yes(known.value(found, asked)?))
         }
         other => other.map_children(|inner| condition(inner, schema, Place::Elsewhere)),

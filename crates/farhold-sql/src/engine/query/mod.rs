@@ -19,6 +19,7 @@ mod computed_keys;
 mod constants;
 mod correlated;
 mod dates;
+mod dependencies;
 mod derived;
 mod domains;
 mod equijoins;
@@ -378,6 +379,8 @@ fn session_state(
     options.execution.skip_physical_aggregate_schema_check = true;
     // It panics at a NaN among its keys (DataFusion 55).
     options.optimizer.enable_topk_aggregation = false;
+    // Of windows above each other it takes the longer way that one looks ahead, not both (DataFusion 55).
+    options.optimizer.enable_window_limits = false;
     let pool = TrackConsumersPool::new(
         GreedyMemoryPool::new(config.query_memory_bytes),
         std::num::NonZeroUsize::MIN.saturating_add(4),
@@ -409,11 +412,12 @@ fn session_state(
     let rules = context.state().physical_optimizers().iter().filter(is_kept).map(projections::in_place_of).collect();
     let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());
     let conditions: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(constants::Conditions::default());
-    let ours = [equalities, conditions];
+    let joins: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(constants::Joins::default());
+    let ours = [equalities, conditions, joins];
     let in_place = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
         Arc::clone(ours.iter().find(|own| own.name() == rule.name()).unwrap_or(rule))
     };
-    let optimizers = context.state().optimizers().iter().map(in_place).collect();
+    let optimizers = dependencies::told(context.state().optimizers().iter().map(in_place).collect());
     let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_optimizer_rules(optimizers)
         .with_physical_optimizer_rules(rules)
@@ -495,10 +499,11 @@ async fn plan(
     finish(state, plan, types)
 }
 
-async fn to_plan(state: &SessionState, statement: ast::Statement) -> Result<LogicalPlan, SqlError> {
+async fn to_plan(state: &SessionState, mut statement: ast::Statement) -> Result<LogicalPlan, SqlError> {
+    dependencies::mark_keys(&mut statement);
     let statement = DataFusionStatement::Statement(Box::new(statement));
-    let plan = state.statement_to_plan(statement).await.map_err(|e| error::from_datafusion(&e))?;
-    match plan {
+    let plan = state.statement_to_plan(statement).await.and_then(dependencies::own_keys);
+    match plan.map_err(|e| error::from_datafusion(&e))?.data {
         LogicalPlan::Ddl(_) | LogicalPlan::Dml(_) | LogicalPlan::Copy(_) => {
             Err(SqlError::unsupported("this statement"))
         }

@@ -1,0 +1,130 @@
+//! Which columns decide others, above aggregates of joins.
+//!
+//! A key of one side of a join decides the other columns of that side, and stands in several rows. Where it is one of the keys of an aggregate above,
+//! DataFusion 55 takes it for one that decides all of the aggregate's columns, and for one that stands in one row: keys of ORDER BY and GROUP BY
+//! behind it go, DISTINCT goes, and so do joins that could only find such a row. So the aggregate is told that all of its keys together decide its rows.
+//!
+//! Its planner of statements believes the same, and puts the columns that a key of GROUP BY decides among the keys. Behind a mark at the end of those that
+//! are written, it can be seen which these are; they go.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Dependency, FunctionalDependence, FunctionalDependencies};
+use datafusion::error::Result;
+use datafusion::logical_expr::{self, Aggregate, LogicalPlan};
+use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
+use datafusion::sql::sqlparser::ast::{self, Expr, GroupByExpr, Select, Value, VisitorMut};
+
+use crate::engine::walk;
+
+/// Ends the keys of a GROUP BY.
+const END: &str = "end of the keys that are written";
+
+/// DataFusion's rules that ask for dependencies. Each makes plans anew, and with them their dependencies.
+const ASKING: [&str; 4] =
+    ["eliminate_duplicated_expr", "eliminate_join", "optimize_projections", "replace_distinct_aggregate"];
+
+type Rule = Arc<dyn OptimizerRule + Send + Sync>;
+
+/// The rules with [`Dependencies`] before each one that asks for them.
+pub(super) fn told(rules: Vec<Rule>) -> Vec<Rule> {
+    let before = |rule: &Rule| ASKING.contains(&rule.name()).then(|| Arc::new(Dependencies) as Rule);
+    rules.into_iter().flat_map(|rule| before(&rule).into_iter().chain([rule])).collect()
+}
+
+/// See the module.
+#[derive(Debug)]
+struct Dependencies;
+
+impl OptimizerRule for Dependencies {
+    fn name(&self) -> &'static str {
+        "dependencies"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        None
+    }
+
+    fn supports_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(&self, plan: LogicalPlan, _: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+        corrected(plan)
+    }
+}
+
+/// Puts a mark behind the keys of each GROUP BY.
+pub(super) fn mark_keys(statement: &mut ast::Statement) {
+    struct Marks;
+    impl VisitorMut for Marks {
+        type Break = ();
+
+        fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+            let is_set =
+                |key: &Expr| matches!(key, Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) | Expr::Tuple(_));
+            if let GroupByExpr::Expressions(keys, _) = &mut select.group_by
+                && !keys.is_empty()
+                && !keys.iter().any(is_set)
+            {
+                keys.push(Expr::Value(Value::SingleQuotedString(END.to_owned()).into()));
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let _ = walk::change(statement, &mut Marks);
+}
+
+/// A plan without the marks, and the keys behind them.
+#[recursive::recursive]
+pub(super) fn own_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let plan = plan.map_subqueries(own_keys)?;
+    let mut plan = plan.transform_data(|plan| plan.map_children(own_keys))?;
+    if plan.transformed {
+        plan.data = plan.data.recompute_schema()?;
+    }
+    let LogicalPlan::Aggregate(aggregate) = &plan.data else { return Ok(plan) };
+    let is_end = |key: &logical_expr::Expr| matches!(key, logical_expr::Expr::Literal(value, _) if value.try_as_str() == Some(Some(END)));
+    let Some(end) = aggregate.group_expr.iter().position(is_end) else { return Ok(plan) };
+    let keys = aggregate.group_expr[..end].to_vec();
+    let aggregate = Aggregate::try_new(Arc::clone(&aggregate.input), keys, aggregate.aggr_expr.clone())?;
+    Ok(Transformed::yes(LogicalPlan::Aggregate(aggregate)))
+}
+
+#[recursive::recursive]
+fn corrected(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let plan = plan.map_subqueries(corrected)?;
+    let plan = plan.transform_data(|plan| plan.map_children(corrected))?;
+    if plan.transformed {
+        // Of what is above a corrected one.
+        return Ok(Transformed::yes(keys_decide(plan.data.recompute_schema()?)?.data));
+    }
+    keys_decide(plan.data)
+}
+
+fn keys_decide(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+    let LogicalPlan::Aggregate(mut aggregate) = plan else { return Ok(Transformed::no(plan)) };
+    // Grouping sets decide nothing.
+    let is_decided = aggregate.schema.functional_dependencies().is_empty();
+    let below = aggregate.input.schema().functional_dependencies();
+    if is_decided || below.iter().all(|dependency| dependency.mode == Dependency::Single) {
+        return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate)));
+    }
+    let schema = aggregate.schema.as_ref().clone().with_functional_dependencies(of_keys(&aggregate)?)?;
+    aggregate.schema = Arc::new(schema);
+    Ok(Transformed::yes(LogicalPlan::Aggregate(aggregate)))
+}
+
+fn of_keys(aggregate: &Aggregate) -> Result<FunctionalDependencies> {
+    let keys: Vec<usize> = (0..aggregate.group_expr_len()?).collect();
+    if keys.is_empty() {
+        return Ok(FunctionalDependencies::empty());
+    }
+    let fields = aggregate.schema.fields();
+    let may_be_null = keys.iter().any(|key| fields[*key].is_nullable());
+    let all = (0..fields.len()).collect();
+    let decides = FunctionalDependence::new(keys, all, may_be_null).with_mode(Dependency::Single);
+    Ok(FunctionalDependencies::new(vec![decides]))
+}
