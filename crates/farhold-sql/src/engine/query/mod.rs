@@ -196,7 +196,7 @@ impl QueryEngine {
         let (statement, names) = self.compatibility.rewrite(query, sql, tables, &self.state, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let stated = stated.to_vec();
-        let task = self.runtime().spawn(async move { plan(&state, statement, &stated).await });
+        let task = self.runtime().spawn(async move { Box::pin(plan(&state, statement, &stated)).await });
         let mut planned = until_cancelled(cancel, task).await?;
         if let Some(names) = names.filter(|names| names.len() == planned.columns.len()) {
             for (column, name) in planned.columns.iter_mut().zip(names) {

@@ -312,10 +312,14 @@ impl Finder<'_> {
         let is_decimal = |item: &&Expr| literal_type(item) == Some(ANY_NUMERIC);
         if elements.iter().all(|item| self.is_untyped(item)) && self.is_untyped(sought) {
             self.found(sought, ColumnType::Text);
-            elements.iter().for_each(|item| self.found(item, ColumnType::Text));
+            for item in elements {
+                self.found(item, ColumnType::Text);
+            }
         } else if elements.iter().any(is_decimal) {
             self.found(sought, ANY_NUMERIC);
-            elements.iter().for_each(|item| self.found(item, ANY_NUMERIC));
+            for item in elements {
+                self.found(item, ANY_NUMERIC);
+            }
         }
     }
 
@@ -395,9 +399,7 @@ fn literal_type(expression: &Expr) -> Option<ColumnType> {
             literal_type(inner)
         }
         Expr::BinaryOp { left, op, right } if is_arithmetic(op) => match (literal_type(left), literal_type(right)) {
-            (Some(ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt), Some(other)) | (None, Some(other)) => {
-                Some(other)
-            }
+            (Some(ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt) | None, Some(other)) => Some(other),
             (left, _) => left,
         },
         _ => None,
