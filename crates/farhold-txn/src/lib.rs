@@ -13,50 +13,40 @@
 #![deny(missing_docs)]
 
 #[macro_use]
-#[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "without the feature nobody plants anything"))]
-mod planted;
-
-mod back_off;
-mod catalog;
+mod base;
+mod api;
+mod cluster;
 mod ddl;
-mod definition;
 mod durability;
-mod error;
-mod far_pages;
 mod home;
 mod membership;
-mod memory;
 mod node;
-mod phases;
 mod protocol;
-mod records;
 mod recovery;
 mod replication;
-mod row_counter;
-mod slots;
-mod snapshot;
-mod system;
-mod table;
-mod txn;
-mod worker;
+mod rpc;
 
-pub use definition::{Placement, TableDef};
-pub use durability::{Generation, JournalConfig, JournalThreads, JournalTurns};
-pub use error::TxnError;
-pub use farhold_fabric::NodeId;
-pub use home::HomeAgent;
-pub use membership::{
-    Configuration, FileRegister, Mirror, Register, RegisterError, RegisterFuture, Registered, Renewals, Serving,
-};
-pub use memory::MemoryUse;
-pub use node::{Node, NodeConfig, Recovered};
+pub use api::journal_threads::{JournalThreads, JournalTurns};
+pub use api::row_counter::RowCounter;
+pub use base::definition::{Placement, TableDef};
+pub use base::error::TxnError;
 #[cfg(feature = "planted")]
-pub use planted::{Defect, last_unknown, plant, planted, shake, watch};
-pub use recovery::{Leading, Moving, Progress};
+pub use base::planted::{Defect, last_unknown, plant, planted, shake, watch};
+pub use base::slots::{Hardware, Statistics};
+pub use base::table::{Index, Table, TableIndex};
+pub use cluster::configuration::{Configuration, Mirror, Serving};
+pub use cluster::progress::{Leading, Moving, Progress};
+pub use cluster::register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
+pub use durability::JournalConfig;
+pub use durability::open::Generation;
+pub use farhold_fabric::NodeId;
+pub use farhold_store::TableId;
+pub use home::agent::HomeAgent;
+pub use membership::file::FileRegister;
+pub use node::memory::MemoryUse;
+pub use node::{Node, NodeConfig, Recovered};
+pub use protocol::snapshot::{PageTask, Snapshot};
+pub use protocol::txn::scan::{Partition, ScanSpec};
+pub use protocol::txn::{CommitInfo, RowHandle, Savepoint, Txn};
+pub use protocol::worker::{Retry, Worker};
 pub use replication::ReplicationConfig;
-pub use row_counter::RowCounter;
-pub use slots::{Hardware, Statistics};
-pub use snapshot::{PageTask, Snapshot};
-pub use table::{Index, Table, TableId, TableIndex};
-pub use txn::{CommitInfo, Partition, RowHandle, Savepoint, ScanSpec, Txn};
-pub use worker::{Retry, Worker};

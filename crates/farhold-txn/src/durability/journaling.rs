@@ -1,13 +1,14 @@
 //! A node's journal, as its commits and the thread that writes it share it.
 
-use super::JournalConfig;
-use super::members::Members;
-use super::open::Generation;
-use crate::membership::Configuration;
-use crate::protocol::epoch::EPOCH_LAST;
-use crate::protocol::ident::DATA;
-use crate::slots::WORKERS_MAX;
-use crate::{NodeId, TxnError};
+use crate::base::epoch::EPOCH_LAST;
+use crate::base::error::TxnError;
+use crate::base::ident::DATA;
+use crate::base::slots::WORKERS_MAX;
+use crate::cluster::configuration::Configuration;
+use crate::durability::JournalConfig;
+use crate::durability::members::Members;
+use crate::durability::open::Generation;
+use farhold_fabric::NodeId;
 use farhold_fabric::{Batch, Endpoint, FarPtr, RegionMemory};
 use farhold_store::durable::journal::{Closing, Journal, Segment, Shape};
 use farhold_store::durable::{Cluster, DurableError, checkpoint};
@@ -20,7 +21,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 /// How long anybody waits for a disk: no sound one takes as long, and what hangs may hang for ever.
-pub(super) const DURABLE_NS_MAX: u64 = 30_000_000_000;
+pub(crate) const DURABLE_NS_MAX: u64 = 30_000_000_000;
 /// After how long it is given up, where others can go on without it. Longer: all nodes may share a disk that comes back.
 const HANG_NS_MAX: u64 = 300_000_000_000;
 /// Most time that counts between two looks.
@@ -566,7 +567,7 @@ impl Journaling {
         if self.is_failed.load(SeqCst) {
             return Step::Stuck;
         }
-        crate::planted::may_stop();
+        crate::base::planted::may_stop();
         let closed = target - 1;
         let written = match self.write(store, closed) {
             Ok(Some(written)) => written,
@@ -576,11 +577,11 @@ impl Journaling {
                 return Step::Stuck;
             }
         };
-        crate::planted::may_stop();
+        crate::base::planted::may_stop();
         self.closed.store(closed, SeqCst);
         // Another thread may have given the journal up meanwhile: that is above all epochs, and stays.
         self.word(Superblock::CLOSED, |word| word.fetch_max(u64::from(closed), SeqCst));
-        crate::planted::may_stop();
+        crate::base::planted::may_stop();
         self.publish();
         self.pending.fetch_sub(written, SeqCst);
         Step::Closed
@@ -859,8 +860,10 @@ impl fmt::Debug for Journaling {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::definition::{Placement, TableDef};
+    use crate::node::{Node, NodeConfig};
+    use crate::protocol::worker::{Retry, Worker};
     use crate::replication::ReplicationConfig;
-    use crate::{Node, NodeConfig, Placement, Retry, TableDef, Worker};
     use farhold_fabric::Version;
     use farhold_fabric::{Executor, Fabric};
     use farhold_store::durable::files::Directory;

@@ -4,9 +4,10 @@
 //! is in this node's own journal, those count too that belonged to the one before, because that may be what is found; and whoever belongs to a later one that
 //! is known of counts at once, because that may be found already in somebody else's.
 
-use crate::membership::Configuration;
-use crate::protocol::epoch::KEEPER;
-use crate::{NodeId, TxnError};
+use crate::base::epoch::KEEPER;
+use crate::base::error::TxnError;
+use crate::cluster::configuration::Configuration;
+use farhold_fabric::NodeId;
 use farhold_store::durable::Standing;
 
 /// What this node's journal knows of the cluster.

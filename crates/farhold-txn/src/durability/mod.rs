@@ -15,17 +15,9 @@
 //!
 //! Design and proof sketch: `docs/design/0005-durability.md`.
 
-mod commit;
-mod journaling;
-mod members;
-mod open;
-mod threads;
-
-pub(crate) use commit::{Durably, GONE};
-pub(crate) use journaling::Journaling;
-pub use open::Generation;
-pub(crate) use open::on_threads;
-pub use threads::{JournalThreads, JournalTurns};
+pub(crate) mod journaling;
+pub(crate) mod members;
+pub(crate) mod open;
 
 use farhold_store::durable::Progress;
 use farhold_store::durable::files::Directory;

@@ -1,10 +1,12 @@
 //! A start of a node with a journal: which generation it is, and the region made anew from what counts.
 
-use super::JournalConfig;
-use super::members::restarted;
-use crate::membership::Configuration;
+use crate::base::error::TxnError;
+use crate::base::threads::on_threads;
+use crate::cluster::configuration::Configuration;
+use crate::durability::JournalConfig;
+use crate::durability::members::restarted;
 use crate::replication::ReplicationConfig;
-use crate::{NodeId, TxnError};
+use farhold_fabric::NodeId;
 use farhold_fabric::RegionMemory;
 use farhold_store::Store;
 use farhold_store::durable::journal::{SEGMENT_BYTES_MIN, Segment, Shape};
@@ -146,16 +148,6 @@ impl Drop for Generation {
             let _ = Shape { segment_bytes: SEGMENT_BYTES_MIN, ..self.shape() }.make_segment(0);
         }
     }
-}
-
-/// Runs a job on so many threads, this one included.
-pub(crate) fn on_threads(threads: usize, job: &(dyn Fn(usize) + Sync)) {
-    std::thread::scope(|scope| {
-        for number in 1..threads {
-            scope.spawn(move || job(number));
-        }
-        job(0);
-    });
 }
 
 /// Without copies every node has the rows that placement gives it: those of a cluster in which some have moved are not found.

@@ -1,9 +1,13 @@
 //! A thread that serves the node's inbox when its workers do not.
 
-use crate::home::unsent::RETRY_NS;
-use crate::membership::{FileRegister, Lease, LeaseThread, Register};
-use crate::replication::MirrorKeeper;
-use crate::{Node, TxnError, Worker};
+use crate::base::error::TxnError;
+use crate::cluster::register::Register;
+use crate::membership::file::FileRegister;
+use crate::membership::lease::{Lease, LeaseThread};
+use crate::node::Node;
+use crate::node::unsent::RETRY_NS;
+use crate::protocol::worker::Worker;
+use crate::replication::apply::MirrorKeeper;
 use farhold_fabric::{Executor, JoinHandle as JoinTask};
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -79,7 +83,7 @@ impl HomeAgent {
         let mirrors = node.replication.as_ref().map(MirrorKeeper::start).transpose()?;
         let (stopped, node) = (stop.clone(), node.clone());
         let (report, started) = std::sync::mpsc::channel();
-        let hand_on = crate::planted::hand_on();
+        let hand_on = crate::base::planted::hand_on();
         let run = move || {
             hand_on();
             // Each start of a node draws another number for itself.
@@ -182,7 +186,7 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
         }
         let (mut idle, mut served) = (0, 0);
         while idle < LOOKS && served < SERVED_MAX && !stop.load(Acquire) {
-            crate::planted::may_stop();
+            crate::base::planted::may_stop();
             if worker.poll() {
                 (idle, served) = (0, served + 1);
             } else {
@@ -191,7 +195,7 @@ async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
             }
         }
         core.alloc.borrow_mut().collect();
-        crate::planted::may_stop();
+        crate::base::planted::may_stop();
         looks = core.node.slots.inbox_looks();
         if idle == LOOKS {
             // Nothing rings when an inbox of another node has room again.

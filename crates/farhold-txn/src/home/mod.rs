@@ -9,13 +9,5 @@
 //! wait for each other's answers serve each other meanwhile. Requests that take long (filling an index) are begun, and asked
 //! about later. An answer that does not fit its inbox is kept (`unsent.rs`); no answer to a living caller is dropped.
 
-mod agent;
-pub(crate) mod call;
-pub(crate) mod message;
-pub(crate) mod reservations;
+pub(crate) mod agent;
 pub(crate) mod service;
-pub(crate) mod snapshots;
-pub(crate) mod unsent;
-pub(crate) mod wire;
-
-pub use agent::HomeAgent;

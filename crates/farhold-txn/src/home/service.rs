@@ -1,34 +1,24 @@
 //! Answering requests.
 
-use super::message::{Found, IndexStep, Made, Page, Request, Reserved, encode_ask_again, encode_reply};
-use super::reservations::{Reservation, is_earlier};
-use super::wire::Writer;
-use crate::definition::TableDef;
-use crate::membership::View;
-use crate::node::Recovered;
-use crate::protocol::epoch::KEEPER;
-use crate::protocol::ident::DATA;
-use crate::slots::Counter;
-use crate::snapshot::{first_runs, write_runs};
-use crate::table::{Index, Table, TableShared};
-use crate::worker::Core;
-use crate::{NodeId, TableId, TxnError};
-use farhold_fabric::{Address, FabricError, Message, Meta, Version};
-use farhold_store::object::RESERVED;
-use farhold_store::{Holder, Moved, Object, ObjectRef, Owner, Reserve, Superblock};
-use std::ops::{Bound, ControlFlow};
+use crate::base::definition::TableDef;
+use crate::base::error::TxnError;
+use crate::base::slots::Counter;
+use crate::base::wire::Writer;
+use crate::node::system;
+use crate::node::unsent::RETRY_NS;
+use crate::protocol::core::Core;
+use crate::protocol::home::{look_up, scan};
+use crate::protocol::snapshot::{first_runs, write_runs};
+use crate::protocol::worker::Worker;
+use crate::rpc::line::Serve;
+use crate::rpc::message::{IndexStep, Request, encode_ask_again, encode_reply};
+use farhold_fabric::NodeId;
+use farhold_fabric::{Address, FabricError, Message};
+use farhold_store::Holder;
 use std::sync::Arc;
 
-/// How often a worker looks after dropped tables: the look may ask the kernel about other nodes.
-const TIDY_EVERY_NS: u64 = 1_000_000;
-/// How often other nodes are asked at least whether they are done with a dropped table: memory waits for it, however patient requests are.
-const ASK_EVERY_NS_MAX: u64 = 100_000_000;
-/// Most rows and leaves in one page of a scan: what surely fits a message beside the longest key.
-const PAGE_ROWS_MAX: usize = 1500;
-
-impl Core {
-    /// Answers the next request to this node, if there is one.
-    pub fn serve_one(&self) -> bool {
+impl Serve for Core {
+    fn serve_one(&self) -> bool {
         self.slot.count(Counter::InboxLooks);
         self.tidy_catalog();
         self.apply_now_and_then();
@@ -38,13 +28,15 @@ impl Core {
         let mut message = self.inbox.take();
         let found = self.endpoint.try_recv_home_into(&mut message);
         if found {
-            crate::planted::may_stop();
+            crate::base::planted::may_stop();
             self.serve(&message);
         }
         self.inbox.set(message);
         found
     }
+}
 
+impl Core {
     /// Tells the other nodes which of this node's snapshots are open, now and then.
     #[inline]
     fn tell_open_snapshots(&self) {
@@ -54,77 +46,6 @@ impl Core {
             let request = Request::StillOpen { incarnation, first: list.first, next: list.next, open };
             for node in self.node.others() {
                 self.hint(node, &request);
-            }
-        }
-    }
-
-    /// Releases what snapshots of nodes hold here that have died, where rows have no copies and so nobody is expelled. Only on fabrics
-    /// that know for certain that a process has ended: those that map its memory. Elsewhere its next start says so.
-    pub fn release_dead_snapshots(&self) {
-        if self.node.replication.is_some() || !self.endpoint.maps_others() {
-            return;
-        }
-        let superblock = self.node.store.superblock();
-        // Listed before the look whether they live: a start that comes later is another one.
-        let mut holders: Vec<Holder> = superblock.holders().filter(|holder| holder.node != self.me).collect();
-        holders.dedup();
-        holders.retain(|holder| !self.node.fabric.node_is_live(holder.node));
-        if !holders.is_empty() {
-            self.node.far_holds.release_of(superblock, |holder| holders.contains(&holder));
-        }
-    }
-
-    /// Lets dropped tables go when nobody uses them any more.
-    #[inline]
-    pub fn tidy_catalog(&self) {
-        if self.node.catalog.has_retired() {
-            self.tidy_catalog_cold();
-        }
-    }
-
-    #[cold]
-    fn tidy_catalog_cold(&self) {
-        let now_ns = self.handle.now_ns();
-        if now_ns < self.tidy_ns.get() {
-            return;
-        }
-        self.tidy_ns.set(now_ns + TIDY_EVERY_NS);
-        self.begin_grace();
-        let (node, catalog) = (&*self.node, &self.node.catalog);
-        let others: Vec<NodeId> = node.others().collect();
-        let every_ns = node.config.request_timeout_ns.min(ASK_EVERY_NS_MAX);
-        for (id, other) in catalog.to_ask(now_ns, every_ns, &others) {
-            self.hint(other, &Request::AskQuiet { id });
-        }
-        // Whoever does not belong to the cluster any more has been shut out.
-        // With copies, what is left of a dead one is redone before.
-        let is_dead = |other| node.replication.is_none() && !node.fabric.node_is_live(other);
-        let is_gone = |other| !node.present.contains(other) || is_dead(other);
-        let is_unread = || !node.store.superblock().snapshots_open() || planted!(PagesUnderSnapshot);
-        for id in catalog.let_go(self.me, node.config.nodes, is_gone, is_unread) {
-            self.forget_mirrored(id);
-            self.tell_let_go(id);
-        }
-    }
-
-    /// Says that a dropped table is let go, so that nodes which never had it, because they came when it was recorded as dropped already, forget the
-    /// rows in their mirrors that others had written before, or had sent for a mirror.
-    fn tell_let_go(&self, id: TableId) {
-        let (Some(replication), Some(core)) = (&self.node.replication, self.this.upgrade()) else { return };
-        let number = replication.view.configuration().number;
-        self.leave(async move {
-            for node in core.node.others() {
-                let _ = core.insist_call(node, &Request::DropTable { id }, number).await;
-            }
-        });
-    }
-
-    /// Looks how far the dropped tables have come: the next transactions that begin are not waited for.
-    pub fn begin_grace(&self) {
-        for id in self.node.catalog.look_at_retired(&self.node.slots) {
-            for node in self.node.others() {
-                // Lost, or there before the drop is known there, it is asked for.
-                self.tell_now(node, &Request::Quiet { id, node: self.me });
             }
         }
     }
@@ -223,7 +144,7 @@ impl Core {
                 }
             }
             Request::Recovery { body } => self.answer_recovery(sender, body, &mut w)?,
-            Request::CreateTable { id, definition } => self.create_table_here(id, definition)?,
+            Request::CreateTable { id, definition } => system::make(&self.node, id, definition)?,
             Request::DropTable { id } => {
                 self.node.catalog.retire(id);
                 if self.node.catalog.even_dropped(id).is_none() {
@@ -235,7 +156,7 @@ impl Core {
             Request::AskQuiet { id } => {
                 // Its coordinator may have died before it told this node of the drop.
                 if self.node.catalog.by_id(id).is_some() && self.node.is_member() {
-                    crate::system::reconcile(&self.node)?;
+                    crate::node::system::reconcile(&self.node)?;
                 }
                 if self.node.catalog.is_quiet(id) {
                     self.tell_now(sender, &Request::Quiet { id, node: self.me });
@@ -252,7 +173,7 @@ impl Core {
             Request::StepIndex { table, slot, step } => {
                 if self.node.catalog.by_id(table).is_none() {
                     // It has missed its creation.
-                    crate::system::reconcile(&self.node)?;
+                    crate::node::system::reconcile(&self.node)?;
                 }
                 match self.table(table) {
                     Err(_) if step != IndexStep::Open => {}
@@ -289,278 +210,64 @@ impl Core {
         }
         Ok(w)
     }
+}
 
-    /// Does this node know of no end of the start that a node was in the configuration with this number, and of no beginning of its own since
-    /// then? True for good without replication: there a start says itself that the one before has ended. True as well while this node has not
-    /// heard of any configuration: a founder may hear of the founding after others have begun.
-    fn is_there(&self, node: NodeId, since: u64) -> bool {
-        let is_there = |view: &View| {
-            let (is_there, is_heard_of) = (view.is_there(node, since), view.present.contains(self.me));
-            is_there && !view.is_before_this_start(since) || !is_heard_of
-        };
-        self.node.replication.as_ref().is_none_or(|it| is_there(&it.view))
+impl Worker {
+    /// Serves this node's home inbox, one step; true if there was something to do.
+    #[allow(clippy::must_use_candidate, reason = "done for what it does")]
+    pub fn poll(&self) -> bool {
+        self.finish_drops_if_any();
+        self.core.serve_one()
     }
 
-    fn table(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {
-        self.table_handle(id).map(|table| table.0)
-    }
-
-    fn table_handle(&self, id: TableId) -> Result<Table, TxnError> {
-        self.node.catalog.by_id(id).ok_or_else(|| self.unknown_table())
-    }
-
-    pub fn table_even_dropped(&self, id: TableId) -> Result<Arc<TableShared>, TxnError> {
-        self.node.catalog.even_dropped(id).ok_or_else(|| self.unknown_table())
-    }
-
-    /// A node that is joining may not have been given its tables yet.
-    fn unknown_table(&self) -> TxnError {
-        let is_member = self.node.configuration().is_none_or(|configuration| configuration.members.contains(&self.me));
-        if is_member { TxnError::SchemaChanged } else { TxnError::Recovering { node: self.me } }
-    }
-
-    /// The object of a reference that came from afar, if it is still that.
-    pub fn row(&self, reference: ObjectRef) -> Option<Object<'_>> {
-        let object = Object::try_at(self.node.store.memory(), reference.offset())?;
-        (object.meta().incarnation() == reference.incarnation()).then_some(object)
-    }
-
-    fn reserve(
-        &self,
-        table: &TableShared,
-        (owner, configuration): (u64, u64),
-        key: &[u8],
-        value: &[u8],
-        mine: &[ObjectRef],
-        w: &mut Writer,
-    ) -> Result<(), TxnError> {
-        table.check_key(key)?;
-        let mut moved: Vec<Moved> = Vec::new();
-        let mine = |reference| mine.contains(&reference);
-        let mut alloc = self.alloc.borrow_mut();
-        let reserved = table.store.reserve(key, value, &mut alloc, &mine, &mut |step| moved.push(step));
-        drop(alloc);
-        crate::planted::may_stop();
-        let outcome = match reserved.map_err(|error| TxnError::store(error, self.me))? {
-            Reserve::Reserved { reference, replaces } => {
-                let reservation = Reservation { owner, table: table.store.id(), reference, replaced: Arc::default() };
-                // What nodes that leave have reserved is taken back after they count as absent, and what starts have that are over after that is known.
-                let is_present = |owner: Owner| {
-                    let holder = Holder { node: owner.node(), incarnation: owner.incarnation() };
-                    self.is_there(owner.node(), configuration)
-                        && (self.node.replication.is_some() || !self.node.far_holds.is_over(holder))
-                };
-                if !self.node.reservations.add(reservation, is_present, |it| self.is_reserved(it.reference)) {
-                    self.cancel(table, reference);
-                    return Err(TxnError::Conflict);
+    /// Serves this node's home inbox for a while: returns after `timeout_ns` without a request, or when `served_max` have
+    /// been answered. For tasks that do nothing else, on an executor where other tasks run meanwhile. What snapshots held back that are
+    /// closed is free afterwards.
+    pub async fn serve(&self, timeout_ns: u64, served_max: usize) -> usize {
+        let (mut served, mut idle_ns) = (0, 0);
+        while served < served_max && idle_ns < timeout_ns {
+            // Nothing rings when an inbox of another node has room again.
+            let rest_ns = timeout_ns - idle_ns;
+            let wait_ns = if self.core.node.unsent.is_empty() { rest_ns } else { rest_ns.min(RETRY_NS) };
+            let mut has_served = self.poll();
+            if !has_served {
+                // The home of others' messages may never be without one for so long.
+                self.core.alloc.borrow_mut().collect();
+                if !self.core.endpoint.arrival(wait_ns).await {
+                    idle_ns += wait_ns;
+                    continue;
                 }
-                let version = self.node.store.object(reference).version().0;
-                Ok(Made { reference, version, replaces })
+                has_served = self.poll();
             }
-            Reserve::Exists { index, reference, occupant } => Err((index, reference, occupant)),
-        };
-        Reserved::encode(outcome, &moved, w);
-        Ok(())
-    }
-
-    /// Makes the indexes lead to a new row where they lead to one of those, sorted, that its transaction replaces. Twice is once.
-    fn publish(&self, table: &TableShared, reference: ObjectRef, replaced: &Arc<[ObjectRef]>) {
-        if self.is_reserved(reference) {
-            self.node.reservations.publish(reference, replaced);
-        }
-        // One that is being written has been published before; it cannot be read, and its writer may need this thread.
-        if self.row(reference).is_some_and(|row| !row.version().is_writing()) {
-            let replaces = |other| replaced.binary_search(&other).is_ok();
-            table.store.publish_over(reference, &replaces, &mut self.alloc.borrow_mut());
-        }
-    }
-
-    /// Takes a deleted row out of the indexes and frees its slot. Twice is once.
-    pub fn remove_deleted(&self, table: &TableShared, reference: ObjectRef, epoch: u32) {
-        let is_held = |reference| {
-            let is_deleted = |row: Object<'_>| row.version().is_absent() && row.meta().state() == Meta::ROW;
-            self.row(reference).is_some_and(is_deleted)
-        };
-        if is_held(reference) && self.node.reservations.remove_once(reference, is_held) {
-            table.store.remove(reference, epoch, &mut self.alloc.borrow_mut());
-        }
-    }
-
-    fn is_reserved(&self, reference: ObjectRef) -> bool {
-        self.row(reference).is_some_and(|row| row.meta().state() == RESERVED)
-    }
-
-    fn is_live(&self, reference: ObjectRef) -> bool {
-        self.row(reference).is_some_and(is_live)
-    }
-
-    fn cancel(&self, table: &TableShared, reference: ObjectRef) {
-        // One that was being written when its owner died is no reservation any more, but damage.
-        let is_whole = self.row(reference).is_some_and(|row| !row.version().is_writing());
-        if is_whole && self.is_reserved(reference) {
-            table.store.cancel(reference, &mut self.alloc.borrow_mut());
-        }
-    }
-
-    /// Opens a table here, with the definition that the system table has. Twice is once.
-    pub fn create_table_here(&self, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
-        crate::system::make(&self.node, id, definition)
-    }
-
-    /// What a dead transaction had reserved goes. If it died after index entries of rows that it would have deleted had been
-    /// given to the new row: they go back if the new row has not become one, else the old rows follow them.
-    fn undo_or_redo(&self, table: &TableShared, dead: &Reservation) {
-        let became_row = self.is_live(dead.reference);
-        for old in &*dead.replaced {
-            let Some(row) = self.row(*old).filter(|row| row.lock_word() == dead.owner && is_live(*row)) else {
-                continue;
-            };
-            if became_row {
-                let epoch = row.version().epoch();
-                row.restamp(row.version().next(epoch).with(Version::ABSENT));
-                row.unlock();
-                table.store.remove(*old, epoch, &mut self.alloc.borrow_mut());
+            idle_ns = 0;
+            if has_served {
+                served += 1;
             } else {
-                table.store.publish(*old, &mut self.alloc.borrow_mut());
+                // It was another worker's to take, or an answer.
+                self.core.receive();
+                self.core.handle.yield_now().await;
             }
         }
-        self.cancel(table, dead.reference);
+        self.core.alloc.borrow_mut().collect();
+        served
     }
-
-    /// Mirrors keep nothing of a table that has been let go: the records of all transactions that have used it are in the rings.
-    fn forget_mirrored(&self, table: TableId) {
-        if let Some(replication) = &self.node.replication {
-            let mut applier = replication.applier();
-            // One that is damaged is told by whoever applies next.
-            applier.apply_so_far();
-            applier.forget_table(table);
-        }
-    }
-
-    /// Frees what others have reserved and made here, and what their snapshots hold: all of it, when this start comes into a cluster for the first
-    /// time. They do not count it among them yet, but one that they have gone on without may.
-    pub fn forget_everybody(&self) {
-        let turn = self.node.catalog.turn_of_makers();
-        self.node.catalog.forget_all_but(crate::system::ID);
-        drop(turn);
-        for it in self.node.reservations.take_absent(&|_| false) {
-            if let Ok(table) = self.table_even_dropped(it.table) {
-                self.cancel(&table, it.reference);
-            }
-        }
-        self.node.far_holds.release_of(self.node.store.superblock(), |holder| holder.node != self.me);
-    }
-
-    /// Frees what nodes that are not present have locked and reserved here, and what their snapshots hold, after their records have been redone.
-    pub fn forget_absent(&self, is_present: &impl Fn(NodeId) -> bool) {
-        for it in self.node.reservations.take_absent(is_present) {
-            // With a table that is gone its reservations are.
-            if let Ok(table) = self.table_even_dropped(it.table) {
-                self.undo_or_redo(&table, &it);
-            }
-        }
-        self.release_locks(|owner| !is_present(owner.node()) && !planted!(LocksStay));
-        self.node.far_holds.release_of(self.node.store.superblock(), |holder| !is_present(holder.node));
-    }
-
-    /// Frees what dead owners have locked here, in dropped tables as well: a snapshot that is open may still read them, and waits for locks.
-    fn release_locks(&self, is_dead: impl Fn(Owner) -> bool) {
-        let mut found = Recovered::default();
-        self.node.store.release_resting_locks(&is_dead);
-        for table in self.node.catalog.all_even_dropped() {
-            let mut released = table.store.release_locks(&is_dead);
-            crate::system::forget_damaged(&self.node, &table, &mut released, &mut self.alloc.borrow_mut());
-            found.add(&table.name, &released);
-        }
-        self.node.store.release_resting_locks(&is_dead);
-        self.node.add_recovered(found);
-    }
-
-    /// Frees what earlier starts of a node have locked and reserved here, and what their snapshots hold.
-    fn forget_dead(&self, node: NodeId, incarnation: u16, epoch: u32) {
-        let its = self.endpoint.mapped(node, DATA);
-        let now = its.as_deref().and_then(|memory| Superblock::of(memory).ok()).map(Superblock::incarnation);
-        if now.is_some_and(|now| now.wrapping_sub(incarnation) as i16 > 0) {
-            // It comes late: the start that said so is over, and what the next one has locked by itself must not be released.
-            return;
-        }
-        if self.me == KEEPER {
-            self.node.store.superblock().raise_epoch(epoch);
-        }
-        // From here on no request of an earlier start reserves anything: it may come after this one, from another inbox of that start.
-        self.node.far_holds.release_before(self.node.store.superblock(), Holder { node, incarnation });
-        for it in self.node.reservations.take_before(node, incarnation) {
-            // With a table that is gone its reservations are.
-            if let Ok(table) = self.table_even_dropped(it.table) {
-                self.undo_or_redo(&table, &it);
-            }
-        }
-        // A later start may have locked rows by itself before this message was served.
-        self.release_locks(|owner| owner.node() == node && is_earlier(owner.incarnation(), incarnation));
-        // What it has recorded of tables and indexes, and did not come to say, or to record everywhere.
-        let _ = crate::system::reconcile(&self.node);
-        if self.node.records_may_differ() {
-            self.node.catalog.set_behind(true);
-        }
-    }
-}
-
-/// Is there a row in it?
-fn is_live(row: Object<'_>) -> bool {
-    row.meta().state() == Meta::ROW && !row.version().is_absent() && !row.version().is_writing()
-}
-
-/// What an ordered index knows of a key.
-fn look_up(table: &TableShared, index: u16, key: &[u8]) -> Result<Found, TxnError> {
-    table.check_index_key(Index::from_number(index), key)?;
-    let ordered = table.store.index(index.into()).ok_or(TxnError::SchemaChanged)?;
-    let found = ordered.get(key);
-    Ok(Found { reference: found.value.map(ObjectRef::from_bits), leaf: found.leaf })
-}
-
-/// A page of a range.
-fn scan(
-    table: &TableShared,
-    index: u16,
-    lo: Bound<&[u8]>,
-    hi: Bound<&[u8]>,
-    descending: bool,
-    limit: u32,
-) -> Result<Page, TxnError> {
-    let ordered = table.store.index(index.into()).ok_or(TxnError::SchemaChanged)?;
-    let store = table.store.store();
-    let mut page = Page::default();
-    let mut live = 0;
-    let mut rows = std::mem::take(&mut page.rows);
-    let mut last = None;
-    let mut visit = |key: &[u8], word: u64| {
-        let reference = ObjectRef::from_bits(word);
-        let object = store.object(reference);
-        live += u32::from(!object.version().is_absent());
-        rows.push((reference, object.meta().payload_len() as u32));
-        if live >= limit || rows.len() >= PAGE_ROWS_MAX {
-            last = Some(key.to_vec());
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    };
-    if limit > 0 {
-        if descending {
-            ordered.scan_rev(lo, hi, &mut visit, &mut page.leaves);
-        } else {
-            ordered.scan(lo, hi, &mut visit, &mut page.leaves);
-        }
-    }
-    (page.rows, page.last) = (rows, last);
-    Ok(page)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::definition::Recorded;
-    use crate::{Node, NodeConfig};
+    use crate::base::definition::Recorded;
+    use crate::base::table::Index;
+    use crate::base::table::TableShared;
+    use crate::node::{Node, NodeConfig};
+    use crate::rpc::message::Reserved;
+    use farhold_fabric::Meta;
+    use farhold_fabric::Version;
     use farhold_fabric::{Executor, Fabric};
+    use farhold_store::Object;
+    use farhold_store::ObjectRef;
+    use farhold_store::Owner;
+    use farhold_store::TableId;
     use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 
     /// A transaction of another node has reserved a key in each of two tables. One of them is dropped and gone when the transaction, or the next start of
@@ -580,7 +287,7 @@ mod tests {
             for id in ids {
                 let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).unwrap();
                 let definition = TableDef::new(format!("t{}", id.0), schema);
-                crate::system::add(&node, id, &definition.encode(&[]).unwrap()).unwrap();
+                crate::node::system::add(&node, id, &definition.encode(&[]).unwrap()).unwrap();
                 let mut value = Vec::new();
                 definition.schema.encode_value(&[Datum::Int(0)], &mut value).unwrap();
                 let key = 0x8000_0001_u32.to_be_bytes();
@@ -663,7 +370,7 @@ mod tests {
         let by_name = SecondaryIndex { name: "by_name".into(), columns: vec![1], unique: true };
         let schema = Schema::new(columns, vec![0]).unwrap();
         let definition = TableDef { indexes: vec![by_name], ..TableDef::new("t", schema) };
-        crate::system::add(&node, TableId(20), &definition.encode(&[Recorded::Live]).unwrap()).unwrap();
+        crate::node::system::add(&node, TableId(20), &definition.encode(&[Recorded::Live]).unwrap()).unwrap();
         let table = node.catalog.by_id(TableId(20)).unwrap().0;
         test(&Asked { core: &worker.core, table: &table, owner: Owner::new(1, NodeId(1), 0, 1) });
         drop((table, worker, node));
@@ -695,7 +402,7 @@ mod tests {
             let (key, value, owner) = (Self::key(id), self.value(name), self.owner.word());
             let (table, configuration) = (TableId(20), 0);
             let bytes = self.answer(Request::Reserve { table, owner, configuration, key: &key, value: &value, mine });
-            Reserved::decode(&mut super::super::wire::Reader(&bytes)).unwrap().outcome.unwrap().reference
+            Reserved::decode(&mut crate::base::wire::Reader(&bytes)).unwrap().outcome.unwrap().reference
         }
 
         fn publish(&self, new: ObjectRef, old: ObjectRef) {

@@ -7,10 +7,10 @@
 //!
 //! The kernel knows which process runs, so a death is known at once and for certain; leases are for processes that stand still.
 
-use super::Configuration;
-use super::register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
-use crate::NodeId;
-use crate::home::wire::{Reader, Writer};
+use crate::base::wire::{Reader, Writer};
+use crate::cluster::configuration::Configuration;
+use crate::cluster::register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
+use farhold_fabric::NodeId;
 use farhold_fabric::{Fabric, private};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;

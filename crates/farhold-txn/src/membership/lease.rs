@@ -4,9 +4,13 @@
 //! a lease now and then, on a machine with more to do than processors, and a node that lives would be expelled for it. In virtual time
 //! it is a task.
 
-use super::{Configuration, Moment, Register, Registered, Renewals};
+use crate::base::error::TxnError;
+use crate::cluster::configuration::Configuration;
+use crate::cluster::register::{Register, Registered, Renewals};
+use crate::cluster::view::Moment;
+use crate::node::Node;
 use crate::replication::Replication;
-use crate::{Node, NodeId, TxnError};
+use farhold_fabric::NodeId;
 use farhold_fabric::{Executor, Handle};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::AtomicBool;
@@ -297,7 +301,7 @@ impl Drop for LeaseThread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::membership::register::RegisterFuture;
+    use crate::cluster::register::RegisterFuture;
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
@@ -392,8 +396,9 @@ mod tests {
     fn a_renewal_in_which_the_clock_jumps_is_no_lease() {
         let dir = std::env::temp_dir().join(format!("farhold-txn-{}-lease", std::process::id()));
         let fabric = farhold_fabric::Fabric::join_shm(&dir, NodeId(0)).expect("the fabric");
-        let replication = crate::ReplicationConfig { replicas: 2, ring_bytes: 64 << 10, ..Default::default() };
-        let config = crate::NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..Default::default() };
+        let replication =
+            crate::replication::ReplicationConfig { replicas: 2, ring_bytes: 64 << 10, ..Default::default() };
+        let config = crate::node::NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..Default::default() };
         let node = Node::open(fabric, config).expect("a node");
         let executor = Executor::virtual_time(1);
         let handle = executor.handle();

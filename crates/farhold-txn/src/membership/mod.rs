@@ -5,17 +5,6 @@
 //!   lease: a member's count in the register goes on ─── it does not for too long ──► configuration n + 1 without it
 //! ```
 
-mod configuration;
-mod file;
-mod lease;
-mod reach;
-mod register;
-mod view;
-mod watch;
-
-pub use configuration::{Configuration, Mirror, Serving};
-pub use file::FileRegister;
-pub(crate) use lease::{Lease, LeaseThread};
-pub(crate) use reach::Reach;
-pub use register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
-pub(crate) use view::{Admitted, Moment, NOBODY, NodeSet, Passed, ServingMap, View};
+pub(crate) mod file;
+pub(crate) mod lease;
+pub(crate) mod watch;

@@ -1,12 +1,17 @@
 //! What a node does for its membership: looks after the others, and does its part of changes.
 
-use super::lease::{Lease, replication_of};
-use super::{Configuration, Mirror, Register, Registered, Serving};
-use crate::durability::GONE;
-use crate::home::message::Request;
-use crate::node::other_shape;
-use crate::recovery::Message;
-use crate::{NodeId, Progress, TxnError, Worker};
+use crate::base::error::TxnError;
+use crate::cluster::configuration::{Configuration, Mirror, Serving};
+use crate::cluster::progress::Progress;
+use crate::cluster::register::RegisterError;
+use crate::cluster::register::{Register, Registered};
+use crate::membership::lease::{Lease, replication_of};
+use crate::node::start::other_shape;
+use crate::protocol::commit::durable::GONE;
+use crate::protocol::worker::Worker;
+use crate::rpc::message::Request;
+use crate::rpc::recovery::Message;
+use farhold_fabric::NodeId;
 use farhold_fabric::{Admitted, JoinHandle};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -147,7 +152,7 @@ impl Worker {
                             if configuration.is_founding_of(&node.founding) {
                                 let _ = register.settle(configuration.number).await;
                                 let body = Message::Install(Arc::new(configuration)).encode();
-                                let mut answer = crate::home::wire::Writer::default();
+                                let mut answer = crate::base::wire::Writer::default();
                                 return match self.core.answer_recovery(me, &body, &mut answer) {
                                     // They have gone on already, and this node with them, as far as a freeze.
                                     Err(TxnError::Conflict) => Ok(()),
@@ -199,10 +204,10 @@ impl Worker {
                         _ => self.note(|progress| progress.replacing = true),
                     }
                 }
-                Err(error @ super::RegisterError::Foreign { .. }) => {
+                Err(error @ RegisterError::Foreign { .. }) => {
                     return Err(TxnError::OtherCluster { reason: error.to_string().into() });
                 }
-                Err(super::RegisterError::Unavailable { .. }) => {}
+                Err(RegisterError::Unavailable { .. }) => {}
             }
             self.handle().sleep_ns(every_ns).await;
         }
@@ -319,7 +324,7 @@ impl Worker {
         }
     }
 
-    fn note_register(&self, error: Option<&super::RegisterError>) {
+    fn note_register(&self, error: Option<&RegisterError>) {
         self.note(|progress| progress.register = error.map(|error| error.to_string().into()));
     }
 

@@ -18,12 +18,11 @@
 //! short and, where the CPU has it, can be one hardware transaction.
 
 pub(crate) mod commit;
-pub(crate) mod commit_copied;
-pub(crate) mod commit_far;
+pub(crate) mod core;
 pub(crate) mod epoch;
 pub(crate) mod execute;
-pub(crate) mod ident;
-pub(crate) mod odd;
-mod prepare;
-pub(crate) mod section;
-mod silent;
+pub(crate) mod far_pages;
+pub(crate) mod home;
+pub(crate) mod snapshot;
+pub(crate) mod txn;
+pub(crate) mod worker;

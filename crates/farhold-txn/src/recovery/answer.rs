@@ -1,13 +1,13 @@
 //! What a member does when the configuration changes.
 
-use super::message::{CopyRow, Frozen, Left, LeftEntry, MESSAGE_BYTES, Message};
-use crate::NodeId;
-use crate::TxnError;
-use crate::home::message::Request;
-use crate::home::wire::Writer;
-use crate::membership::Configuration;
+use crate::base::error::TxnError;
+use crate::base::wire::Writer;
+use crate::cluster::configuration::Configuration;
+use crate::protocol::core::Core;
 use crate::replication::Replication;
-use crate::worker::Core;
+use crate::rpc::message::Request;
+use crate::rpc::recovery::{CopyRow, Frozen, Left, LeftEntry, MESSAGE_BYTES, Message};
+use farhold_fabric::NodeId;
 use farhold_fabric::Version;
 use farhold_store::log::{Change, Entry, RecordWriter, patch};
 use farhold_store::{Object, Owner};
@@ -215,7 +215,7 @@ impl Core {
         self.node.fabric.admit(next.number, next.admitted());
         replication.forget_rings_of_the_gone();
         self.node.catalog.changed();
-        if next.members.contains(&self.me) && crate::system::reconcile(&self.node).is_err() {
+        if next.members.contains(&self.me) && crate::node::system::reconcile(&self.node).is_err() {
             // There is no room, perhaps. A worker tries again, and nobody promotes a mirror before.
             self.node.catalog.set_behind(true);
         }

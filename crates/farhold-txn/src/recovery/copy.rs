@@ -2,12 +2,15 @@
 //! of a slot the newer stays. Of slots that are no table's it gets the floors of their pages: records from before the mirror may still be
 //! redone into it, and must not bring back what was there.
 
-use super::Moving;
-use super::message::{CopyRow, FLOORS_PER_MESSAGE, MESSAGE_BYTES, Message, ROW_BYTES};
-use crate::home::message::Request;
-use crate::membership::Mirror;
-use crate::{Placement, TableId, TxnError, Worker};
+use crate::base::definition::Placement;
+use crate::base::error::TxnError;
+use crate::cluster::configuration::Mirror;
+use crate::cluster::progress::Moving;
+use crate::protocol::worker::Worker;
+use crate::rpc::message::Request;
+use crate::rpc::recovery::{CopyRow, FLOORS_PER_MESSAGE, MESSAGE_BYTES, Message, ROW_BYTES};
 use farhold_fabric::{Meta, Version};
+use farhold_store::TableId;
 use farhold_store::slab::Run;
 use farhold_store::{Object, ObjectRef, Store};
 

@@ -1,9 +1,15 @@
 //! A node comes into the cluster, for the first time or again, with an empty region.
 
-use super::message::ROW_BYTES;
-use crate::membership::{Configuration, Register};
-use crate::txn::{ScanSpec, SharedTable};
-use crate::{NodeId, Placement, Retry, Table, TxnError, Worker};
+use crate::base::definition::Placement;
+use crate::base::error::TxnError;
+use crate::base::table::Table;
+use crate::cluster::configuration::Configuration;
+use crate::cluster::register::Register;
+use crate::protocol::txn::SharedTable;
+use crate::protocol::txn::scan::ScanSpec;
+use crate::protocol::worker::{Retry, Worker};
+use crate::rpc::recovery::ROW_BYTES;
+use farhold_fabric::NodeId;
 use std::ops::Bound;
 
 /// Rows in one transaction; bytes of them: [`Node::moved_bytes_max`](crate::Node::moved_bytes_max).
@@ -24,7 +30,7 @@ impl Worker {
     /// The others go on without that member; there is no room for the rows.
     pub(crate) async fn copy_replicated_tables(&self, from: NodeId) -> Result<(), TxnError> {
         let node = self.node();
-        let system = node.table_by_id(crate::system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
+        let system = node.table_by_id(crate::node::system::ID).ok_or(TxnError::Corrupt { what: "no system table" })?;
         self.copy_table(&system, from).await?;
         self.open_recorded().await?;
         for table in node.tables() {
@@ -43,7 +49,7 @@ impl Worker {
     async fn open_recorded(&self) -> Result<(), TxnError> {
         let (node, handle) = (self.node(), self.handle());
         let until_ns = handle.now_ns() + node.config.replication.lease_ns;
-        while !crate::system::reconcile_all(node)? {
+        while !crate::node::system::reconcile_all(node)? {
             if handle.now_ns() > until_ns {
                 // Whoever changes it may have died: only a look at the register can tell.
                 return Err(TxnError::Recovering { node: node.id() });
@@ -123,8 +129,12 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Node, NodeConfig, NodeId, Retry, TableDef, TableId, system};
+    use crate::base::definition::TableDef;
+    use crate::node::{Node, NodeConfig, system};
+    use crate::protocol::worker::Retry;
+    use farhold_fabric::NodeId;
     use farhold_fabric::{Executor, Fabric, Version};
+    use farhold_store::TableId;
     use farhold_store::row::{Column, ColumnType, Schema};
     use farhold_store::{ObjectRef, Owner};
     use std::task::{Context, Poll, Waker};

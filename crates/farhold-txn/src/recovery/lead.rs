@@ -1,12 +1,14 @@
 //! Leading the members into a configuration that is in the register.
 
-use super::Leading;
-use super::message::{Frozen, Left, LeftEntry, MESSAGE_BYTES, Message, ROW_BYTES};
-use crate::home::message::Request;
-use crate::home::wire::{Reader, Writer};
-use crate::membership::Configuration;
-use crate::worker::Core;
-use crate::{NodeId, TxnError, Worker};
+use crate::base::error::TxnError;
+use crate::base::wire::{Reader, Writer};
+use crate::cluster::configuration::Configuration;
+use crate::cluster::progress::Leading;
+use crate::protocol::core::Core;
+use crate::protocol::worker::Worker;
+use crate::rpc::message::Request;
+use crate::rpc::recovery::{Frozen, Left, LeftEntry, MESSAGE_BYTES, Message, ROW_BYTES};
+use farhold_fabric::NodeId;
 use std::sync::Arc;
 
 /// How long the leader waits before it asks a member again whether it is quiet.

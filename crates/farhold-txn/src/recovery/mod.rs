@@ -10,20 +10,15 @@
 //!   progress.rs  what of it is going on, for people
 //! ```
 
-mod answer;
-mod copy;
-mod join;
-mod lead;
-mod message;
-mod progress;
-mod promote;
+pub(crate) mod answer;
+pub(crate) mod copy;
+pub(crate) mod join;
+pub(crate) mod lead;
+pub(crate) mod promote;
 
-pub(crate) use message::Message;
-pub use progress::{Leading, Moving, Progress};
-pub(crate) use promote::HELPERS_MAX;
-
-use crate::txn::RowHandle;
-use crate::{Index, TxnError};
+use crate::base::error::TxnError;
+use crate::base::table::Index;
+use crate::protocol::txn::RowHandle;
 
 /// Whether a row from elsewhere could be brought here: also if it is here already. A unique index that is just being filled may refuse it, because
 /// another row has its value: then the index comes to nothing, and there is room.
@@ -38,7 +33,7 @@ fn brought(inserted: Result<RowHandle, TxnError>) -> Result<(), TxnError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TableId;
+    use farhold_store::TableId;
 
     #[test]
     fn a_row_is_here_only_if_its_primary_key_is() {

@@ -11,12 +11,19 @@
 //! processors. The thread that looks after the membership naps a millisecond at a time while workers run: tasks of its own
 //! took over a warehouse of TPC-C in 8 s, two threads take about one.
 
-use super::Moving;
-use super::message::ROW_BYTES;
-use crate::membership::{Configuration, Serving};
-use crate::txn::SharedTable;
-use crate::{Node, NodeId, Placement, Retry, Table, TableId, TxnError, Worker};
+use crate::base::definition::Placement;
+use crate::base::error::TxnError;
+use crate::base::slots::WORKERS_MAX;
+use crate::base::table::Table;
+use crate::cluster::configuration::{Configuration, Serving};
+use crate::cluster::progress::Moving;
+use crate::node::Node;
+use crate::protocol::txn::SharedTable;
+use crate::protocol::worker::{Retry, Worker};
+use crate::rpc::recovery::ROW_BYTES;
 use farhold_fabric::Executor;
+use farhold_fabric::NodeId;
+use farhold_store::TableId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -174,6 +181,16 @@ impl Node {
     }
 }
 
+impl Node {
+    /// How many workers that stay can write rows beside the [`HomeAgent`](crate::HomeAgent)'s and those that come and go: of those that have
+    /// numbers, or, where rows have copies, rings to write by.
+    #[must_use]
+    pub fn writers_max(&self) -> usize {
+        let rings = self.replication.as_ref().map(|replication| usize::from(replication.config.rings));
+        rings.unwrap_or(WORKERS_MAX).saturating_sub(crate::recovery::promote::HELPERS_MAX + 2).max(1)
+    }
+}
+
 impl Worker {
     /// Inserts what the mirror of `gone` has of the partitions that it served. Done twice, it finds the rows there.
     ///
@@ -182,7 +199,7 @@ impl Worker {
     pub(crate) async fn promote(&self, configuration: &Arc<Configuration>, gone: NodeId) -> Result<(), TxnError> {
         let Some(replication) = &self.node().replication else { return Ok(()) };
         // A table that is recorded and not here has rows in the mirror, too.
-        let has_all_tables = crate::system::reconcile_all(self.node())?;
+        let has_all_tables = crate::node::system::reconcile_all(self.node())?;
         let slots = match replication.applier().mirror(gone) {
             Some(mirror) if mirror.is_behind(|table| self.node().table_by_id(table).is_some()) => {
                 return Err(TxnError::Corrupt { what: "a mirror lacks a version of a row that has a later one" });

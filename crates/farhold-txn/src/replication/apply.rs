@@ -1,10 +1,10 @@
 //! From this node's rings into its mirrors.
 
-use super::Replication;
-use super::mirror::{MirrorRows, Spare};
-use crate::membership::Configuration;
-use crate::worker::Core;
-use crate::{NodeId, TxnError};
+use crate::base::error::TxnError;
+use crate::cluster::configuration::Configuration;
+use crate::replication::Replication;
+use crate::replication::mirror::{MirrorRows, Spare};
+use farhold_fabric::NodeId;
 use farhold_store::log::{Change, Entry, LogError, LogRegion, Record, Records, RingReader};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -66,9 +66,9 @@ impl Applier {
                 }
             }
             *epoch_seen = records.iter().map(|record| record.epoch()).fold(*epoch_seen, u32::max);
-            crate::planted::may_stop();
+            crate::base::planted::may_stop();
             mirrors.take_all(records, *since);
-            crate::planted::may_stop();
+            crate::base::planted::may_stop();
             if reader.applied() != before {
                 reader.publish();
                 any = true;
@@ -126,12 +126,12 @@ impl Applier {
     }
 
     /// Forgets the rows of a table that has been dropped.
-    pub fn forget_table(&mut self, table: crate::TableId) {
+    pub fn forget_table(&mut self, table: farhold_store::TableId) {
         self.mirrors.0.iter_mut().flatten().for_each(|mirror| mirror.forget_table(table));
     }
 
     /// The tables of all rows in its mirrors.
-    pub fn tables(&self) -> BTreeSet<crate::TableId> {
+    pub fn tables(&self) -> BTreeSet<farhold_store::TableId> {
         self.mirrors.0.iter().flatten().flat_map(MirrorRows::tables).collect()
     }
 
@@ -244,8 +244,6 @@ impl Mirrors {
     }
 }
 
-/// In virtual time, looks of a worker into the inbox between two into the rings.
-const LOOKS_PER_APPLY: u32 = 64;
 /// How long the keeper of mirrors sleeps between two walks through the rings. A ring of 2 MiB takes some ms to fill.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -269,7 +267,7 @@ impl MirrorKeeper {
     pub fn start(replication: &Arc<Replication>) -> Result<Self, TxnError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, replication) = (stop.clone(), replication.clone());
-        let hand_on = crate::planted::hand_on();
+        let hand_on = crate::base::planted::hand_on();
         let keep = move || {
             hand_on();
             while !stopped.load(Acquire) {
@@ -293,32 +291,12 @@ impl Drop for MirrorKeeper {
     }
 }
 
-impl Core {
-    /// Called with each look into the inbox. Rings are the mirror keeper's, but in virtual time there are no threads.
-    #[inline]
-    pub fn apply_now_and_then(&self) {
-        if self.node.replication.is_some() && self.handle.is_virtual() {
-            let looks = self.looks.get().wrapping_add(1);
-            self.looks.set(looks);
-            if looks.is_multiple_of(LOOKS_PER_APPLY) {
-                self.apply_log();
-            }
-        }
-    }
-
-    /// Brings what is in this node's rings into its mirrors, if nobody else is at it; true if there was something.
-    #[inline]
-    pub fn apply_log(&self) -> bool {
-        self.node.replication.as_ref().is_some_and(|it| it.try_applier().is_some_and(|mut applier| applier.apply()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TableId;
     use farhold_fabric::Version;
     use farhold_store::ObjectRef;
+    use farhold_store::TableId;
 
     #[test]
     fn a_mirror_that_is_wanted_anew_begins_empty() {

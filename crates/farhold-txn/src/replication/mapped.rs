@@ -1,9 +1,9 @@
 //! Rings that this process has mapped: a worker stores its records where their readers look, body and mark, and waits for nothing.
 
-use super::{Replication, Writers};
-use crate::NodeId;
-use crate::protocol::ident::{DATA, LOG};
-use crate::worker::Core;
+use crate::base::ident::{DATA, LOG};
+use crate::protocol::core::Core;
+use crate::replication::{Replication, Writers};
+use farhold_fabric::NodeId;
 use farhold_fabric::{Endpoint, RegionId, RegionMemory};
 use farhold_store::Superblock;
 use farhold_store::log::{Place, RecordWriter, record};
@@ -126,12 +126,12 @@ impl MappedRings {
             if planted!(MarkBeforeBody) {
                 holder.copy_in(ring + place.at + 8, &behind[..record::HEADER_BYTES - 8]);
                 holder.mark(ring + place.at, mark);
-                crate::planted::may_stop();
+                crate::base::planted::may_stop();
             }
             holder.copy_in(ring + place.at + 8, behind);
             holder.mark = mark;
         }
-        crate::planted::may_stop();
+        crate::base::planted::may_stop();
         // Stores in order are seen in order: each body is there before any mark is.
         for holder in &*holders {
             let Some(place) = &holder.place else { continue };

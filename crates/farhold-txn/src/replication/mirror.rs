@@ -13,11 +13,11 @@
 //! them before he takes the first ([`MirrorRows::prefetch`], [`MirrorRows::prefetch_row`]). A hash map of boxes, tried before, has
 //! three that nobody can start early, and stands still for as long as it takes to grow.
 
-use crate::TableId;
 use farhold_fabric::bytes::{Bytes, LARGE_PAGE};
 use farhold_fabric::object::ALIGN;
 use farhold_fabric::{Version, processor};
 use farhold_store::ObjectRef;
+use farhold_store::TableId;
 use farhold_store::log::{Change, Entry, patch};
 use farhold_store::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
 use std::collections::{BTreeMap, BTreeSet};
@@ -594,7 +594,7 @@ mod tests {
                     let at = draw(value.len());
                     value[at] ^= 1 + draw(255) as u8;
                     let entry = Entry {
-                        node: crate::NodeId(1),
+                        node: farhold_fabric::NodeId(1),
                         change: Change::Write,
                         mirrored: true,
                         table,
@@ -637,7 +637,7 @@ mod tests {
         let mut value = before;
         value[9] = 1;
         let late = Entry {
-            node: crate::NodeId(1),
+            node: farhold_fabric::NodeId(1),
             change: Change::Write,
             mirrored: true,
             table,
@@ -664,7 +664,7 @@ mod tests {
         let mut value = before;
         value[9] = 1;
         let late = Entry {
-            node: crate::NodeId(1),
+            node: farhold_fabric::NodeId(1),
             change: Change::Write,
             mirrored: true,
             table: first,

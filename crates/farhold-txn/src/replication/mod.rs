@@ -7,20 +7,22 @@
 //!
 //! The order within a commit is `protocol/commit_far.rs`'s; why all of it is right: `docs/design/0004-replication.md`.
 
-mod apply;
-mod mapped;
+pub(crate) mod apply;
+pub(crate) mod mapped;
 pub(crate) mod mirror;
-mod send;
+pub(crate) mod promise;
 
-pub(crate) use apply::{Applier, MirrorKeeper};
-pub(crate) use mapped::MappedRings;
+use crate::replication::apply::Applier;
+use crate::replication::promise::Unclosed;
 use mirror::Spare;
-pub(crate) use send::{Promise, Sent, Step, Unclosed};
 
-use crate::membership::{Reach, View};
-use crate::protocol::ident::LOG;
-use crate::recovery::Progress;
-use crate::{NodeConfig, NodeId, TxnError};
+use crate::base::error::TxnError;
+use crate::base::ident::LOG;
+use crate::cluster::progress::Progress;
+use crate::cluster::reach::Reach;
+use crate::cluster::view::View;
+use crate::node::NodeConfig;
+use farhold_fabric::NodeId;
 use farhold_fabric::{Fabric, FabricError};
 use farhold_store::log::{LogRegion, RingLayout, RingWriter};
 use std::collections::VecDeque;

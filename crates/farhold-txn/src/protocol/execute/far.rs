@@ -1,18 +1,21 @@
 //! Rows of other nodes: found by the location cache, by one-sided reads of the hash index, or by asking; then read with
 //! `read_object`.
 
-use super::near::DOOMED_ROWS_MAX;
-use crate::home::message::{Found, MovedFar, Request, Reserved, Taken};
-use crate::protocol::ident::{DATA, Ident};
-use crate::table::TableShared;
-use crate::txn::stamps::Stamps;
-use crate::txn::state::{RowState, State};
-use crate::txn::{RowHandle, SharedTable, Txn};
-use crate::worker::Core;
-use crate::{Index, NodeId, TableId, TxnError};
+use crate::base::error::TxnError;
+use crate::base::ident::{DATA, Ident};
+use crate::base::table::Index;
+use crate::base::table::TableShared;
+use crate::protocol::core::Core;
+use crate::protocol::execute::near::DOOMED_ROWS_MAX;
+use crate::protocol::txn::stamps::Stamps;
+use crate::protocol::txn::state::{RowState, State};
+use crate::protocol::txn::{RowHandle, SharedTable, Txn};
+use crate::rpc::message::{Found, MovedFar, Request, Reserved, Taken};
 use farhold_btree::{Change, LeafStamp};
+use farhold_fabric::NodeId;
 use farhold_fabric::object::{LOCK, VERSION};
 use farhold_fabric::{Batch, FabricError, FarPtr, Meta, Version};
+use farhold_store::TableId;
 use farhold_store::index::hash::{BucketStamp, Directory, FarIndex, FarLookup, FarStep, hash_key};
 use farhold_store::{Moved, ObjectRef, Owner, Superblock};
 use std::cell::Cell;
@@ -265,7 +268,7 @@ impl Txn {
         {
             return Err(self.far_unless_doomed(taken).await);
         }
-        let deleted = |row: &&crate::txn::state::Row| {
+        let deleted = |row: &&crate::protocol::txn::state::Row| {
             row.table == table.0 && row.ident.node() == home && matches!(row.state, RowState::Deleted | RowState::Gone)
         };
         let mine = self.state.rows.iter().filter(deleted).map(|row| row.ident.reference()).collect();
@@ -515,7 +518,7 @@ impl Core {
     /// Is there a node to go to?
     #[inline]
     pub fn check_served(&self, home: NodeId) -> Result<(), TxnError> {
-        if home.0 == crate::membership::NOBODY { Err(TxnError::Recovering { node: self.me }) } else { Ok(()) }
+        if home.0 == crate::base::nodes::NOBODY { Err(TxnError::Recovering { node: self.me }) } else { Ok(()) }
     }
 
     /// What an error before the commit point means where other nodes take over from one that is gone.

@@ -1,11 +1,13 @@
 //! Rows of this node: looked up in its indexes and copied in place.
 
-use crate::protocol::ident::Ident;
-use crate::protocol::section::ranges_stand;
-use crate::table::TableShared;
-use crate::txn::state::{Row, RowState, State};
-use crate::txn::{RowHandle, SharedTable, Txn};
-use crate::{Index, NodeId, TxnError};
+use crate::base::error::TxnError;
+use crate::base::ident::Ident;
+use crate::base::table::Index;
+use crate::base::table::TableShared;
+use crate::protocol::commit::section::ranges_stand;
+use crate::protocol::txn::state::{Row, RowState, State};
+use crate::protocol::txn::{RowHandle, SharedTable, Txn};
+use farhold_fabric::NodeId;
 use farhold_store::table::Occupant;
 use farhold_store::{Object, ObjectRef, ReadError, Reserve, Stamp};
 use std::ptr::NonNull;

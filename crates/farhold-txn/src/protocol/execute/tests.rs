@@ -1,7 +1,11 @@
-use crate::definition::TableDef;
-use crate::table::Index;
-use crate::txn::ScanSpec;
-use crate::{Node, NodeConfig, NodeId, Placement, TxnError, Worker};
+use crate::base::definition::Placement;
+use crate::base::definition::TableDef;
+use crate::base::error::TxnError;
+use crate::base::table::Index;
+use crate::node::{Node, NodeConfig};
+use crate::protocol::txn::scan::ScanSpec;
+use crate::protocol::worker::Worker;
+use farhold_fabric::NodeId;
 use farhold_fabric::Version;
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};

@@ -1,0 +1,4 @@
+//! What a program starts and calls beside transactions: a journal's threads, counters.
+
+pub(crate) mod journal_threads;
+pub(crate) mod row_counter;

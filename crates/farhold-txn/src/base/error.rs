@@ -1,0 +1,235 @@
+//! What can go wrong in a transaction, as far as a caller would act differently.
+
+use crate::base::table::Index;
+use farhold_fabric::{FabricError, NodeId};
+use farhold_store::StoreError;
+use farhold_store::TableId;
+use farhold_store::durable::DurableError;
+use farhold_store::row::RowError;
+use std::fmt;
+
+/// Why an operation did not happen. After [`DuplicateKey`](Self::DuplicateKey), [`TooLarge`](Self::TooLarge),
+/// [`ReadOnly`](Self::ReadOnly), [`NotFound`](Self::NotFound) and [`Row`](Self::Row) the transaction stands where it stood
+/// before the call; after any other it can only be dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TxnError {
+    /// Another transaction came first. Running this one again may succeed.
+    Conflict,
+    /// A row with this key exists in a unique index.
+    DuplicateKey {
+        /// The table.
+        table: TableId,
+        /// Which of its indexes.
+        index: Index,
+    },
+    /// There is no such table, index or row.
+    NotFound {
+        /// What was asked for, in words.
+        what: Box<str>,
+    },
+    /// There is a table or index of this name already.
+    AlreadyExists {
+        /// Its name.
+        name: Box<str>,
+    },
+    /// A key, a row or a transaction above a limit.
+    TooLarge {
+        /// What is too large, in words.
+        what: &'static str,
+        /// Its size.
+        bytes: usize,
+        /// What is allowed.
+        bytes_max: usize,
+    },
+    /// A node that this transaction needs is dead, cut off or does not answer.
+    NodeUnavailable {
+        /// The node.
+        node: NodeId,
+        /// Only from `commit`: the commit point had been passed, so everything but that node's part has been written.
+        committed: bool,
+    },
+    /// The region of a node is full.
+    OutOfMemory {
+        /// The node.
+        node: NodeId,
+    },
+    /// Something that there can be only so many of.
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many there can be.
+        limit: usize,
+    },
+    /// A node that this transaction needs is gone or being replaced, or the cluster is just changing its configuration. Nothing was
+    /// written; running the transaction again succeeds when the others have taken over.
+    Recovering {
+        /// The node.
+        node: NodeId,
+    },
+    /// This node has been expelled from its cluster, or has lost its connection to it, while the transaction was being replicated: whether it has committed
+    /// is known to the others alone.
+    OutcomeUnknown,
+    /// The journal's disk is full. Nothing was written.
+    DiskFull {
+        /// What it has no room for, in words.
+        reason: Box<str>,
+    },
+    /// The journal is not written: its disk is broken or too slow, or another node's journal has ended.
+    NotDurable {
+        /// Why, in words.
+        reason: Box<str>,
+        /// Only from `commit`: its writes are in memory, and whether a restart will find them is unknown. Else nothing was written.
+        committed: bool,
+    },
+    /// Files of a journal that cannot be used.
+    Durable(Box<DurableError>),
+    /// A write in a read-only transaction.
+    ReadOnly,
+    /// The table was dropped while the transaction ran.
+    SchemaChanged,
+    /// The bytes do not fit the table's schema, or a definition makes no sense.
+    Row(RowError),
+    /// Something that no correct peer sends and no correct program leaves in memory.
+    Corrupt {
+        /// Which rule is broken.
+        what: &'static str,
+    },
+    /// The directory or the register is of another cluster, or of other settings: as they are, nothing of it can be used.
+    OtherCluster {
+        /// What it is of, in words.
+        reason: Box<str>,
+    },
+    /// Another node could not do what it was asked, in its words.
+    Remote {
+        /// The node.
+        node: NodeId,
+        /// Its words.
+        reason: Box<str>,
+    },
+    /// A region that this node cannot use: somebody else's, damaged, or of another version.
+    Store(Box<StoreError>),
+    /// The fabric refused for a reason that is none of the above.
+    Fabric(Box<FabricError>),
+}
+
+impl TxnError {
+    /// A row that can be read no more: its writer's process ended in the middle of a write, and no other node has a copy
+    /// ([`Node::recovered`](crate::Node::recovered)). Running the transaction again meets it again.
+    pub const HALF_WRITTEN: Self = Self::Corrupt {
+        what: "a row was half written when its node's process ended; that node names such rows at its start, and starts without them \
+               with --forget-half-written",
+    };
+
+    /// Whether the same transaction may succeed when it is run again from its beginning.
+    #[must_use]
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self, Self::Conflict | Self::Recovering { .. })
+    }
+
+    /// Whether the transaction has committed although its commit says this.
+    pub(crate) const fn is_committed(&self) -> bool {
+        matches!(self, Self::NodeUnavailable { committed: true, .. } | Self::NotDurable { committed: true, .. })
+    }
+
+    /// What it means for whoever has written nothing: what was read may be taken back by a power cut, so it is not told.
+    pub(crate) fn of_a_read(self) -> Self {
+        match self {
+            Self::NotDurable { reason, .. } => Self::NotDurable { reason, committed: false },
+            other => other,
+        }
+    }
+
+    /// Whether the transaction can go on after it.
+    pub(crate) const fn leaves_transaction_whole(&self) -> bool {
+        matches!(
+            self,
+            Self::DuplicateKey { .. } | Self::TooLarge { .. } | Self::ReadOnly | Self::NotFound { .. } | Self::Row(_)
+        )
+    }
+
+    /// What the fabric's refusal to reach `node` means here.
+    #[cold]
+    pub(crate) fn far(error: FabricError, node: NodeId) -> Self {
+        match error {
+            FabricError::NodeUnavailable { .. }
+            | FabricError::StaleKey { .. }
+            | FabricError::NoSuchRegion { .. }
+            | FabricError::NoSuchPort { .. }
+            | FabricError::Timeout { .. } => Self::NodeUnavailable { node, committed: false },
+            other => Self::Fabric(Box::new(other)),
+        }
+    }
+
+    /// What the store's refusal means here.
+    #[cold]
+    pub(crate) fn store(error: StoreError, node: NodeId) -> Self {
+        match error {
+            StoreError::OutOfMemory { .. } => Self::OutOfMemory { node },
+            StoreError::TooLarge { payload_bytes, payload_bytes_max } => {
+                Self::TooLarge { what: "a row", bytes: payload_bytes, bytes_max: payload_bytes_max }
+            }
+            StoreError::KeyTooLong { key_bytes } => {
+                Self::TooLarge { what: "a key", bytes: key_bytes, bytes_max: usize::from(u16::MAX) }
+            }
+            StoreError::TooManySnapshots { slots } => Self::TooMany { what: "open snapshots", limit: slots },
+            StoreError::TooMany { what, limit } => Self::TooMany { what, limit },
+            StoreError::Row(error) => Self::Row(error),
+            StoreError::HalfWritten { .. } => Self::HALF_WRITTEN,
+            other => Self::Store(Box::new(other)),
+        }
+    }
+}
+
+impl fmt::Display for TxnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conflict => f.write_str("another transaction changed what this one read or wrote; run it again"),
+            Self::DuplicateKey { table, index } => write!(f, "a row with this key exists in {index} of {table}"),
+            Self::NotFound { what } => write!(f, "there is no {what}"),
+            Self::AlreadyExists { name } => write!(f, "\"{name}\" exists already"),
+            Self::TooLarge { what, bytes, bytes_max } => {
+                write!(f, "{what} has {bytes} bytes, and the limit is {bytes_max}")
+            }
+            Self::NodeUnavailable { node, committed: false } => write!(f, "{node} is unavailable; nothing was written"),
+            Self::NodeUnavailable { node, committed: true } => {
+                write!(
+                    f,
+                    "{node} became unavailable after the commit point; its part of the transaction may be missing"
+                )
+            }
+            Self::OutOfMemory { node } => write!(f, "the memory of {node} is full"),
+            Self::TooMany { what, limit: 0 } => write!(f, "the system gives this process no more {what}"),
+            Self::TooMany { what, limit } => write!(f, "there are {limit} {what} already, which is the limit"),
+            Self::Recovering { node } => {
+                write!(f, "{node} is being replaced, or its cluster is changing; run the transaction again")
+            }
+            Self::OutcomeUnknown => f.write_str(
+                "this node lost its cluster during the commit; only the other nodes know whether it has committed",
+            ),
+            Self::DiskFull { reason } | Self::NotDurable { reason, committed: false } => {
+                write!(f, "nothing was written: {reason}")
+            }
+            Self::NotDurable { reason, committed: true } => {
+                write!(f, "written in memory, and perhaps not on disk: {reason}")
+            }
+            Self::Durable(error) => error.fmt(f),
+            Self::ReadOnly => f.write_str("the transaction is read-only"),
+            Self::SchemaChanged => f.write_str("the table was dropped while the transaction ran"),
+            Self::Row(error) => error.fmt(f),
+            Self::Corrupt { what } => write!(f, "corrupt: {what}"),
+            Self::OtherCluster { reason } => f.write_str(reason),
+            Self::Remote { node, reason } => write!(f, "{node}: {reason}"),
+            Self::Store(error) => error.fmt(f),
+            Self::Fabric(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for TxnError {}
+
+impl From<RowError> for TxnError {
+    fn from(error: RowError) -> Self {
+        Self::Row(error)
+    }
+}

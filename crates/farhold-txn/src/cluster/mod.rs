@@ -1,0 +1,7 @@
+//! What a node knows of its cluster: the numbered configuration, and what commits look at of it.
+
+pub(crate) mod configuration;
+pub(crate) mod progress;
+pub(crate) mod reach;
+pub(crate) mod register;
+pub(crate) mod view;

@@ -1,0 +1,141 @@
+//! Questions for other nodes' pages, from threads that have no worker: one thread of the node asks for them all.
+//!
+//! Only for fabrics that map nobody else's memory. The thread starts with the first question, and ends when nobody has asked
+//! for a while or the node closes; it holds the node open as long.
+
+use crate::base::error::TxnError;
+use crate::node::Node;
+use crate::node::parts::{AsOf, Part, Start};
+use farhold_store::TableId;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long the thread stays without a question. An endpoint of a network takes milliseconds to open and megabytes to keep.
+pub(crate) const IDLE: Duration = Duration::from_secs(1);
+/// What is asked for.
+pub(crate) enum Question {
+    /// The runs of pages of a table.
+    Runs { start: Start, table: TableId, answer: Sender<Result<Vec<Part>, TxnError>> },
+    /// The rows of a run in a state.
+    Rows { start: Start, part: Part, as_of: AsOf, answer: Sender<Result<Rows, TxnError>> },
+}
+
+/// Rows, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    bytes: Vec<u8>,
+    /// Bytes of each key and each value.
+    lens: Vec<(u32, u32)>,
+}
+
+impl Rows {
+    pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+        self.lens.push((key.len() as u32, value.len() as u32));
+    }
+
+    /// Shows key and value of each.
+    pub fn visit(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        let mut rest = &self.bytes[..];
+        for &(key_len, value_len) in &self.lens {
+            let (key, behind) = rest.split_at(key_len as usize);
+            let (value, behind) = behind.split_at(value_len as usize);
+            visit(key, value);
+            rest = behind;
+        }
+    }
+}
+
+/// What the thread does: says whether it has started, and answers. Its node it lets go once it has what it needs of it.
+type Answerer = fn(Arc<Node>, Receiver<Question>, Sender<Result<(), TxnError>>);
+
+/// A node's thread for this, if it runs.
+#[derive(Default)]
+pub(crate) struct FarPages(pub Mutex<Option<Running>>);
+
+pub(crate) struct Running {
+    questions: Sender<Question>,
+    thread: JoinHandle<()>,
+}
+
+impl FarPages {
+    /// Puts a question to the thread; starts it by `answer` if there is none.
+    pub fn ask(&self, asker: &Arc<Node>, mut question: Question, answer: Answerer) -> Result<(), TxnError> {
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(it) = &*running {
+            match it.questions.send(question) {
+                Ok(()) => return Ok(()),
+                // It has just gone for want of questions.
+                Err(unsent) => question = unsent.0,
+            }
+        }
+        let (questions, asked) = channel();
+        let _ = questions.send(question);
+        let (started, report) = channel();
+        let node = asker.clone();
+        let run = move || answer(node, asked, started);
+        let spawned = std::thread::Builder::new().name("farhold-pages".into()).spawn(run);
+        let thread = spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })?;
+        report.recv().unwrap_or(Err(TxnError::Corrupt { what: "the thread of far pages ended at its start" }))?;
+        *running = Some(Running { questions, thread });
+        Ok(())
+    }
+
+    /// Ends the thread, if there is one.
+    pub fn close(&self) {
+        let running = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Running { questions, thread }) = running {
+            drop(questions);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Waits for a question; `None`: for want of questions nobody can be asked any more. That is so under the lock under which whoever has a
+/// question looks for somebody to ask, so none is sent to a thread that has gone.
+pub(crate) fn next_question<L>(
+    asked: Receiver<Question>,
+    idle: Duration,
+    lock: &Mutex<L>,
+) -> Option<(Question, Receiver<Question>)> {
+    match asked.recv_timeout(idle) {
+        Ok(question) => Some((question, asked)),
+        Err(RecvTimeoutError::Disconnected) => None,
+        Err(RecvTimeoutError::Timeout) => {
+            let nobody_asks = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            // Without one the receiver goes here.
+            let heard = asked.try_recv().ok().map(|question| (question, asked));
+            drop(nobody_asks);
+            heard
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farhold_fabric::NodeId;
+
+    /// The thread has waited long enough, and somebody has a question before it is gone.
+    #[test]
+    fn a_question_to_a_thread_that_is_about_to_go_is_heard() {
+        let (questions, asked) = channel();
+        let lock = Arc::new(Mutex::new(()));
+        let asking = lock.lock().expect("nobody panics");
+        let waits = lock.clone();
+        let thread = std::thread::spawn(move || {
+            next_question(asked, Duration::ZERO, &waits).map(|(question, _)| matches!(question, Question::Runs { .. }))
+        });
+        let (answer, _answered) = channel();
+        let start = Start { node: NodeId(1), incarnation: 1 };
+        let sent = questions.send(Question::Runs { start, table: TableId(7), answer });
+        assert!(sent.is_ok(), "the thread is there");
+        drop(asking);
+        assert_eq!(thread.join().expect("no panic"), Some(true));
+        let (_questions, asked) = channel();
+        assert!(next_question(asked, Duration::ZERO, &lock).is_none());
+    }
+}

@@ -1,0 +1,321 @@
+//! What the workers of a node share: one process's (or one simulated machine's) part of the database.
+
+pub(crate) mod far_pages;
+mod inspect;
+pub(crate) mod memory;
+pub(crate) mod parts;
+pub(crate) mod reservations;
+pub(crate) mod snapshots;
+pub(crate) mod start;
+pub(crate) mod system;
+pub(crate) mod unsent;
+
+use crate::base::catalog::Catalog;
+use crate::base::error::TxnError;
+use crate::base::nodes::NodeSet;
+use crate::base::processor::Processor;
+use crate::base::slots::{Slots, Statistics};
+use crate::base::table::Table;
+use crate::cluster::configuration::Configuration;
+use crate::durability::JournalConfig;
+use crate::durability::journaling::Journaling;
+use crate::node::far_pages::FarPages;
+use crate::node::reservations::Reservations;
+use crate::node::snapshots::{FarHolds, OpenSnapshots};
+use crate::node::unsent::Unsent;
+use crate::replication::{Replication, ReplicationConfig};
+use farhold_fabric::Fabric;
+use farhold_fabric::NodeId;
+use farhold_store::Store;
+use farhold_store::TableId;
+use farhold_store::table::{Damaged, Rebuilt};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// A node's settings.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// How many nodes the cluster has: they are 0..`nodes`.
+    pub nodes: u8,
+    /// Bytes of this node's region, when it is created.
+    pub region_bytes: u64,
+    /// Bytes of the region, and as many for each mirror of another node's, that get memory from the system at the start. What
+    /// lies beyond gets it when it is first used, by whoever uses it.
+    pub populate_bytes: u64,
+    /// How long a request to another node may take before the node counts as unavailable.
+    pub request_timeout_ns: u64,
+    /// Copies of rows on other nodes.
+    pub replication: ReplicationConfig,
+    /// A journal on disk: [`Node::open_durable`] alone looks at it.
+    pub journal: Option<JournalConfig>,
+    /// Whether the part of a commit on this node may be a hardware transaction, where the processor has them. A worker with
+    /// which fewer than half commit takes latches for a while.
+    pub hardware_transactions: bool,
+    /// Whether a start frees rows of the user that were half written when the node's process ended, without copies and without a journal.
+    /// They are lost then; otherwise they stay, and whoever meets them is refused ([`TxnError::HALF_WRITTEN`]).
+    pub forgets_half_written: bool,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            nodes: 1,
+            region_bytes: 1 << 30,
+            populate_bytes: 0,
+            request_timeout_ns: 2_000_000_000,
+            replication: ReplicationConfig::default(),
+            journal: None,
+            hardware_transactions: true,
+            forgets_half_written: false,
+        }
+    }
+}
+
+/// What was found in regions after nodes had died, since this one was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Rows put into indexes again.
+    pub rows: u64,
+    /// Locks of dead owners that were released. Their transactions may have been half committed: far rows are written one
+    /// node after the other, and here no row has a second copy.
+    pub locks_released: u64,
+    /// Rows that a dead owner was writing: table and key. They stay locked, so that nobody takes them for whole
+    /// ([`TxnError::HALF_WRITTEN`]).
+    pub damaged: Vec<(String, Vec<u8>)>,
+    /// Tables that could not be opened: name, number and why. What the region has of them stays there.
+    pub unopened: Vec<(String, TableId, String)>,
+    /// Such rows that this start has freed ([`NodeConfig::forgets_half_written`]).
+    pub forgotten: Vec<(String, Vec<u8>)>,
+    /// The latest epoch of a row.
+    pub epoch: u32,
+}
+
+impl Recovered {
+    pub(crate) fn add(&mut self, table: &str, found: &Rebuilt) {
+        self.rows += found.rows;
+        self.locks_released += found.locks_released;
+        let named = |row: &Damaged| (table.to_owned(), row.key.clone());
+        self.damaged.extend(found.damaged.iter().map(named));
+        self.forgotten.extend(found.forgotten.iter().map(named));
+        self.epoch = self.epoch.max(found.epoch_max);
+    }
+}
+
+/// This node's part of the database: its region, its tables, what its workers share.
+pub struct Node {
+    pub(crate) fabric: Fabric,
+    pub(crate) config: NodeConfig,
+    pub(crate) store: Arc<Store>,
+    pub(crate) catalog: Catalog,
+    pub(crate) slots: Arc<Slots>,
+    /// None where near commits take latches.
+    pub(crate) hardware: Option<Processor>,
+    /// What other nodes' transactions have reserved here.
+    pub(crate) reservations: Reservations,
+    /// None with one copy of each row.
+    pub(crate) replication: Option<Arc<Replication>>,
+    /// None without a journal.
+    pub(crate) journaling: Option<Arc<Journaling>>,
+    /// It was restored from more than a checkpoint, or has none.
+    pub(crate) needs_checkpoint: bool,
+    /// The configuration that the founders of its cluster begin with.
+    pub(crate) founding: Configuration,
+    /// What tells this start of the node from its others: from its journal, or as soon as its lease is made.
+    pub(crate) birth: OnceLock<u64>,
+    /// The nodes of the cluster: all, unless there is replication.
+    pub(crate) present: NodeSet,
+    /// What inboxes of other nodes had no room for.
+    pub(crate) unsent: Unsent,
+    /// What its snapshots hold on nodes that are not mapped here, and what theirs hold on it.
+    pub(crate) open_snapshots: OpenSnapshots,
+    pub(crate) far_holds: FarHolds,
+    recovered: Mutex<Recovered>,
+    pub(crate) far_pages: FarPages,
+    /// Tells this node's table handles from those of other nodes in the same process.
+    pub(crate) tag: u64,
+}
+
+impl Node {
+    /// Its way to the other nodes.
+    #[must_use]
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> NodeId {
+        self.store.node()
+    }
+
+    /// The nodes that belong to the cluster now, this one included.
+    pub(crate) fn everybody(&self) -> impl Iterator<Item = NodeId> + '_ {
+        (0..self.config.nodes).map(NodeId).filter(|node| self.present.contains(*node))
+    }
+
+    /// As [`Self::everybody`], without this one.
+    pub(crate) fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let me = self.id();
+        self.everybody().filter(move |node| *node != me)
+    }
+
+    /// The configuration that it is in, if rows are replicated.
+    #[must_use]
+    pub fn configuration(&self) -> Option<Arc<crate::cluster::configuration::Configuration>> {
+        self.replication.as_ref().map(|replication| replication.view.configuration())
+    }
+
+    /// Whether it is a full member of its cluster and commits there: false while it joins, while the configuration changes, and for
+    /// ever once it has been expelled.
+    #[must_use]
+    pub fn is_member(&self) -> bool {
+        let full = |it: &Replication| it.view.configuration().members.contains(&self.id());
+        self.replication.as_ref().is_none_or(|it| !it.view.is_frozen() && !it.view.is_gone() && full(it))
+    }
+
+    /// Why its cluster does not take it, if that is for good.
+    #[must_use]
+    pub fn refusal(&self) -> Option<TxnError> {
+        self.replication.as_ref()?.refusal.get().cloned()
+    }
+
+    /// What its recovery is doing.
+    #[must_use]
+    pub fn progress(&self) -> crate::cluster::progress::Progress {
+        self.replication.as_ref().map(|replication| replication.progress()).unwrap_or_default()
+    }
+
+    /// The number of its configuration, if that is not just changing and every partition is served; 0 without replication.
+    pub(crate) fn settled_configuration(&self) -> Result<u64, TxnError> {
+        let Some(replication) = &self.replication else { return Ok(0) };
+        let configuration = replication.view.configuration();
+        let is_settled = !replication.view.is_frozen() && configuration.unserved().is_empty();
+        if is_settled { Ok(configuration.number) } else { Err(TxnError::Recovering { node: self.id() }) }
+    }
+
+    /// An error, as one after which the same may be tried again where others get the rows of a node that does not answer.
+    #[cold]
+    pub(crate) fn retryable(&self, error: TxnError) -> TxnError {
+        match error {
+            TxnError::NodeUnavailable { node, committed: false } if self.replication.is_some() => {
+                TxnError::Recovering { node }
+            }
+            error => error,
+        }
+    }
+
+    /// How often its clock has been seen to jump. Each time its lease was void until it was renewed: commits waited, or were refused as [`TxnError::Recovering`].
+    #[must_use]
+    pub fn clock_jumps(&self) -> u64 {
+        self.replication.as_ref().map_or(0, |it| it.view.clock_jumps())
+    }
+
+    /// Whether it has learned that the others go on without it. It stays so until it starts again.
+    #[must_use]
+    pub fn is_expelled(&self) -> bool {
+        self.replication.as_ref().is_some_and(|it| it.view.is_gone())
+    }
+
+    /// One step of its journal, for a program that does not start [`JournalThreads`](crate::JournalThreads): everything that was committed before is durable
+    /// afterwards, unless a commit is just under way (false).
+    ///
+    /// # Errors
+    /// [`TxnError::NotDurable`].
+    pub fn step_journal(&self) -> Result<bool, TxnError> {
+        let Some(journaling) = &self.journaling else { return Ok(true) };
+        let _ = journaling.make_spare();
+        journaling.step(&self.store);
+        match journaling.failure() {
+            Some(reason) => Err(TxnError::NotDurable { reason, committed: true }),
+            None => Ok(!journaling.is_wanted()),
+        }
+    }
+
+    /// Why its journal cannot be written any more, if it cannot: nothing that it commits would be durable, so it leaves a cluster that has copies of its rows, and
+    /// has to start again.
+    #[must_use]
+    pub fn journal_failure(&self) -> Option<Box<str>> {
+        self.journaling.as_ref().and_then(|journaling| journaling.failure())
+    }
+
+    /// Makes a checkpoint now. Nobody else makes one at the same time.
+    ///
+    /// # Errors
+    /// [`TxnError::Durable`]: there is none, the last one stands.
+    pub fn checkpoint(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool, TxnError> {
+        let Some(journaling) = &self.journaling else { return Ok(false) };
+        journaling.checkpoint(&self.store, go_on).map_err(|error| TxnError::Durable(Box::new(error)))
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// The table of this name.
+    #[must_use]
+    pub fn table(&self, name: &str) -> Option<Table> {
+        self.catalog.by_name(name)
+    }
+
+    /// The table with this number.
+    #[must_use]
+    pub fn table_by_id(&self, id: TableId) -> Option<Table> {
+        self.catalog.by_id(id)
+    }
+
+    /// All tables of the user, by number.
+    #[must_use]
+    pub fn tables(&self) -> Vec<Table> {
+        let mut tables = self.catalog.all();
+        tables.retain(|table| table.id() != crate::node::system::ID);
+        tables
+    }
+
+    /// Grows with every change of a table or index on this node: what a cache of definitions compares.
+    #[must_use]
+    pub fn catalog_version(&self) -> u64 {
+        self.catalog.version()
+    }
+
+    /// What its workers have done so far, summed.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.slots.statistics()
+    }
+
+    /// Bytes of its region that no table uses.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        self.store.free_bytes()
+    }
+
+    /// What was found after nodes had died.
+    #[must_use]
+    pub fn recovered(&self) -> Recovered {
+        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The rows that [count](Recovered::damaged) as damaged, but for the first so many: what a watcher has not seen yet.
+    #[must_use]
+    pub fn damaged_after(&self, seen: usize) -> Vec<(String, Vec<u8>)> {
+        let recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+        recovered.damaged.get(seen..).unwrap_or_default().to_vec()
+    }
+
+    pub(crate) fn add_recovered(&self, found: Recovered) {
+        let mut recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+        recovered.rows += found.rows;
+        recovered.locks_released += found.locks_released;
+        recovered.damaged.extend(found.damaged);
+        recovered.unopened.extend(found.unopened);
+        recovered.forgotten.extend(found.forgotten);
+        recovered.epoch = recovered.epoch.max(found.epoch);
+    }
+
+    /// Says that everything is in order, for the next start to find. No transaction runs any more.
+    pub fn close(&self) {
+        self.far_pages.close();
+        self.store.close();
+    }
+}

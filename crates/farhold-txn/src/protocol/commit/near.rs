@@ -1,0 +1,160 @@
+//! The commit of a transaction whose rows are all on this node. Synchronous: it waits for nothing.
+
+use crate::base::error::TxnError;
+use crate::base::planted::{last_epoch, next_serial};
+use crate::base::slots::Counter;
+use crate::protocol::commit::section::{Near, Refused, latch, validate};
+use crate::protocol::core::Core;
+use crate::protocol::txn::state::{RowState, State};
+use crate::protocol::txn::{CommitInfo, Txn};
+
+impl Txn {
+    /// Commits it, or leaves everything as it was (reservations are then taken back by the drop).
+    #[inline]
+    pub(crate) fn commit_near(&mut self) -> Result<CommitInfo, TxnError> {
+        if self.state.writes == 0 {
+            return self.commit_reads();
+        }
+        self.prepare()?;
+        self.order_writes();
+        let core = self.core.clone();
+        let near = self.all_near(&core, 0);
+        let indexes_version = self.indexes_version;
+        let serial = std::cell::Cell::new(0);
+        let epoch = || {
+            serial.set(next_serial());
+            last_epoch(core.me, core.epoch.near().unwrap_or(0))
+        };
+        let before_write = |epoch| before_write(&core, &near, indexes_version, epoch);
+        let is_plain = || is_plain(&core, indexes_version);
+        let in_hardware = if self.state.replacing.is_empty() && core.tries_hardware() {
+            core.commit_in_hardware(&near, epoch, is_plain)
+        } else {
+            None
+        };
+        let committed = in_hardware.unwrap_or_else(|| latch::commit(&near, epoch, before_write));
+        let epoch = committed.map_err(|refused| self.refused(refused))?;
+        self.tidy_up(epoch);
+        Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: serial.get() })
+    }
+
+    /// All its rows, of which all are near; the rows to write get `odd` as well.
+    #[inline]
+    pub(crate) fn all_near<'t>(&'t self, core: &'t Core, odd: u64) -> Near<'t> {
+        let (store, state) = (&*core.node.store, &*self.state);
+        Near { store, node: core.me, state, order: &state.order, owner: self.owner, odd }
+    }
+
+    /// Nothing to write: all reads together must be of one moment. One row that was unlocked when it was read is by itself: a commit
+    /// locks all its rows before it writes the first, so nobody can have seen a commit that this read has missed.
+    #[inline]
+    fn commit_reads(&mut self) -> Result<CommitInfo, TxnError> {
+        self.serial = next_serial();
+        if self.state.rows.len() > 1
+            || self.state.met_lock
+            || !self.state.groups().is_empty()
+            || !self.state.buckets.is_empty()
+        {
+            let core = &*self.core;
+            let near = Near {
+                store: &core.node.store,
+                node: core.me,
+                state: &self.state,
+                order: &[],
+                owner: self.owner,
+                odd: 0,
+            };
+            validate(&near).map_err(|refused| self.refused(refused))?;
+        }
+        self.tidy_up(0);
+        Ok(CommitInfo { serial: self.serial, ..CommitInfo::default() })
+    }
+
+    /// The rows to lock, by node and address. A transaction that writes nothing locks nothing.
+    #[inline]
+    pub(crate) fn order_writes(&mut self) {
+        let state: &mut State = &mut self.state;
+        let mut order = std::mem::take(&mut state.order);
+        order.clear();
+        if state.writes > 0 {
+            let locked = (0..).zip(&state.rows).filter(|(_, row)| row.state.is_locked_by_commit());
+            order.extend(locked.map(|(position, _)| position as u32));
+        }
+        order.sort_unstable_by_key(|position| state.rows[*position as usize].ident);
+        state.order = order;
+    }
+
+    /// Counts a refusal and says it.
+    #[cold]
+    pub(crate) fn refused(&self, refused: Refused) -> TxnError {
+        self.core.slot.count(match refused {
+            Refused::Locked => Counter::AbortsLock,
+            Refused::Changed => Counter::AbortsValidation,
+            Refused::Memory => return TxnError::OutOfMemory { node: self.core.me },
+            Refused::Damaged => return TxnError::HALF_WRITTEN,
+        });
+        TxnError::Conflict
+    }
+
+    /// After the commit: deleted rows of this node leave the indexes, and what was inserted and deleted goes.
+    #[inline]
+    pub(crate) fn tidy_up(&mut self, epoch: u32) {
+        let core = &*self.core;
+        for row in &self.state.rows {
+            if row.ident.node() != core.me {
+                continue;
+            }
+            crate::base::planted::may_stop();
+            match row.state {
+                RowState::Deleted => {
+                    row.table().store.remove(row.ident.reference(), epoch, &mut core.alloc.borrow_mut());
+                }
+                RowState::Gone => row.table().store.cancel(row.ident.reference(), &mut core.alloc.borrow_mut()),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Has [`before_write`] nothing to do? What a hardware transaction asks inside of itself.
+#[inline]
+pub(crate) fn is_plain(core: &Core, indexes_version: u64) -> bool {
+    core.node.catalog.indexes_version() == indexes_version && !core.node.store.superblock().snapshots_open()
+}
+
+/// The last that can refuse, while the rows to write are locked and validated: older copies for snapshots, then index
+/// entries of rows that replace others.
+#[inline]
+pub(crate) fn before_write(core: &Core, near: &Near<'_>, indexes_version: u64, epoch: u32) -> Result<(), Refused> {
+    if core.node.catalog.indexes_version() != indexes_version && !planted!(IndexUnseen) {
+        // Somebody fills a new index: what this transaction writes may be missing there.
+        return Err(Refused::Changed);
+    }
+    if core.node.store.superblock().snapshots_open() && !planted!(NoUndo) {
+        save_undo(core, near, epoch)?;
+    }
+    if !near.state.replacing.is_empty() {
+        publish(core, near);
+    }
+    Ok(())
+}
+
+#[cold]
+fn save_undo(core: &Core, near: &Near<'_>, epoch: u32) -> Result<(), Refused> {
+    let mut alloc = core.alloc.borrow_mut();
+    for &position in near.order {
+        let row = &near.state.rows[position as usize];
+        row.table().store.save_undo(row.ident.reference(), epoch, &mut alloc).map_err(|_| Refused::Memory)?;
+    }
+    Ok(())
+}
+
+#[cold]
+fn publish(core: &Core, near: &Near<'_>) {
+    for &position in &near.state.replacing {
+        let row = &near.state.rows[position as usize];
+        if row.state == RowState::Inserted && row.ident.node() == near.node {
+            row.table().store.publish(row.ident.reference(), &mut core.alloc.borrow_mut());
+        }
+    }
+}

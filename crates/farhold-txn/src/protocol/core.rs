@@ -1,0 +1,316 @@
+//! What the transactions of a thread share.
+
+use crate::base::back_off::BackOff;
+use crate::base::epoch::Epoch;
+use crate::base::error::TxnError;
+use crate::base::slots::{OwnSlot, WORKERS_MAX};
+use crate::node::Node;
+use crate::protocol::commit::odd::Settled;
+use crate::protocol::commit::section::rtm::Trust;
+use crate::protocol::execute::far::FAR_INDEXES_MIN;
+use crate::protocol::txn::state::State;
+use crate::replication::mapped::MappedRings;
+use crate::rpc::line::Line;
+use crate::rpc::message::Request;
+use farhold_fabric::NodeId;
+use farhold_fabric::sync::actor::Posted;
+use farhold_fabric::{Batch, Endpoint, Handle};
+use farhold_store::TableId;
+use farhold_store::index::hash::{FarIndex, LocationCache};
+use farhold_store::log::RecordWriter;
+use farhold_store::{AllocCache, Owner};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::future::Future;
+use std::ops::Deref;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+
+/// What the transactions of a thread share.
+pub(crate) struct Core {
+    /// Itself, for what goes on beside whoever has begun it.
+    pub this: Weak<Core>,
+    /// Its way to other nodes.
+    line: Line,
+    pub slot: OwnSlot,
+    pub alloc: RefCell<AllocCache>,
+    pub epoch: Epoch,
+    /// In hardware transactions.
+    pub trust: Trust,
+    /// States of past transactions, for the next ones.
+    #[allow(clippy::vec_box, reason = "a state moves by its pointer, in and out of transactions")]
+    states: RefCell<Vec<Box<State>>>,
+    transactions: Cell<u32>,
+    operations: Cell<u32>,
+    /// The epoch at the last look whether it rises.
+    seen_epoch: Cell<u32>,
+    /// It has seen the last epoch that a snapshot may take.
+    pub epochs_end: Cell<bool>,
+    /// Into the inbox.
+    pub looks: Cell<u32>,
+    /// When to look after dropped tables again.
+    pub tidy_ns: Cell<u64>,
+    /// Where far rows were seen last.
+    pub locations: RefCell<LocationCache>,
+    /// How often it has met a later start of a node, and of each such node at which of these meetings last: from then on its instructions there
+    /// are done to what that start has.
+    pub starts_met: Cell<u64>,
+    pub met_at: RefCell<HashMap<NodeId, u64>>,
+    /// Nodes whose memory it has touched: from then on it hears of their later starts.
+    pub touched: RefCell<HashSet<NodeId>>,
+    /// What is known of other nodes' hash indexes.
+    pub far_indexes: RefCell<HashMap<(NodeId, TableId), FarIndex>>,
+    /// How many of them there may be before those of tables that are gone are forgotten.
+    pub far_indexes_max: Cell<usize>,
+    /// Batches for later.
+    pub batches: RefCell<Vec<Batch>>,
+    /// A record's memory.
+    pub record: RefCell<RecordWriter>,
+    /// Where records of this node's rows go.
+    pub rings: RefCell<MappedRings>,
+    /// Tasks that wait for rows to be at their holders.
+    pub settled: Settled,
+    /// Commits that the journal waits for: how many of each bound.
+    pub open_commits: RefCell<BTreeMap<u32, u32>>,
+    /// Tasks of transactions that are over.
+    pub left: Cell<u32>,
+}
+
+/// What a worker does itself to nodes it does by its line.
+impl Deref for Core {
+    type Target = Line;
+
+    #[inline]
+    fn deref(&self) -> &Line {
+        &self.line
+    }
+}
+
+/// States kept for later: as many as transactions are usually open at a time on a thread.
+const STATES_KEPT_MAX: usize = 64;
+/// Rows in a worker's location cache, 16 bytes each.
+const LOCATIONS: usize = 64 << 10;
+/// Transactions between two looks for slots that snapshots held back.
+const COLLECT_EVERY: u32 = 256;
+/// How many versions a row may get while the epoch stands, of the 2^29 that it has room for: a transaction makes one, or some few
+/// where it takes a slot and gives it back, and a worker may need two looks to see that the epoch stands.
+const VERSIONS_PER_EPOCH: u32 = 1 << 26;
+/// How long a node that has not answered has rest before it is told again.
+const TELL_AGAIN_NS: u64 = 2_000_000;
+/// The longest such rest.
+const TELL_AGAIN_NS_MAX: u64 = 512_000_000;
+/// Operations of transactions between two looks into the inbox: some 2 µs, so that others do not wait for long ones.
+const SERVE_EVERY: u32 = 16;
+
+impl Core {
+    pub fn new(node: &Arc<Node>, endpoint: Endpoint, handle: &Handle, slot: OwnSlot) -> Rc<Self> {
+        Rc::new_cyclic(|this: &Weak<Self>| Self {
+            this: this.clone(),
+            epoch: Epoch::new(&endpoint),
+            trust: Trust::default(),
+            line: Line::new(node, endpoint, handle, this.clone()),
+            slot,
+            alloc: RefCell::new(node.store.alloc_cache()),
+            states: RefCell::default(),
+            transactions: Cell::new(0),
+            operations: Cell::new(0),
+            seen_epoch: Cell::new(0),
+            epochs_end: Cell::new(false),
+            looks: Cell::new(0),
+            tidy_ns: Cell::new(0),
+            locations: RefCell::new(LocationCache::new(if node.config.nodes > 1 { LOCATIONS } else { 2 })),
+            starts_met: Cell::new(0),
+            met_at: RefCell::default(),
+            touched: RefCell::default(),
+            far_indexes: RefCell::default(),
+            far_indexes_max: Cell::new(FAR_INDEXES_MIN),
+            batches: RefCell::default(),
+            record: RefCell::default(),
+            rings: RefCell::default(),
+            settled: Settled::default(),
+            open_commits: RefCell::default(),
+            left: Cell::new(0),
+        })
+    }
+
+    /// Asks nodes the same until each has answered, or its process has ended.
+    pub async fn tell_until_heard(&self, mut silent: Vec<NodeId>, request: &Request<'_>) {
+        let mut again = BackOff::new(TELL_AGAIN_NS, TELL_AGAIN_NS_MAX);
+        while self.node.fabric.node_is_live(self.me) {
+            let mut left = Vec::new();
+            for node in silent {
+                // Without an answer, or not sent at all.
+                let told = self.call(node, request).await;
+                let is_unheard = matches!(told, Err(TxnError::NodeUnavailable { .. } | TxnError::Fabric(_)));
+                if is_unheard && self.node.fabric.node_is_live(node) {
+                    left.push(node);
+                }
+            }
+            silent = left;
+            if silent.is_empty() {
+                return;
+            }
+            again.rest(&self.handle).await;
+        }
+    }
+
+    /// Tells a node something, again until it has been heard where messages may be lost; of what is told twice the second time must change nothing. The
+    /// first time is before this returns, so that it is heard before what is asked later.
+    pub fn tell_for_certain(self: &Rc<Self>, node: NodeId, request: Request<'static>) {
+        self.tell_now(node, &request);
+        if !self.endpoint.maps_others() {
+            self.tell_later(node, request);
+        }
+    }
+
+    /// Tells a node something beside whatever comes next, again until it has been heard.
+    pub fn tell_later(&self, node: NodeId, request: Request<'static>) {
+        let Some(core) = self.this.upgrade() else { return };
+        self.leave(async move { core.tell_until_heard(vec![node], &request).await });
+    }
+
+    /// As [`Self::tell_for_certain`], with copies too, until the node leaves the cluster: no restart of this node will make up for it.
+    pub fn tell_all_the_same(self: &Rc<Self>, node: NodeId, request: Request<'static>) {
+        if let Some(replication) = &self.node.replication {
+            let (core, number) = (self.clone(), replication.view.configuration().number);
+            self.leave(async move { drop(core.insist_call(node, &request, number).await) });
+        } else {
+            self.tell_for_certain(node, request);
+        }
+    }
+
+    /// Does what a transaction leaves to be done, beside whatever comes next.
+    pub fn leave(&self, rest: impl Future<Output = ()> + 'static) {
+        // Gone is it when it is dropped, and then nobody calls this.
+        let Some(core) = self.this.upgrade() else { return };
+        core.left.set(core.left.get() + 1);
+        drop(self.handle.spawn(async move {
+            rest.await;
+            core.left.set(core.left.get() - 1);
+        }));
+    }
+
+    /// The owner word of a new transaction.
+    #[inline]
+    pub fn next_owner(self: &Rc<Self>) -> Owner {
+        let transaction = self.transactions.get().wrapping_add(1);
+        self.transactions.set(transaction);
+        // Before it needs the room of a table that was dropped.
+        self.tidy_catalog();
+        if transaction.is_multiple_of(COLLECT_EVERY) {
+            self.alloc.borrow_mut().collect();
+            if transaction.is_multiple_of(transactions_per_epoch(self.node.config.nodes)) {
+                self.keep_epoch_rising();
+            }
+        }
+        Owner::new(self.node.store.incarnation(), self.me, self.slot.number(), transaction)
+    }
+
+    /// Raises the epoch if it stands since the worker's last look. A journal raises it for commits alone: transactions that come to nothing take versions,
+    /// too.
+    #[cold]
+    fn keep_epoch_rising(self: &Rc<Self>) {
+        if self.keeper() == self.me {
+            let superblock = self.node.store.superblock();
+            if superblock.epoch() == self.seen_epoch.get() {
+                self.saw_epoch(superblock.advance_epoch() + 1);
+            }
+            self.seen_epoch.set(superblock.epoch());
+            return;
+        }
+        let core = self.clone();
+        // A keeper that does not answer: the next look is soon enough.
+        self.leave(async move {
+            let Ok(epoch) = core.read_epoch().await else { return };
+            if epoch == core.seen_epoch.get() {
+                let raised = Epoch::counter(core.keeper()).take(&Posted::through(&core.endpoint), 1, 1).await;
+                if raised.is_ok() {
+                    core.saw_epoch(epoch + 1);
+                }
+            }
+            core.seen_epoch.set(epoch);
+        });
+    }
+
+    /// Called at each operation of a transaction: other nodes do not wait until a long one ends.
+    #[inline]
+    pub fn serve_now_and_then(&self) {
+        let operations = self.operations.get().wrapping_add(1);
+        self.operations.set(operations);
+        if operations.is_multiple_of(SERVE_EVERY) && self.node.config.nodes > 1 {
+            self.serve_one();
+        }
+    }
+
+    #[inline]
+    pub fn take_state(&self) -> Box<State> {
+        self.states.borrow_mut().pop().unwrap_or_else(|| {
+            // In virtual time everybody shares one thread: nothing changes while it looks.
+            Box::new(State::new(self.node.replication.is_some(), self.handle.is_virtual()))
+        })
+    }
+
+    #[inline]
+    pub fn give_state(&self, mut state: Box<State>) {
+        state.clear();
+        let mut states = self.states.borrow_mut();
+        if states.len() < STATES_KEPT_MAX {
+            states.push(state);
+        }
+    }
+}
+
+/// After how many transactions a worker looks whether the epoch rises: while it stands, all workers of all nodes together
+/// make at most [`VERSIONS_PER_EPOCH`] between two looks. A multiple of [`COLLECT_EVERY`].
+fn transactions_per_epoch(nodes: u8) -> u32 {
+    (VERSIONS_PER_EPOCH / WORKERS_MAX as u32 / u32::from(nodes) / COLLECT_EVERY).max(1) * COLLECT_EVERY
+}
+
+/// In virtual time, looks of a worker into the inbox between two into the rings.
+const LOOKS_PER_APPLY: u32 = 64;
+
+impl Core {
+    /// Called with each look into the inbox. Rings are the mirror keeper's, but in virtual time there are no threads.
+    #[inline]
+    pub fn apply_now_and_then(&self) {
+        if self.node.replication.is_some() && self.handle.is_virtual() {
+            let looks = self.looks.get().wrapping_add(1);
+            self.looks.set(looks);
+            if looks.is_multiple_of(LOOKS_PER_APPLY) {
+                self.apply_log();
+            }
+        }
+    }
+
+    /// Brings what is in this node's rings into its mirrors, if nobody else is at it; true if there was something.
+    #[inline]
+    pub fn apply_log(&self) -> bool {
+        self.node.replication.as_ref().is_some_and(|it| it.try_applier().is_some_and(|mut applier| applier.apply()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::NodeConfig;
+    use farhold_fabric::Executor;
+    use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
+
+    /// A row has room for 2^29 versions an epoch. Nothing but transactions raises it here.
+    #[test]
+    fn the_epoch_rises_without_a_journal_and_without_snapshots() {
+        for nodes in 1..=u8::MAX {
+            let between_looks = u64::from(transactions_per_epoch(nodes)) * WORKERS_MAX as u64 * u64::from(nodes);
+            assert!(between_looks <= u64::from(VERSIONS_PER_EPOCH), "{nodes} nodes");
+        }
+        let executor = Executor::virtual_time(1);
+        let fabric = Sim::new(&executor.handle(), Rdma, Faults::default()).join(NodeId(0)).expect("a fabric");
+        let node = Node::open(fabric, NodeConfig { region_bytes: 4 << 20, ..NodeConfig::default() }).expect("a node");
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        let before = node.store.superblock().epoch();
+        for _ in 0..2 * transactions_per_epoch(1) {
+            drop(worker.begin());
+        }
+        assert!(node.store.superblock().epoch() > before);
+    }
+}
