@@ -4,7 +4,6 @@ use crate::base::definition::{Placement, Recorded, TableDef};
 use crate::base::error::TxnError;
 use crate::base::nodes::{NOBODY, ServingMap};
 use crate::base::threads::on_threads;
-use crate::node::Node;
 use farhold_btree::KeyShape;
 use farhold_fabric::NodeId;
 use farhold_store::row::{self, Layout, RowError, Schema, SecondaryIndex, SecondaryKeys};
@@ -132,16 +131,11 @@ pub(crate) struct Route {
 
 /// What a table has to know of its cluster.
 pub(crate) struct Cluster {
-    nodes: u8,
-    tag: u64,
-    serving: Option<Arc<ServingMap>>,
-}
-
-impl Cluster {
-    pub fn of(node: &Node) -> Self {
-        let serving = node.replication.as_ref().map(|replication| replication.view.serving.clone());
-        Self { nodes: node.config.nodes, tag: node.tag, serving }
-    }
+    pub nodes: u8,
+    /// Of the node: tells its tables from those of other nodes in the same process.
+    pub tag: u64,
+    /// Who serves each partition, if that may change.
+    pub serving: Option<Arc<ServingMap>>,
 }
 
 impl Route {

@@ -4,4 +4,5 @@ pub(crate) mod configuration;
 pub(crate) mod progress;
 pub(crate) mod reach;
 pub(crate) mod register;
+pub(crate) mod settings;
 pub(crate) mod view;

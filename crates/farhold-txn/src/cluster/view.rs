@@ -80,16 +80,6 @@ impl InFlight {
     }
 }
 
-/// A commit that has been let past its commit point; quiet waits for it to be dropped, which its worker's thread does.
-#[derive(Debug)]
-pub(crate) struct Admitted(Arc<crate::replication::Replication>, u8);
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        self.0.view.in_flight[usize::from(self.1)].end();
-    }
-}
-
 /// The same, of a commit that waits for nothing.
 #[derive(Debug)]
 pub(crate) struct Passed<'v>(&'v InFlight);
@@ -180,18 +170,10 @@ impl View {
         !self.frozen.load(SeqCst) && (is_leased || planted!(LeaseIgnored))
     }
 
-    /// Lets a commit of a worker past its commit point, unless the configuration is changing or the node's lease is over.
-    pub fn admit(
-        replication: &Arc<crate::replication::Replication>,
-        worker: u8,
-        now: Moment,
-        is_current: impl FnOnce() -> bool,
-    ) -> Option<Admitted> {
-        let view = &replication.view;
-        let passed = view.pass(worker, || view.is_settled(now) && is_current())?;
-        // Counted out by what is returned.
-        std::mem::forget(passed);
-        Some(Admitted(replication.clone(), worker))
+    /// Counts a commit out that has [passed](Self::pass).
+    #[inline]
+    pub fn leave(&self, worker: u8) {
+        self.in_flight[usize::from(worker)].end();
     }
 
     /// As [`Self::admit`], if `may` says so when the commit has been counted.

@@ -679,10 +679,10 @@ mod tests {
     use super::*;
     use crate::base::definition::Placement;
     use crate::cluster::configuration::Configuration;
+    use crate::cluster::settings::ReplicationConfig;
     use crate::cluster::view::Moment;
     use crate::ddl::here::fill;
     use crate::node::NodeConfig;
-    use crate::replication::ReplicationConfig;
     use farhold_fabric::Executor;
     use farhold_fabric::NodeId;
     use farhold_fabric::{Fabric, Version};

@@ -15,7 +15,6 @@
 use crate::base::definition::{Recorded, TableDef};
 use crate::base::error::TxnError;
 use crate::base::table::Table;
-use crate::node::Node;
 use crate::node::system;
 use crate::protocol::txn::scan::ScanSpec;
 use crate::protocol::txn::{RowHandle, Txn};
@@ -31,13 +30,6 @@ const DROPPED: &str = "-";
 
 /// A table's number and definition; without a definition it is dropped, or this is the last number given.
 type Record = (TableId, Vec<u8>);
-
-impl Node {
-    /// May the nodes' copies of the system table differ after a death?
-    pub(crate) fn records_may_differ(&self) -> bool {
-        self.replication.is_none() && self.config.nodes > 1
-    }
-}
 
 /// Enters in a definition that an index is dropped. Its number alone is kept: the definition is one row, with all indexes that there ever were.
 pub(crate) fn drop_index(definition: &mut TableDef, recorded: &mut [Recorded], slot: usize) -> Result<(), TxnError> {

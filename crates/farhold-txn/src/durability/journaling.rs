@@ -861,9 +861,9 @@ impl fmt::Debug for Journaling {
 mod tests {
     use super::*;
     use crate::base::definition::{Placement, TableDef};
+    use crate::cluster::settings::ReplicationConfig;
     use crate::node::{Node, NodeConfig};
     use crate::protocol::worker::{Retry, Worker};
-    use crate::replication::ReplicationConfig;
     use farhold_fabric::Version;
     use farhold_fabric::{Executor, Fabric};
     use farhold_store::durable::files::Directory;

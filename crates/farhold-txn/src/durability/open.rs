@@ -3,9 +3,9 @@
 use crate::base::error::TxnError;
 use crate::base::threads::on_threads;
 use crate::cluster::configuration::Configuration;
+use crate::cluster::settings::ReplicationConfig;
 use crate::durability::JournalConfig;
 use crate::durability::members::restarted;
-use crate::replication::ReplicationConfig;
 use farhold_fabric::NodeId;
 use farhold_fabric::RegionMemory;
 use farhold_store::Store;

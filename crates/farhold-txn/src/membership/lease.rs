@@ -397,7 +397,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("farhold-txn-{}-lease", std::process::id()));
         let fabric = farhold_fabric::Fabric::join_shm(&dir, NodeId(0)).expect("the fabric");
         let replication =
-            crate::replication::ReplicationConfig { replicas: 2, ring_bytes: 64 << 10, ..Default::default() };
+            crate::cluster::settings::ReplicationConfig { replicas: 2, ring_bytes: 64 << 10, ..Default::default() };
         let config = crate::node::NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..Default::default() };
         let node = Node::open(fabric, config).expect("a node");
         let executor = Executor::virtual_time(1);

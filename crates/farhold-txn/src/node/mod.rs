@@ -17,13 +17,14 @@ use crate::base::processor::Processor;
 use crate::base::slots::{Slots, Statistics};
 use crate::base::table::Table;
 use crate::cluster::configuration::Configuration;
+use crate::cluster::settings::ReplicationConfig;
 use crate::durability::JournalConfig;
 use crate::durability::journaling::Journaling;
 use crate::node::far_pages::FarPages;
 use crate::node::reservations::Reservations;
 use crate::node::snapshots::{FarHolds, OpenSnapshots};
 use crate::node::unsent::Unsent;
-use crate::replication::{Replication, ReplicationConfig};
+use crate::replication::Replication;
 use farhold_fabric::Fabric;
 use farhold_fabric::NodeId;
 use farhold_store::Store;
@@ -156,6 +157,11 @@ impl Node {
     pub(crate) fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
         let me = self.id();
         self.everybody().filter(move |node| *node != me)
+    }
+
+    /// May the nodes' copies of the system table differ after a death?
+    pub(crate) fn records_may_differ(&self) -> bool {
+        self.replication.is_none() && self.config.nodes > 1
     }
 
     /// The configuration that it is in, if rows are replicated.

@@ -106,7 +106,7 @@ impl Node {
             if region_bytes > bytes_max {
                 return Err(refused(StoreError::RegionLength { region_bytes, bytes_min, bytes_max }));
             }
-            Some(Replication::open(&fabric, &config)?)
+            Some(Replication::open(&fabric, config.nodes, &config.replication, config.populate_bytes)?)
         } else {
             None
         };

@@ -36,11 +36,16 @@ fn definition() -> Result<TableDef, TxnError> {
     Ok(TableDef { placement: Placement::Replicated, hash: false, ..TableDef::new(NAME, schema) })
 }
 
+fn cluster_of(node: &Node) -> Cluster {
+    let serving = node.replication.as_ref().map(|replication| replication.view.serving.clone());
+    Cluster { nodes: node.config.nodes, tag: node.tag, serving }
+}
+
 /// Opens the system table of a node and every table that it names; forgets rows of tables that it does not name.
 pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
     let mut recovered = Recovered::default();
     let shared = |id, definition, recorded: &[Recorded]| {
-        TableShared::open(&node.store, id, definition, recorded, how(node, id), Cluster::of(node))
+        TableShared::open(&node.store, id, definition, recorded, how(node, id), cluster_of(node))
     };
     let (system, mut found) = shared(ID, definition()?, &[])?;
     forget_all_damaged(node, &system, &mut found);
@@ -281,7 +286,7 @@ pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), Tx
 /// As [`make`], of a table that is not there.
 pub(crate) fn add(node: &Node, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
     let (definition, recorded) = TableDef::decode(definition)?;
-    let (table, found) = TableShared::open(&node.store, id, definition, &recorded, how(node, id), Cluster::of(node))?;
+    let (table, found) = TableShared::open(&node.store, id, definition, &recorded, how(node, id), cluster_of(node))?;
     let mut recovered = Recovered::default();
     recovered.add(&table.name, &found);
     node.add_recovered(recovered);

@@ -5,7 +5,6 @@ use crate::base::wire::Writer;
 use crate::cluster::configuration::Configuration;
 use crate::protocol::core::Core;
 use crate::replication::Replication;
-use crate::rpc::message::Request;
 use crate::rpc::recovery::{CopyRow, Frozen, Left, LeftEntry, MESSAGE_BYTES, Message};
 use farhold_fabric::NodeId;
 use farhold_fabric::Version;
@@ -52,11 +51,6 @@ impl Core {
         // One that has no birth yet has never been in the register.
         let mine = self.node.birth.get().copied().unwrap_or(0);
         next.contains(self.me) && next.births.get(usize::from(self.me.0)) != Some(&mine)
-    }
-
-    /// Tells a node something about recovery, if it can be told at once.
-    pub fn tell_recovery(&self, node: NodeId, message: &Message<'_>) {
-        self.hint(node, &Request::Recovery { body: &message.encode() });
     }
 
     fn freeze(&self, replication: &Replication, next: &Arc<Configuration>) -> Result<Frozen, TxnError> {

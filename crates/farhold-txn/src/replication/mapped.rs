@@ -1,7 +1,7 @@
 //! Rings that this process has mapped: a worker stores its records where their readers look, body and mark, and waits for nothing.
 
+use crate::base::catalog::Catalog;
 use crate::base::ident::{DATA, LOG};
-use crate::protocol::core::Core;
 use crate::replication::{Replication, Writers};
 use farhold_fabric::NodeId;
 use farhold_fabric::{Endpoint, RegionId, RegionMemory};
@@ -67,19 +67,26 @@ impl MappedRings {
 
     /// Finds everything anew; false if this process has not mapped all of it.
     #[cold]
-    pub fn find(&mut self, core: &Core, replication: &Replication, indexes_version: u64) -> bool {
+    pub fn find(
+        &mut self,
+        endpoint: &Endpoint,
+        (me, worker): (NodeId, u8),
+        replication: &Replication,
+        catalog: &Catalog,
+        indexes_version: u64,
+    ) -> bool {
         *self = Self::default();
-        let keeper = map(&core.endpoint, replication.view.keeper(), DATA).filter(|it| Superblock::of(it).is_ok());
-        let holders = replication.holders(core.me, std::iter::once(core.me));
-        let holders = holders.into_iter().map(|node| Some(Holder::new(node, map(&core.endpoint, node, LOG)?)));
+        let keeper = map(endpoint, replication.view.keeper(), DATA).filter(|it| Superblock::of(it).is_ok());
+        let holders = replication.holders(me, std::iter::once(me));
+        let holders = holders.into_iter().map(|node| Some(Holder::new(node, map(endpoint, node, LOG)?)));
         let (Some(keeper), Some(holders)) = (keeper, holders.collect::<Option<Vec<_>>>()) else { return false };
         let configuration = replication.view.configuration().number;
-        let (layout, worker) = (replication.layout, core.slot.number());
-        let (ring, applied) = (layout.record(core.me, worker, 0), layout.applied(core.me, worker));
+        let layout = replication.layout;
+        let (ring, applied) = (layout.record(me, worker, 0), layout.applied(me, worker));
         let (indexes_version, keeper) = (Some(indexes_version), Some(keeper));
         *self = Self { indexes_version, configuration, keeper, ring, applied, ring_bytes: layout.ring_bytes, holders };
         // It is what it was when the count was looked at, or nobody uses it.
-        Some(core.node.catalog.indexes_version()) == self.indexes_version
+        Some(catalog.indexes_version()) == self.indexes_version
     }
 
     /// The configuration's number.

@@ -20,45 +20,14 @@ use crate::base::error::TxnError;
 use crate::base::ident::LOG;
 use crate::cluster::progress::Progress;
 use crate::cluster::reach::Reach;
-use crate::cluster::view::View;
-use crate::node::NodeConfig;
+use crate::cluster::settings::ReplicationConfig;
+use crate::cluster::view::{Moment, View};
 use farhold_fabric::NodeId;
 use farhold_fabric::{Fabric, FabricError};
 use farhold_store::log::{LogRegion, RingLayout, RingWriter};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// Settings of replication.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplicationConfig {
-    /// Copies of each row, the first included: 1 is none, and costs nothing. Acknowledged transactions survive the loss
-    /// of all nodes but one of so many.
-    pub replicas: u8,
-    /// Whether near rows are visible while they are being replicated (DrTM+R's order); else only afterwards.
-    pub optimistic: bool,
-    /// Workers of a node that can write: each has a ring on every node.
-    pub rings: u8,
-    /// Bytes of a ring, a multiple of 4096. A transaction's record is at most half of it.
-    pub ring_bytes: u64,
-    /// How long a member may go unheard before the others go on without it.
-    pub lease_ns: u64,
-    /// How far the clocks of two members may drift apart during one lease.
-    pub clock_skew_ns_max: u64,
-}
-
-impl Default for ReplicationConfig {
-    fn default() -> Self {
-        Self {
-            replicas: 1,
-            optimistic: true,
-            rings: 8,
-            ring_bytes: 2 << 20,
-            lease_ns: 100_000_000,
-            clock_skew_ns_max: 10_000_000,
-        }
-    }
-}
 
 /// What a worker knows of its rings, by the numbers of their nodes: each commit looks there.
 #[derive(Default)]
@@ -107,9 +76,13 @@ pub(crate) struct Replication {
 
 impl Replication {
     /// Makes this node's rings; what an earlier start has left in them is of no use to anybody.
-    pub fn open(fabric: &Fabric, config: &NodeConfig) -> Result<Arc<Self>, TxnError> {
-        let (node, nodes, populate_bytes) = (fabric.node(), config.nodes, config.populate_bytes);
-        let config = &config.replication;
+    pub fn open(
+        fabric: &Fabric,
+        nodes: u8,
+        config: &ReplicationConfig,
+        populate_bytes: u64,
+    ) -> Result<Arc<Self>, TxnError> {
+        let node = fabric.node();
         let replicas = config.replicas;
         let layout = RingLayout { nodes, rings: config.rings, ring_bytes: config.ring_bytes };
         let refused = |error| TxnError::far(error, node);
@@ -133,6 +106,15 @@ impl Replication {
             writers: (0..config.rings).map(|_| Mutex::default()).collect(),
             unclosed: (0..config.rings).map(|_| Mutex::default()).collect(),
         }))
+    }
+
+    /// Lets a commit of a worker past its commit point, unless the configuration is changing or the node's lease is over.
+    pub fn admit(self: &Arc<Self>, worker: u8, now: Moment, is_current: impl FnOnce() -> bool) -> Option<Admitted> {
+        let view = &self.view;
+        let passed = view.pass(worker, || view.is_settled(now) && is_current())?;
+        // Counted out by what is returned.
+        std::mem::forget(passed);
+        Some(Admitted(self.clone(), worker))
     }
 
     /// What the recovery is doing.
@@ -198,6 +180,16 @@ impl Replication {
             holders.truncate(1);
         }
         holders
+    }
+}
+
+/// A commit that has been let past its commit point; quiet waits for it to be dropped, which its worker's thread does.
+#[derive(Debug)]
+pub(crate) struct Admitted(Arc<Replication>, u8);
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.0.view.leave(self.1);
     }
 }
 

@@ -4,6 +4,7 @@ use crate::base::error::TxnError;
 use crate::base::wire::Reader;
 use crate::node::Node;
 use crate::rpc::message::{ASK_AGAIN, Answer, Request, decode_reply, error_of};
+use crate::rpc::recovery;
 use farhold_fabric::Endpoint;
 use farhold_fabric::Handle;
 use farhold_fabric::NodeId;
@@ -228,6 +229,11 @@ impl Line {
     /// As [`Self::tell_now`], for what will be said again: lost if the inbox is full.
     pub fn hint(&self, node: NodeId, request: &Request<'_>) {
         let _ = self.endpoint.send(Address::home(node), &request.encode(0));
+    }
+
+    /// Tells a node something about recovery, if it can be told at once.
+    pub fn tell_recovery(&self, node: NodeId, message: &recovery::Message<'_>) {
+        self.hint(node, &Request::Recovery { body: &message.encode() });
     }
 
     /// Sends a message, or has it sent when its inbox has room.

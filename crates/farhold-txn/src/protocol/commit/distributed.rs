@@ -27,7 +27,7 @@ use crate::base::planted::{last_epoch, next_serial, set_unknown};
 use crate::base::slots::Counter;
 use crate::base::table::Index;
 use crate::base::wire::read_flag;
-use crate::cluster::view::{Admitted, Moment, View};
+use crate::cluster::view::Moment;
 use crate::protocol::commit::durable::Durably;
 use crate::protocol::commit::near::{before_write, is_plain};
 use crate::protocol::commit::prepare::{Moving, moved_meanwhile};
@@ -38,8 +38,8 @@ use crate::protocol::core::Core;
 use crate::protocol::execute::far::by_node;
 use crate::protocol::txn::state::{Row, RowState};
 use crate::protocol::txn::{CommitInfo, RowHandle, SharedTable, Txn};
-use crate::replication::Replication;
 use crate::replication::promise::{Promise, Sent};
+use crate::replication::{Admitted, Replication};
 use crate::rpc::message::Request;
 use farhold_fabric::NodeId;
 use farhold_fabric::object::{META, PAYLOAD, VERSION};
@@ -324,7 +324,7 @@ impl Txn {
         if let Some(replication) = &core.node.replication {
             let is_current = || core.node.catalog.indexes_version() == self.indexes_version;
             if self.state.writes > 0 {
-                let admitted = View::admit(replication, core.slot.number(), Moment::now(&core.handle), is_current);
+                let admitted = replication.admit(core.slot.number(), Moment::now(&core.handle), is_current);
                 self.held.admitted = Some(admitted.ok_or(TxnError::Recovering { node: core.me })?);
             } else {
                 let is_certain = self.wait_for_odd_reads(core, false).await;

@@ -38,7 +38,15 @@ impl Txn {
             return None;
         }
         let mut rings = core.rings.borrow_mut();
-        if !rings.is_of(self.indexes_version) && !rings.find(&core, replication, self.indexes_version) {
+        if !rings.is_of(self.indexes_version)
+            && !rings.find(
+                &core.endpoint,
+                (core.me, core.slot.number()),
+                replication,
+                &core.node.catalog,
+                self.indexes_version,
+            )
+        {
             return None;
         }
         if let Err(error) = self.prepare() {
