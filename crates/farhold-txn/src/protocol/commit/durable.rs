@@ -108,7 +108,7 @@ impl Txn {
     pub(crate) async fn commit_durably(self) -> Result<CommitInfo, TxnError> {
         let core = self.core.clone();
         if self.state.writes > 0 {
-            let info = match self.commit_far().await {
+            let info = match self.commit_by_its_way().await {
                 // Nothing of it is durable without that node's journal.
                 Err(TxnError::NodeUnavailable { node, committed: true }) => {
                     let reason = format!("{node} has not answered").into();
@@ -120,7 +120,7 @@ impl Txn {
             return Ok(info);
         }
         let read = self.latest_read();
-        let info = self.commit_now().await?;
+        let info = self.commit_by_its_way().await?;
         let is_quiet = core.node.journaling.as_ref().is_some_and(|journaling| journaling.is_quiet());
         if !is_quiet {
             // Rows that were not there may have been deleted in this epoch.

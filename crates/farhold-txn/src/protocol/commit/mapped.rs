@@ -5,7 +5,7 @@
 //!   prepare ─► room in the rings ─► latch ─► epoch ─► validate ─► may I? ─► rows v|ODD, unlatch ─► bodies ─► marks ─► rows v
 //! ```
 //!
-//! The order is `commit_far.rs`'s, and so is the reason for it (`docs/design/0004-replication.md`). Whatever could make this way
+//! The order is `distributed.rs`'s, and so is the reason for it (`docs/design/0004-replication.md`). Whatever could make this way
 //! wait, a ring without room or an odd row among those read, is found before anything is locked, and sends the transaction there.
 
 use crate::base::error::TxnError;
@@ -25,14 +25,14 @@ const SETTLING_LOOKS_MAX: u32 = 128;
 impl Txn {
     /// Commits it, or leaves everything as it was. `None`: this is not a commit for this way, and nothing has happened.
     #[inline]
-    pub(crate) fn commit_copied(&mut self) -> Option<Result<CommitInfo, TxnError>> {
+    pub(crate) fn commit_mapped(&mut self) -> Option<Result<CommitInfo, TxnError>> {
         let core = self.core.clone();
         if !self.odd_rows_settle(&core) {
             return None;
         }
         let replication = core.node.replication.as_deref()?;
         if self.state.writes == 0 {
-            return Some(self.commit_copied_reads(&core, replication));
+            return Some(self.commit_mapped_reads(&core, replication));
         }
         if !core.endpoint.maps_others() {
             return None;
@@ -60,7 +60,7 @@ impl Txn {
         if !rings.have_room(replication, &mut writers, self.record_bytes()) {
             return None;
         }
-        Some(self.write_copied(&core, replication, &mut rings, &mut writers))
+        Some(self.write_mapped(&core, replication, &mut rings, &mut writers))
     }
 
     /// Have the rows that were read odd become even? Their writers are other threads, about to store their records.
@@ -80,7 +80,7 @@ impl Txn {
         })
     }
 
-    fn commit_copied_reads(&mut self, core: &Core, replication: &Replication) -> Result<CommitInfo, TxnError> {
+    fn commit_mapped_reads(&mut self, core: &Core, replication: &Replication) -> Result<CommitInfo, TxnError> {
         self.serial = next_serial();
         let near = self.all_near(core, 0);
         validate(&near).map_err(|refused| self.refused(refused))?;
@@ -93,7 +93,7 @@ impl Txn {
     }
 
     /// All from the first latch on; there is room in the rings.
-    fn write_copied(
+    fn write_mapped(
         &mut self,
         core: &Core,
         replication: &Replication,
@@ -103,7 +103,7 @@ impl Txn {
         let near = self.all_near(core, 0);
         latch::lock(&near).map_err(|refused| self.refused(refused))?;
         let serial = next_serial();
-        let reached = self.reach_copied(core, replication, rings, &near);
+        let reached = self.reach_mapped(core, replication, rings, &near);
         let (epoch, admitted) = reached.inspect_err(|_| latch::unlock(&near))?;
         // The commit point.
         let odd = self.all_near(core, Version::ODD);
@@ -137,7 +137,7 @@ impl Txn {
     }
 
     /// From the latches to the commit point.
-    fn reach_copied<'v>(
+    fn reach_mapped<'v>(
         &self,
         core: &Core,
         replication: &'v Replication,

@@ -2,7 +2,6 @@
 
 use crate::base::error::TxnError;
 use crate::base::planted::{last_epoch, next_serial};
-use crate::base::slots::Counter;
 use crate::protocol::commit::section::{Near, Refused, latch, validate};
 use crate::protocol::core::Core;
 use crate::protocol::txn::state::{RowState, State};
@@ -82,37 +81,6 @@ impl Txn {
         }
         order.sort_unstable_by_key(|position| state.rows[*position as usize].ident);
         state.order = order;
-    }
-
-    /// Counts a refusal and says it.
-    #[cold]
-    pub(crate) fn refused(&self, refused: Refused) -> TxnError {
-        self.core.slot.count(match refused {
-            Refused::Locked => Counter::AbortsLock,
-            Refused::Changed => Counter::AbortsValidation,
-            Refused::Memory => return TxnError::OutOfMemory { node: self.core.me },
-            Refused::Damaged => return TxnError::HALF_WRITTEN,
-        });
-        TxnError::Conflict
-    }
-
-    /// After the commit: deleted rows of this node leave the indexes, and what was inserted and deleted goes.
-    #[inline]
-    pub(crate) fn tidy_up(&mut self, epoch: u32) {
-        let core = &*self.core;
-        for row in &self.state.rows {
-            if row.ident.node() != core.me {
-                continue;
-            }
-            crate::base::planted::may_stop();
-            match row.state {
-                RowState::Deleted => {
-                    row.table().store.remove(row.ident.reference(), epoch, &mut core.alloc.borrow_mut());
-                }
-                RowState::Gone => row.table().store.cancel(row.ident.reference(), &mut core.alloc.borrow_mut()),
-                _ => {}
-            }
-        }
     }
 }
 

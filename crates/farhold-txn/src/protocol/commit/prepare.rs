@@ -6,9 +6,13 @@
 
 use crate::base::error::TxnError;
 use crate::base::table::Index;
+use crate::protocol::core::Core;
+use crate::protocol::txn::RowHandle;
+use crate::protocol::txn::SharedTable;
+use crate::protocol::txn::Txn;
 use crate::protocol::txn::state::RowState;
-use crate::protocol::txn::{RowHandle, SharedTable, Txn};
 use farhold_fabric::NodeId;
+use farhold_store::object::size_class;
 
 impl Txn {
     /// Moves the near rows that have to.
@@ -56,7 +60,7 @@ impl Txn {
     }
 
     /// Deletes a changed row.
-    pub(crate) fn take_out(&mut self, handle: RowHandle) -> Moving {
+    fn take_out(&mut self, handle: RowHandle) -> Moving {
         let row = *self.state.row(handle);
         let (key, value) = (self.state.key(&row).to_vec(), self.state.value(&row).to_vec());
         self.state.delete(handle);
@@ -64,18 +68,118 @@ impl Txn {
     }
 }
 
+impl Txn {
+    /// Moves the far rows that have to, and brings the copies of changed replicated rows into the write set.
+    pub(super) async fn prepare_far(&mut self) -> Result<(), TxnError> {
+        let mut moving = Vec::new();
+        for handle in (0..self.state.rows.len() as u32).map(RowHandle) {
+            let row = self.state.row(handle);
+            if row.ident.node() != self.core.me && row.has_new_value() && self.must_move_far(handle)? {
+                moving.push(handle);
+            }
+        }
+        let moving: Vec<Moving> = moving.into_iter().map(|handle| self.take_out(handle)).collect();
+        for moving in moving {
+            self.put_far(moving).await?;
+        }
+        for position in 0..self.state.rows.len() {
+            let row = *self.state.row(RowHandle(position as u32));
+            let is_copied = row.table().route.writes_everywhere() && row.ident.node() == self.core.me && !self.copying;
+            if row.state.is_write() && is_copied {
+                let core = self.core.clone();
+                for node in core.node.others() {
+                    self.copy_to(node, RowHandle(position as u32)).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As `must_move`, by the size class that the row needs now: that of its slot is known at home alone.
+    fn must_move_far(&self, handle: RowHandle) -> Result<bool, TxnError> {
+        let row = self.state.row(handle);
+        if !matches!(row.state, RowState::Written | RowState::Inserted) {
+            return Ok(false);
+        }
+        let (key, old, new) = (self.state.key(row), self.state.old_value(row), self.state.value(row));
+        if new.len() > old.len() && !size_class::fits(key.len() + old.len(), key.len() + new.len()) {
+            return Ok(true);
+        }
+        if row.table().has_secondary() { row.table().changes_keys(key, old, new) } else { Ok(false) }
+    }
+
+    async fn put_far(&mut self, moving: Moving) -> Result<(), TxnError> {
+        let Moving { table, node, key, value } = moving;
+        self.insert_far(table, node, &key, &value).await.map(|_| ()).map_err(moved_meanwhile)
+    }
+
+    /// Does to a node's copy of a replicated row what is to be done to ours.
+    async fn copy_to(&mut self, node: NodeId, handle: RowHandle) -> Result<(), TxnError> {
+        let row = *self.state.row(handle);
+        let table = SharedTable(row.table);
+        let (key, value) = (self.state.key(&row).to_vec(), self.state.value(&row).to_vec());
+        // Where ours is not like its copy somebody is in the middle of changing all, who holds the locks of one of them; or it stays so, where a death
+        // has left copies different: then this write makes them alike.
+        let may_differ = self.core.node.records_may_differ();
+        if row.state == RowState::Inserted {
+            match self.insert_far(table, node, &key, &value).await {
+                Ok(_) => return Ok(()),
+                Err(TxnError::DuplicateKey { index: Index::Primary, .. }) if may_differ => {}
+                Err(error) => return Err(taken_meanwhile(error)),
+            }
+        }
+        let Some(copy) = self.get_far(table, node, Index::Primary, &key).await? else {
+            return match row.state {
+                // A node that is joining may not have been given it yet. If it is just being given, one of the two is refused.
+                _ if self.core.is_joining(node) => Ok(()),
+                RowState::Deleted if may_differ => Ok(()),
+                RowState::Inserted => Err(TxnError::Conflict),
+                _ if may_differ => self.insert_far(table, node, &key, &value).await.map(drop).map_err(taken_meanwhile),
+                _ => Err(TxnError::Conflict),
+            };
+        };
+        if row.state == RowState::Deleted {
+            self.state.delete(copy);
+            return Ok(());
+        }
+        self.check_room(value.len())?;
+        self.state.set_value(copy, &value);
+        if self.must_move_far(copy)? {
+            let moving = self.take_out(copy);
+            self.put_far(moving).await
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Core {
+    /// Is a node being given its copies of replicated tables?
+    fn is_joining(&self, node: NodeId) -> bool {
+        self.node.replication.as_ref().is_some_and(|it| it.view.configuration().joining.contains(&node))
+    }
+}
+
 /// A changed row that has been deleted and is to be inserted.
-pub(crate) struct Moving {
-    pub table: SharedTable,
-    pub node: NodeId,
-    pub key: Vec<u8>,
-    pub value: Vec<u8>,
+struct Moving {
+    table: SharedTable,
+    node: NodeId,
+    key: Vec<u8>,
+    value: Vec<u8>,
 }
 
 /// Why a changed row cannot be inserted.
-pub(crate) fn moved_meanwhile(error: TxnError) -> TxnError {
+fn moved_meanwhile(error: TxnError) -> TxnError {
     match error {
         // The key leads to another object than the one read: somebody else has moved the row.
+        TxnError::DuplicateKey { index: Index::Primary, .. } => TxnError::Conflict,
+        error => error,
+    }
+}
+
+/// A key that is taken at a node where ours is not there, as a conflict: of another index it is an answer.
+fn taken_meanwhile(error: TxnError) -> TxnError {
+    match error {
         TxnError::DuplicateKey { index: Index::Primary, .. } => TxnError::Conflict,
         error => error,
     }

@@ -1,21 +1,38 @@
 //! A commit's record on its way to its holders.
 
-use crate::base::back_off::BackOff;
 use crate::base::definition::Placement;
 use crate::base::error::TxnError;
 use crate::base::ident::LOG;
+use crate::base::planted::set_unknown;
+use crate::base::slots::Counter;
+use crate::protocol::commit::durable::Durably;
+use crate::protocol::commit::section::Near;
+use crate::protocol::commit::section::latch;
+use crate::protocol::commit::section::settle;
+use crate::protocol::commit::section::write;
+use crate::protocol::commit::steps::AGAIN_NS;
+use crate::protocol::commit::steps::Step;
 use crate::protocol::core::Core;
+use crate::protocol::txn::CommitInfo;
 use crate::protocol::txn::Txn;
-use crate::protocol::txn::state::{Row, RowState};
+use crate::protocol::txn::state::Row;
+use crate::protocol::txn::state::RowState;
+use crate::replication::Admitted;
 use crate::replication::Replication;
 use crate::replication::promise::Promise;
 use crate::replication::promise::Sent;
 use crate::replication::promise::promise_all;
-use crate::rpc::message::Request;
 use crate::rpc::recovery::Message;
+use farhold_fabric::FabricError;
+use farhold_fabric::FarPtr;
 use farhold_fabric::NodeId;
-use farhold_fabric::{FabricError, FarPtr, RegionMemory};
-use farhold_store::log::{Change, Entry, Place, RecordWriter, record};
+use farhold_fabric::RegionMemory;
+use farhold_fabric::Version;
+use farhold_store::log::Change;
+use farhold_store::log::Entry;
+use farhold_store::log::Place;
+use farhold_store::log::RecordWriter;
+use farhold_store::log::record;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,10 +40,7 @@ use std::sync::atomic::Ordering::Release;
 
 /// Marks of a record that is written in place: of at most so many holders, each with the end of a lap.
 const IN_PLACE_MAX: usize = 8;
-/// How long a coordinator waits before it looks again at a ring without room, or at a holder that does not answer.
-const AGAIN_NS: u64 = 2_000;
-/// The longest such wait for a node that does not answer calls: it may be silent for a lease.
-const AGAIN_NS_MAX: u64 = 64_000;
+
 /// Such waits between two messages to the reader of a ring without room.
 const TURNS_PER_MESSAGE: u32 = 32;
 
@@ -42,6 +56,71 @@ impl Row {
 }
 
 impl Txn {
+    /// Everything behind the commit point.
+    pub(super) async fn finish_replicated(
+        mut self,
+        epoch: u32,
+        promise: Promise,
+        admitted: Option<Admitted>,
+        mut durably: Durably,
+    ) -> Result<CommitInfo, TxnError> {
+        let core = self.core.clone();
+        self.write_journal(&core, &mut durably, epoch);
+        let Some(replication) = core.node.replication.clone() else { return Err(TxnError::OutcomeUnknown) };
+        let optimistic = replication.config.optimistic;
+        // It does not change while this commit is admitted.
+        let number = replication.view.configuration().number;
+        if optimistic {
+            let near = Near { odd: Version::ODD, ..self.near(&core) };
+            write(&near, epoch);
+            latch::unlock(&near);
+        }
+        let is_next = self.wait_for_odd_reads(&core, true).await;
+        let sent = if is_next { self.replicate(&core, promise, epoch).await } else { None };
+        drop(admitted);
+        let Some(sent) = sent else {
+            core.settled.wake();
+            core.give_up_journal();
+            // Near rows stay as they are: nobody but this node's own transactions can see them, and none of them commits.
+            let unknown = Err(TxnError::OutcomeUnknown);
+            set_unknown(self.serial, epoch);
+            self.ended(&unknown);
+            return unknown;
+        };
+        {
+            let near = self.near(&core);
+            if optimistic {
+                settle(&near, epoch);
+                core.settled.wake();
+            } else {
+                write(&near, epoch);
+                latch::unlock(&near);
+            }
+        }
+        // Rows on nodes that are gone meanwhile are in their mirrors.
+        let _ = self.publish_far(&core, number, |_| true).await;
+        let written = self.write_far_insisting(&core, &replication, epoch, number).await;
+        if written.is_none() {
+            core.give_up_journal();
+        }
+        drop(durably);
+        self.tidy_up(epoch);
+        if written.is_some() {
+            self.tidy_up_far_later(epoch, number, sent);
+        }
+        core.slot.count(Counter::FarCommits);
+        let committed = match written {
+            Some(()) => Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: self.serial }),
+            // The record is at its holders: the others will write what this node could not.
+            None => Err(TxnError::OutcomeUnknown),
+        };
+        if written.is_none() {
+            set_unknown(self.serial, epoch);
+        }
+        self.ended(&committed);
+        committed
+    }
+
     /// The rows of its record: of those that it locks, not the reservations that it has given up.
     fn written(&self) -> impl Iterator<Item = &Row> {
         let locked = self.state.order.iter().map(|position| &self.state.rows[*position as usize]);
@@ -195,43 +274,6 @@ impl Txn {
     }
 }
 
-/// One instruction that may be done twice.
-#[derive(Clone, Debug)]
-pub(crate) struct Step {
-    at: FarPtr,
-    what: What,
-}
-
-#[derive(Clone, Debug)]
-enum What {
-    Write(Vec<u8>),
-    Swap(u64),
-    /// The word becomes 0, if it is this.
-    Release(u64),
-}
-
-impl Step {
-    pub fn write(at: FarPtr, bytes: Vec<u8>) -> Self {
-        Self { at, what: What::Write(bytes) }
-    }
-
-    pub fn swap(at: FarPtr, word: u64) -> Self {
-        Self { at, what: What::Swap(word) }
-    }
-
-    pub fn release(at: FarPtr, word: u64) -> Self {
-        Self { at, what: What::Release(word) }
-    }
-
-    fn add_to(&self, batch: &mut farhold_fabric::Batch) -> farhold_fabric::Slot {
-        match &self.what {
-            What::Write(bytes) => batch.write(self.at, bytes),
-            What::Swap(word) => batch.swap(self.at, *word),
-            What::Release(word) => batch.compare_swap(self.at, *word, 0),
-        }
-    }
-}
-
 impl Core {
     /// Writes a record into rings that this process has mapped, bodies first and then the marks; false if it has not mapped
     /// them all, or one of them is not what it was. A ring that is written twice holds the same.
@@ -274,74 +316,6 @@ impl Core {
             let word = memory.word(*at);
             word.map(|word| word.store(*mark, Release)).is_ok()
         })
-    }
-
-    /// Does instructions on other nodes until each is done or its node has left the cluster as it was in the configuration
-    /// with the number `since`. `None`: this node has, or is dead.
-    pub async fn insist(&self, replication: &Replication, mut steps: Vec<Step>, since: u64) -> Option<()> {
-        let is_there = |node| replication.view.present.contains(node) && replication.view.is_same_start(node, since);
-        let mut again = BackOff::new(AGAIN_NS, AGAIN_NS_MAX);
-        loop {
-            steps.retain(|step| is_there(step.at.node()));
-            if steps.is_empty() {
-                return (!replication.view.is_gone()).then_some(());
-            }
-            let mut batch = self.take_batch();
-            let slots: Vec<_> = steps.iter().map(|step| step.add_to(&mut batch)).collect();
-            let batch = self.endpoint.submit(batch).await;
-            let mut slots = slots.into_iter();
-            let (mut is_dead, mut strange) = (false, Vec::new());
-            steps.retain(|step| {
-                let done = batch.done(slots.next().expect("one for each"));
-                is_dead |= done == Err(FabricError::NodeUnavailable { node: self.me });
-                // A region registered anew, or one that this endpoint had never met. Who does not answer is not asked: that would hold up
-                // this thread, and with it commits that have somebody to wait for.
-                if !matches!(done, Ok(()) | Err(FabricError::NodeUnavailable { .. } | FabricError::Timeout { .. })) {
-                    strange.push((step.at.node(), step.at.region()));
-                }
-                done.is_err()
-            });
-            self.give_batch(batch);
-            if steps.is_empty() {
-                continue;
-            }
-            if is_dead || replication.view.is_gone() {
-                return None;
-            }
-            for (node, region) in strange {
-                let _ = self.endpoint.refresh(node, region);
-            }
-            again.rest(&self.handle).await;
-        }
-    }
-
-    /// Asks a node until it has answered, or has left the cluster as it was in the configuration with the number `since`.
-    ///
-    /// # Errors
-    /// What it has answered; [`TxnError::NodeUnavailable`] of this node if it has been expelled, or has ended.
-    pub async fn insist_call(&self, node: NodeId, request: &Request<'_>, since: u64) -> Result<(), TxnError> {
-        let Some(replication) = &self.node.replication else { return Ok(()) };
-        let view = &replication.view;
-        let unavailable = TxnError::NodeUnavailable { node: self.me, committed: false };
-        let mut again = BackOff::new(AGAIN_NS, AGAIN_NS_MAX);
-        loop {
-            if view.is_gone() {
-                return Err(unavailable);
-            }
-            if !view.present.contains(node) || !view.is_same_start(node, since) {
-                return Ok(());
-            }
-            match self.call(node, request).await {
-                Err(error @ TxnError::NodeUnavailable { .. }) if error != unavailable => {}
-                // It could not be sent.
-                Err(TxnError::Fabric(_)) => {}
-                answered => return answered.map(drop),
-            }
-            if !self.node.fabric.node_is_live(self.me) {
-                return Err(unavailable);
-            }
-            again.rest(&self.handle).await;
-        }
     }
 
     /// How many bytes of this node's records each holder has not applied yet.

@@ -7,10 +7,9 @@ pub(crate) mod state;
 use crate::base::error::TxnError;
 use crate::base::ident::Ident;
 use crate::base::phases::Running;
-use crate::base::slots::Counter;
 use crate::base::table::TableShared;
 use crate::base::table::{Index, Table};
-use crate::protocol::commit::distributed::{Held, unlock_far};
+use crate::protocol::commit::Held;
 use crate::protocol::core::Core;
 use crate::protocol::txn::scan::ScanSpec;
 use crate::rpc::message::Request;
@@ -18,7 +17,6 @@ use farhold_fabric::NodeId;
 use farhold_store::Owner;
 use farhold_store::object::size_class::PAYLOAD_BYTES_MAX;
 use state::{RowState, State};
-use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -58,7 +56,7 @@ pub struct Txn {
     /// The node's count of index changes when it began.
     pub(crate) indexes_version: u64,
     read_only: bool,
-    stage: Stage,
+    pub(crate) stage: Stage,
     /// What its commit has locked so far.
     pub(crate) held: Held,
     /// See [`CommitInfo::serial`].
@@ -75,7 +73,7 @@ pub struct Txn {
 
 /// How far a transaction has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(crate) enum Stage {
     /// It reads and writes.
     Running,
     /// An operation has failed in a way that nothing can be built on.
@@ -307,52 +305,6 @@ impl Txn {
         self.state.writes > 0
     }
 
-    /// Makes all its writes visible at one moment, or none.
-    ///
-    /// # Errors
-    /// [`TxnError::Conflict`]; [`TxnError::DuplicateKey`] if a changed row would have a key in a unique index that another row
-    /// has; an unavailable node (with `committed` if its part alone may be missing).
-    #[inline]
-    pub async fn commit(mut self) -> Result<CommitInfo, TxnError> {
-        if self.stage == Stage::Failed {
-            return Err(TxnError::Conflict);
-        }
-        self.stage = Stage::Failed;
-        if self.core.node.journaling.is_some() {
-            return Box::pin(self.commit_durably()).await;
-        }
-        self.commit_now().await
-    }
-
-    /// As [`Self::commit`], before anything is durable.
-    #[inline]
-    pub(crate) async fn commit_now(mut self) -> Result<CommitInfo, TxnError> {
-        if !self.state.far
-            && self.state.replicated
-            && let Some(committed) = self.commit_copied()
-        {
-            self.ended(&committed);
-            return committed;
-        }
-        if self.state.far || self.state.replicated || self.core.epoch.near().is_none() && self.state.writes > 0 {
-            return Box::pin(self.commit_far()).await;
-        }
-        let committed = self.commit_near();
-        self.ended(&committed);
-        committed
-    }
-
-    /// Counts how a commit has ended.
-    #[inline]
-    pub(crate) fn ended(&mut self, committed: &Result<CommitInfo, TxnError>) {
-        if committed.is_ok() {
-            self.stage = Stage::Over;
-            self.core.slot.count(Counter::Commits);
-        } else if !matches!(committed, Err(TxnError::Conflict)) {
-            self.core.slot.count(Counter::AbortsOther);
-        }
-    }
-
     /// Forgets all its writes. Dropping does the same.
     pub fn abort(self) {}
 
@@ -455,26 +407,6 @@ impl Txn {
             let request = Request::Forget { owner: self.owner.word(), answered: *answered };
             core.tell_all_the_same(*node, request);
         }
-    }
-
-    /// The commit was dropped while it waited, with locks held.
-    #[cold]
-    fn let_go(&mut self) {
-        let mut held = std::mem::take(&mut self.held);
-        drop(held.admitted.take());
-        self.release_near(&held);
-        let (core, owner) = (self.core.clone(), self.owner.word());
-        let mut release = Box::pin(async move { unlock_far(&core, &held.far, owner).await });
-        // Where memory is mapped, one poll does it.
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        if release.as_mut().poll(&mut context).is_pending() {
-            self.core.leave(release);
-        }
-    }
-
-    /// From here on nothing can be taken back.
-    pub(crate) fn past_commit_point(&mut self) {
-        self.stage = Stage::Over;
     }
 
     /// The ident of an object of this node.
