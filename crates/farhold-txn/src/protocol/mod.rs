@@ -24,5 +24,6 @@ pub(crate) mod execute;
 pub(crate) mod far_pages;
 pub(crate) mod home;
 pub(crate) mod snapshot;
+pub(crate) mod to_its_end;
 pub(crate) mod txn;
 pub(crate) mod worker;

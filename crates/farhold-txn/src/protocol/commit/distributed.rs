@@ -1,4 +1,4 @@
-//! The commit of a transaction that has rows on other nodes.
+//! The commit that waits: of a transaction that has rows on other nodes, or whose record goes to a journal or to rings that are not mapped here.
 //!
 //! ```text
 //!   prepare ─► lock far ─► latch near ─► epoch ─► validate near, far ─► before_write ─► write near, unlock ─► write far, unlock
@@ -14,12 +14,6 @@
 //!
 //! Before "write far", a home makes its indexes lead to the rows that take the places of others ("publish"). One that does not answer in
 //! time gets its rows later, and so does one that is cut off while they are written. The caller is told so: `silent.rs`.
-//!
-//! Far rows are written in three steps, each awaited, because instructions of one batch may overtake each other:
-//! 1. `version | WRITING`: readers see that the row is torn (a reservation that was given up: its last version);
-//! 2. the payload, and the meta word of an insert;
-//! 3. the new version, and 0 into the lock word. Whoever gets the lock before the version has landed reads `WRITING` in it,
-//!    which is not the version that he read before, and gives up.
 
 use crate::base::error::TxnError;
 use crate::base::ident::Ident;
@@ -31,51 +25,11 @@ use crate::protocol::commit::durable::Durably;
 use crate::protocol::commit::near::{before_write, is_plain};
 use crate::protocol::commit::section::{Refused, latch, validate, write};
 use crate::protocol::core::Core;
+use crate::protocol::to_its_end::ToItsEnd;
 use crate::protocol::txn::state::Row;
 use crate::protocol::txn::{CommitInfo, Txn};
 use crate::replication::promise::Promise;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
-
-/// What is left of a commit.
-type Rest = Pin<Box<dyn Future<Output = Result<CommitInfo, TxnError>>>>;
-
-/// The part of a commit that must come to its end: whoever waits for it may stop waiting, then the executor goes on.
-struct Finishing {
-    rest: Option<Rest>,
-    core: Rc<Core>,
-    /// When whoever waits is told that the outcome is unknown: the node may be cut off, and never hear what has become of its record.
-    until_ns: u64,
-    serial: u64,
-    epoch: u32,
-}
-
-impl Future for Finishing {
-    type Output = Result<CommitInfo, TxnError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let rest = self.rest.as_mut().expect("not polled again after its end");
-        let done = rest.as_mut().poll(cx);
-        if done.is_ready() {
-            self.rest = None;
-        } else if self.core.handle.now_ns() >= self.until_ns && !planted!(OutcomeWaitedFor) {
-            // What waits here looks again by itself every few microseconds, so this comes in time. The drop has the rest go on.
-            set_unknown(self.serial, self.epoch);
-            return Poll::Ready(Err(TxnError::OutcomeUnknown));
-        }
-        done
-    }
-}
-
-impl Drop for Finishing {
-    fn drop(&mut self) {
-        if let Some(rest) = self.rest.take() {
-            self.core.leave(async move { drop(rest.await) });
-        }
-    }
-}
 
 impl Txn {
     /// Commits it, or leaves everything as it was.
@@ -94,11 +48,18 @@ impl Txn {
         self.past_commit_point();
         let serial = self.serial;
         let until_ns = if self.is_patient { u64::MAX } else { core.outcome_until_ns() };
-        let rest: Rest = match promise {
-            Some(promise) => Box::pin(self.finish_replicated(epoch, promise, admitted, durably)),
-            None => Box::pin(self.finish_far(epoch, durably, near_is_written)),
+        let rest = async move {
+            match promise {
+                Some(promise) => self.finish_replicated(epoch, promise, admitted, durably).await,
+                None => self.finish_alone(epoch, durably, near_is_written).await,
+            }
         };
-        Finishing { rest: Some(rest), core, until_ns, serial, epoch }.await
+        let outcome = ToItsEnd::of(&core, rest, until_ns).await;
+        outcome.inspect_err(|error| {
+            if *error == TxnError::OutcomeUnknown {
+                set_unknown(serial, epoch);
+            }
+        })
     }
 
     /// Everything up to the commit point; nothing is locked after an error.
@@ -128,8 +89,8 @@ impl Txn {
         outcome.map(|epoch| (epoch, promise))
     }
 
-    /// Everything behind the commit point.
-    async fn finish_far(
+    /// Everything behind the commit point, without copies.
+    async fn finish_alone(
         mut self,
         epoch: u32,
         mut durably: Durably,

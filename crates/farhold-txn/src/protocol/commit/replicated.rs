@@ -3,7 +3,6 @@
 use crate::base::definition::Placement;
 use crate::base::error::TxnError;
 use crate::base::ident::LOG;
-use crate::base::planted::set_unknown;
 use crate::base::slots::Counter;
 use crate::protocol::commit::durable::Durably;
 use crate::protocol::commit::section::Near;
@@ -83,7 +82,6 @@ impl Txn {
             core.give_up_journal();
             // Near rows stay as they are: nobody but this node's own transactions can see them, and none of them commits.
             let unknown = Err(TxnError::OutcomeUnknown);
-            set_unknown(self.serial, epoch);
             self.ended(&unknown);
             return unknown;
         };
@@ -114,9 +112,6 @@ impl Txn {
             // The record is at its holders: the others will write what this node could not.
             None => Err(TxnError::OutcomeUnknown),
         };
-        if written.is_none() {
-            set_unknown(self.serial, epoch);
-        }
         self.ended(&committed);
         committed
     }
