@@ -96,7 +96,7 @@ class Bench:
 
     def expected(self, sql, tags):
         self.asked += 1
-        return self.postgres.simple(sql)
+        return self.postgres.bounded(sql)
 
     def asked_of(self, way, node, seed):
         sql, parameters = way.rendered(node, seed)

@@ -5,10 +5,16 @@ import time
 from psycopg import pq
 
 ANSWER_S = 60
+# Rows of an answer that are compared: a cross join of three tables may have millions, which take minutes and gigabytes here.
+ROWS_MAX = 200_000
 
 
 class Lost(Exception):
     """The connection broke, or an answer did not come in time."""
+
+
+class TooManyRows(Exception):
+    """An answer has more rows than are compared."""
 
 
 class Answer:
@@ -93,6 +99,22 @@ class Link:
         """The simple protocol: the last answer of the string."""
         self._send(self.connection.send_query, sql.encode())
         return self._answers()[-1]
+
+    def bounded(self, sql):
+        """As simple, of a query: one row at a time, so that an answer of too many rows is never here as a whole."""
+        self._send(self.connection.send_query, sql.encode())
+        self.connection.set_single_row_mode()
+        rows, answer = [], None
+        while (result := self._wait()) is not None:
+            answer = answer_of(result)
+            rows += answer.rows
+            if len(rows) > ROWS_MAX:
+                self.connection.get_cancel().cancel()
+                while self._wait() is not None:
+                    pass
+                raise TooManyRows(sql)
+        answer.rows = rows
+        return answer
 
     def string(self, sql):
         """The answers to all statements of a string."""
