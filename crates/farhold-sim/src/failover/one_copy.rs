@@ -1,6 +1,6 @@
 //! Where rows have one copy: a node that dies starts again with what it has left in its memory, and the others go on without its rows until then.
 //!
-//! What is promised is less than with copies (0001, 0005). A commit that misses a node past its commit point says so, and is written there in the end,
+//! What is promised is less than with copies (0017, 0018, 0005). A commit that misses a node past its commit point says so, and is written there in the end,
 //! unless its coordinator or that node ends first: then its rows there may be as they were ([`CutShort`]), all of them if it was the coordinator. Rows that a
 //! coordinator was writing as it ended, or as their node did, are reported as damaged: of these is asked that whoever meets them is told so.
 

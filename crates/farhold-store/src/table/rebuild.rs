@@ -1,6 +1,6 @@
 //! A table found in the region after a restart: what its slots say, and the indexes made anew from them.
 //!
-//! All cases, with the reasons, are the table in `docs/design/0001-contracts.md`. The idea:
+//! All cases, with the reasons, are the table in `docs/design/0017-restart-from-memory.md`. The idea:
 //!
 //! - What nobody was changing is what it says: rows are indexed, all else is free.
 //! - A row with `WRITING` has a torn value, perhaps. It is found by its key, so that nobody takes it for absent or its key for free, and

@@ -1,12 +1,10 @@
 //! The threads of a node's journal: one does its steps, one makes segments and checkpoints.
 
 use crate::base::error::TxnError;
-use crate::durability::journaling::Journaling;
-use crate::durability::journaling::{Checkpointed, Step};
+use crate::durability::journaling::{Checkpointed, Journaling, Step};
 use crate::node::Node;
 use crate::protocol::worker::Worker;
-use farhold_fabric::Executor;
-use farhold_fabric::NodeId;
+use farhold_fabric::{Executor, NodeId};
 use farhold_store::durable::DurableError;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -2,10 +2,9 @@
 
 use crate::base::table::Index;
 use farhold_fabric::{FabricError, NodeId};
-use farhold_store::StoreError;
-use farhold_store::TableId;
 use farhold_store::durable::DurableError;
 use farhold_store::row::RowError;
+use farhold_store::{StoreError, TableId};
 use std::fmt;
 
 /// Why an operation did not happen. After [`DuplicateKey`](Self::DuplicateKey), [`TooLarge`](Self::TooLarge),

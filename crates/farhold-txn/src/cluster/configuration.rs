@@ -3,8 +3,7 @@
 use crate::base::error::TxnError;
 use crate::base::nodes::NOBODY;
 use crate::base::wire::{GARBAGE, Reader, Writer};
-use farhold_fabric::Admitted;
-use farhold_fabric::NodeId;
+use farhold_fabric::{Admitted, NodeId};
 
 /// Who serves a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,25 +1,19 @@
 //! Creating and dropping indexes: recorded, made on all nodes, filled, opened; and taken away again.
 
-use crate::base::definition::Recorded;
-use crate::base::definition::TableDef;
+use crate::base::definition::{Recorded, TableDef};
 use crate::base::error::TxnError;
-use crate::base::table::Index;
-use crate::base::table::Table;
+use crate::base::table::{Index, Table};
 use crate::base::wire::read_flag;
-use crate::ddl::ASK_EVERY_NS;
-use crate::ddl::records;
+use crate::ddl::{ASK_EVERY_NS, records};
 use crate::node::system;
 use crate::protocol::core::Core;
 use crate::protocol::to_its_end::ToItsEnd;
 use crate::protocol::txn::Txn;
-use crate::protocol::worker::Retry;
-use crate::protocol::worker::Worker;
-use crate::rpc::message::IndexStep;
-use crate::rpc::message::Request;
+use crate::protocol::worker::{Retry, Worker};
+use crate::rpc::message::{IndexStep, Request};
 use farhold_fabric::NodeId;
 use farhold_store::row::SecondaryIndex;
-use farhold_store::table::SECONDARIES_EVER_MAX;
-use farhold_store::table::SECONDARIES_MAX;
+use farhold_store::table::{SECONDARIES_EVER_MAX, SECONDARIES_MAX};
 use std::rc::Rc;
 
 impl Worker {

@@ -3,8 +3,7 @@
 use crate::base::back_off::BackOff;
 use crate::base::error::TxnError;
 use crate::ddl::ASK_EVERY_NS;
-use crate::node::Node;
-use crate::node::system;
+use crate::node::{Node, system};
 use crate::protocol::worker::Worker;
 use std::sync::Arc;
 

@@ -12,8 +12,7 @@ use crate::protocol::snapshot::{first_runs, write_runs};
 use crate::protocol::worker::Worker;
 use crate::rpc::line::Serve;
 use crate::rpc::message::{IndexStep, Request, encode_ask_again, encode_reply};
-use farhold_fabric::NodeId;
-use farhold_fabric::{Address, FabricError, Message};
+use farhold_fabric::{Address, FabricError, Message, NodeId};
 use farhold_store::Holder;
 use std::sync::Arc;
 
@@ -257,18 +256,12 @@ impl Worker {
 mod tests {
     use super::*;
     use crate::base::definition::Recorded;
-    use crate::base::table::Index;
-    use crate::base::table::TableShared;
+    use crate::base::table::{Index, TableShared};
     use crate::node::{Node, NodeConfig};
     use crate::rpc::message::Reserved;
-    use farhold_fabric::Meta;
-    use farhold_fabric::Version;
-    use farhold_fabric::{Executor, Fabric};
-    use farhold_store::Object;
-    use farhold_store::ObjectRef;
-    use farhold_store::Owner;
-    use farhold_store::TableId;
+    use farhold_fabric::{Executor, Fabric, Meta, Version};
     use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
+    use farhold_store::{Object, ObjectRef, Owner, TableId};
 
     /// A transaction of another node has reserved a key in each of two tables. One of them is dropped and gone when the transaction, or the next start of
     /// its node, gives them back.

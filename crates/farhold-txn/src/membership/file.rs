@@ -10,8 +10,7 @@
 use crate::base::wire::{Reader, Writer};
 use crate::cluster::configuration::Configuration;
 use crate::cluster::register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
-use farhold_fabric::NodeId;
-use farhold_fabric::{Fabric, private};
+use farhold_fabric::{Fabric, NodeId, private};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -3,16 +3,14 @@
 use crate::base::error::TxnError;
 use crate::cluster::configuration::{Configuration, Mirror, Serving};
 use crate::cluster::progress::Progress;
-use crate::cluster::register::RegisterError;
-use crate::cluster::register::{Register, Registered};
+use crate::cluster::register::{Register, RegisterError, Registered};
 use crate::membership::lease::{Lease, replication_of};
 use crate::node::start::other_shape;
 use crate::protocol::commit::durable::GONE;
 use crate::protocol::worker::Worker;
 use crate::rpc::message::Request;
 use crate::rpc::recovery::Message;
-use farhold_fabric::NodeId;
-use farhold_fabric::{Admitted, JoinHandle};
+use farhold_fabric::{Admitted, JoinHandle, NodeId};
 use std::rc::Rc;
 use std::sync::Arc;
 

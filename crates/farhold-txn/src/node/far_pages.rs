@@ -50,7 +50,7 @@ impl Rows {
 }
 
 /// What the thread does: says whether it has started, and answers. Its node it lets go once it has what it needs of it.
-type Answerer = fn(Arc<Node>, Receiver<Question>, Sender<Result<(), TxnError>>);
+type Answerer = fn(Arc<Node>, Receiver<Question>, &Sender<Result<(), TxnError>>);
 
 /// A node's thread for this, if it runs.
 #[derive(Default)]
@@ -76,7 +76,7 @@ impl FarPages {
         let _ = questions.send(question);
         let (started, report) = channel();
         let node = asker.clone();
-        let run = move || answer(node, asked, started);
+        let run = move || answer(node, asked, &started);
         let spawned = std::thread::Builder::new().name("farhold-pages".into()).spawn(run);
         let thread = spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })?;
         report.recv().unwrap_or(Err(TxnError::Corrupt { what: "the thread of far pages ended at its start" }))?;

@@ -25,11 +25,9 @@ use crate::node::reservations::Reservations;
 use crate::node::snapshots::{FarHolds, OpenSnapshots};
 use crate::node::unsent::Unsent;
 use crate::replication::Replication;
-use farhold_fabric::Fabric;
-use farhold_fabric::NodeId;
-use farhold_store::Store;
-use farhold_store::TableId;
+use farhold_fabric::{Fabric, NodeId};
 use farhold_store::table::{Damaged, Rebuilt};
+use farhold_store::{Store, TableId};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A node's settings.

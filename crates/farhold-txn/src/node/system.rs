@@ -11,12 +11,11 @@ use crate::base::error::TxnError;
 use crate::base::table::{Cluster, Coordinator, Open, Table, TableShared};
 use crate::node::{Node, Recovered};
 use farhold_fabric::Meta;
-use farhold_store::TableId;
 use farhold_store::object::Words;
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_store::slab::Run;
 use farhold_store::table::Rebuilt;
-use farhold_store::{AllocCache, Holder, Object, ObjectRef, Version};
+use farhold_store::{AllocCache, Holder, Object, ObjectRef, TableId, Version};
 use std::sync::Arc;
 
 /// The system table's own number.
@@ -397,8 +396,7 @@ mod tests {
     use crate::node::NodeConfig;
     use crate::protocol::worker::Retry;
     use farhold_btree::KeyShape;
-    use farhold_fabric::NodeId;
-    use farhold_fabric::{Executor, Fabric};
+    use farhold_fabric::{Executor, Fabric, NodeId};
     use farhold_store::object::Words;
     use farhold_store::{Reserve, StoreError, TableStore};
 

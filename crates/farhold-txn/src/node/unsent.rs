@@ -18,8 +18,7 @@
 //! for it. A caller that has stopped holds up only its own requests: with one bound for all callers, a process that stands still
 //! would keep the node from answering the recovery that goes on without it.
 
-use farhold_fabric::NodeId;
-use farhold_fabric::{Address, FabricError};
+use farhold_fabric::{Address, FabricError, NodeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::atomic::AtomicBool;

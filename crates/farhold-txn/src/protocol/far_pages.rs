@@ -42,7 +42,7 @@ impl FarPages {
 }
 
 /// The thread.
-fn run(node: Arc<Node>, asked: Receiver<Question>, started: Sender<Result<(), TxnError>>) {
+fn run(node: Arc<Node>, asked: Receiver<Question>, started: &Sender<Result<(), TxnError>>) {
     let executor = Executor::real(u64::from(node.id().0));
     // It writes nothing, so it needs no ring.
     let slot = node.slots.take_last(WORKERS_MAX);

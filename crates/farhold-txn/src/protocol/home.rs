@@ -10,11 +10,9 @@ use crate::node::Recovered;
 use crate::node::reservations::{Reservation, is_earlier};
 use crate::protocol::core::Core;
 use crate::rpc::message::{Found, Made, Page, Request, Reserved};
-use farhold_fabric::NodeId;
-use farhold_fabric::{Meta, Version};
-use farhold_store::TableId;
+use farhold_fabric::{Meta, NodeId, Version};
 use farhold_store::object::RESERVED;
-use farhold_store::{Holder, Moved, Object, ObjectRef, Owner, Reserve, Superblock};
+use farhold_store::{Holder, Moved, Object, ObjectRef, Owner, Reserve, Superblock, TableId};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 

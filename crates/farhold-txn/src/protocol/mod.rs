@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   execute    rows into the read set, near and far; reservations of inserts          execute/
-//!   prepare    rows that outgrow their slot or change an index key become delete + insert   prepare.rs
-//!   lock       far rows by compare_swap, near rows by latches in address order        commit_far.rs, section/latch.rs
+//!   prepare    rows that outgrow their slot or change an index key become delete + insert   commit/prepare.rs
+//!   lock       far rows by compare_swap, near rows by latches in address order        commit/far.rs, commit/section/latch.rs
 //!   epoch      read while everything is locked                                        epoch.rs
-//!   validate   every row and every stamp is as it was read                            section/, commit_far.rs
-//!   wait       rows that were read on their way to their holders                      odd.rs
-//!   write      near rows, then far rows, then unlock; deleted rows leave the indexes  section/, commit_far.rs
-//!              far rows of a home that does not answer: later                         silent.rs
+//!   validate   every row and every stamp is as it was read                            commit/section/, commit/far.rs
+//!   wait       rows that were read on their way to their holders                      commit/odd.rs
+//!   write      near rows, then far rows, then unlock; deleted rows leave the indexes  commit/section/, commit/far.rs
+//!              far rows of a home that does not answer: later                         commit/silent.rs
 //! ```
 //!
 //! The order is Silo's (Tu et al., SOSP 2013, section 4.4): lock all writes, read the epoch, validate all reads, write. It

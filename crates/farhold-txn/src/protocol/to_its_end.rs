@@ -7,10 +7,12 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+type Work<T> = Pin<Box<dyn Future<Output = Result<T, TxnError>>>>;
+
 /// The caller does the work while it polls this. The executor goes on with it once this is dropped, or is told that it takes too long: then
 /// the outcome is unknown to the caller.
 pub(crate) struct ToItsEnd<T: 'static> {
-    work: Option<Pin<Box<dyn Future<Output = Result<T, TxnError>>>>>,
+    work: Option<Work<T>>,
     core: Rc<Core>,
     until_ns: u64,
 }

@@ -6,8 +6,7 @@ use crate::node::Node;
 use crate::protocol::core::Core;
 use crate::protocol::txn::Txn;
 use crate::rpc::message::Request;
-use farhold_fabric::Handle;
-use farhold_fabric::NodeId;
+use farhold_fabric::{Handle, NodeId};
 use std::rc::Rc;
 use std::sync::Arc;
 

@@ -10,9 +10,8 @@ use crate::protocol::worker::Worker;
 use crate::rpc::message::Request;
 use crate::rpc::recovery::{CopyRow, FLOORS_PER_MESSAGE, MESSAGE_BYTES, Message, ROW_BYTES};
 use farhold_fabric::{Meta, Version};
-use farhold_store::TableId;
 use farhold_store::slab::Run;
-use farhold_store::{Object, ObjectRef, Store};
+use farhold_store::{Object, ObjectRef, Store, TableId};
 
 /// Slots between two turns of letting others run.
 const SLOTS_PER_TURN: usize = 64;

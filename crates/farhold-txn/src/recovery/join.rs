@@ -132,11 +132,9 @@ mod tests {
     use crate::base::definition::TableDef;
     use crate::node::{Node, NodeConfig, system};
     use crate::protocol::worker::Retry;
-    use farhold_fabric::NodeId;
-    use farhold_fabric::{Executor, Fabric, Version};
-    use farhold_store::TableId;
+    use farhold_fabric::{Executor, Fabric, NodeId, Version};
     use farhold_store::row::{Column, ColumnType, Schema};
-    use farhold_store::{ObjectRef, Owner};
+    use farhold_store::{ObjectRef, Owner, TableId};
     use std::task::{Context, Poll, Waker};
 
     /// Somebody creates an index as a node joins, and is at the table's record: the table is opened, all the same, before rows are copied.

@@ -295,8 +295,7 @@ impl Drop for MirrorKeeper {
 mod tests {
     use super::*;
     use farhold_fabric::Version;
-    use farhold_store::ObjectRef;
-    use farhold_store::TableId;
+    use farhold_store::{ObjectRef, TableId};
 
     #[test]
     fn a_mirror_that_is_wanted_anew_begins_empty() {

@@ -3,8 +3,7 @@
 use crate::base::catalog::Catalog;
 use crate::base::ident::{DATA, LOG};
 use crate::replication::{Replication, Writers};
-use farhold_fabric::NodeId;
-use farhold_fabric::{Endpoint, RegionId, RegionMemory};
+use farhold_fabric::{Endpoint, NodeId, RegionId, RegionMemory};
 use farhold_store::Superblock;
 use farhold_store::log::{Place, RecordWriter, record};
 use std::sync::Arc;

@@ -16,10 +16,9 @@
 use farhold_fabric::bytes::{Bytes, LARGE_PAGE};
 use farhold_fabric::object::ALIGN;
 use farhold_fabric::{Version, processor};
-use farhold_store::ObjectRef;
-use farhold_store::TableId;
 use farhold_store::log::{Change, Entry, patch};
 use farhold_store::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
+use farhold_store::{ObjectRef, TableId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};

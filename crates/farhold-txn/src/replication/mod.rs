@@ -1,11 +1,11 @@
 //! Copies of every row on other nodes: records of commits go to their logs, and from there into mirrors.
 //!
 //! ```text
-//!   a commit ── send.rs: record ──► rings of the holders ── apply.rs ──► mirror.rs: slots of other nodes
+//!   a commit ── record ──► rings of the holders ── apply.rs ──► mirror.rs: slots of other nodes
 //!          └── mapped.rs ─────────────────┘ without waiting, where it can
 //! ```
 //!
-//! The order within a commit is `protocol/commit_far.rs`'s; why all of it is right: `docs/design/0004-replication.md`.
+//! The order within a commit is `protocol/commit/distributed.rs`'s; why all of it is right: `docs/design/0004-replication.md`.
 
 pub(crate) mod apply;
 pub(crate) mod mapped;
@@ -22,8 +22,7 @@ use crate::cluster::progress::Progress;
 use crate::cluster::reach::Reach;
 use crate::cluster::settings::ReplicationConfig;
 use crate::cluster::view::{Moment, View};
-use farhold_fabric::NodeId;
-use farhold_fabric::{Fabric, FabricError};
+use farhold_fabric::{Fabric, FabricError, NodeId};
 use farhold_store::log::{LogRegion, RingLayout, RingWriter};
 use std::collections::VecDeque;
 use std::fmt;

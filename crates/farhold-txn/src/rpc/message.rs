@@ -10,11 +10,10 @@ use crate::base::table::Index;
 use crate::base::wire::{GARBAGE, Reader, Writer};
 use farhold_btree::{Change, LeafStamp};
 use farhold_fabric::NodeId;
-use farhold_store::TableId;
 use farhold_store::index::hash::BucketStamp;
 use farhold_store::row::RowError;
 use farhold_store::table::Occupant;
-use farhold_store::{Moved, ObjectRef};
+use farhold_store::{Moved, ObjectRef, TableId};
 use std::ops::Bound;
 
 const REQUEST: u8 = b'Q';
@@ -72,7 +71,7 @@ pub(crate) enum Request<'a> {
     Publish { table: TableId, references: Vec<ObjectRef>, replaced: Vec<ObjectRef> },
     /// Which runs of pages hold the table's rows, from that page on? The first of them: see `snapshot::RUNS_MAX`.
     Pages { table: TableId, from_page: u32 },
-    /// Replication and recovery: see `recovery/message.rs`.
+    /// Replication and recovery: see `rpc/recovery.rs`.
     Recovery { body: &'a [u8] },
 }
 

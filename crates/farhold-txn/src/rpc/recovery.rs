@@ -5,10 +5,9 @@ use crate::base::wire::{GARBAGE, Reader, Writer};
 use crate::cluster::configuration::Configuration;
 use farhold_fabric::Version;
 use farhold_fabric::provider::MESSAGE_BYTES_MAX;
-use farhold_store::ObjectRef;
-use farhold_store::TableId;
 use farhold_store::log::Entry;
 use farhold_store::object::size_class::PAYLOAD_BYTES_MAX;
+use farhold_store::{ObjectRef, TableId};
 use std::sync::Arc;
 
 /// A message.

@@ -2,8 +2,7 @@
 
 use crate::base::error::TxnError;
 use crate::base::planted::set_unknown;
-use crate::durability::journaling::DURABLE_NS_MAX;
-use crate::durability::journaling::Journaling;
+use crate::durability::journaling::{DURABLE_NS_MAX, Journaling};
 use crate::protocol::core::Core;
 use crate::protocol::txn::state::RowState;
 use crate::protocol::txn::{CommitInfo, Txn};

@@ -1,32 +1,20 @@
 //! The far rows of a commit: locked, validated, published, written.
 
 use crate::base::error::TxnError;
-use crate::base::ident::DATA;
-use crate::base::ident::Ident;
+use crate::base::ident::{DATA, Ident};
 use crate::base::wire::read_flag;
-use crate::protocol::commit::section::Refused;
-use crate::protocol::commit::section::new_version;
+use crate::protocol::commit::section::{Refused, new_version};
 use crate::protocol::commit::silent::unlock_when_reached;
 use crate::protocol::commit::steps::Step;
 use crate::protocol::core::Core;
 use crate::protocol::execute::far::by_node;
 use crate::protocol::txn::Txn;
-use crate::protocol::txn::state::Row;
-use crate::protocol::txn::state::RowState;
+use crate::protocol::txn::state::{Row, RowState};
 use crate::replication::Replication;
 use crate::rpc::message::Request;
-use farhold_fabric::FarPtr;
-use farhold_fabric::Meta;
-use farhold_fabric::NodeId;
-use farhold_fabric::Slot;
-use farhold_fabric::Version;
-use farhold_fabric::object::META;
-use farhold_fabric::object::PAYLOAD;
-use farhold_fabric::object::VERSION;
-use farhold_store::ObjectRef;
-use farhold_store::Owner;
-use farhold_store::Superblock;
-use farhold_store::TableId;
+use farhold_fabric::object::{META, PAYLOAD, VERSION};
+use farhold_fabric::{FarPtr, Meta, NodeId, Slot, Version};
+use farhold_store::{ObjectRef, Owner, Superblock, TableId};
 use std::rc::Rc;
 
 /// Stamps or references in one message.

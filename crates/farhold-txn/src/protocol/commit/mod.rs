@@ -29,13 +29,9 @@ use crate::base::ident::Ident;
 use crate::base::slots::Counter;
 use crate::protocol::commit::durable::Durably;
 use crate::protocol::commit::far::unlock_far;
-use crate::protocol::commit::section::Near;
-use crate::protocol::commit::section::Refused;
-use crate::protocol::commit::section::latch;
+use crate::protocol::commit::section::{Near, Refused, latch};
 use crate::protocol::core::Core;
-use crate::protocol::txn::CommitInfo;
-use crate::protocol::txn::Stage;
-use crate::protocol::txn::Txn;
+use crate::protocol::txn::{CommitInfo, Stage, Txn};
 use crate::replication::Admitted;
 use std::future::Future;
 

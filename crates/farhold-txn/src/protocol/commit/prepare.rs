@@ -7,10 +7,8 @@
 use crate::base::error::TxnError;
 use crate::base::table::Index;
 use crate::protocol::core::Core;
-use crate::protocol::txn::RowHandle;
-use crate::protocol::txn::SharedTable;
-use crate::protocol::txn::Txn;
 use crate::protocol::txn::state::RowState;
+use crate::protocol::txn::{RowHandle, SharedTable, Txn};
 use farhold_fabric::NodeId;
 use farhold_store::object::size_class;
 

@@ -33,9 +33,8 @@ use crate::protocol::commit::durable::Durably;
 use crate::protocol::commit::section::new_version;
 use crate::protocol::core::Core;
 use crate::protocol::txn::Txn;
-use farhold_fabric::NodeId;
 use farhold_fabric::object::VERSION;
-use farhold_fabric::{FabricError, Version};
+use farhold_fabric::{FabricError, NodeId, Version};
 use farhold_store::Owner;
 use std::rc::Rc;
 

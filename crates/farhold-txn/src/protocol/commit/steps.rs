@@ -5,9 +5,7 @@ use crate::base::error::TxnError;
 use crate::protocol::core::Core;
 use crate::replication::Replication;
 use crate::rpc::message::Request;
-use farhold_fabric::FabricError;
-use farhold_fabric::FarPtr;
-use farhold_fabric::NodeId;
+use farhold_fabric::{FabricError, FarPtr, NodeId};
 use std::borrow::Cow;
 
 /// How long a coordinator waits before it asks a node again that does not answer, or looks again at a ring without room.

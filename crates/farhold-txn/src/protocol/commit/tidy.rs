@@ -10,8 +10,7 @@ use crate::replication::Replication;
 use crate::replication::promise::Sent;
 use crate::rpc::message::Request;
 use farhold_fabric::NodeId;
-use farhold_store::ObjectRef;
-use farhold_store::TableId;
+use farhold_store::{ObjectRef, TableId};
 
 impl Txn {
     /// On this node.

@@ -3,8 +3,7 @@
 
 use crate::base::error::TxnError;
 use crate::base::ident::{DATA, Ident};
-use crate::base::table::Index;
-use crate::base::table::TableShared;
+use crate::base::table::{Index, TableShared};
 use crate::protocol::core::Core;
 use crate::protocol::execute::near::DOOMED_ROWS_MAX;
 use crate::protocol::txn::stamps::Stamps;
@@ -12,12 +11,10 @@ use crate::protocol::txn::state::{RowState, State};
 use crate::protocol::txn::{RowHandle, SharedTable, Txn};
 use crate::rpc::message::{Found, MovedFar, Request, Reserved, Taken};
 use farhold_btree::{Change, LeafStamp};
-use farhold_fabric::NodeId;
 use farhold_fabric::object::{LOCK, VERSION};
-use farhold_fabric::{Batch, FabricError, FarPtr, Meta, Version};
-use farhold_store::TableId;
+use farhold_fabric::{Batch, FabricError, FarPtr, Meta, NodeId, Version};
 use farhold_store::index::hash::{BucketStamp, Directory, FarIndex, FarLookup, FarStep, hash_key};
-use farhold_store::{Moved, ObjectRef, Owner, Superblock};
+use farhold_store::{Moved, ObjectRef, Owner, Superblock, TableId};
 use std::cell::Cell;
 use std::ptr::NonNull;
 

@@ -2,8 +2,7 @@
 
 use crate::base::error::TxnError;
 use crate::base::ident::Ident;
-use crate::base::table::Index;
-use crate::base::table::TableShared;
+use crate::base::table::{Index, TableShared};
 use crate::protocol::commit::section::ranges_stand;
 use crate::protocol::txn::state::{Row, RowState, State};
 use crate::protocol::txn::{RowHandle, SharedTable, Txn};

@@ -1,13 +1,10 @@
-use crate::base::definition::Placement;
-use crate::base::definition::TableDef;
+use crate::base::definition::{Placement, TableDef};
 use crate::base::error::TxnError;
 use crate::base::table::Index;
 use crate::node::{Node, NodeConfig};
 use crate::protocol::txn::scan::ScanSpec;
 use crate::protocol::worker::Worker;
-use farhold_fabric::NodeId;
-use farhold_fabric::Version;
-use farhold_fabric::{Executor, Fabric};
+use farhold_fabric::{Executor, Fabric, NodeId, Version};
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_store::{Object, Owner};
 use std::ops::Bound;

@@ -8,8 +8,7 @@ use crate::protocol::execute::near::NearRead;
 use crate::protocol::txn::state::{RowState, State};
 use crate::protocol::txn::{RowHandle, SharedTable, Txn};
 use crate::rpc::message::{Page, Request};
-use farhold_fabric::FabricError;
-use farhold_fabric::NodeId;
+use farhold_fabric::{FabricError, NodeId};
 use farhold_store::ObjectRef;
 use std::ops::{Bound, ControlFlow};
 

@@ -11,8 +11,7 @@
 //! before it allocates nothing.
 
 use crate::base::ident::Ident;
-use crate::base::table::Index;
-use crate::base::table::TableShared;
+use crate::base::table::{Index, TableShared};
 use crate::protocol::txn::stamps::Stamps;
 use crate::protocol::txn::{RowHandle, Savepoint, SharedTable};
 use farhold_btree::LeafStamp;
