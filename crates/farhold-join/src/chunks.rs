@@ -14,7 +14,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use crate::algorithm::Columns;
+use crate::columns::Columns;
 use crate::pages::{Pages, Shared};
 use crate::partition::{self, BLOCK, PASS_BITS_MAX, Partitioned, Partitioner, Tuple};
 use crate::planted::{self, Defect};

@@ -43,6 +43,7 @@ mod bits;
 mod blocks;
 mod bloom;
 mod chunks;
+mod columns;
 #[cfg(feature = "datafusion")]
 pub mod datafusion;
 mod error;
@@ -58,15 +59,19 @@ mod partition;
 #[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "without the feature nobody plants anything"))]
 mod planted;
 mod run;
+mod spec;
 mod spill;
+mod stopwatch;
 mod widest;
 
-pub use algorithm::{ALL, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table, by_name};
+pub use algorithm::{ALL, Algorithm, Cursor, Matches, Pairs, Shape, Table, by_name};
+pub use columns::{Columns, Sum};
 pub use error::JoinError;
 pub use join::{Join, JoinReport, Step};
 pub use memory::{Above, BUDGET_BYTES_MIN, MemoryPool, SHARE_BYTES_MIN};
-pub use options::{Devices, Evaluate, JoinKind, JoinOptions, JoinSpec, OnProgress, Progress, Residual};
+pub use options::{Devices, JoinOptions, OnProgress, Progress};
 pub use pages::PageStore;
 #[cfg(feature = "planted")]
 pub use planted::{Defect, plant};
 pub use run::{CancelToken, Run, STACK_BYTES};
+pub use spec::{Evaluate, JoinKind, JoinSpec, Residual};

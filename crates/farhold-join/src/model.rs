@@ -7,7 +7,6 @@ pub mod cost;
 
 use std::fs;
 use std::sync::OnceLock;
-use std::time::Instant;
 
 use arrow::datatypes::DataType;
 
@@ -307,20 +306,6 @@ pub fn choose_for_batches(build_rows: usize, probe: &ProbeSide, threads: usize, 
         format!("{first} would cost less but for rearranging the keys and {columns} columns of the probe side")
     };
     costs.choice(best, reason)
-}
-
-/// Measures what EXPLAIN shows beside the prediction; decides nothing.
-pub(crate) struct Stopwatch(Instant);
-
-impl Stopwatch {
-    #[expect(clippy::disallowed_methods, reason = "the time that EXPLAIN shows is the real one")]
-    pub fn start() -> Self {
-        Self(Instant::now())
-    }
-
-    pub fn ns(&self) -> u64 {
-        self.0.elapsed().as_nanos() as u64
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::algorithm::Columns;
+use crate::columns::Columns;
 use crate::hash::{hash, top};
 use crate::pages::{Pages, Plain, Shared};
 use crate::planted::{self, Defect};

@@ -26,6 +26,7 @@ pub mod radix;
 #[cfg(test)]
 mod conformance;
 
+pub use crate::columns::{Columns, Sum};
 use std::any::Any;
 use std::fmt;
 
@@ -52,46 +53,6 @@ pub fn by_name(name: &str) -> Option<&'static dyn Algorithm> {
     ALL.into_iter().find(|algorithm| algorithm.name() == name)
 }
 
-/// Tuples as two columns of equal length.
-#[derive(Debug, Clone, Copy)]
-pub struct Columns<'a> {
-    keys: &'a [u64],
-    payloads: &'a [u64],
-}
-
-impl<'a> Columns<'a> {
-    /// The columns; [`JoinError::Invalid`] if their lengths differ or reach 2^32 - 1.
-    pub fn new(keys: &'a [u64], payloads: &'a [u64]) -> Result<Self, JoinError> {
-        if keys.len() >= u32::MAX as usize {
-            return Err(JoinError::Invalid(format!("{} tuples; columns hold fewer than 2^32 - 1", keys.len())));
-        }
-        if keys.len() != payloads.len() {
-            return Err(JoinError::Invalid(format!("{} keys but {} payloads", keys.len(), payloads.len())));
-        }
-        Ok(Self { keys, payloads })
-    }
-
-    /// The keys.
-    pub fn keys(&self) -> &'a [u64] {
-        self.keys
-    }
-
-    /// The payloads, one a key.
-    pub fn payloads(&self) -> &'a [u64] {
-        self.payloads
-    }
-
-    /// Tuples.
-    pub fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// There is no tuple.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-}
-
 /// What an algorithm has to know before it can say what it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
@@ -116,37 +77,6 @@ pub(crate) fn memory_bytes_of_all(algorithm: &dyn Algorithm, build_rows: usize, 
     let with_one = algorithm.memory_bytes(shape);
     let without = algorithm.memory_bytes(Shape { probe_rows: 0, ..shape });
     with_one + (probers as u64).saturating_sub(1) * with_one.saturating_sub(without)
-}
-
-/// The aggregate of a join: how many pairs, and the sums of their payloads (wrapping).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sum {
-    /// Pairs.
-    pub pairs: u64,
-    /// Sum of the build payloads, once a pair.
-    pub build: u64,
-    /// Sum of the probe payloads, once a pair.
-    pub probe: u64,
-}
-
-impl Sum {
-    /// Counts one pair.
-    #[inline(always)]
-    pub fn add(&mut self, build: u64, probe: u64) {
-        self.pairs += 1;
-        self.build = self.build.wrapping_add(build);
-        self.probe = self.probe.wrapping_add(probe);
-    }
-}
-
-impl std::iter::Sum for Sum {
-    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
-        parts.fold(Self::default(), |all, part| Self {
-            pairs: all.pairs + part.pairs,
-            build: all.build.wrapping_add(part.build),
-            probe: all.probe.wrapping_add(part.probe),
-        })
-    }
 }
 
 /// Which pairs are wanted.

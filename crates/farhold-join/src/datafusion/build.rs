@@ -17,7 +17,7 @@ use super::filter::{Filter, Seen};
 use super::members::Members;
 use super::memory::{Begun, PlanMemory, floor_bytes, lock};
 use super::once::Once;
-use crate::model::Stopwatch;
+use crate::stopwatch::Stopwatch;
 use crate::{CancelToken, Join, JoinError, JoinOptions};
 
 /// The joins that probe, one an output partition, taken by its stream.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::device::{Buffer, Device, GpuError, Grid, Place, Stream};
 use super::kernels::{AccessArguments, bytes_of};
 use crate::Run;
-use crate::model::Stopwatch;
+use crate::stopwatch::Stopwatch;
 
 /// What the cost model knows of a device: sizes as the driver states them, rates as a short calibration found them.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,8 +6,9 @@ use super::device::{Buffer, GpuError, Grid, Place};
 use super::kernels::TableArguments;
 use super::options::{Relation, Scheme};
 use super::relation::Ring;
-use super::{Built, GpuAnswer, Sum, Wanted, pairs::take_rows};
+use super::{Built, GpuAnswer, Wanted, pairs::take_rows};
 use crate::Run;
+use crate::columns::Sum;
 
 /// A table in device memory. Buckets are not chained here: [`Scheme::Chaining`] means open slots.
 pub struct NoPartition {

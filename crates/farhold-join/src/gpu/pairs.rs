@@ -12,13 +12,14 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::GpuAnswer;
 use super::context::{COPY, Context};
 use super::device::{Buffer, GpuError, Grid, Place, Stream};
 use super::kernels::{JoinAggregate, JoinArguments, PartitionArguments, Rows, ScheduleArguments, Source, TASK_BYTES};
 use super::options::Scheme;
 use super::plan::PAIRS_IN_FLIGHT;
 use super::relation::{Partitioned, Places, count_on_device};
-use super::{GpuAnswer, Sum};
+use crate::columns::Sum;
 
 /// Cuts of a pair of partitions: positions of both sides.
 struct Piece {

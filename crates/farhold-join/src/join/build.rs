@@ -13,9 +13,9 @@ use crate::JoinError;
 use crate::blocks::{batch_bytes, copies_alone, slices};
 use crate::bloom::{BloomBuilder, BloomFilter};
 use crate::memory::Reservation;
-use crate::options::Keep;
 use crate::pages::trim_heap;
 use crate::planted::{self, Defect};
+use crate::spec::Keep;
 
 /// Build rows so far.
 pub struct BuildSide {

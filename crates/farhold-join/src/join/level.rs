@@ -21,8 +21,8 @@ use crate::algorithm::Pairs;
 use crate::bits::Bits;
 use crate::blocks::copies_alone;
 use crate::memory::Reservation;
-use crate::options::Keep;
 use crate::planted::{self, Defect};
+use crate::spec::Keep;
 use crate::spill::SpillFile;
 
 /// A partition of both sides, in files.

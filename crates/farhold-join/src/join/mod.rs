@@ -35,9 +35,9 @@ use crate::blocks::{batch_bytes, batch_of, slices};
 use crate::keys::{Encoder, encoders};
 use crate::memory::{BUDGET_BYTES_MIN, Reservation, SHARE_BYTES_MIN};
 use crate::model::{Choice, Machine, Width, no_gpu_wanted};
-use crate::options::Origin;
 use crate::planted::{self, Defect};
 use crate::run::panicked;
+use crate::spec::Origin;
 use crate::spill::{FlagReader, FlagWriter, Reader, Readers, read_all};
 use crate::{Above, CancelToken, Devices, JoinError, JoinOptions, JoinSpec, MemoryPool, Progress, Run};
 
@@ -716,7 +716,7 @@ impl Join {
         }
         passes.has_begun = true;
         passes.known = passes.learned.take().map(FlagWriter::finish).transpose()?;
-        if !passes.is_last && cx.spec.kind.keep_probe() != crate::options::Keep::Nothing {
+        if !passes.is_last && cx.spec.kind.keep_probe() != crate::spec::Keep::Nothing {
             passes.learned = Some(FlagWriter::create(&cx.options.spill_directory)?);
         }
         self.note_table(&resident);

@@ -10,9 +10,9 @@ use crate::blocks::{Blocks, merge, one_block, row_id};
 use crate::keys::{Codes, Encoder, Packing};
 use crate::memory::Reservation;
 use crate::model::{self, Choice, ProbeSide};
-use crate::options::Keep;
 use crate::pages::Pages;
 use crate::planted::{self, Defect};
+use crate::spec::Keep;
 use crate::{JoinError, JoinSpec, Run};
 
 /// Build rows, ready to be probed.
@@ -99,7 +99,7 @@ impl Resident {
         let packing = Packing::of(&cx.build_keys, blocks.batches());
         let encode = |batch: &RecordBatch| encode(batch, packing.as_ref(), &cx.build_keys);
         let (codes, ids, keyed) = codes_of(&blocks, encode, &run)?;
-        let started = model::Stopwatch::start();
+        let started = crate::stopwatch::Stopwatch::start();
         let table = choice.algorithm.build(Columns::new(&codes[..keyed], &ids[..keyed])?, &run)?;
         let choice = Choice { actual_build_ns: started.ns(), ..choice };
         drop((codes, ids));
