@@ -1,7 +1,8 @@
 //! The threads of a node's journal: one does its steps, one makes segments and checkpoints.
 
 use crate::base::error::TxnError;
-use crate::durability::journaling::{Checkpointed, Journaling, Step};
+use crate::durability::checkpoints::Checkpointed;
+use crate::durability::journaling::{Journaling, Step};
 use crate::node::Node;
 use crate::protocol::worker::Worker;
 use farhold_fabric::{Executor, NodeId};
@@ -66,7 +67,7 @@ impl JournalThreads {
 impl Drop for JournalThreads {
     fn drop(&mut self) {
         self.stop.store(true, SeqCst);
-        self.journaling.call();
+        self.journaling.bell.ring();
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
             let _ = thread.join();
@@ -94,10 +95,10 @@ fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
                 break;
             }
         }
-        journaling.note_step(Some(began_ns));
+        journaling.steps.note(Some(began_ns));
         journaling.make_spare_if_nobody_does();
         let step = journaling.step(&node.store);
-        journaling.note_step(None);
+        journaling.steps.note(None);
         open_turns = if matches!(step, Step::Open) { open_turns + 1 } else { 0 };
         match step {
             Step::Closed => {
@@ -108,7 +109,7 @@ fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
             // A commit takes microseconds, unless it waits for a node that is silent.
             Step::Open if open_turns < OPEN_TURNS => std::thread::yield_now(),
             Step::Open => std::thread::park_timeout(OPEN_PAUSE),
-            Step::Nothing => journaling.wait_for_call(&mut seen, idle),
+            Step::Nothing => journaling.bell.wait(&mut seen, idle),
             Step::Stuck => std::thread::park_timeout(Duration::from_millis(1)),
         }
     }
@@ -230,7 +231,7 @@ fn make_checkpoints(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool
         if made.is_err() {
             std::thread::park_timeout(AGAIN);
         } else {
-            journaling.wait_for_call(&mut seen, AGAIN);
+            journaling.bell.wait(&mut seen, AGAIN);
         }
     }
 }

@@ -15,9 +15,16 @@
 //!
 //! Design and proof sketch: `docs/design/0005-durability.md`.
 
+pub(crate) mod bell;
+pub(crate) mod checkpoints;
 pub(crate) mod journaling;
 pub(crate) mod members;
 pub(crate) mod open;
+mod segments;
+mod watch;
+
+#[cfg(test)]
+mod tests;
 
 use farhold_store::durable::Progress;
 use farhold_store::durable::files::Directory;

@@ -75,7 +75,7 @@ impl Txn {
         let size = self.record_bytes();
         let until_ns = core.handle.now_ns().saturating_add(core.node.config.request_timeout_ns);
         while !journaling.promise(size)? {
-            if let Some(refused) = journaling.refused() {
+            if let Some(refused) = journaling.spare.refused() {
                 return Err(refused);
             }
             if core.handle.now_ns() >= until_ns {

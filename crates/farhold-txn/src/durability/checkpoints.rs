@@ -1,0 +1,105 @@
+//! Checkpoints of a node that goes on meanwhile.
+
+use crate::durability::journaling::{Journaling, held};
+use farhold_store::durable::{Cluster, DurableError, checkpoint};
+use farhold_store::{Store, Superblock};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+/// A checkpoint that has been written, and has no name yet.
+#[derive(Debug)]
+pub(crate) struct Checkpointed {
+    written: checkpoint::Written,
+    /// What it contains.
+    epoch: u32,
+    /// It is good when this is durable.
+    pub(super) until: u32,
+}
+
+impl Journaling {
+    /// Makes a checkpoint of the node's rows; false if `go_on` has ended it. May run beside everything else, once at a time.
+    pub fn checkpoint(&self, store: &Store, go_on: &mut dyn FnMut() -> bool) -> Result<bool, DurableError> {
+        self.is_checkpointing.store(true, SeqCst);
+        let made = self.make_checkpoint(store, go_on);
+        self.is_checkpointing.store(false, SeqCst);
+        made
+    }
+
+    /// Makes the next segment, if whoever does so otherwise is waiting for a disk that writes a checkpoint, which may wait for this segment.
+    pub fn make_spare_if_nobody_does(&self) {
+        if self.is_checkpointing.load(SeqCst) && !self.spare.is_made() {
+            // Why it could not be made is in `refused`.
+            let _ = self.make_spare();
+        }
+    }
+
+    fn make_checkpoint(&self, store: &Store, go_on: &mut dyn FnMut() -> bool) -> Result<bool, DurableError> {
+        let Some(written) = self.write_checkpoint(store, go_on)? else { return Ok(false) };
+        while !self.is_good(&written) {
+            if !go_on() || self.is_failed.load(SeqCst) {
+                return Ok(false);
+            }
+            self.step_or_wait(store);
+        }
+        self.publish_checkpoint(&written).map(|()| true)
+    }
+
+    /// Writes one that [is good](Self::is_good) later; `None`: `go_on` has ended it, or there is nothing to write yet.
+    pub fn write_checkpoint(
+        &self,
+        store: &Store,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Checkpointed>, DurableError> {
+        let is_known = !self.generation.comes_back() || held(&self.members).rows_since(self.me).is_some();
+        if !self.has_begun.load(SeqCst) || !is_known {
+            return Ok(None);
+        }
+        self.check_rows()?;
+        // Closed on all nodes: so every change up to it has been made here, also by commits of others.
+        let epoch = self.durable().max(self.before.load(SeqCst));
+        let what = (self.shape.identity, self.shape.start, epoch);
+        let Some(written) = checkpoint::write(store, &*self.config.directory, what, go_on)? else { return Ok(None) };
+        let until = self.epoch().max(written.epoch_max);
+        self.wanted.store(until, SeqCst);
+        Ok(Some(Checkpointed { written, epoch, until }))
+    }
+
+    /// A checkpoint ends what earlier starts have left. That of a region that began empty may do so only if the configuration says that the node's rows
+    /// began with this start: others have those of before. If not, the journal is given up, and the files stay.
+    fn check_rows(&self) -> Result<(), DurableError> {
+        let since = held(&self.members).rows_since(self.me).unwrap_or(0);
+        if !self.generation.comes_back() || since == 0 || since == self.shape.start {
+            return Ok(());
+        }
+        let file = format!("the empty region of node {}", self.me.0).into();
+        let (found, expected) = (u64::from(self.shape.start), u64::from(since));
+        let error = DurableError::Foreign { file, what: "start in which its rows began", found, expected };
+        self.fail(&error.to_string());
+        Err(error)
+    }
+
+    /// Is everything durable that is in it?
+    pub fn is_good(&self, checkpoint: &Checkpointed) -> bool {
+        self.durable() >= checkpoint.until
+    }
+
+    /// Gives it its name.
+    pub fn publish_checkpoint(&self, Checkpointed { written, epoch, .. }: &Checkpointed) -> Result<(), DurableError> {
+        self.check_rows()?;
+        let directory = &*self.config.directory;
+        checkpoint::publish(directory, &self.shape.inventory, written)?;
+        self.word(Superblock::CHECKPOINTED, |word| word.store(u64::from(*epoch), SeqCst));
+        self.publish();
+        self.checkpoints.fetch_add(1, SeqCst);
+        if self.checkpointed.load(SeqCst) >= self.before.load(SeqCst) { Cluster::forget(directory) } else { Ok(()) }
+    }
+
+    fn step_or_wait(&self, store: &Store) {
+        if self.has_thread.load(SeqCst) {
+            self.bell.ring();
+            std::thread::park_timeout(Duration::from_millis(1));
+        } else {
+            self.step(store);
+        }
+    }
+}
