@@ -269,7 +269,7 @@ fn from_plan(message: &str) -> SqlError {
     if lower.contains("table '") && lower.contains("not found") {
         let full = quoted(&text);
         let name = full.rsplit('.').next().unwrap_or_default();
-        return super::catalog::no_such_table(name);
+        return no_such_table(name);
     }
     if lower.contains("invalid function") || lower.contains("function '") && lower.contains("not found") {
         return SqlError::new(SqlState::UNDEFINED_FUNCTION, format!("function {} does not exist", quoted(&text)));
@@ -374,4 +374,9 @@ fn from_execution(message: &str) -> SqlError {
         return SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, text);
     }
     SqlError::internal(text)
+}
+
+/// 42P01.
+pub(crate) fn no_such_table(name: &str) -> SqlError {
+    SqlError::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
 }

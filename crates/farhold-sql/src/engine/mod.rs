@@ -9,6 +9,7 @@
 
 mod cancel;
 mod catalog;
+mod config;
 mod copy;
 mod ddl;
 mod dialect;
@@ -18,6 +19,7 @@ mod notices;
 mod output;
 mod parse;
 mod query;
+mod result;
 mod scalar;
 mod scan;
 mod sequence;
@@ -26,20 +28,23 @@ mod settings;
 mod types;
 mod walk;
 
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
 pub use cancel::CancelHandle;
 pub(crate) use cancel::Pace;
+pub use config::EngineConfig;
 pub use copy::{CopyIn, CopyOut};
 pub(crate) use copy::{csv_names, csv_types};
 pub use farhold_store::row::{ColumnType, Datum};
 pub use farhold_txn::{Node, Worker};
-pub use output::{CommandTag, Output, OutputColumn, Prepared, QueryRows, Rows};
+pub use output::{Output, Prepared, QueryRows, Rows};
+use parse::OPERATOR_PREFIX;
 pub(crate) use parse::{Opaque, opaque_end};
+pub use result::{CommandTag, OutputColumn};
 pub(crate) use session::Mark;
 pub use session::{Session, TransactionState};
+pub(crate) use types::oid;
 pub(crate) use types::{
     cast as cast_datum, civil_from_days, date_in_range, datum_at, from_arrow, from_field, put_interval, put_list,
     put_padded, put_time, scientific_f32, scientific_f64, timestamp_in_range, to_arrow,
@@ -52,50 +57,9 @@ use self::query::QueryEngine;
 use self::sequence::{Numbers, Sequences, SessionNumbers};
 use crate::SqlError;
 
-/// How the names of functions begin that stand for operators, which results have no name of.
-const OPERATOR_PREFIX: &str = "farhold_operator_";
-
-/// What an engine is told at its start.
-#[derive(Clone, Debug)]
-pub struct EngineConfig {
-    /// The database's name, as clients ask for it.
-    pub database: String,
-    /// Threads that run analytical queries, which is also the partitions of a plan: as many as processors, but no more than one for each
-    /// 32 MiB of the queries' memory (four always). Each partition of each operator has buffers.
-    pub query_threads: usize,
-    /// What all running queries together may hold, in bytes; more is error 53200.
-    pub query_memory_bytes: usize,
-    /// How much of that joins may hold; what does not fit is spilled. Without it, all.
-    pub join_memory_bytes: Option<usize>,
-    /// Where joins spill to. Files have no name there.
-    pub spill_directory: PathBuf,
-}
-
-/// What a thread of the queries should have, and how many threads there may be with less.
-const THREAD_BYTES: usize = 32 << 20;
-const THREADS_ALWAYS: usize = 4;
-
 /// The stack of a thread that parses, plans or computes what clients send: statements that the limits of `parse.rs` let through need no more, with all
 /// that parses, walks, prints and drops trees of 2,000 levels.
 pub use farhold_join::STACK_BYTES;
-
-impl EngineConfig {
-    fn threads_of_queries(&self) -> usize {
-        self.query_threads.min((self.query_memory_bytes / THREAD_BYTES).max(THREADS_ALWAYS)).max(1)
-    }
-}
-
-impl Default for EngineConfig {
-    fn default() -> Self {
-        Self {
-            database: "farhold".to_owned(),
-            query_threads: std::thread::available_parallelism().map_or(4, std::num::NonZero::get),
-            query_memory_bytes: 2 << 30,
-            join_memory_bytes: None,
-            spill_directory: std::env::temp_dir(),
-        }
-    }
-}
 
 /// What all sessions of a process share: the node, the catalog's cache, the query threads.
 pub struct Engine {

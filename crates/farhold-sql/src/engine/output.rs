@@ -1,31 +1,18 @@
 //! What a statement is once prepared, and what it gives when executed.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::rc::Rc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::DataType;
 
 use super::cancel::Armed;
 use super::direct::Program;
 use super::query::{BatchStream, PlannedQuery};
+use super::result::{CommandTag, OutputColumn};
 use super::session::{Bound, Plan};
 use super::types::datum_at;
 use super::{ColumnType, CopyIn, CopyOut, Datum};
 use crate::SqlError;
-
-/// A column of a result.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OutputColumn {
-    /// Its name.
-    pub name: String,
-    /// Its type on the wire; `Text` where none of ours fits (then `arrow_type` says more). Values of a `Char` come without
-    /// their trailing blanks.
-    pub data_type: ColumnType,
-    /// Its type in [`Rows::Batches`]. A string may come as `Utf8` or `Utf8View`.
-    pub arrow_type: DataType,
-}
 
 /// A statement, parsed and bound.
 pub struct Prepared {
@@ -174,38 +161,5 @@ impl QueryRows {
     #[must_use]
     pub fn tag(&self) -> CommandTag {
         CommandTag::rows("SELECT", self.count)
-    }
-}
-
-/// What `CommandComplete` says: `INSERT 0 3`, `CREATE TABLE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommandTag {
-    /// The verb.
-    pub verb: &'static str,
-    /// The rows it concerned, where the verb has that.
-    pub rows: Option<u64>,
-}
-
-impl CommandTag {
-    /// A tag without a count.
-    #[must_use]
-    pub const fn plain(verb: &'static str) -> Self {
-        Self { verb, rows: None }
-    }
-
-    /// A tag with a count.
-    #[must_use]
-    pub const fn rows(verb: &'static str, rows: u64) -> Self {
-        Self { verb, rows: Some(rows) }
-    }
-}
-
-impl fmt::Display for CommandTag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.verb, self.rows) {
-            ("INSERT", Some(rows)) => write!(f, "INSERT 0 {rows}"),
-            (verb, Some(rows)) => write!(f, "{verb} {rows}"),
-            (verb, None) => f.write_str(verb),
-        }
     }
 }

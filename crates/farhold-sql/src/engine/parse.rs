@@ -19,6 +19,9 @@ use super::scalar::fold;
 use super::{error, walk};
 use crate::{SqlError, SqlState};
 
+/// How the names of functions begin that stand for operators, which results have no name of.
+pub(super) const OPERATOR_PREFIX: &str = "farhold_operator_";
+
 /// How deeply expressions may nest.
 const DEPTH_MAX: usize = 200;
 
@@ -905,6 +908,26 @@ fn columns_of_row(expression: &Expr) -> usize {
             _ => 0,
         },
         _ => 0,
+    }
+}
+
+/// The name of a table or index, its schema and database checked.
+pub(crate) fn table_name(name: &ObjectName) -> Result<String, SqlError> {
+    let mut parts = Vec::with_capacity(3);
+    for part in &name.0 {
+        match part {
+            ObjectNamePart::Identifier(ident) => parts.push(fold(ident)),
+            ObjectNamePart::Function(_) => return Err(SqlError::syntax(format!("improper name: {name}"))),
+        }
+    }
+    match parts.as_slice() {
+        [table] => Ok(table.clone()),
+        [schema, table] | [_, schema, table] if schema == "public" => Ok(table.clone()),
+        [schema, _] | [_, schema, _] => {
+            Err(SqlError::new(SqlState::INVALID_SCHEMA_NAME, format!("schema \"{schema}\" does not exist"))
+                .with_hint("There is one schema, public."))
+        }
+        _ => Err(SqlError::syntax(format!("improper qualified name (too many dotted names): {name}"))),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     constraint_oid,
 };
 use crate::engine::ColumnType;
-use crate::server::oid;
+use crate::engine::oid;
 
 /// The access method of rows, and of indexes (`pg_am`).
 const HEAP_OID: i32 = 2;

@@ -29,7 +29,6 @@ mod rows;
 mod tls;
 mod value;
 
-pub(crate) use value::oid;
 mod wire;
 
 pub use acceptor::{Server, ServerHandle};

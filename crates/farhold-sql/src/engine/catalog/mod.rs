@@ -11,15 +11,14 @@ mod table;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use datafusion::sql::sqlparser::ast::{ObjectName, ObjectNamePart};
 use farhold_txn::{Node, Table};
 
 pub(crate) use attributes::{Attributes, put_text, take, take_text};
 pub(crate) use table::{IndexInfo, ROW_NUMBER, TableInfo, Wanted};
 
-use super::scalar::fold;
+pub(crate) use super::error::no_such_table;
+pub(crate) use super::parse::table_name;
 use super::sequence::SequenceInfo;
-use crate::{SqlError, SqlState};
 
 /// All tables at one version of the catalog.
 #[derive(Default)]
@@ -117,29 +116,4 @@ fn load(node: &Node) -> Tables {
         }
     }
     tables
-}
-
-/// The name of a table or index, its schema and database checked.
-pub(crate) fn table_name(name: &ObjectName) -> Result<String, SqlError> {
-    let mut parts = Vec::with_capacity(3);
-    for part in &name.0 {
-        match part {
-            ObjectNamePart::Identifier(ident) => parts.push(fold(ident)),
-            ObjectNamePart::Function(_) => return Err(SqlError::syntax(format!("improper name: {name}"))),
-        }
-    }
-    match parts.as_slice() {
-        [table] => Ok(table.clone()),
-        [schema, table] | [_, schema, table] if schema == "public" => Ok(table.clone()),
-        [schema, _] | [_, schema, _] => {
-            Err(SqlError::new(SqlState::INVALID_SCHEMA_NAME, format!("schema \"{schema}\" does not exist"))
-                .with_hint("There is one schema, public."))
-        }
-        _ => Err(SqlError::syntax(format!("improper qualified name (too many dotted names): {name}"))),
-    }
-}
-
-/// 42P01.
-pub(crate) fn no_such_table(name: &str) -> SqlError {
-    SqlError::new(SqlState::UNDEFINED_TABLE, format!("relation \"{name}\" does not exist"))
 }

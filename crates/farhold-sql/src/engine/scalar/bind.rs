@@ -5,7 +5,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::{Arithmetic, Comparison, Function, Parameters, Scalar};
-use crate::engine::sequence;
+use crate::engine::sequence::bind as bind_sequence;
 use crate::engine::types::{cast, exact_decimal, from_sql, parse_datum, round_timestamp, timestamp_digits};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
@@ -568,7 +568,7 @@ impl Binder<'_> {
             _ => return Err(BindError::Complex),
         }
         let name = fold(name);
-        if let Some((call, types)) = sequence::bind(&name, arguments.len()) {
+        if let Some((call, types)) = bind_sequence(&name, arguments.len()) {
             let arguments = arguments.into_iter().zip(types).map(|(argument, to)| self.assign(argument, *to));
             let arguments = arguments.collect::<Result<Vec<_>>>()?;
             return Ok(known(Scalar::Sequence(call, arguments), ColumnType::BigInt));

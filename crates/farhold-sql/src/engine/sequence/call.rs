@@ -4,7 +4,7 @@ use crate::engine::dialect::Dialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::Token;
 
-use crate::engine::catalog::table_name;
+use crate::engine::parse::table_name;
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -96,4 +96,10 @@ fn sequence_name(text: &str) -> Result<String, SqlError> {
         return Err(wrong());
     }
     table_name(&name)
+}
+
+/// What a function of sequences is refused with where nothing calls it.
+pub(crate) fn out_of_place(call: Call) -> SqlError {
+    SqlError::unsupported(format!("{} in this place", call.name()))
+        .with_hint("It works in queries, VALUES, SET and DEFAULT.")
 }

@@ -18,7 +18,7 @@ mod definition;
 mod numbers;
 mod text;
 
-pub(crate) use call::{Asked, Call, bind};
+pub(crate) use call::{Asked, Call, bind, out_of_place};
 pub(crate) use definition::{Owner, SequenceDef, SequenceInfo};
-pub(crate) use numbers::{Numbers, Sequences, SessionNumbers, out_of_place};
+pub(crate) use numbers::{Numbers, Sequences, SessionNumbers};
 pub(crate) use text::{Restart, in_order, restart};

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use farhold_txn::{TableId, Worker};
 
 use super::SequenceInfo;
-use super::call::{Asked, Call};
+use super::call::Asked;
 use crate::engine::catalog::{Catalog, no_such_table};
 use crate::engine::direct::RowNumbers;
 use crate::engine::scalar::{Parameters, Scalar};
@@ -269,10 +269,4 @@ impl Scalar {
         self.visit(&mut |scalar| takes |= matches!(scalar, Self::Sequence(call, _) if call.takes_numbers()));
         takes
     }
-}
-
-/// What a function of sequences is refused with where nothing calls it.
-pub(crate) fn out_of_place(call: Call) -> SqlError {
-    SqlError::unsupported(format!("{} in this place", call.name()))
-        .with_hint("It works in queries, VALUES, SET and DEFAULT.")
 }

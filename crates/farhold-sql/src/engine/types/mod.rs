@@ -5,6 +5,7 @@ mod calendar;
 mod cast;
 mod datetime;
 mod interval;
+pub(crate) mod oid;
 mod shortest;
 mod shown;
 mod text;

@@ -13,8 +13,9 @@
 pub mod binary;
 pub mod datetime;
 pub mod numeric;
-pub mod oid;
 pub mod text;
+
+pub(crate) use crate::engine::oid;
 
 #[cfg(test)]
 mod tests;
