@@ -1,4 +1,4 @@
-//! Databases whose rows have copies, used as a library.
+//! Databases with replicas, used as a library.
 
 use farhold::{Config, Database};
 use farhold_store::row::{Column, ColumnType, Schema};

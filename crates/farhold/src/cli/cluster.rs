@@ -170,7 +170,7 @@ impl Cluster {
     pub async fn next(&mut self) -> Result<(usize, Event), String> {
         loop {
             match self.events.recv().await {
-                // It was killed, or somebody else tells how it ended.
+                // It was killed on purpose, or another event reports how it ended.
                 Some((node, Event::Failed { .. })) if !self.nodes[node].wanted => {}
                 Some((node, Event::Failed { message })) => return Err(format!("node {node}: {message}")),
                 Some(event) => return Ok(event),
@@ -276,7 +276,7 @@ fn spawn_node(
                 return;
             }
         }
-        // After a quit nobody listens any more; before it this is how a death is noticed.
+        // After a quit the receiver is closed; before it, this event reports that the process has died.
         let _ = events.send((usize::from(node), Event::Failed { message: "its process has ended".to_owned() }));
     });
     Ok(NodeProcess { wanted: true, child, stdin, reader: Some(reader) })

@@ -48,7 +48,7 @@ enum Seen {
     Struck,
     /// All others have installed a configuration without it.
     Expelled,
-    /// All its rows are served by somebody else.
+    /// Other nodes serve all its partitions.
     TakenOver,
     /// It has been started again.
     Started,

@@ -29,14 +29,14 @@ use crate::{Config, Database, TxnError};
 /// Between two progress lines of a load.
 const LOAD_TICK: Duration = Duration::from_millis(200);
 
-/// Runs the command; the error is for a person, who gets it from the parent.
+/// Runs the command. The parent prints the error.
 pub fn run(args: &NodeArgs) -> Result<(), String> {
     signal::leave_to_parent();
     let outcome = NodeProcess::open(args).and_then(|mut node| node.serve_parent());
     if let Err(message) = &outcome {
         say(&Event::Failed { message: message.clone() });
     }
-    // The parent prints the failure; whoever reads our standard error must not see it twice.
+    // The parent prints the failure. A second copy on standard error would reach the same reader.
     outcome.or(Ok(()))
 }
 

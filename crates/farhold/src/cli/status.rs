@@ -120,12 +120,12 @@ fn print_without_register(dir: &Path, json: bool) {
     }
 }
 
-/// What is written in a register.
+/// The content of a register.
 struct Peeked {
     configuration: Configuration,
     /// The number of the last one that all its nodes have installed.
     settled: u64,
-    /// By node, what it says of itself there; in a directory it says that elsewhere.
+    /// By node, the state that it reports in the register. With a directory as register, nodes report it in files elsewhere.
     told: Vec<String>,
 }
 
@@ -228,7 +228,7 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
             .filter(|mirror| mirror.of == *node)
             .map(|mirror| {
                 let lag = told.lags.iter().find(|(holder, _)| *holder == mirror.on);
-                // Whoever has told of itself has sent nothing to a holder that it does not name.
+                // A node that has reported its state has sent nothing to a holder that the report does not name.
                 let lag = lag.map(|(_, bytes)| *bytes).or(told.pid.map(|_| 0));
                 let lag = lag.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
                 format!("{}{} ({lag})", mirror.on.0, if mirror.whole { "" } else { ", incomplete" })
