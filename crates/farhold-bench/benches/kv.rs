@@ -1,11 +1,11 @@
 //! The key-value workload without the binary: `cargo bench -p farhold-bench --bench kv -- [--redis-port PORT] [--seconds 2]
 //! [--quick] [--network [TEXT]] [--json FILE]`
 //!
-//! Values of 128 B to 8 KiB; uniform and Zipf; single gets and batches of eight; without puts, and with a writer by message
-//! and by transaction. With a port, also the same gets against the Redis there, turn by turn: as many clients, as many gets in
-//! flight, rows that caches hold and rows that they do not. Built with `--features libfabric` also over TCP, with a home agent that
-//! sleeps when nobody asks and with one that spins, beside Redis and beside an exchange of as many bytes by libfabric alone.
-//! `--network`: only that, and only rows with that text in their names.
+//! Values of 128 B to 8 KiB; uniform and Zipf; single gets and batches of eight; without puts, and with a writer by message and
+//! by transaction. With a port, also the same gets against the Redis there, turn by turn: as many clients, as many gets in
+//! flight, rows that caches hold and rows that they do not. Built with `--features libfabric` it also runs over TCP, with a home
+//! agent that sleeps while it has no requests and with one that spins, beside Redis and beside an exchange of as many bytes by
+//! libfabric alone. `--network` runs only that part, and only rows with that text in their names.
 
 use farhold_bench::workload::kv::{self, Outcome, Plan, Put, Spread};
 use farhold_fabric::provider;

@@ -7,11 +7,11 @@
 //!  +-------------------------------------+---+
 //! ```
 //!
-//! A reader takes no lock. It notes an even word, reads the node's fields as relaxed atomics, and asks whether the word
-//! is still the same ([`VersionLock::unchanged_since`]); if not, what it read means nothing and it starts again. This is
-//! the sequence lock of Boehm, "Can seqlocks get along with programming language memory models?" (MSPC 2012), whose
-//! fences are the ones used here. Coupling such words from parent to child is the optimistic lock coupling of Leis,
-//! Haubenschild and Neumann (IEEE Data Engineering Bulletin 42(1), 2019).
+//! A reader takes no lock. It notes an even word, reads the node's fields as relaxed atomics, and asks whether the word is still
+//! the same ([`VersionLock::unchanged_since`]). If not, it discards what it read and starts again. This is the sequence lock of
+//! Boehm, "Can seqlocks get along with programming language memory models?" (MSPC 2012), with the same fences. Coupling such
+//! words from parent to child is the optimistic lock coupling of Leis, Haubenschild and Neumann (IEEE Data Engineering Bulletin
+//! 42(1), 2019).
 //!
 //! Invariants:
 //! - The count never falls, not even when the node's memory serves another node later, so a version once seen and left
@@ -53,7 +53,7 @@ impl VersionLock {
     pub fn try_lock(&self, version: u64) -> bool {
         debug_assert_eq!(version & LOCKED, 0);
         let locked = self.0.compare_exchange(version, version | LOCKED, SeqCst, Relaxed).is_ok();
-        // Whoever reads one of the fields we now store must also see that the word has moved.
+        // A reader of a field that this writer stores from now on must also see that the word has moved.
         fence(Release);
         locked
     }

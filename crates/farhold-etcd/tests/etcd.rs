@@ -1,4 +1,5 @@
-//! The register with a real etcd (`scripts/install-deps test` installs it): present, away, slow, somebody else's.
+//! The register with a real etcd (`scripts/install-deps test` installs it): running, unreachable, slow, and with another
+//! program's keys.
 
 use farhold_etcd::{EtcdRegister, EtcdUrl, Peeked};
 use farhold_fabric::Executor;

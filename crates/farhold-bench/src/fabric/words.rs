@@ -1,4 +1,4 @@
-//! Counters and latches under contention, by whoever executes: the experiments of Dreseler et al. (ADMS 2017, figures 8 to 10).
+//! Counters and latches under contention, by each actor: the experiments of Dreseler et al. (ADMS 2017, figures 8 to 10).
 //!
 //! A thread takes a number (or a latch), then does something else for a while, again and again: nothing (high contention),
 //! 10 pauses of its processor (medium: a third of a microsecond on a Zen) or 100 (low). The home agent is one more thread,
@@ -37,7 +37,7 @@ impl Plan {
     }
 }
 
-/// Who executes.
+/// The actor that executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The home agent.
@@ -46,7 +46,7 @@ pub enum Who {
     Cpu,
     /// The first thread of a socket its processor, the others the agent.
     Mixed,
-    /// Nobody in a region: a number behind a mutex of the standard library, as a yardstick.
+    /// No actor and no region: a number behind a mutex of the standard library, as a yardstick.
     Mutex,
     /// The provider.
     Posted,

@@ -31,9 +31,9 @@ use std::sync::{Arc, Barrier};
 /// How a value is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// The key and the value go to the home, whose worker writes them.
+    /// The writer sends the key and the value to the home node, and a worker there writes them.
     Message,
-    /// A transaction of the writer's own node.
+    /// A transaction of the writer's own node writes them.
     Transaction,
 }
 
@@ -62,7 +62,7 @@ pub struct Plan {
     pub seed: u64,
     /// How the readers' node reaches the rows' node: see [`Fabric::join`].
     pub provider: String,
-    /// Each thread has a processor of its own: the rows' node the last but one, those who get the others.
+    /// Each thread has a processor of its own: the rows' node the last but one, readers the others.
     pub bound: bool,
 }
 
@@ -144,7 +144,7 @@ impl From<std::io::Error> for KvError {
     }
 }
 
-/// The node with the rows; everybody else is node 0.
+/// The home node of the rows; readers and writers are on node 0.
 const HOME: NodeId = NodeId(1);
 const TABLE: &str = "kv";
 
@@ -169,7 +169,7 @@ fn reader_processor(number: u16) -> usize {
     if others.is_empty() { home } else { others[usize::from(number) % others.len()] }
 }
 
-/// All keys are loaded before anybody puts.
+/// All keys are loaded before the first put.
 fn no_row() -> TxnError {
     TxnError::NotFound { what: "the row of a key that was loaded".into() }
 }
@@ -180,7 +180,7 @@ fn fill(value: &mut [u8], stamp: u64) {
     }
 }
 
-/// One in so many values is checked in full.
+/// One in this many values is checked in full.
 pub const CHECK_EVERY: usize = 16;
 
 /// Have both ends of a value one stamp? A writer that is met in the middle leaves one of them behind.
@@ -212,7 +212,7 @@ impl Cluster {
             if plan.bound && NodeId(node) == HOME {
                 processor::bind_this_thread(home_processor());
             }
-            // Nobody asks the readers' node, so its agent needs no processor.
+            // The readers' node receives no requests, so its agent needs no processor.
             let provider = if NodeId(node) == HOME {
                 plan.provider.clone()
             } else {
@@ -224,7 +224,7 @@ impl Cluster {
             Ok::<_, KvError>((fabric.clone(), Node::open(fabric, config)?))
         };
         let (far, zero) = open(0)?;
-        // On a thread of its own, whose processor the home agent inherits.
+        // On a thread of its own: the home agent inherits that thread's processor.
         let (home, one) = std::thread::scope(|scope| scope.spawn(|| open(1)).join().expect("the rows' node"))?;
         let agents = vec![HomeAgent::start(&zero)?, HomeAgent::start(&one)?];
         Ok(Self { _agents: agents, far, home, nodes: [zero, one], _directory: directory })

@@ -31,7 +31,7 @@ struct FarTable {
     id: TableId,
     payload_len_max: usize,
     locations: RefCell<LocationCache>,
-    /// None until somebody has asked for it.
+    /// `None` until the first caller has asked for it.
     index: RefCell<Option<FarIndex>>,
 }
 
@@ -76,7 +76,7 @@ enum Row {
 }
 
 impl Reader {
-    /// Of a table at `home`, with room in the cache for so many rows and values of so many bytes.
+    /// A reader of a table at `home`, with room in the cache for `rows` rows, and values of `value_bytes` bytes.
     #[must_use]
     pub fn new(endpoint: Endpoint, home: NodeId, table: TableId, rows: usize, value_bytes: usize) -> Self {
         let table = FarTable {

@@ -1,5 +1,5 @@
-//! The same gets against a Redis that somebody has started: its protocol over TCP, as many threads and clients (connections), as many
-//! keys a batch (pipelined); by a client of ours, and by Redis's own `redis-benchmark`. For the comparison only.
+//! The same gets against a running Redis: its protocol over TCP, as many threads and clients (connections), and as many keys a
+//! batch (pipelined). The clients are this program's and Redis's own `redis-benchmark`. For the comparison only.
 
 use super::{KvError, Outcome, Plan, Zipf};
 use crate::measure::{Counter, Latencies, LatencyRecorder};

@@ -13,7 +13,7 @@ const TIMED_EVERY: u32 = 16;
 /// How the attempts at one transaction wait for each other.
 const RETRY: Retry = Retry { attempts_max: 10_000, backoff_ns: 500, backoff_ns_max: 64_000 };
 
-/// Counters of one worker: shared with whoever shows them.
+/// Counters of one worker, shared with the threads that show them.
 #[derive(Debug, Default)]
 pub struct Counters {
     commits: [Counter; 6],

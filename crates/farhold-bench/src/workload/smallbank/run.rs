@@ -118,7 +118,7 @@ impl Cluster {
             replicas: plan.replicas,
             optimistic: plan.optimistic,
             rings: plan.workers + 4,
-            // Nobody dies here; a machine that is busy with something else must not look like it.
+            // No node dies in this run, and a machine that is busy with other work must not look as if one did.
             lease_ns: 10_000_000_000,
             ..ReplicationConfig::default()
         };
@@ -188,7 +188,8 @@ impl Cluster {
 pub fn run(plan: &Plan) -> Result<Outcome, RunError> {
     let all = processor::usable();
     if plan.pin {
-        // Of other nodes above all, which in earnest are not on this one's processors: a worker that is bound cannot make way for them.
+        // This moves the threads of other nodes above all. In a real cluster they are not on this node's processors, and a bound
+        // worker cannot make way for them.
         let count = usize::from(plan.working_nodes) * usize::from(plan.workers);
         let others: Vec<usize> = all.iter().copied().filter(|processor| *processor >= count).collect();
         processor::bind_this_thread_to(&others);

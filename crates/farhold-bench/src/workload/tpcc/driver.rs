@@ -57,7 +57,7 @@ pub struct KindCounters {
     latency: LatencyRecorder,
 }
 
-/// Counters of one worker: shared with whoever shows them.
+/// Counters of one worker, shared with the threads that show them.
 #[derive(Debug, Default)]
 pub struct Counters {
     kinds: [KindCounters; 5],
@@ -397,9 +397,9 @@ impl Terminal {
     }
 }
 
-/// Tells losing against another transaction from failing. A transaction whose reads are out of date, and which would find
-/// out at its commit, may meet an order number that is taken meanwhile, or an order of which it does not see all rows
-/// yet. Such an error is a conflict, unless it meets the last attempt as well.
+/// Tells a conflict with another transaction from a failure. A transaction whose reads are out of date would fail at its commit.
+/// Before that it may meet an order number that is taken meanwhile, or an order of which it does not see all rows yet. Such an
+/// error is a conflict, unless the last attempt meets it as well.
 fn lost(error: TxnError, last: &mut Option<TxnError>) -> Result<Attempt, TxnError> {
     match error {
         TxnError::Conflict | TxnError::DuplicateKey { .. } | TxnError::Corrupt { what: procedure::MISSING } => {

@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(key_bytes, [4, 6, 10, 12, 10, 10, 12, 4, 8]);
     }
 
-    /// `sql/tpcc.sql` is this module's DDL, for whoever starts from psql. Set `FARHOLD_UPDATE=1` to write it anew.
+    /// `sql/tpcc.sql` is this module's DDL, for users of psql. Set `FARHOLD_UPDATE=1` to write it anew.
     #[test]
     fn the_sql_file_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/sql/tpcc.sql");
