@@ -3,8 +3,8 @@
 //! ```text
 //!   PREFIX/configuration   number │ configuration │ checksum     changed by compare-and-set of its revision
 //!   PREFIX/settled         number
-//! |  PREFIX/renewals/N      count of renewals of node N, and the nodes that N does not hear
-//! |  PREFIX/told/N          the state that node N reports, for operators
+//!   PREFIX/renewals/N      count of renewals of node N, and the nodes that N does not hear
+//!   PREFIX/told/N          the state that node N reports, for operators
 //! ```
 //!
 //! etcd is linearizable, and keeps what it has acknowledged as long as most of its own nodes have their disks. This register does

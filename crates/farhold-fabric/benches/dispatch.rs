@@ -289,7 +289,7 @@ fn objects(bed: &Bed, report: &mut Report) {
             let room = aligned_room(payload_len + 64);
             let mut plain = || {
                 for place in &places {
-                    // SAFETY: nobody writes the region now, and place * stride + 32 + payload_len is inside it.
+                    // SAFETY: no thread writes the region now, and place * stride + 32 + payload_len is inside it.
                     unsafe {
                         let from = base.add((place * stride + object::PAYLOAD) as usize);
                         std::ptr::copy(black_box(from), room.as_mut_ptr(), black_box(payload_len));
@@ -360,7 +360,7 @@ fn copies(bed: &Bed, report: &mut Report) {
         let mut room2 = vec![0u8; len];
         let mut plain = || {
             for _ in 0..visits {
-                // SAFETY: nobody writes the region now, and these bytes are inside it.
+                // SAFETY: no thread writes the region now, and these bytes are inside it.
                 unsafe { std::ptr::copy(black_box(base.add(4096 + 32)), room2.as_mut_ptr(), black_box(len)) };
             }
         };

@@ -15,7 +15,7 @@ pub struct RegionId(pub u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RegionKey(pub u64);
 
-/// A byte of somebody's memory: `node:8 | region:8 | offset:48`.
+/// A byte of a node's memory: `node:8 | region:8 | offset:48`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct FarPtr(u64);
@@ -92,7 +92,7 @@ impl FarPtr {
 /// Where messages go: an inbox of a node. Port 0 is the node's home inbox; each endpoint has a port of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// Whose inbox.
+    /// The node of the inbox.
     pub node: NodeId,
     /// Which of its inboxes; 0 is the home inbox.
     pub port: u16,

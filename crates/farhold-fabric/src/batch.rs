@@ -108,7 +108,7 @@ impl Buffer {
         &mut self.as_bytes_mut()[start..start + len]
     }
 
-    /// Where bytes start, for who moves them behind the compiler's back.
+    /// Where the bytes start, for a device that moves them without the compiler's knowledge.
     #[cfg(feature = "libfabric")]
     pub(crate) fn start_of(&mut self, start: usize, len: usize) -> *mut u8 {
         assert!(start + len <= self.len());
@@ -405,7 +405,7 @@ impl Batch {
         if self.op(slot).0.state == State::Done { Ok(()) } else { Err(self.refuse(slot, "result")) }
     }
 
-    /// The first failure among all instructions, for callers to whom one is as bad as all.
+    /// The first failure among all instructions, for a caller that treats any failure as a failure of all.
     ///
     /// # Errors
     /// That failure.

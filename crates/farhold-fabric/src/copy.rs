@@ -402,8 +402,8 @@ pub(crate) mod portable {
         (0..words).fold(0, |sum: u64, at| sum.wrapping_add(unsafe { &*first.wrapping_add(at) }.load(Relaxed)))
     }
 
-    /// Copies `len` bytes into shared memory. The other bytes of the first and the last word are kept, also against
-    /// somebody who changes them meanwhile.
+    /// Copies `len` bytes into shared memory. The other bytes of the first and the last word are kept, also if another thread
+    /// changes them meanwhile.
     ///
     /// # Safety
     /// As [`copy_from_shared`], with the sides changed.
@@ -446,7 +446,7 @@ mod tests {
                 let mut to = vec![0x5555_5555_5555_5555u64; words as usize];
                 let from = from.as_ptr().cast::<u8>();
                 let bytes = to.as_mut_ptr().cast::<u8>();
-                // SAFETY: both vectors are `words` words long, more than 64 + 31 + `len_max` bytes, and nobody else has them.
+                // SAFETY: both vectors are `words` words long, more than 64 + 31 + `len_max` bytes, and no other thread has them.
                 unsafe { copy(from.add(64 + from_at), bytes.add(64 + to_at), len) };
                 for at in 0..words as usize * 8 {
                     let inside = at >= 64 + to_at && at < 64 + to_at + len;
@@ -469,7 +469,7 @@ mod tests {
                 (0..8 * 6).map(|i| if i % 8 == 0 { 9 } else { (line(i) * 100 + i % 8) as u64 }).collect();
             for odd in 0..=count {
                 let mut to = vec![0x55_u8; 56 * 6];
-                // SAFETY: six lines and room for six payloads, of which `count` are used; nobody else has them.
+                // SAFETY: six lines and room for six payloads, of which `count` are used; no other thread has them.
                 let differences = unsafe { copy(from.as_ptr().cast(), 9, to.as_mut_ptr(), count) };
                 assert_eq!(differences != 0, odd > 0, "{count} lines, line {odd} before differs");
                 let words: Vec<u64> = to.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
@@ -508,8 +508,8 @@ mod tests {
         fn halves_after(copy: unsafe extern "C" fn(*const u8, *mut u8, usize), len: usize) -> [u64; 8] {
             let (pattern, from) = ([0x5a5a_5a5a_a5a5_a5a5_u64; 4], [7_u8; 512]);
             let (mut to, mut halves) = ([0_u8; 512], [[0_u64; 2]; 4]);
-            // SAFETY: both buffers hold `len` bytes, `pattern` 32 and `halves` 64; the call is one of the C ABI, whose changes
-            // are named, on a stack that is aligned as it asks.
+            // SAFETY: both buffers hold `len` bytes, `pattern` 32 and `halves` 64. The call follows the C ABI; the registers that
+            // it changes are named, and the stack is aligned as it requires.
             unsafe {
                 std::arch::asm!(
                     "vmovdqu ymm0, [{pattern}]",
@@ -596,7 +596,7 @@ mod tests {
         for (start, words) in (0..70).map(|words| (words % 5, words)).chain([(0, 512), (3, 640)]) {
             let expected = numbers[start..start + words].iter().fold(0, |sum: u64, n| sum.wrapping_add(*n));
             let from = numbers[start..].as_ptr().cast::<u8>();
-            // SAFETY: the vector holds `start + words` words, and nobody writes them.
+            // SAFETY: the vector holds `start + words` words, and no thread writes them.
             unsafe {
                 assert_eq!(sum_shared(from, words), expected, "{start}, {words} words");
                 assert_eq!(portable::sum_shared(from, words), expected, "{start}, {words} words");

@@ -26,7 +26,7 @@ pub struct Message {
 pub struct Endpoint {
     provider: Box<dyn Provider>,
     handle: Handle,
-    /// In virtual time: when a timer wakes somebody who waits here, and whom.
+    /// In virtual time: the time of the timer for a task that waits here, and the task's waker.
     alarm: RefCell<Option<(u64, Waker)>>,
     _not_send: PhantomData<*const ()>,
 }
@@ -68,7 +68,8 @@ impl Endpoint {
         self.provider.mapped(node, region)
     }
 
-    /// Are regions of other nodes ever [mapped](Self::mapped) here? Whoever asks for them one by one in vain may wait for an answer each time.
+    /// Whether regions of other nodes are ever [mapped](Self::mapped) here. If not, a caller that asks for them one by one may
+    /// wait for an answer each time.
     #[must_use]
     pub fn maps_others(&self) -> bool {
         self.provider.maps_others()
@@ -165,8 +166,8 @@ impl Endpoint {
         .await
     }
 
-    /// Wakes a task at a time, or earlier: one timer does for a task that waits here again and again, because a wait mostly ends by an
-    /// arrival, long before its time. Who is woken too early waits on.
+    /// Wakes a task at a time, or earlier. One timer suffices for a task that waits here again and again, because most waits end
+    /// by an arrival, long before their time. A task that is woken too early waits on.
     fn wake_by(&self, until_ns: u64, waker: &Waker) {
         let (mut alarm, now_ns) = (self.alarm.borrow_mut(), self.handle.true_now_ns());
         let until_ns = self.handle.true_ns(until_ns);

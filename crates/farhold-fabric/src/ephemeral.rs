@@ -114,7 +114,7 @@ fn make(path: &Path) -> io::Result<Option<File>> {
 fn remove_abandoned(root: &Path) {
     for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(is_name) {
-            let _ = remove_if_abandoned(&entry.path()); // it is in nobody's way
+            let _ = remove_if_abandoned(&entry.path()); // an abandoned directory harms no other
         }
     }
 }

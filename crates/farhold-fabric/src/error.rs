@@ -1,4 +1,4 @@
-//! What can go wrong, as far as a caller would act differently.
+//! The errors of the fabric. Two errors differ only if a caller would act differently.
 
 use crate::address::{Address, FarPtr, NodeId, RegionId};
 use std::borrow::Cow;
@@ -60,12 +60,12 @@ pub enum FabricError {
         /// The file that it holds locked.
         path: Box<Path>,
     },
-    /// Nobody has that inbox open.
+    /// No endpoint has that inbox open.
     NoSuchPort {
         /// The inbox.
         to: Address,
     },
-    /// The port is taken by another endpoint of this node.
+    /// Another endpoint of this node has taken the port.
     PortInUse {
         /// The port.
         port: u16,
@@ -103,12 +103,12 @@ pub enum FabricError {
         /// The inbox.
         to: Address,
     },
-    /// A writer was at work on the object while it was read.
+    /// A writer changed the object while it was read.
     Torn {
         /// The object.
         at: FarPtr,
     },
-    /// Nothing came in the given time.
+    /// Nothing arrived in the given time.
     Timeout {
         /// The time given.
         waited_ns: u64,

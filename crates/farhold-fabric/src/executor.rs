@@ -102,7 +102,7 @@ struct Remote {
     any: AtomicBool,
     parked: AtomicBool,
     thread: Mutex<Option<Thread>>,
-    /// Whom a foreign executor polls to have tasks run.
+    /// The waker of the task that a foreign executor polls to run tasks.
     driver: Mutex<Option<Waker>>,
 }
 
@@ -166,9 +166,9 @@ const IDLE_SPINS: u32 = 2_000;
 /// Longest park of an idle executor, a bound on what a lost wake could cost.
 const PARK_MAX: Duration = Duration::from_millis(10);
 
-/// Waits, some 25 ns each, after which a thread offers its processor to others. What is waited for may need this very processor, and would
-/// have to wait until the waiting thread's time slice is over: milliseconds, for each lock and each answer. An offer that nobody
-/// takes costs half a microsecond.
+/// Waits, some 25 ns each, after which a thread offers its processor to others. The thread that it waits for may need this very
+/// processor. Without an offer it would have to wait until the waiting thread's time slice is over: milliseconds, for each lock
+/// and each answer. An offer that no thread takes costs half a microsecond.
 const WAITS_PER_OFFER: u32 = 1024;
 /// How many waits an idle turn of a real executor counts for.
 const WAITS_PER_IDLE: u32 = 64;
@@ -284,7 +284,7 @@ impl Core {
         self.timers.borrow_mut().push(Reverse(Timer { at_ns, sequence, waker }));
     }
 
-    /// Wakes everybody whose time has come.
+    /// Wakes every task whose time has come.
     fn fire_timers(&self, now_ns: u64) {
         if self.mode == Mode::Virtual && !self.paused.borrow().is_empty() {
             self.resume_machines(now_ns);
@@ -301,7 +301,7 @@ impl Core {
         }
     }
 
-    /// Somebody has waited.
+    /// A task has waited.
     #[inline]
     fn count_waits(&self, waits: u32) {
         let waits = self.waits.get() + waits;
@@ -373,7 +373,7 @@ impl Core {
         }
     }
 
-    /// Lets a ready task of a machine wait, as one whose thread has lost its processor.
+    /// Delays a ready task of a machine, like a thread that has lost its processor.
     #[cold]
     fn put_aside(&self, slot: u32, ns_max: u64) -> bool {
         let mut slots = self.slots.borrow_mut();
@@ -477,7 +477,8 @@ impl Executor {
         Self { core: Core::new(Mode::Virtual, seed) }
     }
 
-    /// In virtual time: whenever a task of a [machine](Handle::of_machine) would run, one time in so many it is put aside for up to so long.
+    /// In virtual time: one time in `one_in` that a task of a [machine](Handle::of_machine) would run, it is put aside for up to
+    /// `ns_max`.
     pub fn put_tasks_aside(&self, one_in: u64, ns_max: u64) {
         self.core.aside.set(Some((one_in.max(1), ns_max)));
     }
@@ -567,8 +568,8 @@ impl Drop for Executor {
 }
 
 impl Handle {
-    /// A handle for tasks of a foreign executor. Waits wake themselves, so they keep the foreign executor busy polling.
-    /// Spawned tasks run while somebody polls what [`Self::drive`] gives.
+    /// A handle for tasks of a foreign executor. Waits wake themselves, so they keep the foreign executor busy polling. Spawned
+    /// tasks run while a task polls what [`Self::drive`] gives.
     #[must_use]
     pub fn standalone(seed: u64) -> Self {
         Self { core: Core::new(Mode::Standalone, seed), machine: NO_MACHINE, drift_ppm: 0 }
@@ -590,8 +591,9 @@ impl Handle {
         self.core.clocks.get(usize::from(self.machine))
     }
 
-    /// A handle for the tasks of one machine of a simulation: the machine may [stand still](Self::pause_machine), and its clock
-    /// runs faster than true time by so many millionths, or slower. In real time it is as any other.
+    /// A handle for the tasks of one machine of a simulation. The machine may be [paused](Self::pause_machine), and its clock
+    /// runs faster than true time by `drift_ppm` millionths, or slower if that is negative. In real time it is a handle as any
+    /// other.
     ///
     /// # Panics
     /// If the clock would stand or run backwards.
@@ -621,7 +623,7 @@ impl Handle {
             None => paused.push(Paused { machine, until_ns, ready: Vec::new() }),
         }
         drop(paused);
-        // Somebody has to notice that it is over.
+        // The executor must notice that the pause is over.
         self.core.add_timer(until_ns, Waker::noop().clone());
     }
 
@@ -681,7 +683,7 @@ impl Handle {
         u64::try_from(true_ns).unwrap_or(u64::MAX)
     }
 
-    /// Lets virtual time pass until `at_ns` if nobody has anything to do before: then true.
+    /// Lets virtual time pass until `at_ns` if no task has work before: then it returns true.
     #[inline]
     pub(crate) fn advance_to(&self, at_ns: u64) -> bool {
         let core = &*self.core;
@@ -727,7 +729,7 @@ impl Handle {
     /// Lets the others go on before the `turn`th look at something that they are about to change: at first just their tasks,
     /// then some time as well, longer each turn up to [`Self::PAUSE_NS_MAX`].
     pub async fn pause(&self, turn: u32) {
-        /// Turns without a wait: who holds a row needs a few round trips.
+        /// Turns without a wait: the holder of a row needs a few round trips.
         const QUICK_TURNS: u32 = 16;
         match turn.checked_sub(QUICK_TURNS) {
             None => self.yield_now().await,
@@ -748,7 +750,7 @@ impl Handle {
         Sleep { handle: self.clone(), at_ns, set_for: None }
     }
 
-    /// Wakes somebody at a true time, whatever becomes of who asked.
+    /// Wakes a task at a true time, also if the caller has ended.
     pub(crate) fn wake_at_ns(&self, at_ns: u64, waker: &Waker) {
         self.core.add_timer(at_ns, waker.clone());
     }
@@ -793,7 +795,8 @@ impl Future for Drive {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let core = &*self.core;
         let _enter = Enter::new(core);
-        // First this, then the look: whoever wakes a task puts it down first, and then looks for whom to tell.
+        // The waker is stored before the look at the woken tasks: a thread that wakes a task records it first, and then looks for
+        // the waker.
         core.remote.driver.lock().expect("the driver").get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
         core.take_remote();
         core.fire_timers(core.now_ns());
@@ -844,7 +847,7 @@ impl Future for YieldNow {
 pub struct Sleep {
     handle: Handle,
     at_ns: u64,
-    /// Whom the timer wakes, once it is set, and at which true time.
+    /// The waker that the timer wakes, once it is set, and the true time of the timer.
     set_for: Option<(Waker, u64)>,
 }
 

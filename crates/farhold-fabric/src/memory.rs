@@ -12,7 +12,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// Memory of a region, mapped or allocated, shared with anybody. `len` is a multiple of 8 and the start is page aligned.
+/// Memory of a region, mapped or allocated, shared with any number of threads. `len` is a multiple of 8, and the start is page
+/// aligned.
 pub struct RegionMemory {
     base: NonNull<u8>,
     len: u64,
@@ -49,7 +50,7 @@ unsafe impl Sync for RegionMemory {}
 pub fn sum_words(bytes: &[u8]) -> u64 {
     let words = bytes.len() / 8;
     if bytes.as_ptr().addr().is_multiple_of(8) {
-        // SAFETY: so many words of the slice, which is aligned and which nobody writes while it is borrowed.
+        // SAFETY: `words` words of the slice, which is aligned and which no thread writes while it is borrowed.
         return unsafe { copy::sum_shared(bytes.as_ptr(), words) };
     }
     let word = |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes);
@@ -113,10 +114,10 @@ impl RegionMemory {
         }
     }
 
-    /// Gives the bytes `offset..offset + len` memory, if they have none yet. Whoever is about to use bytes of a region for
-    /// the first time asks before, and can be refused; touching them without having asked can end the process if the file
-    /// system of the `shm` provider is full. Asking again is cheap. Other providers' memory, and a region of another node,
-    /// which its owner cares for, need nothing.
+    /// Provides memory for the bytes `offset..offset + len`, if they have none yet. A caller must do this before it uses bytes of
+    /// a region for the first time, and the call may fail. Touching such bytes without it can end the process if the file system
+    /// of the `shm` provider is full. A second call for the same bytes is cheap. Other providers' memory needs no such call, and
+    /// neither does a region of another node, because its owner makes the call.
     ///
     /// # Errors
     /// [`FabricError::FileSystemFull`]: nothing was changed. [`FabricError::OutOfBounds`], [`FabricError::Io`].
@@ -129,8 +130,8 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Gives the first `len` bytes memory now, with what is in them, so that nobody who touches them later waits for the system to
-    /// find and clear a page.
+    /// Provides memory for the first `len` bytes now and keeps their content, so that no thread that touches them later waits for
+    /// the system to find and clear a page.
     ///
     /// # Errors
     /// As [`Self::reserve`]; [`FabricError::Io`] if the system has no memory left.
@@ -185,7 +186,7 @@ impl RegionMemory {
 
     fn map(origin: FarPtr, len: u64, flags: libc::c_int, fd: libc::c_int) -> std::io::Result<Self> {
         let bytes = usize::try_from(len).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error());
@@ -201,8 +202,9 @@ impl RegionMemory {
         })
     }
 
-    /// Has the addresses stay taken, without memory, after the end of this value. For a provider whose transfers may still use them
-    /// then: they fail, and never meet what would be mapped there next. Costs address space, of which there are 128 TiB.
+    /// Keeps the addresses taken, without memory, after the end of this value. It is for a provider whose transfers may still use
+    /// them then: such transfers fail, and never reach what would be mapped there next. It costs address space, of which there
+    /// are 128 TiB.
     #[cfg(any(test, feature = "libfabric"))]
     pub(crate) fn keep_addresses(&self) {
         self.keeps_addresses.store(true, Ordering::Relaxed);
@@ -280,15 +282,15 @@ impl RegionMemory {
     pub unsafe fn word_unchecked(&self, offset: u64) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
         #[expect(clippy::cast_ptr_alignment, reason = "the start is page aligned and the offset a multiple of 8")]
-        // SAFETY: inside the memory that lives as long as `self` and aligned, by the caller's promise; nobody accesses it
-        // otherwise than atomically or by an opaque copy.
+        // SAFETY: inside the memory that lives as long as `self` and aligned, by the caller's promise; every other access to it
+        // is atomic or an opaque copy.
         unsafe {
             &*self.base.as_ptr().add(offset as usize).cast::<AtomicU64>()
         }
     }
 
-    /// Starts loading the cache lines of `offset..offset + len`, for who will read them some 100 ns later. A hint: it reads
-    /// nothing, and does nothing outside the region.
+    /// Starts loading the cache lines of `offset..offset + len`, for a caller that will read them some 100 ns later. A hint: it
+    /// reads nothing, and does nothing outside the region.
     #[inline(always)]
     pub fn prefetch(&self, offset: u64, len: u64) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -297,7 +299,7 @@ impl RegionMemory {
         let _ = (offset, len);
     }
 
-    /// As [`Self::prefetch`], for who will write them: lines that another processor has are asked for at once.
+    /// As [`Self::prefetch`], for a caller that will write them: lines that another processor has are requested at once.
     #[inline(always)]
     pub fn prefetch_to_write(&self, offset: u64, len: u64) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -319,7 +321,7 @@ impl RegionMemory {
         }
     }
 
-    /// Copies bytes out; words that somebody changes meanwhile are each old or new.
+    /// Copies bytes out. A word that another thread changes meanwhile is either old or new.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
@@ -369,8 +371,8 @@ impl RegionMemory {
         Ok(differences)
     }
 
-    /// The sum of the words from `offset`, wrapping, where they lie: nothing is copied. Words that somebody changes meanwhile are
-    /// each old or new.
+    /// The wrapping sum of the words from `offset`, computed in place: nothing is copied. A word that another thread changes
+    /// meanwhile is either old or new.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`], [`FabricError::Misaligned`].
@@ -403,8 +405,8 @@ impl RegionMemory {
     #[inline]
     pub unsafe fn copy_in_unchecked(&self, offset: u64, from: &[u8]) {
         debug_assert!(offset + from.len() as u64 <= self.len);
-        // SAFETY: the target is inside the region by the caller's promise; `from` is Rust memory that nobody changes, so it
-        // is not part of the region.
+        // SAFETY: the target is inside the region by the caller's promise. `from` is Rust memory that no thread changes, so it is
+        // not part of the region.
         unsafe { copy::copy_to_shared(from.as_ptr(), self.base.as_ptr().add(offset as usize), from.len()) }
     }
 
@@ -578,15 +580,14 @@ impl RegionMemory {
 impl Drop for RegionMemory {
     fn drop(&mut self) {
         match self.backing {
-            // SAFETY: allocated with this layout, and nobody can borrow from it any more.
+            // SAFETY: allocated with this layout, and no borrow of it is left.
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
-            // SAFETY: mapped with this length by `map`, and nobody can borrow from it any more; the new mapping takes the place of
-            // this one alone.
+            // SAFETY: mapped with this length by `map`, and no borrow of it is left; the new mapping replaces this one alone.
             Backing::Mapped { bytes, .. } if *self.keeps_addresses.get_mut() => unsafe {
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
                 libc::mmap(self.base.as_ptr().cast(), bytes, libc::PROT_NONE, flags, -1, 0);
             },
-            // SAFETY: mapped with this length by `map`, and nobody can borrow from it any more.
+            // SAFETY: mapped with this length by `map`, and no borrow of it is left.
             Backing::Mapped { bytes, .. } => unsafe {
                 libc::munmap(self.base.as_ptr().cast(), bytes);
             },
@@ -630,13 +631,13 @@ mod tests {
             let at: *mut libc::c_void = memory.base.as_ptr().cast();
             drop(memory);
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-            // SAFETY: a mapping that replaces none touches no memory that anybody has.
+            // SAFETY: a mapping that replaces none touches no memory that is in use.
             let mapped = unsafe { libc::mmap(at, 4096, libc::PROT_READ, flags, -1, 0) };
             let is_taken = mapped == libc::MAP_FAILED;
             // Other threads map as well: what is given back may be taken by them.
             assert!(is_taken || !keeps);
             if !is_taken {
-                // SAFETY: mapped four lines above, and used by nobody.
+                // SAFETY: mapped four lines above, and used by no other code.
                 unsafe { libc::munmap(mapped, 4096) };
             }
         }

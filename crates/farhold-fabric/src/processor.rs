@@ -23,7 +23,7 @@ pub fn bind_this_thread_to(processors: &[usize]) {
     bind_to(Thread(0), processors);
 }
 
-/// A thread of this process, as the system numbers it; zero is whoever asks.
+/// A thread of this process, by the system's number; zero means the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread(libc::pid_t);
 
@@ -50,7 +50,7 @@ fn bind_to(thread: Thread, processors: &[usize]) {
     }
 }
 
-/// Starts loading the cache lines of `what`, for who will use them some 100 ns later. A hint: it reads nothing.
+/// Starts loading the cache lines of `what`, for a caller that will use them some 100 ns later. A hint: it reads nothing.
 #[inline(always)]
 pub fn prefetch<T>(what: &[T]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

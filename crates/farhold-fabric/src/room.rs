@@ -1,11 +1,12 @@
-//! Room for the bytes of a sparse file, taken before they are touched.
+//! Memory for the bytes of a sparse file, taken before they are touched.
 //!
-//! A page of a mapped file that has no memory yet gets it at the first touch, and if the file system is full then, the kernel
-//! kills the process (SIGBUS). So whoever is about to use bytes for the first time asks here, where a full file system is an
-//! error like any other. Asking costs a bit test once an extent has its memory.
+//! A page of a mapped file that has no memory yet gets it at the first touch. If the file system is full then, the kernel kills
+//! the process (SIGBUS). So a caller must reserve bytes here before it uses them for the first time; here a full file system is
+//! an ordinary error. Once an extent has its memory, a call costs a bit test.
 //!
-//! What stays uncovered: a file system that cannot allocate ahead (it says so, and files grow by touch as before; tmpfs,
-//! ext4, xfs and btrfs can), and a control group's memory limit, at which the kernel kills whatever the file system says.
+//! Two cases stay uncovered. A file system may be unable to allocate ahead; it says so, and files grow by touch as before (tmpfs,
+//! ext4, xfs and btrfs can allocate ahead). And at a control group's memory limit the kernel kills, whatever the file system
+//! says.
 
 use crate::error::FabricError;
 use std::fs::File;

@@ -109,7 +109,7 @@ impl Host {
         self.endpoint.send(Address::home(NodeId(node)), &[self.node])
     }
 
-    /// What everybody else has sent here.
+    /// All messages that other processes have sent here.
     fn heard(&self) -> Vec<u8> {
         let mut heard = Vec::new();
         while heard.len() < usize::from(NODES) - 1 {
@@ -296,7 +296,7 @@ fn three_hosts() {
     let dir = std::env::temp_dir().join(format!("farhold-hosts-{}", std::process::id()));
     let mut hosts: Vec<_> = (0..NODES).map(|node| network.process(node, &dir)).collect();
     let pairs = || (0..NODES).flat_map(|from| (0..NODES).filter(move |to| *to != from).map(move |to| (from, to)));
-    // Everybody does everything to everybody, all at the same time.
+    // Every process does everything to every other, all at the same time.
     for (from, to) in pairs() {
         assert_eq!(hosts[usize::from(from)].ask(&format!("reach {to}")), "ok");
     }

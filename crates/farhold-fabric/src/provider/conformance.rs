@@ -52,7 +52,7 @@ impl Bed {
         let mut bed = Self::shm(seed);
         let Place::Directory(cluster) = &bed.place else { unreachable!("of shm") };
         let mut config = Config::new(provider, Secret::new(b"the tests' own secret").unwrap());
-        // The dead are known by their processes; who is late here waits for a processor.
+        // Dead nodes are known by their processes; a late answer here means a thread that waits for a processor.
         (config.connect_timeout_ns, config.request_timeout_ns) = (30_000_000_000, 30_000_000_000);
         bed.place = Place::Libfabric(cluster.clone(), config);
         bed
@@ -642,7 +642,7 @@ fn wrong_messages_are_refused() {
     });
 }
 
-/// An inbox has room for so many senders; an endpoint that goes makes room.
+/// An inbox has room for `LANES` senders, and an endpoint that is dropped makes room.
 #[test]
 fn senders_are_limited() {
     if cfg!(miri) {

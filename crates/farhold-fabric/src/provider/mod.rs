@@ -26,7 +26,7 @@ pub struct Kind {
     pub name: &'static str,
     /// What it is, in one line.
     pub about: &'static str,
-    /// Who executes an instruction on another node's memory.
+    /// The component that executes an instruction on another node's memory.
     pub does: fn(OpKind) -> Doer,
     /// How it can be had on this machine.
     pub here: fn() -> Vec<Here>,
@@ -44,10 +44,10 @@ pub struct Here {
     pub about: String,
 }
 
-/// Who executes an instruction on another node's memory.
+/// The component that executes an instruction on another node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doer {
-    /// The asking thread's processor, by loads, stores and locked instructions.
+    /// The calling thread's processor, by loads, stores and locked instructions.
     Cpu,
     /// The network card of the memory's node: native.
     Nic,
@@ -136,7 +136,7 @@ pub(crate) trait Provider {
     fn post(&self, batch: &mut Batch) -> Posted;
     /// Puts the results into `batch` once all are there.
     fn poll(&self, ticket: Ticket, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()>;
-    /// Nobody will poll for this any more; the instructions still happen.
+    /// The caller will not poll for this any more; the instructions still happen.
     fn abandon(&self, ticket: Ticket);
     fn mapped(&self, node: NodeId, region: RegionId) -> Option<Arc<RegionMemory>>;
     /// Does `mapped` ever give a region of another node?

@@ -17,9 +17,9 @@ use crate::{FabricError, FarPtr};
 pub enum Form {
     /// One word, one number at a time.
     Single,
-    /// One word, so many numbers at a time.
+    /// One word; a thread takes this many numbers at a time.
     Batched(u32),
-    /// So many words, each on a cache line of its own; a thread uses one of them.
+    /// This many words, each on a cache line of its own; a thread uses one of them.
     Striped(u32),
 }
 

@@ -4,15 +4,15 @@
 //!  +0 head: next to receive │ +64 tail: next to send │ +128 places:  state │ length │ bytes
 //!
 //!  place of ticket t = t modulo the places, in turn t divided by the places
-//!     free ──(sender: compare_swap)──▶ being filled, by whom ──(sender: compare_swap)──▶ full ──(receiver)──▶ free, next turn
+//!     free ──(sender: compare_swap)──▶ being filled, with its sender ──(sender: compare_swap)──▶ full ──(receiver)──▶ free, next turn
 //! ```
 //!
-//! The GRU's message queue, made of this crate's instructions: a sender takes a place by a swap of its state, moves `tail` and
-//! writes the message in one batch, and marks the place full when that has come back. So a message is never seen in parts,
-//! and a place always names who is at it: a sender that dies in between leaves one place, which [`Receiver::skip_dead`]
-//! frees; until then the messages behind it wait, since order is kept. Three round trips, two of them needed by any fabric
-//! that may reorder. An [inbox](Endpoint::send) is cheaper where its limits suit; this queue needs no agent, any number of
-//! senders share its memory, and it outlives its processes.
+//! The GRU's message queue, made of this crate's instructions. A sender takes a place by a compare-and-swap of its state, moves
+//! `tail` and writes the message in one batch, and marks the place full when that batch has completed. So a message is never seen
+//! in parts, and the place names its sender while it is being filled. A sender that dies in between leaves one place, which
+//! [`Receiver::skip_dead`] frees. Until then the messages behind it wait, because order is kept. It takes three round trips, two
+//! of them needed by any fabric that may reorder. An [inbox](Endpoint::send) is cheaper where its limits suit; this queue needs
+//! no agent, any number of senders share its memory, and it outlives its processes.
 
 use super::LINE;
 use super::latch::Holder;
@@ -178,7 +178,7 @@ impl Sender {
                     return Err(QueueError::Full);
                 }
             } else {
-                // Somebody is at it, and may not have moved the tail, or it is long past.
+                // Another sender is filling it and may not have moved the tail yet, or the ticket is long past.
                 self.swap(queue.at.add(LINE), ticket, ticket.wrapping_add(1)).await?;
             }
             ticket = self.tail_now().await?;
@@ -254,8 +254,8 @@ impl Receiver {
         self.try_recv_into(&mut message).then_some(message)
     }
 
-    /// If the next place is taken by a sender who is dead, gives it up, so that the messages behind it are heard. True if so.
-    /// The caller guarantees that whoever `is_dead` accepts never acts again.
+    /// If a dead sender has taken the next place, gives the place up, so that the messages behind it are received. True if so.
+    /// The caller guarantees that a sender that `is_dead` accepts never acts again.
     #[allow(clippy::must_use_candidate, reason = "done for what it does")]
     pub fn skip_dead(&self, is_dead: impl Fn(Holder) -> bool) -> bool {
         let (ticket, found) = self.next();

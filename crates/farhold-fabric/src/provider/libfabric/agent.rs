@@ -1,7 +1,7 @@
 //! The home agent: the thread that makes a node's memory and inboxes reachable.
 //!
-//! It admits workers of other nodes, does what a NIC cannot do (words, whole objects, small copies) with the CPU next to the memory,
-//! so an object is read whole in one round trip, puts messages into this node's inboxes, and makes the progress that
+//! It admits workers of other nodes. It executes what a NIC cannot (words, whole objects, small copies) with the CPU next to the
+//! memory, so an object is read whole in one round trip. It puts messages into this node's inboxes, and makes the progress that
 //! providers want of a target.
 //!
 //! ```text
@@ -10,13 +10,13 @@
 //!     └──refused──> Leaving ──time──> gone
 //! ```
 //!
-//! A session is who may ask: a worker's endpoint that has shown that it knows the secret. A frame that carries no session's
-//! token is dropped unread, and so is a wrong proof. The agent waits for nobody: what it cannot send at once it keeps, up to a
+//! A session stands for one worker's endpoint that has proved that it knows the secret. The agent drops a frame without a
+//! session's token unread, and also a wrong proof. The agent waits for no peer: it keeps what it cannot send at once, up to a
 //! limit.
 //!
-//! What is kept for others is bounded, and nobody takes another's share. A hello that proves nothing gets at most a refusal, of
-//! which some are kept until they are surely sent; beyond that it is dropped. Of each node there are so many sessions that have
-//! not entered yet, the oldest of which makes room for a new one, and so many live ones.
+//! What the agent keeps for others is bounded, and no peer takes another's share. A hello without a valid proof gets at most a
+//! refusal. Some refusals are kept until they are surely sent; further such hellos are dropped. The sessions of each node are
+//! bounded: those that have not entered yet, of which the oldest makes room for a new one, and the live ones.
 
 use super::admission::Standing;
 use super::channel::{Bell, Channel, Event, Peer, Size};
@@ -42,8 +42,8 @@ pub(super) const SIZE: Size = Size { rx: 256, tx: 128, bulk: 0 };
 const SESSIONS_PER_NODE_MAX: usize = 256;
 /// Most sessions of a node that are not live.
 const ENTERING_PER_NODE_MAX: usize = 64;
-/// Most refusals of those who have not proved anything: in so long, and that are with the provider. A peer that takes nothing keeps the
-/// latter from being sent for ever, and with them so many frames, an eighth of all.
+/// Most refusals to peers without a valid proof: within `STRANGER_NS_MAX`, and at one time with the provider. A peer that takes
+/// nothing keeps the latter from being sent for ever, and as many frames with them: an eighth of all.
 const STRANGERS_MAX: usize = 16;
 /// Bit of the tags of their frames.
 const STRANGER: u64 = 1 << 31;
@@ -66,7 +66,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(5);
 
 struct Session {
     state: State,
-    /// Tells it from earlier sessions in its place, whose frames may still be on their way.
+    /// Tells this session from earlier sessions in its place, whose frames may still be under way.
     count: u32,
     /// The worker's libfabric address, and how we call it.
     name: Vec<u8>,
@@ -120,7 +120,7 @@ pub(super) struct Agent {
     home: Home,
 }
 
-/// Who says hello.
+/// The sender of a hello.
 struct Who<'a> {
     name: &'a [u8],
     node: NodeId,
@@ -386,14 +386,14 @@ impl Home {
         let State::Entering { worker_nonce, home_nonce, .. } = session.state else { return };
         let introduction = session.introduction(place.shared, &worker_nonce, &home_nonce);
         let secret = place.shared.secret();
-        // Whoever has said hello knows the secret, so a wrong proof is another's.
+        // The sender of a hello knows the secret, so a wrong proof comes from another sender.
         if body.len() != PROOF_BYTES || !secret.is_proof(Side::Worker, &introduction, body) {
             return;
         }
         session.token = secret.token(&introduction);
         session.state = State::Live;
         let (node, incarnation, name) = (session.node, session.incarnation, session.name.clone());
-        // Earlier sessions of the same endpoint, and of earlier starts of its node, are nobody's any more.
+        // Earlier sessions of the same endpoint, and of earlier starts of its node, have no user any more.
         for other in 0..self.sessions.len() {
             let is_old = self.sessions[other].as_ref().is_some_and(|it| {
                 matches!(it.state, State::Live)
@@ -446,7 +446,7 @@ impl Home {
         self.fences_seen = seen;
     }
 
-    /// Strangers whose time is over.
+    /// Ends the sessions that are not live and whose time is over.
     fn show_out(&mut self, channel: &Channel, now_ns: u64) {
         for index in 0..self.sessions.len() {
             let is_over = self.sessions[index].as_ref().is_some_and(|session| match session.state {

@@ -5,19 +5,19 @@
 //!           └─> bulk transfers by the NIC, for reads and writes from `bulk_bytes_min` on
 //! ```
 //!
-//! - A session is made at the first contact with a node, and made anew when it broke or the node has started again. What is known of
-//!   the node's regions outlives it, so that a key that has gone stale is noticed.
-//! - Every request has a deadline. One that passes it breaks the session: the node counts as unavailable until a new hello is
-//!   answered. Late answers find nobody waiting. The memory of a bulk transfer that does not end stays with the provider,
-//!   and its batch comes back as a copy.
-//! - **What is ready together travels together.** A batch's requests wait in a frame until its owner looks for their end: by then
-//!   every other task of the thread that was ready has posted what it had, and all of it is one frame to each node, answered by
-//!   about one. A task alone loses nothing, because it looks at once.
-//! - One of those who wait polls for all of them, once a turn.
+//! - A session is made at the first contact with a node. It is made anew after it broke, or after the node has restarted. The
+//!   caller's knowledge of the node's regions outlives it, so that a stale key is noticed.
+//! - Every request has a deadline. A request that passes it breaks the session: the node counts as unavailable until a new hello
+//!   is answered. Late answers are dropped. The memory of a bulk transfer that does not end stays with the provider, and its
+//!   batch comes back as a copy.
+//! - **What is ready together travels together.** A batch's requests wait in a frame until its owner looks for their end. By then
+//!   every other task of the thread that was ready has posted its requests, and all of them are one frame to each node, answered
+//!   by about one. A task alone loses nothing, because it looks at once.
+//! - Of the waiting tasks one polls for all, once a turn.
 //! - Making a session, learning a region and opening a lane block the thread, each within its time-out; instructions and
 //!   messages do not.
 //!
-//! Nobody sends to a worker what it has not asked for, so a worker that does not poll harms only itself.
+//! A worker receives only what it has asked for, so a worker that does not poll harms only itself.
 
 use super::channel::{self, BulkTarget, Channel, Event, Peer, Registration, Size};
 use super::frame::{self, Assembly, BODY_MAX, Header, Kind, Reader, Tag, WireOp};
@@ -46,12 +46,12 @@ const READ_PIECE: usize = (BODY_MAX - 8) / 8 * 8;
 const ANSWERS_MAX: usize = BODY_MAX;
 /// Turns between two looks at the clock.
 const TURNS_PER_CLOCK: u32 = 32;
-/// What a time in which nobody polled counts for at most: silence is the other side's only as long as somebody listens, and a process
-/// that was stopped, or got no processor, did not.
+/// A period without polls counts for at most this long. Silence is the other side's only while this side listens, and a process
+/// that was stopped, or got no processor, did not listen.
 const UNHEARD_NS_MAX: u64 = 100_000_000;
 /// How old a request must be before the kernel is asked whether its node still runs, and how often it is asked.
 const LOOK_AFTER_NS: u64 = 20_000_000;
-/// How long a node that did not answer a hello is not asked again: who waits for it waits once.
+/// How long a node that did not answer a hello is not asked again, so that a caller waits for it only once.
 const RETRY_AFTER_NS: u64 = 50_000_000;
 /// The same for a node that had answered before and then did not, and how long it may then take. A hello blocks the thread, so a
 /// node that is cut off costs a tenth of it at most.
@@ -65,9 +65,9 @@ const FLUSH_NS_MAX: u64 = 10_000_000;
 const TURNS_PER_YIELD: u32 = 16;
 /// How long a farewell may take.
 const FAREWELL_NS_MAX: u64 = 200_000_000;
-/// Turns that a request waits for its owner to look for its end: he may look for something else first.
+/// Turns that a request waits for its owner to look for its end: the owner may look for something else first.
 const PACKED_TURNS_MAX: u32 = 8;
-/// Polls of those who leave polling to another, before one of them takes it over: whoever has it may be kept from it.
+/// Polls that other owners leave to the poller before one of them takes polling over: the poller may be kept from it.
 const LEFT_TO_OTHERS_MAX: u32 = 1024;
 /// Frames that wait for the provider before a sender is told to wait.
 const UNSENT_MAX: usize = 1024;
@@ -85,15 +85,15 @@ pub(super) struct Caller {
     handed_over: u64,
     /// Turns since something is there to be handed over.
     packed_turns: u32,
-    /// The flight whose owner polls for all, and how many have left it to him since he did.
+    /// The flight whose owner polls for all, and how many polls others have left to it since its last one.
     poller: Option<u64>,
     left_to_him: u32,
     /// Last, so that whatever it still does to our buffers is over before they go.
     channel: Option<Channel>,
 }
 
-/// What our own numbers stand for, and the few nodes, regions and ports. One multiplication spreads them, since nobody chooses them to
-/// harm us.
+/// A map with keys that this program numbers itself, and with the few nodes, regions and ports. One multiplication spreads the
+/// keys, because no adversary chooses them.
 type Numbered<K, T> = HashMap<K, T, BuildHasherDefault<NumberHasher>>;
 
 /// See [`Numbered`].
@@ -151,7 +151,7 @@ struct Known {
     lanes: Numbered<(u16, u16), Lane>,
     /// Its count of starts, where we share a directory.
     starts: Option<Starts>,
-    /// Why it could not be met, and until when nobody asks again.
+    /// Why no session could be made, and until when it is not tried again.
     refusal: Option<(u64, FabricError)>,
     /// There has been a session with it.
     was_there: bool,
@@ -234,7 +234,7 @@ struct Flight {
     content: Box<Content>,
     /// Requests and bulk transfers that are not over.
     left: usize,
-    /// Bulk transfers whose instruction has not got its [`Then::Go`] yet.
+    /// Bulk transfers whose instruction has no [`Then::Go`] yet.
     bulk: Vec<BulkPiece>,
     is_abandoned: bool,
     /// What the asker gets while the NIC still has the content.
@@ -262,7 +262,7 @@ pub(super) enum Look {
     Over(Box<Content>),
     /// It is not, as far as the provider knows.
     Polled,
-    /// Nobody asked the provider.
+    /// The provider was not polled.
     Waits,
 }
 
@@ -349,8 +349,8 @@ impl Caller {
         (self.handed_over, self.packed_turns) = (self.last_number, 0);
     }
 
-    /// Gives up what has waited too long: after each time that somebody else has had the processor, so that a busy machine does not
-    /// make one look out of many.
+    /// Gives up what has waited too long. It is called each time that another thread has had the processor, so that on a busy
+    /// machine many looks at the clock do not become one.
     pub fn look_at_clock(&mut self) {
         self.state.expire(&self.shared);
     }
@@ -712,7 +712,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Looks for a flight's end, for its owner, who comes again next turn.
+    /// Looks for the end of a flight. Its owner looks again next turn if it is not over.
     pub fn look(&mut self, flight: u64) -> Look {
         if self.fresh.take_if(|fresh| *fresh == flight).is_some() {
             return Look::Waits;
@@ -746,7 +746,7 @@ impl Caller {
         Some(self.state.flights.remove(&flight).expect("just seen").content)
     }
 
-    /// Nobody will ask for it any more. Its requests still leave this thread.
+    /// No owner will ask for the flight any more. Its requests still leave this thread.
     pub fn abandon(&mut self, flight: u64) {
         self.poller.take_if(|poller| *poller == flight);
         match self.state.flights.get_mut(&flight) {
@@ -771,7 +771,7 @@ impl Caller {
             self.turn();
             turns += 1;
             if turns.is_multiple_of(TURNS_PER_YIELD) {
-                // Who takes it may be a thread of this very core.
+                // The receiver may be a thread of this very core.
                 std::thread::yield_now();
             }
         }
@@ -817,7 +817,8 @@ impl Caller {
         let index = lane.index;
         self.transmit(to.node, Kind::Message, index, message);
         self.hand_over();
-        // Who is told that it is not sent may rely on it. A session that breaks from here on, for what was sent earlier, may have taken it along.
+        // A caller that is told that the message is not sent may rely on it. A session that breaks from here on, for what was
+        // sent earlier, may have taken it along.
         let is_sent = self.known(to.node).session.as_ref().is_some_and(|session| !session.is_broken);
         // A thread may sleep after it has sent: nothing must be left behind that only polling would send.
         self.flush_to(|node| node == to.node, FLUSH_NS_MAX);
@@ -981,7 +982,7 @@ impl State {
         let Some(asked) = self.asked.get_mut(&header.number) else { return };
         let session = self.nodes.get(&asked.node).and_then(|known| known.session.as_ref());
         let Some(session) = session.filter(|session| session.epoch == asked.epoch) else { return };
-        // Before the session is live the token is zero on both sides, and the body proves who speaks.
+        // Before the session is live the token is zero on both sides, and the body proves the sender.
         let is_step = matches!(header.kind, Kind::Challenge | Kind::Welcome | Kind::Refused);
         if header.token != session.token || is_step != (session.token == 0) {
             return;
@@ -1133,8 +1134,8 @@ impl State {
             };
             piece.since_ns = now_ns;
             let registration = piece.registration.as_deref();
-            // SAFETY: the flight keeps the buffer until its transfers are over, and nobody else touches these bytes: other
-            // answers go to other bytes, by raw copies (`Buffer::put`), and the asker has none of it before.
+            // SAFETY: the flight keeps the buffer until its transfers are over, and no other code touches these bytes: other
+            // answers go to other bytes, by raw copies (`Buffer::put`), and the batch's owner has none of it before.
             let posted = unsafe {
                 channel.bulk(piece.is_write, piece.local, piece.len as u64, registration, peer, piece.target)
             };

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// and eight large ones' headers fit.
 pub(super) const FRAME_BYTES: usize = (16 << 10) - 512;
 const COMPLETIONS_MAX: usize = 16;
-/// The tag of frames of whoever had the channel before. No session's: of a node 255, and not a stranger's.
+/// The tag of frames of the channel's earlier owner. It is no session's tag: it would be of node 255, and not a stranger's.
 const NOBODY: u64 = 0xffff_ffff_7fff_ffff;
 const NAME_BYTES_MAX: usize = 256;
 const AGAIN: i64 = -(libc::EAGAIN as i64);
@@ -189,7 +189,7 @@ struct Arena {
 impl Arena {
     fn new(bytes: usize) -> Result<Self, FabricError> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(FabricError::io(
@@ -256,7 +256,7 @@ impl Registrar {
     }
 }
 
-/// Who uses registered memory, and how.
+/// The users of registered memory, and their rights.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
     /// Transfers of our own.
@@ -285,13 +285,13 @@ unsafe fn register(
     Ok(Registration { mr, key: region.key, base: region.base, _raw: raw.clone(), memory: None })
 }
 
-/// Whom to send to, as libfabric numbers them.
+/// A destination, by libfabric's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer(u64);
 
 #[cfg(test)]
 impl Peer {
-    /// For who sends nothing.
+    /// For tests that send nothing.
     pub const fn numbered(number: u64) -> Self {
         Self(number)
     }
@@ -352,9 +352,9 @@ struct Open {
     forgotten: RefCell<VecDeque<Vec<u8>>>,
 }
 
-/// Channels of libfabric's `shm` that nobody uses any more. Its endpoints of one process reach into each other's memory
-/// (seen in 1.17), so closing one is a trap for the others: they are kept, and used again. Nor does it survive forgetting a
-/// peer of which something is still on its way: peers are forgotten only when the table, of 256, gets full.
+/// Channels of libfabric's `shm` that are not in use any more. Its endpoints of one process reach into each other's memory (seen
+/// in 1.17), so closing one harms the others: they are kept, and used again. It also does not survive the removal of a peer while
+/// something for that peer is under way: peers are removed only when the table, of 256, gets full.
 static KEPT: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 const NEVER_CLOSED: &str = "shm";
 /// See [`Traits::stops_writes`].
@@ -385,7 +385,7 @@ fn remove_at_end(name: &[u8]) {
 
 #[cfg(test)]
 thread_local! {
-    /// Frames that this thread has sent, for who checks what travels together.
+    /// Frames that this thread has sent, for tests that check what travels together.
     pub(super) static FRAMES_SENT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -556,7 +556,7 @@ impl Channel {
         Ok(peer)
     }
 
-    /// Whoever met the peer is done with it.
+    /// Ends the use of a peer.
     pub fn forget(&self, peer: Peer) {
         if !self.is_never_closed() {
             return self.remove(peer);
@@ -633,8 +633,9 @@ impl Channel {
     /// Starts a bulk transfer; its end is an [`Event::Bulk`].
     ///
     /// # Safety
-    /// `local` points to `len` bytes that stay where they are, and that nobody else writes (for a write) or touches (for a
-    /// read), until the event has come or the channel is dropped; of one that [is never closed](Self::is_never_closed), only the former.
+    /// `local` points to `len` bytes that stay where they are. No other code writes them (for a write) or touches them (for a
+    /// read) until the event has come or the channel is dropped. For a channel that [is never closed](Self::is_never_closed),
+    /// only the event counts.
     pub unsafe fn bulk(
         &self,
         is_write: bool,
@@ -761,7 +762,7 @@ impl Drop for Channel {
             free_bulk: RefCell::new(self.open.free_bulk.take()),
             // What was not drained ends when the channel is used again.
             sending: Cell::new(self.open.sending.get()),
-            // What was under way may still fail, when somebody else has the channel: that is nobody's news.
+            // What was under way may still fail while the channel has its next owner, to whom the failure means nothing.
             tags: RefCell::new(self.open.tags.take().into_iter().map(|tag| tag.and(Some(NOBODY))).collect()),
             unposted: RefCell::new(self.open.unposted.take()),
             forgotten: RefCell::new(peers.keys().cloned().collect()),

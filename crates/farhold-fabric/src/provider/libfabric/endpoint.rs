@@ -128,7 +128,7 @@ impl Provider for Endpoint {
             Look::Polled => self.count_empty_poll(),
             Look::Waits => {}
         }
-        // The answer wakes nobody: look again next turn.
+        // No waker is called when the answer arrives: look again next turn.
         cx.waker().wake_by_ref();
         Poll::Pending
     }

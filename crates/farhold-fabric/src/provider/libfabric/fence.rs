@@ -1,7 +1,7 @@
-//! Shutting a start of a node out: its sessions end, its hellos are refused, and no NIC's key that it may have opens anything any
+//! Fencing of a start of a node: its sessions end, its hellos are refused, and no NIC's key that it may have gives access any
 //! more.
 //!
-//! The home agent ends sessions, being the only one who acts for them: [`shut_out`] asks it to and waits. What it had begun for
+//! Only the home agent acts for sessions, so it also ends them: [`shut_out`] asks it to and waits. What the agent had begun for
 //! that node is done by then. A NIC's write that is under way ends with its key, or could not begin: see
 //! [`Traits::stops_writes`](super::channel::Traits::stops_writes).
 
@@ -16,10 +16,10 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long the agent may take. It waits for nobody.
+/// How long the agent may take. It waits for no peer.
 const AGENT_MAX: Duration = Duration::from_secs(10);
 
-/// Whom this node has shut out.
+/// The starts of nodes that this node has fenced.
 #[derive(Default)]
 pub(super) struct Fence {
     state: Mutex<Fenced>,

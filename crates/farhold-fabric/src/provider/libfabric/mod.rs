@@ -17,17 +17,17 @@
 //!   near words are the CPU's, and far words are the CPU's of the home agent. The same holds for small reads and writes,
 //!   because a network's copies tear words: over TCP even eight aligned bytes arrived in halves.
 //! - **Bulk goes by the NIC** where the provider does remote reads and writes: those of `bulk_bytes_min` bytes and more. Writes
-//!   only where the end of a key stops them (verbs): `tcp` and `efa` look at a key once, and what a node that was shut out had begun
-//!   would arrive afterwards. Such a copy may tear words that change meanwhile; whoever needs one state reads objects. Remote writes are complete when their
-//!   bytes are in place (`FI_DELIVERY_COMPLETE`).
-//! - **Keys.** A region's key changes with each registration and each start; the agent compares it before each instruction. The NIC's key
-//!   is random, and goes with the region's: an old one opens nothing. libfabric's `shm` alone looks at no key: its processes
-//!   copy by the kernel's leave (`process_vm_readv`), which is for processes of the same user.
-//! - **Admission.** Sessions ask for the cluster's [`Secret`]; without one nothing is read or written. Frames are not encrypted: that
-//!   is the network's part.
-//! - **Time-outs** are this provider's own. A node that dies without a word is [`FabricError::NodeUnavailable`] within
-//!   `request_timeout_ns`, on one host within a few 10 ms. An instruction with that outcome may have been done:
-//!   nobody can tell.
+//!   go by the NIC only where the end of a key stops them (verbs; libfabric's `shm`, where fencing ends the process). `tcp` and
+//!   `efa` check a key once, so what a fenced node had begun would arrive afterwards. Such a copy may tear words that change
+//!   meanwhile; a caller that needs one state must read objects. Remote writes are complete when their bytes are in place
+//!   (`FI_DELIVERY_COMPLETE`).
+//! - **Keys.** A region's key changes with each registration and each start; the agent compares it before each instruction. The
+//!   NIC's key is random, and goes with the region's: an old one gives no access. libfabric's `shm` alone checks no key: its
+//!   processes copy with the kernel's permission (`process_vm_readv`), which it gives to processes of the same user.
+//! - **Admission.** A session requires the cluster's [`Secret`]; without a session nothing is read or written. Frames are not
+//!   encrypted: the network must do that.
+//! - **Time-outs** are this provider's own. A node that dies without notice is [`FabricError::NodeUnavailable`] within
+//!   `request_timeout_ns`, on one host within a few 10 ms. An instruction with that outcome may have been executed or not.
 //!
 //! Capabilities are asked of the provider when a channel is opened. Its progress comes from the threads that poll: the home agent
 //! always, a worker when it waits for something.
@@ -70,7 +70,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The port of the home agent's own endpoint: nobody sends there.
+/// The port of the home agent's own endpoint: no sender uses it.
 const AGENT_PORT: u16 = u16::MAX;
 /// How long an answer whether a node lives is good for: the kernel's, and that of another host.
 const LIVE_NS: u64 = 20_000_000;
@@ -89,8 +89,8 @@ pub struct Config {
     pub connect_timeout_ns: u64,
     /// How long a request may take.
     pub request_timeout_ns: u64,
-    /// Reads and writes of so many bytes and more go by the NIC, where it can. A NIC that never tears words (most on
-    /// PCI Express; none promises it) allows less.
+    /// Reads and writes of this many bytes and more go by the NIC, where it can. A NIC that never tears words (most on PCI
+    /// Express; none promises it) allows less.
     pub bulk_bytes_min: usize,
     /// The home agent never sleeps: a microsecond less for each request, for a core of its own. Else it sleeps when nothing has
     /// come for a while, and what wakes it costs system calls with every frame.
@@ -221,8 +221,8 @@ impl Shared {
         }
     }
 
-    /// Asks another host, on a thread of its own: one that is cut off would hold up whoever asks, and with him perhaps the renewal of a
-    /// lease. One that does not answer may live.
+    /// Asks another host, on a thread of its own: a host that is cut off would block the caller, and with it perhaps the renewal
+    /// of a lease. A host that does not answer may live.
     fn ask_live(this: &Arc<Self>, node: NodeId) {
         let now_ns = this.clock.now_ns();
         if node == this.node() || lock(&this.live).get(&node).is_some_and(|(good_ns, _)| now_ns < *good_ns) {
@@ -290,7 +290,7 @@ impl Shared {
         lock(&self.open).remove(&region);
     }
 
-    /// Takes all regions away from all NICs. Who may still have one asks for its new key before each transfer.
+    /// Takes all regions away from all NICs. A peer that may still use one asks for its new key before each transfer.
     fn close_all_to_nics(&self) {
         lock(&self.open).clear();
     }

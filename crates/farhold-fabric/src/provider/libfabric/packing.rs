@@ -1,8 +1,8 @@
 //! Frames that are being filled: what is said to one peer in one turn travels together.
 //!
-//! A frame costs its sender a trip through the system and its receiver another, some microseconds each over TCP, whatever is in it; what
-//! one instruction costs beside that is a tenth. So neither the requests of many tasks of a thread nor the answers to them have
-//! frames of their own. Who adds says when it is enough: nothing here waits for time to pass.
+//! A frame costs its sender a trip through the system and its receiver another, some microseconds each over TCP, whatever is in
+//! it. One more instruction in it costs a tenth of that. So the requests of many tasks of a thread share frames, and so do the
+//! answers to them. The sender says when a frame is to leave: nothing here waits for time to pass.
 
 use super::channel::{Channel, FRAME_BYTES, Peer, Refusal};
 use super::frame::HEADER;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 /// A frame from which this much is missing is not filled further.
 const REST_MAX: usize = 2048;
-/// A tag has at most one of so many parts of the provider's frames.
+/// A tag has at most one of this many parts of the provider's frames.
 const SHARES: usize = 4;
 /// Frames' memory that is kept.
 const SPARE_MAX: usize = 8;
@@ -89,7 +89,7 @@ impl Packing {
         }
     }
 
-    /// Nobody wants to hear what belongs to this tag.
+    /// Drops what belongs to this tag.
     pub fn forget(&mut self, tag: u64) {
         self.filling.retain(|it| it.tag != tag);
     }
@@ -133,13 +133,13 @@ impl Unsent {
         }
     }
 
-    /// Nobody wants to hear what belongs to this tag.
+    /// Drops what belongs to this tag.
     pub fn forget(&mut self, tag: u64) {
         self.queues.retain(|queue| queue.tag != tag);
     }
 
-    /// Tries the frames again, of each tag until one is refused. Returns the tags whose peer cannot be reached, and forgets their
-    /// frames.
+    /// Tries the frames again, those of each tag until one is refused. Returns the tags of peers that cannot be reached, and
+    /// drops their frames.
     pub fn send_all(&mut self, now_ns: u64, mut send: impl FnMut(Filled) -> Result<(), (Refusal, Filled)>) -> Vec<u64> {
         let mut broken = Vec::new();
         for queue in &mut self.queues {
@@ -286,7 +286,7 @@ mod tests {
         assert!((0..1000).any(|_| send(to_good, 2, 8)), "{sent} frames for the deaf one, and none left");
     }
 
-    /// Many small ones share a frame, one that fills a frame goes at once, and what nobody wants is not sent.
+    /// Many small ones share a frame, one that fills a frame goes at once, and what was dropped is not sent.
     #[test]
     fn a_frame_is_sent_when_it_is_full() {
         let mut packing = Packing::default();

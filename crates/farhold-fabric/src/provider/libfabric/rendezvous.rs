@@ -10,7 +10,7 @@
 //! ```
 //!
 //! - [`Rendezvous::Directory`]: in the file `node-003.address` of the cluster's directory. For one host.
-//! - [`Rendezvous::Hosts`]: whoever connects to the node's bootstrap port is sent the record, and the connection ends.
+//! - [`Rendezvous::Hosts`]: a client that connects to the node's bootstrap port receives the record, and the connection ends.
 //!
 //! A record is public: what it leads to asks for the [secret](super::Secret).
 
@@ -223,8 +223,8 @@ fn ask(at: &str, timeout: Duration) -> Option<String> {
     None
 }
 
-/// Has the process of a node on another host ended, or not begun? Its host says so; if nobody says anything it may live.
-/// Assumes that the host itself refuses the connection, not a firewall in its place: the two cannot be told apart.
+/// Whether the process of a node on another host has ended, or not begun. Its host must say so: without an answer the node may
+/// live. This assumes that the host itself refuses the connection, not a firewall in its place: the two cannot be told apart.
 pub(super) fn has_ended(rendezvous: &Rendezvous, node: NodeId, timeout_ns: u64) -> bool {
     let Rendezvous::Hosts { peers, .. } = rendezvous else { return false };
     let at = peers.iter().find(|(peer, _)| *peer == node);
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(bytes_of("012"), None);
     }
 
-    /// A port that says a byte now and then holds nobody up longer than a silent one.
+    /// A port that sends a byte now and then blocks a caller no longer than a silent one.
     #[test]
     fn an_answer_has_one_deadline() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -28,13 +28,13 @@ pub struct Rival {
 #[derive(Default)]
 struct Orders {
     stop: AtomicBool,
-    /// Poll: else sleep, so that the core is free for who is measured now.
+    /// Poll; otherwise sleep, so that the core is free for the thread that is measured now.
     poll: AtomicBool,
 }
 
 impl Rival {
-    /// Opens both over a provider; `bytes` can be read. `can_wait`: one could sleep until the provider wakes him, as home agents do. Nobody
-    /// does here, but being able to costs.
+    /// Opens both sides over a provider; `bytes` can be read. `can_wait`: the target could sleep until the provider wakes it, as
+    /// home agents do. It does not sleep here, but the ability costs time.
     ///
     /// # Errors
     /// What the provider refuses.

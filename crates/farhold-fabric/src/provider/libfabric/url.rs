@@ -5,9 +5,9 @@
 //!   tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&peer=2@10.0.0.3:7470&secret-file=/etc/farhold/secret
 //! ```
 //!
-//! `listen`: where others learn this node's address, and the local address of its endpoints; then each other node is a
-//! `peer`. `secret-file`: `secret` in the cluster's directory otherwise. `timeout-ms`: of requests and of hellos. `agent`:
-//! `sleeps` when nobody asks, or `spins`.
+//! `listen`: where others learn this node's address, and the local address of its endpoints; then each other node is a `peer`.
+//! `secret-file`: `secret` in the cluster's directory otherwise. `timeout-ms`: of requests and of hellos. `agent`: `sleeps` while
+//! it has no requests, or `spins`.
 
 use super::{Config, Rendezvous, Secret};
 use crate::address::NodeId;

@@ -36,7 +36,7 @@ impl Recorded {
         Ok(self.started != 0 && self.namespace != 0 && self.namespace == namespace()?)
     }
 
-    /// Has it ended for certain? Whoever holds its lock now is another process.
+    /// Whether it has ended for certain. If its lock is held now, another process holds it.
     pub fn has_ended(&self) -> io::Result<bool> {
         Ok(self.is_known()? && started(self.pid)? != Some(self.started))
     }
@@ -81,7 +81,7 @@ impl Process {
             let error = io::Error::last_os_error();
             return if error.raw_os_error() == Some(libc::ESRCH) { Ok(None) } else { Err(error) };
         }
-        // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+        // SAFETY: the kernel has just given us this descriptor, and no other code has it.
         Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })))
     }
 

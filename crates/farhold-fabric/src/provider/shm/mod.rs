@@ -1,6 +1,6 @@
-//! Shared memory: the processes of one host, whose regions are files that everybody maps.
+//! Shared memory: the regions of the processes of one host are files that all of them map.
 //!
-//! A cluster is a directory: by default below `/dev/shm`, but any path does whose file system maps shared, so a CXL pool or
+//! A cluster is a directory, by default below `/dev/shm`. Any path works if its file system maps shared, so a CXL pool or
 //! persistent memory by DAX works as it is. Its files:
 //!
 //! ```text
@@ -292,7 +292,7 @@ impl Ports {
 }
 
 impl Member {
-    /// How long a joiner waits for a lock that somebody only looks at.
+    /// How long a joiner waits for a lock that another process holds only to look.
     const LOCK_TRIES: u32 = 50;
 
     pub(crate) fn join(cluster: &Path, node: NodeId) -> Result<Arc<Self>, FabricError> {
@@ -688,7 +688,7 @@ impl Shm {
         Ok(Known { memory: Some(memory), key })
     }
 
-    /// Lets go of regions whose keys have gone stale, for a thread that does not touch them any more.
+    /// Drops regions with stale keys, for a thread that does not touch them any more.
     #[cold]
     fn let_go_stale(&self) {
         for peer in self.peers.borrow_mut().iter_mut().flatten() {
@@ -1015,7 +1015,7 @@ mod tests {
             let found = looker.join().unwrap();
             assert!(found.iter().all(|len| *len == 2 * PAGE), "{found:?}");
         });
-        // What a process left that was killed while it made one is in nobody's way.
+        // A draft that a killed process has left does no harm.
         let draft = path.with_extension("draft-005");
         fs::write(&draft, b"half").unwrap();
         member.create_region(region, PAGE).unwrap();

@@ -113,7 +113,7 @@ impl Sim {
         effects.happen(&self.handle);
     }
 
-    /// Makes a fault happen when so many more [events](Self::events) have happened.
+    /// Makes a fault happen after `events` more [events](Self::events).
     pub fn inject_after(&self, events: u64, fault: Fault) {
         let mut state = self.world.lock();
         let at = state.trace.count + events;
@@ -155,7 +155,7 @@ impl World {
         self.state.lock().expect("nothing panics while it holds the simulation")
     }
 
-    /// The engine: does what is due, lets time pass while nobody else has anything to do, and sets a timer for the next event.
+    /// The engine: does what is due, lets time pass while no task has work, and sets a timer for the next event.
     fn run_due(&self, handle: &Handle, effects: &mut Effects, cx: &mut Context<'_>) -> Poll<()> {
         let mut now_ns = handle.true_now_ns();
         loop {

@@ -6,9 +6,9 @@ use crate::batch::OpKind;
 /// From which node to which an instruction or a message goes; the same one twice for a node's own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hop {
-    /// Who asks.
+    /// The initiator.
     pub from: NodeId,
-    /// Whose memory or inbox it is.
+    /// The node of the memory or inbox.
     pub to: NodeId,
 }
 
@@ -34,7 +34,7 @@ pub trait LatencyModel: Send + Sync {
     fn post_gap_ns(&self) -> u64;
     /// Until an instruction towards a dead or unreachable node is given up.
     fn give_up_ns(&self) -> u64;
-    /// Each of these times is stretched by up to so many hundredths, at random.
+    /// Each of these times is stretched by up to this many hundredths, at random.
     fn jitter_percent(&self) -> u64;
 }
 

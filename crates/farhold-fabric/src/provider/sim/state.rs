@@ -104,11 +104,11 @@ pub(super) struct Node {
     pub next_port: u16,
     /// Nodes that it has shut out, up to which incarnation.
     pub fenced: BTreeMap<NodeId, u64>,
-    /// From when on others are, who are being shut out: their incarnations, and the times.
+    /// Nodes whose fencing is under way: their incarnations, and when it takes effect.
     pub fencing: BTreeMap<NodeId, (u64, u64)>,
     /// What tells each incarnation of it from all others, by incarnation from 1 on.
     pub births: Vec<Option<u64>>,
-    /// Who uses its regions; the number of the configuration that says so.
+    /// The starts that may use its regions, and the number of the configuration that says so.
     pub admitted: (u64, Option<Admitted>),
     paused_until_ns: u64,
 }
@@ -272,7 +272,7 @@ impl State {
         earlier
     }
 
-    /// For whoever has scheduled something while the engine sleeps: sees to it that it wakes in time.
+    /// After an event has been scheduled while the engine sleeps: sees to it that the engine wakes in time.
     pub fn see_to_engine(&mut self, handle: &Handle) {
         if let Some(next_ns) = self.next_ns()
             && self.engine.is_some()
@@ -344,8 +344,8 @@ impl State {
         &mut self.nodes[usize::from(node.0)]
     }
 
-    /// A start of a node meets those who run as strangers, whomever its predecessor has shut out: that one may have stood still
-    /// and have shut out a start that it had never met.
+    /// A new start of a node forgets the fences of running starts, whatever its predecessor has fenced: the predecessor may have
+    /// paused, and have fenced a start that it had never met.
     pub fn forget_fences_of_the_living(&mut self, node: NodeId) {
         let last: Vec<u64> =
             self.nodes.iter().map(|entry| entry.incarnation.saturating_sub(u64::from(entry.live))).collect();
@@ -367,7 +367,8 @@ impl State {
         fenced.is_some_and(|last| incarnation <= *last)
     }
 
-    /// Does the target have instructions of this incarnation of the initiator done? Who has started since that was expelled has never shut it out.
+    /// Whether the target executes instructions of this incarnation of the initiator. A target that has started after that
+    /// incarnation was expelled has never fenced it.
     #[inline]
     fn is_admitted(&self, hop: Hop, incarnation: u64) -> bool {
         let Some((_, Some(Admitted::Births(births)))) = self.node(hop.to).map(|target| &target.admitted) else {

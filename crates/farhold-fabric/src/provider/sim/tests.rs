@@ -159,7 +159,8 @@ fn links_can_be_slow_and_cut() {
     });
 }
 
-/// Who is shut out changes nothing any more, not even by what was under way, and is not heard; its next incarnation is.
+/// A fenced node changes nothing any more, not even by what was under way, and its messages are dropped; its next incarnation is
+/// heard.
 #[test]
 fn a_fenced_node_writes_nothing() {
     let executor = Executor::virtual_time(4);
