@@ -193,7 +193,7 @@ unsafe fn bytes_of<'g>(block: *mut usize) -> &'g [u8] {
     if block.is_null() {
         return &[];
     }
-    // SAFETY: a block is its length and so many initialised bytes, immutable, alive by the caller's promise.
+    // SAFETY: a block is its length and that many initialised bytes, immutable, alive by the caller's promise.
     unsafe { std::slice::from_raw_parts(block.add(1).cast::<u8>(), *block) }
 }
 

@@ -535,7 +535,7 @@ impl Executor {
         }
         let next_ns = core.next_timer_ns();
         if core.mode == Mode::Virtual {
-            let next_ns = next_ns.expect("no task is ready and no timer is set: nothing will ever wake anybody again");
+            let next_ns = next_ns.expect("no task is ready and no timer is set: nothing will ever wake a task again");
             core.now_ns.set(next_ns.max(core.now_ns.get()));
             core.fire_timers(core.now_ns.get());
             return;

@@ -1,4 +1,4 @@
-//! What can go wrong in a store, as far as a caller would act differently.
+//! The errors of a store. Two errors differ only if a caller would act differently.
 
 use crate::object::ObjectRef;
 use crate::object::size_class::PAYLOAD_BYTES_MAX;
@@ -70,9 +70,9 @@ pub enum StoreError {
     },
     /// The region is another node's.
     WrongNode {
-        /// Whose it is.
+        /// The node that it belongs to.
         found: u64,
-        /// Who asked.
+        /// The node of the caller.
         expected: NodeId,
     },
     /// The region is shorter than when it was made.
@@ -112,7 +112,7 @@ pub enum StoreError {
         /// How many there are.
         slots: usize,
     },
-    /// A store keeps so many tables, or a table so many indexes, and no more.
+    /// More tables in a store, or more indexes of a table, than there is room for.
     TooMany {
         /// Of what.
         what: &'static str,
@@ -178,7 +178,7 @@ impl fmt::Display for StoreError {
                 write!(f, "two rows have the same key in unique index {index}: {first:?} and {second:?}")
             }
             Self::TooManySnapshots { slots } => {
-                write!(f, "all {slots} snapshots that can be open at a time are; close one, or wait")
+                write!(f, "all {slots} snapshot slots are in use; close a snapshot, or wait")
             }
             Self::TooMany { what, limit } => write!(f, "no more than {limit} {what} are possible"),
             Self::TableExists(table) => write!(f, "{table} exists already"),

@@ -14,10 +14,10 @@ pub enum Defect {
     PagesInUse,
 }
 
-/// A shaken thread stops at one of so many places, on average; a transaction passes some ten.
+/// A shaken thread stops at one of this many places, on average; a transaction passes some ten.
 #[cfg(feature = "planted")]
 const PLACES_PER_STOP: u64 = 64;
-/// Of so many stops one is long.
+/// Of this many stops one is long.
 #[cfg(feature = "planted")]
 const STOPS_PER_LONG_STOP: u64 = 32;
 /// The kernel adds some 50 µs, in which others do ten transactions.

@@ -57,8 +57,8 @@ impl Store {
         Self::open(memory, node, incarnation, Vec::new())
     }
 
-    /// Takes over the store in a region, after a restart: nobody else uses it, all locks in it are dead. Its tables are
-    /// then [attached](crate::TableStore::attach) one by one; [`Self::unclaimed`] says which there are.
+    /// Takes over the store in a region after a restart: no other process uses it, and all locks in it are dead. Its tables are
+    /// then [attached](crate::TableStore::attach) one by one; [`Self::unclaimed`] lists them.
     ///
     /// # Errors
     /// [`StoreError::Foreign`], [`StoreError::LayoutVersion`], [`StoreError::WrongNode`], [`StoreError::Truncated`],
@@ -146,13 +146,13 @@ impl Store {
         self.pages.table().class_at(reference.offset()).payload_bytes_max()
     }
 
-    /// Bytes of pages that nobody uses.
+    /// Bytes of pages that are not in use.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.pages.free_bytes()
     }
 
-    /// The table in whose pages of slots an offset lies now. A walk over a few entries of the page table.
+    /// The table that has the pages of slots at this offset now. It walks over a few entries of the page table.
     #[must_use]
     pub fn table_of(&self, offset: u64) -> Option<TableId> {
         let page = u32::try_from(offset / PAGE_BYTES).ok()?;
@@ -162,14 +162,15 @@ impl Store {
         (run.kind == PageKind::Slots && page < run.page + run.pages).then_some(run.table)
     }
 
-    /// Pages whose slots have all been free since their first use, each with its floor: what a slot there was at or below this version, it
-    /// is not any more. To be asked for behind a look at a table's slots: a run that has left its table by then has its floors.
+    /// Pages whose slots have all been free since their first use, each with its floor: the state of a slot there at or below
+    /// this version does not count any more. The caller must ask after a look at a table's slots: a run that has left its table
+    /// by then has its floors.
     #[must_use]
     pub fn floors(&self) -> Vec<(u32, Version)> {
         self.pages.version_floors()
     }
 
-    /// Tables whose rows were found in the region and that have not been attached.
+    /// Tables with rows that were found in the region, and that have not been attached.
     #[must_use]
     pub fn unclaimed(&self) -> Vec<TableId> {
         self.tables().found.keys().copied().collect()
@@ -188,8 +189,9 @@ impl Store {
         self.pages.spare_some();
     }
 
-    /// What of the accounts of pages and slots does not add up, in words: each page is free, rests, or is a table's, once; each slot in a list
-    /// of free ones is free, and there once. Exact while nobody writes. A walk over all pages, for checks.
+    /// The inconsistencies of the accounts of pages and slots, in words. Each page must be free, at rest, or a table's, once;
+    /// each slot in a list of free slots must be free, and there once. Exact while no thread writes. It walks over all pages, for
+    /// checks.
     #[must_use]
     pub fn inconsistencies(&self) -> Vec<String> {
         let mut wrong = self.pages.inconsistencies();
@@ -215,8 +217,8 @@ impl Store {
         self.superblock().say_goodbye();
     }
 
-    /// Gives pages back whose slots are all free, for rows of the same size in any table, and says how many bytes. None while a snapshot is
-    /// open: it may have listed them for its scan.
+    /// Gives pages back that have only free slots, for rows of the same size in any table. Returns how many bytes. It returns
+    /// none while a snapshot is open, because the snapshot may have listed them for its scan.
     pub fn release_empty_pages(&self) -> u64 {
         let slabs: Vec<_> = self.tables().places.iter().flatten().cloned().collect();
         slabs.iter().map(|slab| self.release_empty_pages_of(slab)).sum::<u64>() * PAGE_BYTES
@@ -271,7 +273,7 @@ impl Store {
         &self.pages
     }
 
-    /// A slab for a new table, or for one whose runs were found.
+    /// A slab for a new table, or for a table with runs that were found.
     pub(crate) fn open_slab(&self, table: TableId, attach: bool) -> Result<Arc<TableSlab>, StoreError> {
         let mut tables = self.tables();
         let open = tables.places.iter().flatten().any(|slab| slab.table == table);

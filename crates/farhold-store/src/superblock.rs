@@ -1,4 +1,4 @@
-//! The first 64 KiB of a region: whose it is, how it is laid out, the epoch, the open snapshots, the table directory.
+//! The first 64 KiB of a region: its node, its layout, the epoch, the open snapshots, the table directory.
 //!
 //! ```text
 //!  +0    magic │ layout version │ node │ region bytes │ starts │ clean │ page table offset │ pages
@@ -7,14 +7,15 @@
 //!  +1024 1008 directory entries of 64 bytes (`index/hash/layout.rs`)
 //! ```
 //!
-//! Taking a snapshot: announce it on every node (slot, then bit), then raise the keeper's epoch by one; the value before is
-//! the snapshot's epoch S; then write S into the slots. A writer reads the epoch while it holds its locks and looks at the
-//! bits afterwards: if it read more than S, it meets the bit (all of this is sequentially consistent). Whoever wants to
-//! free something that snapshots below epoch E may need looks at the bits and the slots. An announced slot, whose epoch is
-//! not known yet, holds everything back.
+//! Taking a snapshot: announce it on every node (slot, then bit), then raise the keeper's epoch by one; the value before is the
+//! snapshot's epoch S; then write S into the slots. A writer reads the epoch while it holds its locks, and looks at the bits
+//! afterwards: if it read more than S, it meets the bit (all of this is sequentially consistent). A thread that is to free what
+//! snapshots below epoch E may need looks at the bits and the slots. An announced slot, with an epoch that is not known yet,
+//! holds everything back.
 //!
-//! A slot says which start of which node holds it, so that the slots of a node that dies can be released. Each release first turns the
-//! slot to *closing*, by compare-and-swap: of two releases of one slot one does nothing, and the slot's next holder cannot lose its bit.
+//! A slot says which start of which node holds it, so that the slots of a node that dies can be released. Each release first
+//! turns the slot to *closing*, by compare-and-swap: of two releases of one slot one does nothing, and the slot's next holder
+//! cannot lose its bit.
 
 use crate::error::StoreError;
 use crate::object::ObjectRef;
@@ -143,7 +144,7 @@ impl<'m> Superblock<'m> {
         }
     }
 
-    /// That of a region whose superblock has been checked before.
+    /// The superblock of a region in which it has been checked before.
     #[inline(always)]
     pub(crate) fn assume(memory: &'m RegionMemory) -> Self {
         debug_assert!(memory.len() >= REGION_BYTES_MIN);
@@ -197,7 +198,7 @@ impl<'m> Superblock<'m> {
         Ok(Found { clean, incarnation })
     }
 
-    /// Sets the clean flag: everything that was committed is in the objects, and nobody holds a lock.
+    /// Sets the clean flag: everything that was committed is in the objects, and no lock is held.
     pub fn say_goodbye(self) {
         self.word(CLEAN).store(1, SeqCst);
     }
@@ -225,7 +226,7 @@ impl<'m> Superblock<'m> {
         self.word(Self::STARTS).load(Relaxed)
     }
 
-    /// The node whose region it is.
+    /// The node of the region.
     #[must_use]
     pub fn node(self) -> NodeId {
         NodeId(self.word(NODE).load(Relaxed) as u8)
@@ -255,7 +256,7 @@ impl<'m> Superblock<'m> {
         self.fixed(Self::EPOCH).fetch_add(1, SeqCst) as u32
     }
 
-    /// Makes the epoch at least `to`: after a restart whose rows carry later ones.
+    /// Makes the epoch at least `to`: after a restart with rows that carry later epochs.
     pub fn raise_epoch(self, to: u32) {
         self.fixed(Self::EPOCH).fetch_max(u64::from(to), SeqCst);
     }
@@ -290,8 +291,8 @@ impl<'m> Superblock<'m> {
         self.slot(slot).compare_exchange(holder.word(ANNOUNCED), confirmed, SeqCst, Relaxed).is_ok()
     }
 
-    /// Is what a snapshot reads still kept for it? What was read before this look is its state then; if not, rows may have been overwritten
-    /// that nobody has saved.
+    /// Whether what a snapshot reads is still kept for it. If so, what was read before this call is its state. If not, rows may
+    /// have been overwritten without being saved.
     #[must_use]
     pub fn is_open(self, slot: SlotId, holder: Holder, epoch: u32) -> bool {
         fence(Acquire);
@@ -318,7 +319,7 @@ impl<'m> Superblock<'m> {
         gone.count()
     }
 
-    /// Who holds snapshots here; a holder comes as often as it has slots.
+    /// The holders of snapshots here; a holder appears once for each of its slots.
     pub fn holders(self) -> impl Iterator<Item = Holder> + 'm {
         let words = (0..SNAPSHOT_SLOTS as u8).map(move |slot| self.slot(SlotId(slot)).load(SeqCst));
         words.filter(|word| *word != 0).map(Holder::of_word)

@@ -1,4 +1,4 @@
-//! A region whose file system runs full: an error with numbers, and everything goes on.
+//! A region on a file system that becomes full: an error with numbers, and everything goes on.
 //!
 //! Mounts a small file system of its own, which takes root; says so and passes elsewhere.
 

@@ -238,8 +238,8 @@ fn rows_that_move_are_those_of_before_a_commit_or_those_of_behind_it() {
     }
 }
 
-/// What an earlier version has left of such a commit does not say which rows are new: the row of a key is there once, and one whose unique value another has is
-/// reported.
+/// What an earlier version has left of such a commit does not say which rows are new. The row of a key is there once, and a row
+/// whose unique value another row has is reported.
 #[test]
 fn rows_of_both_sides_of_a_commit_are_no_duplicates() {
     for (new_key, damaged) in [(2_u64, 0), (3, 1)] {
@@ -388,8 +388,8 @@ fn snapshot_slots_run_out_with_an_error() {
     assert_eq!(store.superblock().oldest_snapshot(), u32::MAX);
 }
 
-/// A slot says whose it is: the slots of a node that has died are released by whoever goes on, once, and nobody else's; at whichever
-/// step of taking or closing a snapshot it has died.
+/// A slot names its holder. When a node has died, at whichever step of taking or closing a snapshot, a surviving node releases
+/// that node's slots once, and no other slots.
 #[test]
 fn snapshots_of_a_dead_node_are_released_and_no_others() {
     let store = Store::format(region(1 << 20), NodeId(0)).expect("a store");
@@ -478,8 +478,8 @@ fn locks_of_a_dead_node_are_released_and_its_half_written_rows_kept_locked() {
     assert!(table.release_locks(|_| true).damaged.is_empty(), "said once");
 }
 
-/// A node dies with the lock of a row that has been deleted meanwhile, and whose page rests. No table gets it with the lock, which nobody would
-/// look for there.
+/// A node dies with the lock of a row that has been deleted meanwhile, and whose page rests. No table gets the page with the
+/// lock, because no thread would look for the lock there.
 #[test]
 fn a_dead_node_s_lock_does_not_come_to_a_table_with_its_page() {
     let store = Store::format(region(1 << 20), NodeId(0)).expect("a store");

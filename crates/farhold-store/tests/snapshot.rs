@@ -26,7 +26,7 @@ fn balance(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..8].try_into().expect("8 bytes"))
 }
 
-/// Set by a writer that fails, so that nobody waits for its locks.
+/// Set by a writer that fails, so that no thread waits for its locks.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 struct Alarm;

@@ -262,7 +262,7 @@ impl Bed<'_> {
             // Once at least: a thread may get its processor late.
             loop {
                 if who == Who::Mutex {
-                    *behind_mutex.lock().expect("nobody panics with it") += 1;
+                    *behind_mutex.lock().expect("no thread panics while it holds the lock") += 1;
                 } else {
                     numbers.next(words).await?;
                 }
@@ -291,7 +291,7 @@ impl Bed<'_> {
                     }
                     Err(latch::LatchError::Busy { attempts: tried }) => attempts += tried,
                     Err(latch::LatchError::Fabric(error)) => return Err(error),
-                    Err(latch::LatchError::Lost) => unreachable!("nobody is taken for dead"),
+                    Err(latch::LatchError::Lost) => unreachable!("no holder is declared dead"),
                 }
                 if stop.load(Ordering::Relaxed) {
                     return Ok((done, attempts));

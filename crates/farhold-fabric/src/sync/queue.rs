@@ -58,7 +58,7 @@ impl fmt::Display for QueueError {
             Self::TooLong { bytes_max } => {
                 write!(f, "the queue's messages have at most {bytes_max} bytes; send the address of a longer one")
             }
-            Self::Lost => f.write_str("the message was not sent: its sender was taken for dead"),
+            Self::Lost => f.write_str("the message was not sent: its sender was declared dead"),
             Self::Fabric(error) => error.fmt(f),
         }
     }

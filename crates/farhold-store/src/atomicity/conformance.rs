@@ -28,7 +28,7 @@ fn anonymous() -> RegionMemory {
     RegionMemory::anonymous(FarPtr::new(NodeId(0), REGION, 0), 64 << 10).expect("memory")
 }
 
-/// Reads in place until it is not torn, which must end soon: nobody writes.
+/// Reads in place until it is not torn, which must end soon: no thread writes.
 fn read_quietly(mechanism: &dyn Mechanism, memory: &RegionMemory, at: u64, clock: &Handle) -> (Seen, Vec<u8>) {
     let mut into = vec![0; ROOM];
     let seen = (0..3).find_map(|_| mechanism.read(memory, at, &mut into, clock).ok()).expect("nobody writes");
@@ -286,7 +286,7 @@ fn threads(mechanism: &'static dyn Mechanism) {
                     let mut written = 0;
                     // An object under a lease is rarely free: fewer writes, the same time.
                     let wanted = if mechanism.name() == "lock" { 30 } else { 4_000 };
-                    // At least so many, and until the readers have met some.
+                    // At least this many, and until the readers have met some.
                     while written < wanted || whole_reads.load(Ordering::Relaxed) < 100 {
                         let number = (2 + written * 2 + u64::from(worker)) % 10_000;
                         let bytes = payload(number, len(number));

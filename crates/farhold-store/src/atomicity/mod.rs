@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Checksum`] (Pilaf) | a CRC64 over the whole object, at the reader | clean, behind a checksum |
 //! | [`Destination`] (`SABRe`) | the header's version before and after, where the data lives | clean |
-//! | [`LineVersions`] (FaRM) | a version in each cache line, at the reader, who must strip them | a version a line |
+//! | [`LineVersions`] (FaRM) | a version in each cache line, at the reader, which must strip them | a version a line |
 //! | [`Lock`] (DrTM) | nothing: it holds a lease while it reads | clean, behind a lease |
 //!
 //! The database's rows are `destination` objects. The others exist for the comparison that Daglis et al. make ("`SABRes`:
@@ -12,7 +12,7 @@
 //! conformance suite. Objects lie at multiples of [`LINE`].
 //!
 //! Far reads do no input or output themselves: [`Mechanism::post`] adds the next round's instructions to a batch, and
-//! [`Mechanism::judge`] says what came of it, so many reads share a batch.
+//! [`Mechanism::judge`] evaluates their results. So many reads share a batch.
 //!
 //! Assumed of the fabric: `read_object` is done where the data lives; other reads move each 64-byte line whole, or, where
 //! memory is [mapped](FarRead::mapped), are done by loads of this processor, which move only words whole.
@@ -58,7 +58,7 @@ pub trait Mechanism: Sync {
     /// Bytes that an object with such a payload takes, a multiple of [`LINE`].
     fn bytes(&self, payload_len: usize) -> usize;
 
-    /// Makes an object in zeroed memory. Nobody else knows the place yet.
+    /// Makes an object in zeroed memory. No other thread knows the place yet.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
@@ -193,7 +193,7 @@ impl From<FabricError> for Unread {
     }
 }
 
-/// Somebody else has the object: try again later.
+/// Another thread has the object: try again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
@@ -235,7 +235,7 @@ enum Lease {
 }
 
 impl<'m> FarRead<'m> {
-    /// A read of the object at `at`, whose payload has at most so many bytes.
+    /// A read of the object at `at`, with a payload of at most `payload_len_max` bytes.
     #[must_use]
     pub fn new(at: FarPtr, payload_len_max: usize) -> Self {
         Self { at, payload_len_max, mapped: None, slot: None, word: 0, lease: Lease::Wanted }

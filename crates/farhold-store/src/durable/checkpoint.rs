@@ -39,7 +39,7 @@ const WRITE_BYTES: usize = 1 << 20;
 /// What a checkpoint's head says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Whose.
+    /// The node and its cluster.
     pub identity: Identity,
     /// Made in this start of the node.
     pub start: u32,

@@ -1,14 +1,14 @@
-//! The cluster's own file: which generations there were, up to which epoch each start of a node counts, and who belonged to the cluster.
+//! The cluster's own file: its generations, the epoch up to which each start of a node counts, and the members of the cluster.
 //!
 //! ```text
 //!  "cluster":  magic │ version │ cluster │ nodes │ generation │ last start │ first epoch │ cuts │ standing words
-//!              │ who has begun: 4 words of a bit a node │ (node, start │ epoch) ... │ standing │ checksum
+//!              │ begun nodes: 4 words of a bit a node │ (node, start │ epoch) ... │ standing │ checksum
 //! ```
-//! Replaced as a whole, under a lock, by the first node of a new generation. A node that starts later finds its generation begun
-//! and takes the same cuts.
+//! The first node of a new generation replaces the file as a whole, under a lock. A node that starts later finds its generation
+//! begun, and takes the same cuts.
 //!
-//! Each start of a node writes a journal of its own. In a cluster of one copy all nodes start together, once a generation. With copies a node
-//! may end and start again while the others go on; its number is then above those of all starts before.
+//! Each start of a node writes a journal of its own. In a cluster without replicas all nodes start together, once a generation.
+//! With replicas a node may end and restart while the others go on; its start number is then above those of all starts before.
 
 use super::files::Directory;
 use super::journal::{self, Standing};
@@ -28,7 +28,7 @@ const CUT_WORDS: usize = 2;
 /// Up to which epoch the journal of a start that is over counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Whose.
+    /// The node.
     pub node: NodeId,
     /// The start.
     pub start: u32,
@@ -39,7 +39,7 @@ pub struct Cut {
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// Whose it is.
+    /// The cluster, and the node that reads the file.
     pub identity: Identity,
     /// The generation now: the number of the first starts in it.
     pub generation: u32,
@@ -51,7 +51,7 @@ pub struct Cluster {
     pub begun: [u64; BEGUN_WORDS],
     /// Starts before it.
     pub cuts: Vec<Cut>,
-    /// Who belonged to the cluster when its last generation ended; `None`: all nodes, with one copy of each row.
+    /// The members of the cluster when its last generation ended; `None`: all nodes, with one copy of each row.
     pub standing: Option<Standing>,
 }
 
@@ -76,7 +76,8 @@ fn lock_name(node: NodeId) -> String {
     format!("node-{}.lock", node.0)
 }
 
-/// Held by a start from when it has begun. Before, while it waits for its turn, it is nobody who runs: all nodes may be started at once.
+/// The file that a start locks when it has begun. While a start waits for its turn it does not count as running, because all
+/// nodes may be started at once.
 fn running_name(node: NodeId) -> String {
     format!("node-{}.running", node.0)
 }
@@ -84,7 +85,8 @@ fn running_name(node: NodeId) -> String {
 /// The lock under which the file is changed. Held for as long as it takes to look at the ends of the journals.
 const TURN: &str = "cluster.lock";
 
-/// Looks at a lock, and the time between two: a minute. Whoever holds it reads the ends of all journals, or its disk does not answer.
+/// How many times a lock is tried, and the time between two tries: a minute. A holder reads the ends of all journals; if it takes
+/// longer, its disk does not answer.
 const LOCK_LOOKS: u32 = 60_000;
 const LOCK_LOOK: Duration = Duration::from_millis(1);
 
@@ -164,10 +166,11 @@ impl Cluster {
         let mut start = this.generation;
         let living = if is_begun { this.living(directory)? } else { Vec::new() };
         let is_over = is_begun && living.is_empty();
-        // Whoever has ended since they were listed may have made and removed files until then.
+        // A node that has ended since the names were listed may have made and removed files until then.
         let names = if is_begun { directory.list().map_err(failed("list"))? } else { names };
         let is_late = !is_over && mine >= this.generation && comes_back && this.is_founded(directory, &names)?;
-        // Of those who run the list changes; those who have ended do nothing before it is their turn. A late start needs no other's files.
+        // The list of a running node's files changes meanwhile. A node that has ended does nothing before it is its turn. A late
+        // start needs no other node's files.
         let has_ended = |other: NodeId| !is_late && !living.contains(&other);
         let checked = (0..nodes).map(NodeId).filter(|other| *other == node || has_ended(*other));
         for other in checked.filter(|other| this.has_begun(*other)) {
@@ -274,7 +277,7 @@ impl Cluster {
             None => usize::from(self.identity.nodes),
         };
         let those: Vec<u32> = ends.iter().filter(|cut| belongs(cut)).map(|cut| cut.epoch).collect();
-        // Who belongs and has no journal has closed nothing.
+        // A member without a journal has closed nothing.
         let least = if those.len() < all { None } else { those.into_iter().min() };
         let epoch = least.unwrap_or(self.epoch_first - 1);
         self.cuts.extend(ends.iter().map(|cut| Cut { epoch: cut.epoch.min(epoch), ..*cut }));
@@ -457,8 +460,8 @@ mod tests {
         journal.write(&[&item], closing).expect("written");
     }
 
-    /// With copies a node that starts while others run comes back to them; but all may be started at once after a power cut, and who waits for
-    /// his turn does not run.
+    /// With replicas a node that starts while others run comes back to them. But all nodes may be started at once after a power
+    /// cut, and a node that waits for its turn does not run.
     #[test]
     fn those_who_start_at_once_begin_a_generation_together() {
         let directory = Volatile::default();
@@ -538,7 +541,7 @@ mod tests {
         assert!(!unfinished.iter().any(has) && others.iter().all(has), "{:?}", directory.list());
     }
 
-    /// A node whose files are all gone looks like one that has never been there, and nothing of the generation would count.
+    /// A node without any of its files looks like one that has never been there, and nothing of the generation would count.
     #[test]
     fn without_the_files_of_a_node_nobody_starts() {
         let directory = Volatile::default();
@@ -555,7 +558,8 @@ mod tests {
         }
     }
 
-    /// A disk on which something happens just before somebody first asks whether node 1 runs, or that is listed as it was some time ago.
+    /// A disk on which something happens just before the first look whether node 1 runs, or which is listed as it was some time
+    /// ago.
     #[derive(Default)]
     struct Meanwhile {
         disk: Volatile,

@@ -36,7 +36,7 @@ pub trait Directory: Send + Sync + Debug {
 pub trait DurableFile: Send + Sync + Debug {
     /// Its bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Reads exactly so many.
+    /// Reads exactly `into.len()` bytes.
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
     /// Writes, and makes the file longer if need be.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;

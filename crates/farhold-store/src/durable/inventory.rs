@@ -20,7 +20,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FARHINV1");
 const VERSION: u64 = 1;
 const SLOT_BYTES: usize = 4096;
 const HEAD_WORDS: usize = 7;
-/// Starts that a slot has room for. A checkpoint forgets those before it, so there are more only after so many starts that made none.
+/// The number of starts that a slot has room for. A checkpoint forgets the starts before it, so there are more only after that
+/// many starts without a checkpoint.
 const STARTS_MAX: usize = (SLOT_BYTES / 8 - HEAD_WORDS - 1) / 2;
 
 fn name(node: NodeId) -> String {
@@ -104,7 +105,7 @@ impl State {
 }
 
 impl Inventory {
-    /// A node's list, an empty one if there is none yet. Nobody else has it: the caller holds the node's lock.
+    /// A node's list, an empty one if there is none yet. No other process has it: the caller holds the node's lock.
     ///
     /// # Errors
     /// [`DurableError`].

@@ -10,9 +10,10 @@
 //!            end   size u32, magic u32
 //! ```
 //!
-//! A batch is written and synced before the next one is written. So there are two kinds of bytes that are no batch: those behind
-//! the last batch, which a power cut may have left half written and nobody was promised, and damage: what lies before the
-//! mark, or has a whole batch behind it, or is said by a later segment to have been whole. The first kind is the end, the second is refused.
+//! A batch is written and synced before the next one is written. So there are two kinds of bytes that are no batch. The first
+//! kind lies behind the last batch: a power cut may have left it half written, and it was never acknowledged. The second kind is
+//! damage: it lies before the mark, or has a whole batch behind it, or a later segment says that it was whole. The first kind is
+//! the end of the journal; the second is refused.
 
 use super::files::{Directory, DurableFile};
 use super::{DurableError, Identity, Inventory, check_words, seal, unseal, word};
@@ -72,7 +73,7 @@ pub struct Segment {
 pub struct Shape {
     /// Where.
     pub directory: Arc<dyn Directory>,
-    /// Whose.
+    /// The node and its cluster.
     pub identity: Identity,
     /// Of which start.
     pub start: u32,
@@ -160,7 +161,7 @@ impl Shape {
     }
 }
 
-/// Whose journals count together: a configuration of a cluster with copies of its rows, as far as a restart has to know it.
+/// The journals that count together: a configuration of a cluster with replicas, as far as a restart has to know it.
 ///
 /// ```text
 ///  item:  0 │ size u32, magic u32 │ words;   words:  number │ nodes u32, bytes u32 │ (start u32, rows since u32) a node │ bytes
@@ -171,7 +172,7 @@ pub struct Standing {
     pub number: u64,
     /// For each node, the start of it that belongs to the cluster; 0: none does.
     pub starts: Vec<u32>,
-    /// For each node, the start in which its rows began, with nothing; 0: it has none that anybody needs.
+    /// For each node, the start in which its rows began, with nothing; 0: it has none that the cluster needs.
     pub rows_since: Vec<u32>,
     /// The configuration as the layer above writes it.
     pub bytes: Box<[u8]>,
@@ -250,7 +251,7 @@ impl Journal {
         (self.full.len() as u64 + 1) * self.shape.segment_bytes
     }
 
-    /// Does the segment take so many bytes of items in one batch? An empty batch takes room as well.
+    /// Whether the segment has room for this many bytes of items in one batch. An empty batch takes room as well.
     #[must_use]
     pub fn fits(&self, items_bytes: u64) -> bool {
         self.segment.at + batch_bytes(items_bytes) <= self.shape.segment_bytes
@@ -378,7 +379,7 @@ pub enum Item<'a> {
     Standing(&'a [u8]),
 }
 
-/// The items of a batch whose checksum is right.
+/// The items of a batch with a valid checksum.
 pub fn items(mut body: &[u8]) -> impl Iterator<Item = Result<Item<'_>, &'static str>> {
     std::iter::from_fn(move || {
         if body.len() < GRANULE {
@@ -772,7 +773,7 @@ mod tests {
         journal.forget(2).expect_err("they stay");
         assert_eq!(numbers(), [0, 1, 2, 3, 4, 5]);
         directory.keep_files(false);
-        // One has been removed by somebody else.
+        // Another process has removed one.
         directory.remove(&segment_name(NodeId(1), 1, 0)).expect("removed");
         journal.forget(4).expect("removed");
         assert_eq!(numbers(), [4, 5]);

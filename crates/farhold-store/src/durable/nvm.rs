@@ -177,7 +177,7 @@ mod tests {
     const LINE: u64 = 64;
 
     thread_local! {
-        /// Bytes that are in caches alone, whoever maps the file.
+        /// Bytes that are in caches alone, for all mappings of the file.
         static CACHED: std::cell::RefCell<BTreeMap<u64, u8>> = const { std::cell::RefCell::new(BTreeMap::new()) };
     }
 

@@ -1,4 +1,4 @@
-//! A directory in memory whose power can be cut: what was not made durable is lost, piece by piece, at random.
+//! A directory in memory with a power supply that can be cut: what was not made durable is lost, piece by piece, at random.
 //!
 //! For tests. It is as hostile as a disk or as persistent memory may be: each unsynced sector, or cache line that was not flushed, is old,
 //! new, or torn in the middle, and of the changes of names since the last sync some first part has happened.
@@ -95,7 +95,7 @@ impl Volatile {
         Self { inner: Arc::new(Mutex::new(state)) }
     }
 
-    /// Lets all files together have so many bytes (0: any number).
+    /// Limits the bytes of all files together (0: no limit).
     pub fn limit(&self, bytes_max: u64) {
         held(&self.inner).bytes_max = bytes_max;
     }
@@ -133,8 +133,8 @@ impl Volatile {
         held(&held(&self.inner).names[name].bytes).now.clone()
     }
 
-    /// Cuts the power in the middle of things: before the operation after so many others. What survives is [`Self::survivor`]; this
-    /// directory goes on, unnoticed by whoever writes.
+    /// Cuts the power in the middle of the work, after `operations` more operations. What survives is [`Self::survivor`]. This
+    /// directory goes on, unnoticed by its writers.
     pub fn cut_after(&self, operations: u64, seed: u64) {
         held(&self.inner).fuse = Some((operations, seed));
     }
@@ -151,7 +151,7 @@ impl Volatile {
             Some((0, seed)) => {
                 let mut state_of_random = *seed;
                 state.fuse = None;
-                // Nobody hears that anything is durable between the cut and its becoming known.
+                // Between the cut and its becoming known no operation reports that anything is durable.
                 let survivor = state.cut(&mut || {
                     state_of_random =
                         state_of_random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -41,7 +41,7 @@ pub struct Plan {
     /// All its rows are of later epochs.
     after: u32,
     checkpoint: Option<Checkpoint>,
-    /// Whose, which, up to which epoch it counts.
+    /// The node, the segment, and the epoch up to which it counts.
     segments: Vec<(NodeId, (u32, u32), u32)>,
     segments_bytes: u64,
 }
@@ -87,7 +87,7 @@ pub fn plan(directory: &Arc<dyn Directory>, cluster: &Cluster, node: NodeId) -> 
         return Ok(this);
     }
     let mut names = this.directory.list().map_err(|error| DurableError::io("list", &error))?;
-    // What a start has left whose rows are another's by now says nothing.
+    // If the rows of a start belong to another node by now, what the start has left does not count.
     let is_older = |(start, _): &(u32, u32)| *start < since;
     let older: Vec<(u32, u32)> = checkpoint::checkpoints(&names, node).into_iter().filter(is_older).collect();
     names.retain(|name| checkpoint::checkpoints(std::slice::from_ref(name), node).iter().all(|it| !older.contains(it)));
@@ -213,8 +213,8 @@ impl Plan {
         Ok(Restored { checkpoint_rows: checkpoint_rows.into_inner(), journal_rows, bytes })
     }
 
-    /// Visits states of its slots, several of each in any order: the newest of each counts. For whoever keeps a copy of the rows of a node that
-    /// is gone.
+    /// Visits states of its slots, several of each in any order: the newest of each counts. It is for a node that keeps a replica
+    /// of the rows of a node that is gone.
     ///
     /// # Errors
     /// [`DurableError`].
@@ -402,7 +402,7 @@ fn slot(runs: &BTreeMap<u32, PageRun>, offset: u64, payload_len: usize) -> Optio
     (fits && payload_len <= run.class.payload_bytes_max()).then_some(offset)
 }
 
-/// Writes a row into a slot that nobody reads yet.
+/// Writes a row into a slot that no thread reads yet.
 fn put(memory: &RegionMemory, offset: u64, meta: Meta, version: Version, payload: &[&[u8]; 2]) {
     let object = Object::at(memory, offset);
     object.store(Word::Meta, meta.0, Relaxed);

@@ -55,7 +55,7 @@ pub enum Change {
 /// One row of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The node whose row it is.
+    /// The home node of the row.
     pub node: NodeId,
     /// What is done to it.
     pub change: Change,
@@ -108,7 +108,7 @@ impl<'a> Entry<'a> {
     fn write_patch(&self, old_value: &[u8], room: &mut [u8]) -> Option<usize> {
         let (head, payload) = room.split_at_mut(ENTRY_BYTES);
         let patch_len = patch::write(payload, self.key.len(), old_value, self.value)?;
-        // What pads it, and perhaps more: what is behind it is nobody's yet.
+        // The padding, and perhaps more: the bytes behind it are not in use yet.
         payload[patch_len..patch_len + 8].fill(0);
         head.copy_from_slice(&self.head(Change::Patch, 0, patch_len));
         Some(Self::bytes(patch_len))
@@ -181,7 +181,7 @@ pub enum LogError {
         /// What is wrong.
         what: &'static str,
     },
-    /// The region holds somebody else's log, or one of another shape or version.
+    /// The region holds another node's log, or one of another shape or version.
     Foreign {
         /// What differs.
         what: &'static str,
@@ -223,7 +223,7 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Bytes of a record whose entries take so many; at most, if some of them become patches.
+    /// Bytes of a record with `entries_bytes` of entries. It is an upper bound if some of them become patches.
     #[must_use]
     pub const fn size(entries_bytes: usize) -> u64 {
         ((HEADER_BYTES + entries_bytes + TAIL_BYTES) as u64).next_multiple_of(GRANULE)
@@ -261,7 +261,7 @@ impl RecordWriter {
     /// Ends it; [`Self::place`] may then be called for each holder.
     #[inline]
     pub fn end(&mut self) {
-        /// Of so many bytes there is less between the last entry and the tail.
+        /// There are fewer bytes than this between the last entry and the tail.
         const GAP: usize = GRANULE as usize + TAIL_BYTES;
         self.room(GAP)[..GAP].fill(0);
         self.len = Self::size(self.len - HEADER_BYTES) as usize;
@@ -304,7 +304,7 @@ impl RecordWriter {
         self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// What is behind the last entry, at least so many bytes.
+    /// The bytes behind the last entry, at least `bytes` of them.
     #[inline]
     fn room(&mut self, bytes: usize) -> &mut [u8] {
         if self.bytes.len() < self.len + bytes {
@@ -505,7 +505,7 @@ fn mix(state: u64, word: u64) -> u64 {
     (product as u64 ^ (product >> 64) as u64).wrapping_add(word.rotate_left(17))
 }
 
-/// A checksum against torn, lost and stale bytes; no defence against somebody who means harm. Blocks of 64 bytes, two words to a
+/// A checksum against torn, lost and stale bytes; it is no defence against an adversary. Blocks of 64 bytes, two words to a
 /// multiplication and four chains of them: one chain of single words waits 4 cycles or so for each, which was a third of what it
 /// took to make a record.
 pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {

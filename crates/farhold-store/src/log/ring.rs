@@ -109,7 +109,7 @@ impl LogRegion {
         [VERSION, u64::from(node.0), u64::from(nodes), u64::from(rings), ring_bytes, cluster]
     }
 
-    /// Empties all rings of a writer, who is gone: its next start begins at 0 again.
+    /// Empties all rings of a writer that is gone: its next start begins at 0 again.
     pub fn clear(&self, writer: NodeId) {
         for ring in 0..self.layout.rings {
             let start = self.layout.ring(writer, ring);
@@ -156,7 +156,7 @@ pub struct RingReader {
 }
 
 impl RingReader {
-    /// Who writes it.
+    /// The node that writes it.
     #[must_use]
     pub fn writer(&self) -> NodeId {
         self.writer

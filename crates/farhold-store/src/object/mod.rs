@@ -144,7 +144,7 @@ impl<'m> Object<'m> {
         Link(self.load(Word::Prev, Acquire))
     }
 
-    /// Sets the older copy. The caller holds the lock, or is the only one who knows the object.
+    /// Sets the older copy. The caller holds the lock, or is the only thread that knows the object.
     #[inline(always)]
     pub fn set_prev(&self, link: Link) {
         self.store(Word::Prev, link.0, Release);
@@ -177,7 +177,7 @@ impl<'m> Object<'m> {
     /// Takes the lock and returns the version under it.
     ///
     /// # Errors
-    /// See [`LockError`]: held by somebody (its word), or the slot is another row now.
+    /// See [`LockError`]: another owner holds it (its word), or the slot is another row now.
     #[inline(always)]
     pub fn lock(&self, incarnation: u32, owner: Owner) -> Result<Version, LockError> {
         lock(self, incarnation, owner.word())
@@ -189,7 +189,7 @@ impl<'m> Object<'m> {
         unlock(self);
     }
 
-    /// Is the row still at `version`, and locked by nobody, or by `me`? For the validation of a read.
+    /// Whether the row is still at `version`, and unlocked or locked by `me`. For the validation of a read.
     #[must_use]
     #[inline(always)]
     pub fn is_still(&self, version: Version, me: Owner) -> bool {
@@ -228,8 +228,8 @@ impl<'m> Object<'m> {
         });
     }
 
-    /// Makes the pages that a payload of so many bytes lies on present and marked as written, so that a hardware transaction can
-    /// write there. Changes nothing, and any other thread may use the object meanwhile.
+    /// Makes the pages that a payload of `payload_len` bytes lies on present and marked as written, so that a hardware
+    /// transaction can write there. It changes nothing, and any other thread may use the object meanwhile.
     ///
     /// # Panics
     /// If such a payload would lie outside the region.
@@ -289,7 +289,7 @@ impl<'m> Object<'m> {
         restamp(self, version);
     }
 
-    /// A reserved row that is there is a row. The caller holds the lock, or is the only one who knows the object.
+    /// Turns a reserved row that is present into a row. The caller holds the lock, or is the only thread that knows the object.
     #[inline(always)]
     pub fn end_reservation(&self) {
         let meta = Meta(self.load(Word::Meta, Relaxed));
@@ -299,8 +299,8 @@ impl<'m> Object<'m> {
         }
     }
 
-    /// Takes [`Version::ODD`] from a row that this caller has written: it is replicated. No lock is needed: nobody else changes
-    /// an odd row.
+    /// Takes [`Version::ODD`] from a row that this caller has written: it is replicated. No lock is needed, because no other
+    /// thread changes an odd row.
     #[inline(always)]
     pub fn settle(&self, version: Version) {
         debug_assert_eq!(self.load(Word::Version, Relaxed), version.with(Version::ODD).0);
@@ -315,7 +315,7 @@ impl<'m> Object<'m> {
         self.store(Word::Meta, gone.0, SeqCst);
     }
 
-    /// Frees the lock of an owner who is dead.
+    /// Frees the lock of a dead owner.
     ///
     /// # Errors
     /// The lock word as found, if it is another.
@@ -324,14 +324,14 @@ impl<'m> Object<'m> {
         release_dead(self, dead.word())
     }
 
-    /// Is it half written for ever? Then its lock is nobody's that could go on.
+    /// Whether the row is damaged, that is half written for ever. Then no owner of its lock can go on.
     #[must_use]
     #[inline(always)]
     pub fn is_damaged(&self) -> bool {
         self.lock_word() == Owner::DAMAGED.word()
     }
 
-    /// Says so, of a row whose writer is dead.
+    /// Marks a row as damaged; its writer is dead.
     pub(crate) fn mark_damaged(&self) {
         debug_assert!(self.version().is_writing(), "{:?}", self.version());
         self.store(Word::Lock, Owner::DAMAGED.word(), SeqCst);

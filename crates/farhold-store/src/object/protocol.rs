@@ -65,12 +65,12 @@ pub struct Read {
     pub version: Version,
     /// Lengths and state.
     pub meta: Meta,
-    /// The lock word at the time: 0, or who is about to change the row.
+    /// The lock word at the time: 0, or the owner that is about to change the row.
     pub lock: u64,
 }
 
 impl Read {
-    /// Reserved or deleted: not a row for anybody else.
+    /// Whether it is reserved or deleted: for other transactions it is no row.
     #[must_use]
     #[inline(always)]
     pub fn is_absent(&self) -> bool {
@@ -109,7 +109,7 @@ pub enum ReadError {
 /// Why a lock was not had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockError {
-    /// Somebody else has it; the lock word.
+    /// Another owner has it; the lock word.
     Held(u64),
     /// The slot is used for something else by now.
     Stale,
@@ -188,8 +188,8 @@ pub fn unlock<W: Words>(words: &W) {
     words.store(Word::Lock, 0, Release);
 }
 
-/// Changes the payload by `fill` and publishes it as `version`. The caller holds the lock, or is the only one who knows
-/// the object.
+/// Changes the payload by `fill` and publishes it as `version`. The caller holds the lock, or is the only thread that knows the
+/// object.
 #[inline(always)]
 pub fn write<W: Words>(words: &W, meta: Meta, version: Version, fill: impl FnOnce(&W)) {
     begin_write(words);

@@ -1,4 +1,4 @@
-//! Names of objects and of those who lock them.
+//! References to objects, and the owners of their locks.
 
 use farhold_fabric::object::ALIGN;
 use farhold_fabric::{FarPtr, NodeId, RegionId};
@@ -78,7 +78,7 @@ impl fmt::Debug for ObjectRef {
     }
 }
 
-/// Who holds a lock: `incarnation:16 | node:8 | worker:8 | transaction:31 | 1`, so never 0.
+/// The holder of a lock: `incarnation:16 | node:8 | worker:8 | transaction:31 | 1`, so never 0.
 ///
 /// The incarnation is the owner node's ([`Superblock`](crate::Superblock) counts its starts), so locks of a node that
 /// died can be told from those of its successor.
@@ -87,7 +87,7 @@ impl fmt::Debug for ObjectRef {
 pub struct Owner(u64);
 
 impl Owner {
-    /// Holds the lock of a row whose writer has ended in the middle. No transaction is this: there is no node 255.
+    /// Holds the lock of a row with a writer that ended in the middle. It is no transaction's: there is no node 255.
     pub const DAMAGED: Self = Self(u64::MAX);
 
     /// Puts an owner together; the transaction number is taken modulo 2^31.

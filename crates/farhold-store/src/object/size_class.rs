@@ -92,7 +92,7 @@ impl SizeClass {
         pages
     }
 
-    /// Slots of a run of so many pages.
+    /// The number of slots in a run of `pages` pages.
     #[must_use]
     #[inline]
     pub const fn slots(self, pages: u32) -> u32 {

@@ -22,7 +22,7 @@ pub struct AllocCache {
     store: Arc<Store>,
     tables: Vec<Option<Box<TableCache>>>,
     pub(crate) garbage: Garbage,
-    /// Room for an index key, and for a row, of whoever has the cache.
+    /// Room for an index key, and for a row, for the caller that has the cache.
     pub(crate) key: Vec<u8>,
     pub(crate) payload: Vec<u8>,
 }
@@ -39,7 +39,7 @@ struct ClassCache {
     end: u32,
 }
 
-/// A slot that nobody knows yet.
+/// A slot that no other thread knows yet.
 pub(crate) struct Fresh<'m> {
     pub object: Object<'m>,
     pub incarnation: u32,
@@ -243,9 +243,9 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
     Ok(())
 }
 
-/// Makes a slot free: the next incarnation, a new version, no older copy. The lock is left alone: somebody with a stale
-/// reference may hold it for a moment. It is free before it is marked as being written: an absent row with that mark is one whose insert has not come
-/// to its end, and a process may end here.
+/// Makes a slot free: the next incarnation, a new version, no older copy. The lock is left alone: a thread with a stale reference
+/// may hold it for a moment. The slot is free before it is marked as being written, because an absent row with that mark is an
+/// insert that has not ended, and a process may end here.
 pub(crate) fn retire(object: Object<'_>) {
     let incarnation = (object.meta().incarnation() + 1) & ObjectRef::INCARNATION_BITS;
     let free = Meta::new(incarnation, Meta::FREE, 0, 0);

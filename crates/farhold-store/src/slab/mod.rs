@@ -95,7 +95,7 @@ impl TableSlab {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes runs out whose slots all lie in the shared free list.
+    /// Takes out runs with all their slots in the shared free list.
     pub fn take_empty_runs(&self, free: &mut [Vec<u32>; COUNT]) -> Vec<Run> {
         let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
         let mut empty = Vec::new();

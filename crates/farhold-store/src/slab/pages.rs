@@ -44,7 +44,7 @@ pub enum PageKind {
     Hash = 2,
 }
 
-/// The first page that can hold data, of so many.
+/// The first page that can hold data, in a region of `pages` pages.
 fn first_page(pages: u64) -> u32 {
     (SUPERBLOCK_BYTES / PAGE_BYTES + page_table_pages(pages)) as u32
 }
@@ -54,9 +54,9 @@ pub(crate) const HASH_RUN_PAGES_MAX: u32 = 1024;
 
 /// Bit of the kind byte: the first page of its run.
 const HEAD: u64 = 0x80;
-/// Of so many pages one is kept for the next start, ...
+/// One in this many pages is kept for the next start, ...
 const PAGES_PER_SPARE: u32 = 256;
-/// ... and so many at least.
+/// ... and at least this many.
 const SPARE_MIN: u32 = 8;
 
 /// A run of pages, as the page table has it.
@@ -66,7 +66,7 @@ pub struct Run {
     pub page: u32,
     /// How many.
     pub pages: u32,
-    /// Whose.
+    /// The table that it belongs to.
     pub table: TableId,
     /// Class of the slots, for [`PageKind::Slots`].
     pub class: SizeClass,
@@ -304,7 +304,7 @@ impl Pages {
         Ok(run)
     }
 
-    /// Takes a run back. Nobody uses it any more.
+    /// Takes a run back. No thread uses it any more.
     pub fn give_back(&self, run: &Run) {
         if run.kind == PageKind::Slots {
             self.raise_floors(run);
@@ -313,7 +313,7 @@ impl Pages {
         self.lock().put(run.page, run.pages);
     }
 
-    /// Takes a run out of the page table whose slots are all free.
+    /// Takes a run with only free slots out of the page table.
     pub fn leave_empty(&self, run: &Run) {
         let floor = self.raise_floors(run);
         for offset in run.slots() {
@@ -380,8 +380,8 @@ impl Pages {
         let (mut wrong, mut next) = (Vec::new(), self.table().first());
         for (start, pages) in spans {
             if start != next {
-                let what = if start > next { "nobody's" } else { "of two" };
-                wrong.push(format!("pages {} to {} are {what}", start.min(next), start.max(next) - 1));
+                let what = if start > next { "no owner" } else { "two owners" };
+                wrong.push(format!("pages {} to {} have {what}", start.min(next), start.max(next) - 1));
             }
             next = start + pages;
         }
@@ -507,7 +507,7 @@ impl Pages {
 struct FreeRuns {
     by_start: BTreeMap<u32, u32>,
     total: u64,
-    /// So many are not given out any more.
+    /// This many pages are not given out any more.
     spare: u64,
 }
 
@@ -575,10 +575,10 @@ mod tests {
         let (pages, table) = (store.pages(), TableId(7));
         assert_eq!(pages.inconsistencies(), Vec::<String>::new());
         let page = pages.take(table, 2).expect("room");
-        assert_eq!(pages.inconsistencies(), [format!("pages {page} to {} are nobody's", page + 1)]);
+        assert_eq!(pages.inconsistencies(), [format!("pages {page} to {} have no owner", page + 1)]);
         pages.enter(&Run { page, pages: 2, table, class: SizeClass(0), kind: PageKind::Hash });
         assert_eq!(pages.inconsistencies(), Vec::<String>::new());
         pages.lock().put(page + 1, 1);
-        assert!(pages.inconsistencies().iter().any(|what| what.ends_with("are of two")));
+        assert!(pages.inconsistencies().iter().any(|what| what.ends_with("have two owners")));
     }
 }

@@ -1,7 +1,7 @@
-//! Slots that only open snapshots may still look at, and when they go.
+//! Slots that only open snapshots may still read, and when they are freed.
 //!
-//! A copy that ended at epoch E (it was overwritten, or its row deleted, by a commit of E) is seen by snapshots below E
-//! alone. New snapshots get the epoch of now, which is E at least; so once no open one is below E, nobody can come to it.
+//! A copy that ended at epoch E (it was overwritten, or its row deleted, by a commit of E) is seen only by snapshots below E. New
+//! snapshots get the present epoch, which is E at least. So once no open snapshot is below E, no reader can reach the copy.
 
 use crate::planted::{self, Defect};
 use crate::slab::{AllocCache, TableSlab};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Slots that a cache holds back by itself. More go to the store, where every worker frees them: the one that has made them may rest.
 const OWN_MAX: usize = 64;
-/// Slots of the store's that one collection frees at most, so that nobody waits for long.
+/// Slots of the store's that one collection frees at most, so that no worker waits for long.
 const COLLECTED_MAX: usize = 4_096;
 
 /// Slots to free, oldest end first (nearly: epochs are read before entries are made).
@@ -47,7 +47,7 @@ impl fmt::Debug for Garbage {
 }
 
 impl AllocCache {
-    /// Frees a slot whose content ended at `epoch`, now or when no open snapshot is older and nobody copies it.
+    /// Frees a slot with content that ended at `epoch`: now, or when no open snapshot is older and no thread copies it.
     pub(crate) fn give_after(&mut self, slab: &Arc<TableSlab>, offset: u64, epoch: u32) {
         let is_seen = self.store().superblock().snapshots_open() && !planted::is(Defect::CopiesNotHeld);
         if is_seen || self.store().copied().has(offset) {

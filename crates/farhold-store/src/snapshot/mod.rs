@@ -3,10 +3,10 @@
 //! Taking a snapshot announces it and raises the epoch from S to S + 1; the snapshot is the state made by all commits of
 //! epochs up to S. A writer reads the epoch *while it holds all its locks*. So:
 //!
-//! - A row that the reader meets unlocked has no writer under way that could still commit at S or before: one that locks
-//!   it later reads S + 1 at least. A locked row is waited for (the caller decides how: [`Blocked`]).
-//! - A row whose version is newer than S was overwritten by a writer that found the snapshot open, and saved the state
-//!   before it first ([`TableStore::save_undo`]). The reader follows the links:
+//! - A row that the reader meets unlocked has no writer under way that could still commit at S or before: a writer that locks it
+//!   later reads S + 1 at least. The reader waits for a locked row (the caller decides how: [`Blocked`]).
+//! - If a row has a version newer than S, a writer has overwritten it that found the snapshot open, and saved the state before it
+//!   first ([`TableStore::save_undo`]). The reader follows the links:
 //!
 //! ```text
 //!   row: version epoch 9, prev ──▶ undo: state of epoch 7, prev ──▶ undo: state of epoch 4, prev = 0

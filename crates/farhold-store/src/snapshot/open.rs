@@ -5,7 +5,7 @@ use crate::store::Store;
 use crate::superblock::SlotId;
 use std::sync::Arc;
 
-/// An open snapshot of one node whose epoch is its own (node 0, or a database of one node). Closed on drop.
+/// An open snapshot of one node that keeps its own epoch (node 0, or a database of one node). Closed on drop.
 ///
 /// Over several nodes the same steps are taken on each: [announce](crate::Superblock::announce) everywhere, then
 /// [raise the epoch](crate::Superblock::advance_epoch) of node 0, then [confirm](crate::Superblock::confirm) everywhere.

@@ -7,7 +7,7 @@ use crate::slab::Run;
 use farhold_fabric::object::PAYLOAD;
 use farhold_fabric::{Meta, RegionMemory};
 
-/// Somebody is about to change the row, maybe still in the snapshot's epoch: ask again in a moment.
+/// A writer is about to change the row, perhaps still in the snapshot's epoch: ask again in a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// The row.
@@ -46,7 +46,7 @@ pub fn read_at(
     into: &mut Vec<u8>,
 ) -> Result<Result<Option<RowAt>, Blocked>, StoreError> {
     for _ in 0..TRIES {
-        // The lock first: free now means that whoever takes it later commits after `epoch`.
+        // The lock first: if it is free now, an owner that takes it later commits after `epoch`.
         let lock = object.lock_word();
         let (version, meta) = (object.version(), object.meta());
         // Of a row that has a later state already its owner changes no earlier one.
@@ -102,7 +102,7 @@ fn read_undo(
 ) -> Result<Option<RowAt>, StoreError> {
     while !link.is_none() {
         crate::planted::may_stop();
-        let corrupt = StoreError::Corrupt { offset: link.offset(), reason: "a row's older copy is not there" };
+        let corrupt = StoreError::Corrupt { offset: link.offset(), reason: "the older copy of a row is missing" };
         let Some(undo) = Object::try_at(object.memory(), link.offset()) else { return Err(corrupt) };
         let meta = undo.meta();
         if meta.state() != Meta::UNDO {

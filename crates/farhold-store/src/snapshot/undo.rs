@@ -107,12 +107,13 @@ impl TableStore {
             let prev = object.prev();
             undo.set_prev(prev);
             between();
-            // Changed meanwhile: by one who is late for an owner that held the lock before.
+            // Changed meanwhile, by a late copier for an owner that held the lock before.
             if object.swap_prev(prev, link) {
                 between();
                 if !is_held() {
-                    // Late itself. The row has the link of before: whoever has saved a state of it since has changed that, and readers of this one
-                    // would have had it saved. Another may have linked a copy of its own before this one, which then stays.
+                    // This copier is late itself. The row has the link from before: a copier that has saved a state of the row
+                    // since would have changed that link, and readers that need this state would have had it saved. Another
+                    // copier may have linked a copy of its own before this one; that copy then stays.
                     object.swap_prev(link, prev);
                 }
                 break;
@@ -121,11 +122,11 @@ impl TableStore {
     }
 }
 
-/// Slots whose rows are just being copied for owners on other nodes, which may have given the rows up meanwhile. They are not freed, though their
-/// rows may be deleted.
+/// Slots with rows that are just being copied for owners on other nodes, which may have given the rows up meanwhile. These slots
+/// are not freed, although their rows may be deleted.
 ///
-/// Who copies keeps the slot first and looks at the row then. Who frees it has deleted the row first, and looks here then. So either finds
-/// what the other has done.
+/// A copier keeps the slot first, and looks at the row then. A worker that frees the slot has deleted the row first, and looks
+/// here then. So either finds what the other has done.
 #[derive(Debug, Default)]
 pub(crate) struct Copied {
     count: AtomicUsize,
@@ -206,8 +207,8 @@ mod tests {
         table.remove(reference, epoch, alloc);
     }
 
-    /// A snapshot's state of a row that has been changed since is read whoever has the row now. A state that is the snapshot's is not, while the
-    /// row is locked: its owner may be about to commit in the snapshot's epoch.
+    /// A snapshot's state of a row that has been changed since is read, whatever owner has the row now. The row's present state,
+    /// if it is the snapshot's, is not read while the row is locked: its owner may be about to commit in the snapshot's epoch.
     #[test]
     fn an_older_state_is_read_of_a_locked_row() {
         let table = empty_table();

@@ -147,9 +147,9 @@ pub struct TableStore {
 pub(crate) struct Secondary {
     pub index: OrderedIndex,
     pub def: IndexDef,
-    /// Nobody reads it any more.
+    /// No transaction reads it any more.
     closed: AtomicBool,
-    /// Nor does anybody keep it.
+    /// Nor does any write keep it.
     dropped: AtomicBool,
 }
 
@@ -357,9 +357,9 @@ impl TableStore {
         StoreError::TooMany { what: "secondary indexes of a table, dropped ones included", limit: SECONDARIES_EVER_MAX }
     }
 
-    /// Nobody finds anything in an index from now on, and no stamp of it is valid; inserts and deletes still keep it, those
-    /// of other nodes' transactions that do not know yet included. What comes before [`Self::drop_index`] where others read
-    /// it.
+    /// Lookups in an index find nothing from now on, and no stamp of it is valid. Inserts and deletes still keep it, including
+    /// those of other nodes' transactions that do not know yet. It comes before [`Self::drop_index`] if other nodes read the
+    /// index.
     pub fn close_index(&self, index: usize) {
         if let Some(secondary) = index.checked_sub(1).and_then(|place| self.secondaries.get(place)?.get()) {
             secondary.closed.store(true, Ordering::SeqCst);
@@ -400,7 +400,7 @@ impl TableStore {
     }
 }
 
-/// Who an index entry leads to.
+/// What an index entry leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupant {
     /// A row.

@@ -1,15 +1,16 @@
-//! A table found in the region after a restart: what its slots say, and the indexes made anew from them.
+//! A table found in the region after a restart: the states of its slots, and the indexes made anew from them.
 //!
 //! All cases, with the reasons, are the table in `docs/design/0017-restart-from-memory.md`. The idea:
 //!
-//! - What nobody was changing is what it says: rows are indexed, all else is free.
-//! - A row with `WRITING` has a torn value, perhaps. It is found by its key, so that nobody takes it for absent or its key for free, and
-//!   is reported; secondary indexes cannot have it. [`Owner::DAMAGED`] gets its lock.
-//! - Locked rows are of commits that were under way, and come last. A commit of this node that moves rows writes the new ones first, which stay
-//!   [`RESERVED`] until the old ones are done. So while one of its reservations is no row yet, no old row has changed, and the new ones go;
-//!   from then on all new ones are there, and the old ones go that they replace.
-//! - An absent row with `WRITING` is an insert from another node whose version has not come. Its coordinator unlocks it together with its version, when
-//!   its value is there: one that is not locked lacks nothing but the version. (Slots become free before they are marked.)
+//! - What no writer was changing counts as it is: rows are indexed, all else is free.
+//! - A row with `WRITING` may have a torn value. Its key finds it, so that no transaction takes it for absent or its key for
+//!   free, and it is reported; secondary indexes cannot have it. [`Owner::DAMAGED`] gets its lock.
+//! - Locked rows belong to commits that were under way, and come last. A commit of this node that moves rows writes the new ones
+//!   first, which stay [`RESERVED`] until the old ones are done. So while one of its reservations is no row yet, no old row has
+//!   changed, and the new rows are removed. From then on all new rows are there, and the old rows that they replace are removed.
+//! - An absent row with `WRITING` is an insert from another node without its version. Its coordinator unlocks it together with
+//!   its version, after its value is there. So an unlocked one lacks nothing but the version. (Slots become free before they are
+//!   marked.)
 //!
 //! A start may end here, too, and the next one must decide as this one has. So what tells the rows of a commit from others goes in this order: rows
 //! that are decided against, reservations, then, when all are in the indexes, the locks.
@@ -35,7 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Damaged {
     /// The object.
     pub reference: ObjectRef,
-    /// Who was writing, if that is known.
+    /// The writer, if it is known.
     pub owner: Option<Owner>,
     /// The key, which writers do not change.
     pub key: Vec<u8>,
@@ -145,8 +146,8 @@ impl TableStore {
         Ok((this, rebuilt))
     }
 
-    /// Releases the locks of owners who are dead, while this node lives on: those of a far node that was fenced. Rows that
-    /// such an owner was writing are reported, and [`Owner::DAMAGED`] gets their locks, so that nobody takes them for whole.
+    /// Releases the locks of dead owners while this node lives on: those of a far node that was fenced. Rows that such an owner
+    /// was writing are reported, and [`Owner::DAMAGED`] gets their locks, so that no transaction takes them for whole.
     ///
     /// The caller has made sure that the dead change nothing any more. Other owners may go on meanwhile.
     pub fn release_locks(&self, is_dead: impl Fn(Owner) -> bool) -> Rebuilt {
@@ -341,7 +342,7 @@ impl TableStore {
         self.primary.get(&row.key).value.is_none()
     }
 
-    /// Frees the slot of a row whose key has another one.
+    /// Frees the slot of a row if another slot has its key.
     fn free(&self, offset: u64) {
         let object = Object::at(self.store.memory(), offset);
         retire(object);

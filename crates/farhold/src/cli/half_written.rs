@@ -18,8 +18,8 @@ type Rows = [(String, Vec<u8>)];
 pub fn found(node: &Node, rows: &Rows) -> Option<(Value, String)> {
     let said = describe(node, rows)?;
     let words = format!(
-        "has {said} half written: a process ended in the middle of writing them. Statements that meet them fail (XX001). To go on without them, \
-         start this node once with --forget-half-written, and put them in again"
+        "has {said} half written: a process ended in the middle of writing them. Statements that read them fail (XX001). To go on without them, \
+         start this node once with --forget-half-written, and insert them again"
     );
     Some((event(node, "half_written", rows), words))
 }
@@ -28,7 +28,7 @@ pub fn found(node: &Node, rows: &Rows) -> Option<(Value, String)> {
 pub fn forgotten(node: &Node, rows: &Rows) -> Option<(Value, String)> {
     let said = describe(node, rows)?;
     let words =
-        format!("has forgotten {said} that a process had left half written: they are lost, and their keys are free");
+        format!("has freed {said} that a process had left half written: they are lost, and their keys are free");
     Some((event(node, "forgotten", rows), words))
 }
 

@@ -212,7 +212,7 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
         "configuration {}{change}: {} copies of each row, node {} keeps the epoch",
         configuration.number, configuration.replicas, configuration.keeper.0
     );
-    println!("  node  role      pid      serves      copies on (bytes not applied yet)   recovery");
+    println!("  node  role      pid      serves      replicas on (bytes not applied yet) recovery");
     for (node, told) in nodes {
         let role = if role(configuration, *node) != "gone" && told.is_running() == Some(false) {
             "dead?"
@@ -251,12 +251,12 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
         );
     }
     if nodes.iter().all(|(_, told)| told.pid.is_none()) {
-        println!("  no node has said anything of itself yet, here or in the register");
+        println!("  no node has reported its state yet, here or in the register");
     }
     for gone in configuration.unserved() {
         match configuration.successor(gone) {
             Some(to) => println!("  the rows of node {} are being taken over by node {}", gone.0, to.0),
-            None => println!("  the rows of node {} are lost: no complete copy of them is left", gone.0),
+            None => println!("  the rows of node {} are lost: no complete replica of them is left", gone.0),
         }
     }
 }

@@ -594,7 +594,7 @@ impl Channel {
     pub fn send(&self, peer: Peer, tag: u64, frame: &[u8]) -> Result<(), Refusal> {
         assert!(frame.len() <= FRAME_BYTES, "a frame has {FRAME_BYTES} bytes");
         let slot = self.open.free_tx.borrow_mut().pop().ok_or(Refusal::Again)?;
-        // SAFETY: the slot is ours, so nobody else touches its FRAME_BYTES, and `frame` is not longer.
+        // SAFETY: the slot is this call's, so no other code touches its FRAME_BYTES, and `frame` is not longer.
         unsafe {
             let to = self.open.raw.arena.base.as_ptr().add(slot as usize * FRAME_BYTES);
             std::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len());

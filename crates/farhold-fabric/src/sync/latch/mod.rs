@@ -83,8 +83,8 @@ pub enum LatchError {
 impl fmt::Display for LatchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy { attempts } => write!(f, "somebody else holds the latch, also after {attempts} attempts"),
-            Self::Lost => f.write_str("the latch was freed meanwhile: its holder was taken for dead"),
+            Self::Busy { attempts } => write!(f, "another holder has the latch after {attempts} attempts; try again"),
+            Self::Lost => f.write_str("the latch was freed meanwhile: its holder was declared dead"),
             Self::Fabric(error) => error.fmt(f),
         }
     }

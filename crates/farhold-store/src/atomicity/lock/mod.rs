@@ -7,10 +7,10 @@
 //!   └─────(writer: swap)──▶ owned ──(writer: store 0)──▶ free
 //! ```
 //!
-//! A far reader needs two rounds: a `compare_swap` that takes or learns of a lease, then the read, which counts if the lease
-//! has not ended when it is back. Readers share a lease, nobody gives it back, and a writer waits for its end: a reader that
-//! dies blocks nobody for longer. So a busy object is rarely written, and clocks must agree: all go by
-//! [`Handle::shared_now_ns`], and [`SKEW_NS`] is what they may differ by.
+//! A far reader needs two rounds: a `compare_swap` that takes or learns of a lease, then the read. The read counts if the lease
+//! has not ended when it is back. Readers share a lease and do not give it back, and a writer waits for its end: a reader that
+//! dies blocks no writer for longer. So a busy object is rarely written, and clocks must agree: all use
+//! [`Handle::shared_now_ns`], and may differ by [`SKEW_NS`].
 
 use super::{Busy, FarRead, LINE, Lease, Mechanism, Seen, Unread, View, Writing, clean_bytes, planted, word, word_of};
 use crate::object::Owner;
@@ -40,7 +40,7 @@ fn is_owned(word: u64) -> bool {
     word & 1 != 0
 }
 
-/// May somebody who holds this lease still use what it read?
+/// Whether a reader that holds this lease may still use what it read.
 fn protects(word: u64, now_ns: u64) -> bool {
     (now_ns + SKEW_NS < word >> 1) || planted::unchecked()
 }

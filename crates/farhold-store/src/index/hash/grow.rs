@@ -14,7 +14,7 @@ use std::sync::{MutexGuard, PoisonError};
 /// worst 17 % of the keys are in an overflow. At 13 it was 13 %, at 0.6 bytes more a row.
 const FILL: u64 = 14;
 
-/// The memory of an index. Its lock is taken while holding a bucket, so nobody waits for a bucket while holding it.
+/// The memory of an index. Its lock is taken while holding a bucket, so no thread waits for a bucket while holding it.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     pub runs: Vec<Run>,
@@ -23,7 +23,7 @@ pub(super) struct Pool {
 }
 
 impl HashIndex {
-    /// Splits as many buckets as the number of entries asks for; leaves it to whoever is at it already.
+    /// Splits as many buckets as the number of entries asks for. If another thread is splitting, leaves it to that thread.
     #[cold]
     pub(super) fn grow(&self, moved: &mut dyn FnMut(Step)) {
         let Ok(mut key) = self.growing.try_lock() else { return };

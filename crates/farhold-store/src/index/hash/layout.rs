@@ -68,7 +68,7 @@ pub(crate) const BUCKETS_MAX: u64 = {
 };
 
 /// The hash of a key, the same on every node and in every run: 8 bytes at a time, folded by a 128-bit product (the step of
-/// wyhash). It resists bad luck, not an adversary: who can choose keys can make chains long.
+/// wyhash). It resists bad luck, not an adversary: an adversary that can choose keys can make chains long.
 #[must_use]
 #[inline]
 pub fn hash_key(key: &[u8]) -> u64 {

@@ -191,7 +191,7 @@ mod tests {
         }
         let known = (0..rows).filter(|i| cache.get(node, table, hash(*i)) == Some(reference(*i))).count();
         assert!(known > rows - rows / 80, "{known} of {rows}");
-        // Who is remembered twice is forgotten once.
+        // An entry that is there twice is evicted once.
         cache.put(node, table, hash(7), reference(8));
         assert_eq!(cache.get(node, table, hash(7)), Some(reference(8)));
         cache.forget(node, table, hash(7));

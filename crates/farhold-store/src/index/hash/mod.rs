@@ -34,12 +34,12 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug, Default)]
 struct Count(AtomicI64);
 
-/// One change of a bucket, for those who hold stamps of it.
+/// One change of a bucket, for transactions that hold stamps of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub before: BucketStamp,
     pub after: BucketStamp,
-    /// Where some of its keys went, if it was split: whoever held the stamp of before needs both.
+    /// Where some of its keys went, if it was split: a transaction that held the stamp from before needs both.
     pub half: Option<BucketStamp>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct HashIndex {
     entry: u64,
     root: u64,
     counts: [Count; 16],
-    /// Held by whoever grows the index; room for a key.
+    /// Held by the thread that grows the index; room for a key.
     growing: Mutex<Vec<u8>>,
     pool: Mutex<Pool>,
 }
@@ -195,7 +195,7 @@ impl HashIndex {
         Some(self.unlock(offset, word, word))
     }
 
-    /// How many entries there are; exact while nobody writes.
+    /// The number of entries; exact while no thread writes.
     pub fn len(&self) -> u64 {
         self.counts.iter().map(|count| count.0.load(Relaxed)).sum::<i64>().max(0) as u64
     }
