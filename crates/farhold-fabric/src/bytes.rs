@@ -1,4 +1,4 @@
-//! Bytes of this process alone, in large pages where there are many.
+//! Private bytes of this process, in large pages if there are many.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
@@ -23,7 +23,7 @@ impl Bytes {
     /// `len` zeros; at least one.
     ///
     /// # Panics
-    /// If they are more than an address can tell; without memory the process ends, as it does for a `Vec`.
+    /// If an address cannot express that many. If there is no memory the process ends, as it does for a `Vec`.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         let align = if len >= LARGE_PAGE { LARGE_PAGE } else { 64 };
@@ -48,7 +48,7 @@ impl Bytes {
             unsafe {
                 libc::madvise(base.cast(), layout.size() / LARGE_PAGE * LARGE_PAGE, libc::MADV_HUGEPAGE)
             };
-            // SAFETY: the allocation is so long, and ours alone.
+            // SAFETY: the allocation is that long, and this value's alone.
             unsafe { base.write_bytes(0, layout.size()) };
         }
         base

@@ -1,12 +1,12 @@
-//! Copies between private memory and memory that others write at the same time.
+//! Copies between private memory and memory that other threads write at the same time.
 //!
-//! A plain `memcpy` that races with a store is undefined behaviour in Rust, whatever the reader does with the result.
-//! Two versions are sound:
+//! A plain `memcpy` that races with a store is undefined behaviour in Rust, whatever the reader does with the result. Two
+//! versions are sound:
 //! - `portable`: word by word with relaxed atomic loads and stores. Used under Miri and on other processors.
 //! - `kernel` (x86-64): inline assembly. The compiler knows nothing of its body, so to Rust it is as if another agent of the
-//!   machine copied the bytes. What x86 gives for racing moves is what the reader gets: loads in order, so a version word
-//!   read after the copy is not older than the copy. Whether the copy is one state is for that version to say; nothing here
-//!   relies on more than bytes being whole.
+//!   machine copied the bytes. The reader gets what x86 guarantees for racing moves: loads in order, so a version word read after
+//!   the copy is not older than the copy. That version must tell whether the copy is one state; nothing here relies on more than
+//!   bytes being whole.
 //!
 //! [`copy_to_shared_narrow`] is the form for the inside of a hardware transaction: no move is wider than 16 bytes. On a Xeon
 //! with RTM, accesses by YMM beside those by XMM registers, which the compiler uses, abort the transaction: 0.7 % of TPC-C's
@@ -27,9 +27,9 @@ mod kernel {
     const PAGE: usize = 4096;
     const LINE: usize = 64;
 
-    /// Starts loading the first two lines of each page behind the first: the processor's own prefetching ends with a page. Of
-    /// 8 KiB that lie in memory this takes a quarter of the time away (690 to 520 ns on a Zen 5), and adds 4 to the 50 ns of
-    /// those that lie in a cache. Loading all lines ahead gains no more there and costs half as much again here.
+    /// Starts loading the first two lines of each page behind the first, because the processor's own prefetching ends with a
+    /// page. For 8 KiB in memory this saves a quarter of the time (690 to 520 ns on a Zen 5); for 8 KiB in a cache it adds 4 ns
+    /// to the 50. Loading all lines ahead gains no more there and costs half as much again here.
     #[inline]
     fn begin_pages(shared: *const u8, len: usize) {
         let inside = shared.addr() % PAGE;
@@ -125,7 +125,7 @@ mod kernel {
         differences
     }
 
-    /// The sum of `words` words, wrapping. For memory that others write: as of copies, each word is old or new.
+    /// The sum of `words` words, wrapping. For memory that other threads write: as in a copy, each word is old or new.
     ///
     /// # Safety
     /// `shared..shared + 8 * words` is mapped memory.
@@ -437,7 +437,7 @@ mod tests {
 
     type Copy = unsafe fn(*const u8, *mut u8, usize);
 
-    /// Every length and alignment: exactly the asked bytes move.
+    /// Every length and alignment: exactly the requested bytes move.
     fn check(copy: Copy, len_min: usize) {
         let (words, len_max) = if cfg!(miri) { (24, 20) } else { (200, 500) };
         for len in len_min..len_max {

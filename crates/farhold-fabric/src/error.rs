@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why an instruction, a message or a registration did not happen. Nothing was changed when one is returned.
+/// Why an instruction, a message or a registration failed. Nothing was changed when one is returned, with one exception: after
+/// `NodeUnavailable` and `Timeout` an instruction may have been executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -84,7 +85,7 @@ pub enum FabricError {
         /// The limit.
         bytes_max: u64,
     },
-    /// The object's payload does not fit the room that `read_object` was given.
+    /// The object's payload is longer than the room that `read_object` was given.
     ObjectTooLong {
         /// The object.
         at: FarPtr,
@@ -98,7 +99,7 @@ pub enum FabricError {
         /// The inbox.
         to: Address,
     },
-    /// More endpoints send to this inbox than it has lanes for.
+    /// The inbox has no lane left for another endpoint.
     TooManySenders {
         /// The inbox.
         to: Address,
@@ -127,9 +128,9 @@ pub enum FabricError {
         /// The node that was asked.
         node: NodeId,
     },
-    /// There is no such provider, or it cannot do what is needed.
+    /// There is no such provider, or it lacks a needed capability.
     ProviderUnfit(Box<UnfitProvider>),
-    /// A file of the cluster's directory is not what it should be.
+    /// A file of the cluster's directory has unexpected content.
     BadFormat(Box<BadFile>),
     /// The file system of the cluster's directory has no room left.
     FileSystemFull(Box<FullFileSystem>),
@@ -184,7 +185,7 @@ pub struct IoFailure {
     pub reason: String,
 }
 
-// An error travels in every instruction's outcome, so it stays small: the long ones are boxed.
+// An error is part of every instruction's result, so it stays small: the long ones are boxed.
 const _: () = assert!(size_of::<FabricError>() <= 32);
 
 impl FabricError {

@@ -38,12 +38,13 @@ impl Fabric {
         Ok(Self::new(shm::Member::join(cluster.as_ref(), node)?))
     }
 
-    /// Joins a cluster as `node`, by a provider's name: `shm`, or `libfabric:` and the name of one of libfabric's, with more if the
-    /// nodes are on several hosts (`libfabric:tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&secret-file=PATH`). In
-    /// the directory are this node's own regions.
+    /// Joins a cluster as `node`, by a provider's name: `shm`, or `libfabric:` and the name of one of libfabric's providers. With
+    /// nodes on several hosts, their addresses follow
+    /// (`libfabric:tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&secret-file=PATH`). The directory holds this node's own
+    /// regions.
     ///
     /// # Errors
-    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] for a name that is none, or that this build lacks.
+    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] for an unknown name, or one that this build lacks.
     pub fn join(cluster: impl AsRef<Path>, node: NodeId, provider: &str) -> Result<Self, FabricError> {
         match provider.split_once(':') {
             None if provider == "shm" => Self::join_shm(cluster, node),
@@ -60,11 +61,11 @@ impl Fabric {
         }
     }
 
-    /// Joins a cluster as `node` by libfabric; `directory` holds this node's own regions, and on one host what the nodes
+    /// Joins a cluster as `node` by libfabric. `directory` holds this node's own regions, and on one host also what the nodes
     /// know of each other. See [`libfabric`](crate::provider::libfabric).
     ///
     /// # Errors
-    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] if libfabric has no such provider, or it cannot do what is needed.
+    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] if libfabric has no such provider, or it lacks a needed capability.
     #[cfg(feature = "libfabric")]
     pub fn join_libfabric(
         directory: impl AsRef<Path>,
@@ -96,7 +97,7 @@ impl Fabric {
         self.membership.open_region(region).map(|()| memory)
     }
 
-    /// As [`Self::create_region`]; others find no such region until [`Self::open_region`].
+    /// As [`Self::create_region`], but other nodes find no such region until [`Self::open_region`].
     ///
     /// # Errors
     /// As there.
@@ -104,8 +105,8 @@ impl Fabric {
         self.membership.create_region(region, len)
     }
 
-    /// Registers again a region of this node that an earlier process of it (or this one) left, with its content and a new
-    /// key: endpoints that knew it get [`FabricError::StaleKey`] until they refresh.
+    /// Registers a region of this node again that an earlier process of the node (or this one) has left, with its content and a
+    /// new key. Endpoints that knew it get [`FabricError::StaleKey`] until they refresh.
     ///
     /// # Errors
     /// [`FabricError::NoSuchRegion`], [`FabricError::BadFormat`], [`FabricError::Io`].
@@ -123,7 +124,7 @@ impl Fabric {
         self.membership.attach_region(region)
     }
 
-    /// Lets others into a region that this process has created or attached to.
+    /// Opens a region that this process has created or attached to for other nodes.
     ///
     /// # Errors
     /// [`FabricError::NoSuchRegion`].

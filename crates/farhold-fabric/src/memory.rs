@@ -1,7 +1,7 @@
 //! The bytes of a region, where this process can load and store them.
 //!
-//! All access goes through atomic words or through the racing copies of [`crate::copy`], because another thread or process
-//! may write the same bytes at any time. There is no way to borrow them as `&[u8]`.
+//! All access goes through atomic words or through the racing copies of [`crate::copy`], because another thread or process may
+//! write the same bytes at any time. Nothing can borrow them as `&[u8]`.
 
 use crate::address::FarPtr;
 use crate::copy;
@@ -17,10 +17,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 pub struct RegionMemory {
     base: NonNull<u8>,
     len: u64,
-    /// What the region's first byte is called, for errors.
+    /// The address of the region's first byte, for errors.
     origin: FarPtr,
     backing: Backing,
-    /// How its bytes get memory, if they must ask for it.
+    /// How its bytes get memory, if it must be requested.
     room: Option<Room>,
     /// See [`Self::keep_addresses`].
     keeps_addresses: AtomicBool,
@@ -30,7 +30,7 @@ enum Backing {
     /// An allocation of ours.
     #[cfg_attr(not(miri), allow(dead_code, reason = "Miri has no file mappings"))]
     Heap(std::alloc::Layout),
-    /// A mapping of this many bytes, of something that may outlast the machine's power or not.
+    /// A mapping of this many bytes; `durable`: of something that may outlast the machine's power.
     Mapped {
         bytes: usize,
         #[cfg_attr(miri, allow(dead_code, reason = "Miri has no file mappings"))]
@@ -86,14 +86,14 @@ impl RegionMemory {
     pub(crate) fn file(origin: FarPtr, len: u64, file: &std::fs::File) -> std::io::Result<Self> {
         use std::os::fd::AsRawFd;
         let this = Self::map(origin, len, libc::MAP_SHARED, file.as_raw_fd())?;
-        // Rows are met in no order: with 4 KiB pages nearly each costs a walk of the page table. A file system that has no huge
+        // Rows are read in random order: with 4 KiB pages nearly each costs a walk of the page table. A file system without huge
         // pages (a tmpfs without `huge=advise`) refuses, which is no error.
         // SAFETY: the mapping is ours and new; the advice changes none of its bytes.
         unsafe { libc::madvise(this.base.as_ptr().cast(), len as usize, libc::MADV_HUGEPAGE) };
         Ok(this)
     }
 
-    /// As [`Self::file`], of a file whose owner this is: [`Self::reserve`] gives its bytes memory.
+    /// As [`Self::file`], for the owner of the file: [`Self::reserve`] gives its bytes memory.
     pub(crate) fn growing_file(
         origin: FarPtr,
         len: u64,
@@ -105,7 +105,7 @@ impl RegionMemory {
         Ok(this)
     }
 
-    /// For messages: its file, if it is a file of this node's, otherwise which region of which node it is.
+    /// For messages: its file, if it is a file of this node; otherwise its region and node.
     #[must_use]
     pub fn file_name(&self) -> String {
         match &self.room {
@@ -125,7 +125,7 @@ impl RegionMemory {
         self.check(offset, len)?;
         let Some(room) = &self.room else { return Ok(()) };
         let fresh = room.reserve(offset, len, self.len)?;
-        // At once for all of it: met one by one, each page is a trap. What is refused here is found at the first touch.
+        // At once for all of it: touched one by one, each page is a trap. A refusal here shows at the first touch.
         let _ = self.touch(fresh.start, fresh.end - fresh.start);
         Ok(())
     }
@@ -140,7 +140,7 @@ impl RegionMemory {
         self.touch(0, len)
     }
 
-    /// Has the system find and clear pages for bytes that begin at a page, with what is in them.
+    /// Makes the system find and clear pages for bytes that begin at a page, and keeps their content.
     #[cfg_attr(miri, allow(unused_variables, clippy::unused_self, reason = "Miri has no file mappings"))]
     fn touch(&self, offset: u64, len: u64) -> Result<(), FabricError> {
         #[cfg(not(miri))]
@@ -159,8 +159,8 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Makes what was written to these bytes durable, as far as what they are mapped from is: persistent memory and files of a
-    /// disk, not memory that goes with the machine.
+    /// Makes what was written to these bytes durable, as far as their medium is: persistent memory and files of a disk are,
+    /// memory that loses its content with the machine's power is not.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`]; [`FabricError::Io`] if the device refuses.
@@ -254,7 +254,7 @@ impl RegionMemory {
         FabricError::Misaligned { at: self.name(offset), align }
     }
 
-    /// For errors: also names offsets that no far pointer can carry.
+    /// For errors: also for offsets that no far pointer can express.
     fn name(&self, offset: u64) -> FarPtr {
         FarPtr::new(self.origin.node(), self.origin.region(), offset.min(FarPtr::OFFSET_MAX))
     }
@@ -346,8 +346,8 @@ impl RegionMemory {
     }
 
     /// Copies bytes out of lines of 64 bytes, each of which begins with a word that does not belong to them: 56 bytes a line,
-    /// fewer of the last. Returns how these words differ from `expected`, all differences together. For layouts that keep a
-    /// version in every line; what others change meanwhile is for these versions to say.
+    /// fewer of the last. Returns how these words differ from `expected`, all differences together. It is for layouts that keep a
+    /// version in every line; these versions must tell what other threads changed meanwhile.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`], [`FabricError::Misaligned`].
@@ -386,7 +386,7 @@ impl RegionMemory {
         Ok(unsafe { copy::sum_shared(self.base.as_ptr().add(offset as usize), words) })
     }
 
-    /// Copies bytes in; readers meanwhile see each word old or new.
+    /// Copies bytes in; concurrent readers see each word old or new.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
@@ -440,7 +440,7 @@ impl RegionMemory {
         word.fetch_or(0, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// One state of the object at `offset`: its header, and its payload in `to[..payload_len]`. Does not look at the lock.
+    /// One state of the object at `offset`: its header, and its payload in `to[..payload_len]`. It ignores the lock.
     ///
     /// # Errors
     /// [`FabricError::Torn`] if a writer is or was at work; [`FabricError::ObjectTooLong`] if `to` is too short;
@@ -482,8 +482,8 @@ impl RegionMemory {
         if fits { Ok(header) } else { Err(self.object_too_long(offset, payload_len, to.len())) }
     }
 
-    /// Uses an object's payload where it lies: its header, and the sum of the payload's words (a last one that is not whole is
-    /// left out), of one state. What a reader that needs no copy pays for `read_object`'s promise.
+    /// Uses an object's payload in place: its header, and the sum of the payload's words (without an incomplete last one), of one
+    /// state. It is the cost of `read_object`'s promise for a reader that needs no copy.
     ///
     /// # Errors
     /// As [`Self::read_object`].
@@ -521,13 +521,13 @@ impl RegionMemory {
         if header.version.is_writing() { Err(self.torn(offset)) } else { Ok(header) }
     }
 
-    /// May a payload of that length be read into that much room?
+    /// Whether a payload of that length may be read into that much room.
     pub(crate) fn payload_fits(&self, offset: u64, payload_len: usize, room: usize) -> Result<(), FabricError> {
         let inside = payload_len as u64 <= self.len - offset - object::PAYLOAD;
         if inside && payload_len <= room { Ok(()) } else { Err(self.object_too_long(offset, payload_len, room)) }
     }
 
-    /// The last step of reading an object: is it still the version that its header had?
+    /// The last step of reading an object: whether it still has the version of its header.
     pub(crate) fn recheck_version(&self, offset: u64, version: Version) -> Result<(), FabricError> {
         self.check(offset, object::PAYLOAD)?;
         // SAFETY: checked in the line above; aligned because `read_header` came before with the same offset.
@@ -552,7 +552,7 @@ impl RegionMemory {
         }
     }
 
-    /// The version as it is after everything read so far: if one of the loads met a writer, this meets its mark.
+    /// The version after everything read so far: if one of the loads met a writer, this load meets the writer's mark.
     ///
     /// # Safety
     /// As [`Self::read_object_unchecked`].
@@ -601,7 +601,7 @@ impl fmt::Debug for RegionMemory {
     }
 }
 
-/// Is this a file of memory alone, which nothing makes durable?
+/// Whether this is a file of memory alone, which nothing makes durable.
 fn is_memory(fd: libc::c_int) -> bool {
     // SAFETY: all-zero bytes are a valid statfs.
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
@@ -617,7 +617,7 @@ pub(crate) fn round_up(value: u64, to: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// What a transfer that comes too late would write to is never what was mapped afterwards.
+    /// A transfer that comes too late never writes to memory that was mapped afterwards.
     #[test]
     #[cfg_attr(miri, ignore = "mappings")]
     fn addresses_that_are_kept_are_not_mapped_anew() {
@@ -634,7 +634,7 @@ mod tests {
             // SAFETY: a mapping that replaces none touches no memory that is in use.
             let mapped = unsafe { libc::mmap(at, 4096, libc::PROT_READ, flags, -1, 0) };
             let is_taken = mapped == libc::MAP_FAILED;
-            // Other threads map as well: what is given back may be taken by them.
+            // Other threads map as well, and may take what is given back.
             assert!(is_taken || !keeps);
             if !is_taken {
                 // SAFETY: mapped four lines above, and used by no other code.

@@ -1,4 +1,4 @@
-//! Which processor a thread runs on, and what it loads ahead.
+//! The processor that a thread runs on, and the lines that it prefetches.
 
 /// The processors that this process may use, in order.
 #[must_use]
@@ -13,12 +13,13 @@ pub fn usable() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(|processor| unsafe { libc::CPU_ISSET(*processor, &set) }).collect()
 }
 
-/// Binds this thread to a processor; one that is not there leaves it where it is.
+/// Binds this thread to a processor. A processor that does not exist leaves it where it is.
 pub fn bind_this_thread(processor: usize) {
     bind(Thread(0), processor);
 }
 
-/// Binds this thread, and those that it starts from now on, to some processors; it stays where it is if none of them is there.
+/// Binds this thread, and the threads that it starts from now on, to some processors. It stays where it is if none of them
+/// exists.
 pub fn bind_this_thread_to(processors: &[usize]) {
     bind_to(Thread(0), processors);
 }
@@ -27,14 +28,14 @@ pub fn bind_this_thread_to(processors: &[usize]) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread(libc::pid_t);
 
-/// The threads of this process; none where the system does not tell.
+/// The threads of this process; none if the system does not tell.
 #[must_use]
 pub fn threads() -> Vec<Thread> {
     let named = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|entry| entry.file_name());
     named.filter_map(|name| name.to_str()?.parse().ok().map(Thread)).collect()
 }
 
-/// Binds a thread to a processor. A thread that has ended, or a processor that is not there, changes nothing.
+/// Binds a thread to a processor. A thread that has ended, or a processor that does not exist, changes nothing.
 pub fn bind(thread: Thread, processor: usize) {
     bind_to(thread, &[processor]);
 }

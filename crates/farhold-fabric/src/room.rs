@@ -16,8 +16,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Memory is asked for in pieces of this size, where there is that much: 64 runs of slots a call. Its end is what a region
-/// may hold beyond what it uses.
+/// Memory is reserved in pieces of this size, if there is that much: 64 runs of slots a call. Its last piece is what a region may
+/// hold beyond what it uses.
 const EXTENT_BYTES: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 
@@ -40,7 +40,7 @@ impl Room {
         &self.path
     }
 
-    /// Sees to it that `offset..offset + len`, inside a file of `file_bytes`, has memory. Returns what has just got it.
+    /// Reserves memory for `offset..offset + len`, inside a file of `file_bytes`. Returns the part that has just got it.
     pub fn reserve(&self, offset: u64, len: u64, file_bytes: u64) -> Result<Range<u64>, FabricError> {
         if len == 0 {
             return Ok(0..0);
@@ -61,7 +61,7 @@ impl Room {
             }
             return Ok(start..end);
         }
-        // Not that much is left: what is needed, then, and ask again next time.
+        // There is not that much left: reserve what is needed, and try again next time.
         let start = offset / PAGE * PAGE;
         let end = (offset + len).next_multiple_of(PAGE).min(file_bytes);
         let allocated = allocate(&self.file, start, end - start);
@@ -69,7 +69,7 @@ impl Room {
     }
 }
 
-/// Gives a part of a file memory, or nothing of it. The file's length and content stay as they are.
+/// Gives memory to all of a part of a file, or to nothing of it. The file's length and content stay as they are.
 pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     loop {
         // SAFETY: the descriptor is open as long as `file`; the call touches no memory of ours.
@@ -82,7 +82,7 @@ pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
-            // A file system, or a device, that knows no allocating ahead: see the module.
+            // A file system, or a device, that cannot allocate ahead: see the module.
             Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV) => return Ok(()),
             _ => return Err(error),
         }

@@ -29,7 +29,7 @@ enum Any {
 }
 
 impl Any {
-    /// `None` where it cannot be: memory that is not mapped.
+    /// `None` if it is impossible: memory that is not mapped.
     fn of(name: &str, endpoint: &Rc<Endpoint>) -> Option<Self> {
         Some(match name {
             "agent" => Self::Agent(Agent::asked_at(endpoint, AGENT)),

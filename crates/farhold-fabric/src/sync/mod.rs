@@ -16,7 +16,8 @@
 //! may be executed at the word's home node instead of on the calling thread.
 //!
 //! **One word, one kind of actor** as long as a NIC executes: atomics of a NIC and of a processor on one word are not atomic to
-//! each other. [`actor::Cpu`] and [`actor::Agent`] mix (the agent uses its processor), and so do all of them on `shm` and `sim`.
+//! each other. [`actor::Cpu`] and [`actor::Agent`] may be mixed (the agent uses its processor), and so may all actors on `shm`
+//! and `sim`.
 
 pub mod actor;
 #[cfg(test)]
@@ -58,14 +59,14 @@ pub trait Words {
     /// Executes one instruction; the result is the old value.
     ///
     /// # Errors
-    /// What kept it from being done. After [`FabricError::Timeout`] and [`FabricError::NodeUnavailable`] it may have been done.
+    /// What prevented it. After [`FabricError::Timeout`] and [`FabricError::NodeUnavailable`] it may have been executed.
     fn execute(&self, at: FarPtr, op: WordOp) -> impl Future<Output = Result<u64, FabricError>>;
 
     /// Pauses between two looks at a word that another thread will change.
     fn pause(&self) -> impl Future<Output = ()>;
 }
 
-/// Stores `new` if the word is `expected`: was it?
+/// Stores `new` if the word is `expected`. True: it was.
 async fn swapped(words: &impl Words, at: FarPtr, expected: u64, new: u64) -> Result<bool, FabricError> {
     Ok(words.execute(at, WordOp::CompareSwap { expected, new }).await? == expected)
 }

@@ -45,9 +45,9 @@ pub enum QueueError {
         /// How long it may be.
         bytes_max: u32,
     },
-    /// The receiver took this sender for dead meanwhile; the message was not sent.
+    /// The receiver declared this sender dead meanwhile; the message was not sent.
     Lost,
-    /// The fabric could not. The message may have been sent, or its place may be taken until the receiver skips it.
+    /// The fabric failed. The message may have been sent, or its place may be taken until the receiver skips it.
     Fabric(FabricError),
 }
 
@@ -113,7 +113,7 @@ impl Queue {
         Sender { queue: self, endpoint: endpoint.clone(), me, tail: Cell::new(0), batch: Cell::default() }
     }
 
-    /// The receiving side, which there must be one of. `None`: the region is not mapped, or too short.
+    /// The receiving side, of which there must be one. `None`: the region is not mapped, or too short.
     #[must_use]
     pub fn receiver(self, endpoint: &Endpoint) -> Option<Receiver> {
         let memory = endpoint.mapped(self.at.node(), self.at.region())?;
@@ -173,7 +173,7 @@ impl Sender {
             }
             let behind = (turn.wrapping_sub(found >> (64 - TURN_BITS))) & TURN_MASK;
             if behind == 1 {
-                // The last turn's message is still there. If the tail is not here, our guess was too far.
+                // The last turn's message is still there. If the tail is elsewhere, the guess was too far.
                 if self.tail_now().await? == ticket {
                     return Err(QueueError::Full);
                 }
@@ -217,8 +217,8 @@ impl Receiver {
         self.memory.word(self.queue.at.offset() + at).expect("`receiver` has checked the queue's bytes")
     }
 
-    /// The next ticket, and the state of its place. A place that is a turn ahead was given back by a receiver that died before it
-    /// moved the head on, which is done here.
+    /// The next ticket, and the state of its place. If a place is a turn ahead, a receiver gave it back and died before it moved
+    /// the head on; that is done here.
     fn next(&self) -> (u64, u64) {
         loop {
             let ticket = self.word(0).load(Relaxed);
@@ -231,7 +231,7 @@ impl Receiver {
         }
     }
 
-    /// The next message into `into`, whose memory is used again. False: there is none that is complete.
+    /// The next message into `into`, reusing its memory. False: there is none that is complete.
     pub fn try_recv_into(&self, into: &mut Vec<u8>) -> bool {
         let (ticket, found) = self.next();
         let (turn, place) = (self.queue.turn(ticket), self.queue.place(ticket));

@@ -50,7 +50,7 @@ const STRANGER: u64 = 1 << 31;
 /// How long a session that is not live is kept.
 const STRANGER_NS_MAX: u64 = 2_000_000_000;
 const LANES_PER_SESSION_MAX: usize = 4096;
-/// Frames kept for a worker that does not take them, and for all: beyond that the worker is as good as dead.
+/// Frames kept for a worker that does not take them, and for all workers: beyond that the worker counts as dead.
 const UNSENT_PER_SESSION_MAX: usize = 1024;
 const UNSENT_MAX: usize = 8192;
 /// Turns without a frame between two offers of the core to others.
@@ -71,16 +71,16 @@ struct Session {
     /// The worker's libfabric address, and how we call it.
     name: Vec<u8>,
     peer: Peer,
-    /// Has it proved that it knows the secret? Only then the rest is true.
+    /// Whether it has proved that it knows the secret. Only then the other fields are true.
     is_known: bool,
     node: NodeId,
     /// Its node's count of starts.
     incarnation: u64,
     birth: u64,
-    /// What it may do, and how many changes of that had been seen then.
+    /// Its standing, and the count of changes of admission at that time.
     standing: (u64, Standing),
     token: u64,
-    /// By numbers that are never used twice: a message that is on its way to a lane which was closed meanwhile meets no other.
+    /// The lanes, by numbers that are never used twice: a message under way to a closed lane reaches no other.
     lanes: BTreeMap<u64, Lane>,
     lanes_opened: u64,
     request: Assembly,
@@ -109,7 +109,7 @@ struct Lane {
     message: Assembly,
 }
 
-/// A region as last looked at: its key, and its memory.
+/// A region as of the last look: its key, and its memory.
 type Seen = Option<(u64, Arc<RegionMemory>)>;
 
 /// See the module.
@@ -146,7 +146,7 @@ impl<'a> Who<'a> {
 /// All of the agent that frames change.
 struct Home {
     sessions: Vec<Option<Session>>,
-    /// Ways of calling workers, by name, with how many sessions use each.
+    /// The peers of workers, by name, with the number of sessions that use each.
     peers: HashMap<Vec<u8>, (Peer, usize)>,
     /// What this turn's answers are put into.
     packing: Packing,
@@ -154,7 +154,7 @@ struct Home {
     seen: Box<[Seen]>,
     answer: Vec<u8>,
     next_check_ns: u64,
-    /// Orders to shut nodes out that have been carried out.
+    /// Fencing orders that have been carried out.
     fences_seen: u64,
     /// Sessions so far.
     sessions_begun: u32,
@@ -303,7 +303,7 @@ impl Home {
         self.sessions.iter().flatten().filter(|it| is_meant(it)).count()
     }
 
-    /// Makes a session, in place of an older one if need be. None: the worker cannot be called.
+    /// Makes a session, in place of an older one if necessary. `None`: the worker cannot be called.
     fn enter(&mut self, place: &Place<'_>, who: &Who<'_>, is_known: bool, state: State) -> Option<usize> {
         let waits = |it: &Session| it.is_known == is_known && !matches!(it.state, State::Live);
         let same = self.sessions.iter().position(|it| it.as_ref().is_some_and(|it| waits(it) && it.name == who.name));
@@ -352,7 +352,7 @@ impl Home {
         Some(index)
     }
 
-    /// Tells one that has proved nothing why, if not too many are being told.
+    /// Tells a peer without a valid proof why it is refused, if not too many are being told.
     fn refuse(&mut self, place: &Place<'_>, name: &[u8], header: &Header, why: Refusal, detail: u32) {
         let is_under_way = |tag| self.unsent.count_of(tag) + place.channel.count_sending(|it| it == tag) > 0;
         let mut told = self.sessions.iter().enumerate().filter_map(|(index, it)| Some((index, it.as_ref()?)));
@@ -407,7 +407,7 @@ impl Home {
         self.say(place.channel, index, Header::new(Kind::Welcome, index as u32, 0, header.number, 0), &[]);
     }
 
-    /// Ends the session of a frame that did not arrive, if there still is that one.
+    /// Ends the session of a frame that did not arrive, if that session still exists.
     fn lose(&mut self, channel: &Channel, tag: u64) {
         let index = (tag & !STRANGER) as u32 as usize;
         if self.sessions.get(index).and_then(Option::as_ref).is_some_and(|session| session.tag(index) == tag) {
@@ -432,7 +432,7 @@ impl Home {
         }
     }
 
-    /// Ends the sessions of nodes that are to be shut out.
+    /// Ends the sessions of nodes that are to be fenced.
     fn shut_out(&mut self, shared: &Shared, channel: &Channel) {
         let mut seen = self.fences_seen;
         shared.fence.work(&mut seen, |node, birth| {
@@ -459,7 +459,7 @@ impl Home {
         }
     }
 
-    /// Regions that have been removed or registered anew: their memory would be kept until the next instruction there.
+    /// Drops regions that have been removed or registered again: their memory would be kept until the next instruction there.
     fn let_go_stale(&mut self, shared: &Shared) {
         for (seen, region) in self.seen.iter_mut().zip(0..=u8::MAX) {
             seen.take_if(|(key, _)| shared.key(RegionId(region)) != Some(*key));
@@ -642,7 +642,7 @@ fn execute(
             Ok(())
         }
         OpKind::ReadObject => {
-            // The length is known when it is read: at most what was asked for.
+            // The length is known after the read: at most the length asked for.
             let start = answer.len();
             let room = frame::put_room(answer, HEADER_BYTES + op.len as usize);
             let (head, payload) = room.split_at_mut(HEADER_BYTES);
@@ -714,7 +714,7 @@ impl Session {
     /// A lane from the worker's port to one of ours: `lane | bytes put so far | taken so far`.
     fn open_lane(&mut self, place: &Place<'_>, to: u16, from: u16) -> Result<Vec<u8>, FabricError> {
         let to = Address { node: place.shared.node(), port: to };
-        // Those into inboxes that have ended would keep their memory, and their places among the lanes.
+        // Lanes into inboxes that have ended would keep their memory, and their places among the lanes.
         self.lanes.retain(|_, lane| lane.sender.taken(&lane.memory).is_some());
         if self.lanes.len() >= LANES_PER_SESSION_MAX
             || self.lanes_opened > u64::from(u32::MAX)
@@ -760,7 +760,7 @@ impl Session {
         let Some(message) = lane.message.add(header, part) else { return };
         match lane.sender.put(&lane.memory, lane.from, lane.to, message) {
             Ok(()) => place.shared.near.ring(),
-            // Its inbox is closed, and the sender hears of it. A full one cannot be: senders count.
+            // Its inbox is closed, and the sender learns of it. It cannot be full: senders count.
             Err(_) => self.close_lane(index),
         }
     }

@@ -5,7 +5,7 @@
 //!   slot      0            1                  rx           rx + 1            ; rx + tx and up: bulk transfers
 //! ```
 //!
-//! A slot is with the provider from posting to completion, and ours otherwise. Everything here stays on one thread but
+//! A slot is the provider's from posting to completion, and the channel's otherwise. Everything here stays on one thread except
 //! [`Registration`]s, which any thread may make and drop (the domain is opened thread-safe).
 
 use crate::error::FabricError;
@@ -140,7 +140,7 @@ pub(super) struct Size {
     pub bulk: u32,
 }
 
-/// What the provider turned out to be able to do.
+/// The capabilities of the provider, as found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "what a provider can do: each by itself")]
 pub(super) struct Traits {
@@ -148,14 +148,14 @@ pub(super) struct Traits {
     pub provider: String,
     /// It does remote reads and writes by itself.
     pub has_rma: bool,
-    /// When a registration has ended, no write that it let in changes memory any more: a NIC's promise. `tcp` looks at a key once,
-    /// when a transfer begins, and puts all of its bytes into memory as they come, whenever that is. So does `efa` where the device of one
-    /// side cannot write remotely: libfabric's code at the target copies what comes (`LONGCTS_RTW`), and within a host it takes its `shm`.
-    /// libfabric's `shm` by itself looks at no key, and there the process is ended.
+    /// After a registration has ended, no write that it admitted changes memory any more: a NIC's promise. `tcp` checks a key
+    /// once, when a transfer begins, and puts all of its bytes into memory as they come, whenever that is. So does `efa` if the
+    /// device of one side cannot write remotely: libfabric's code at the target copies what comes (`LONGCTS_RTW`), and within a
+    /// host it takes its `shm`. libfabric's `shm` by itself checks no key; there fencing ends the process.
     pub stops_writes: bool,
-    /// A thread can sleep until there is something to poll for.
+    /// Whether a thread can sleep until there is something to poll for.
     pub has_wait: bool,
-    /// Memory of our own must be registered for remote reads and writes.
+    /// Whether local memory must be registered for remote reads and writes.
     pub wants_local_registration: bool,
     /// Most bytes of one transfer.
     pub transfer_bytes_max: u64,
@@ -209,7 +209,7 @@ impl Drop for Arena {
     }
 }
 
-/// Memory that peers may read and write, or that our own bulk transfers use, until dropped.
+/// Memory that peers may read and write, or that this channel's own bulk transfers use, until dropped.
 pub(super) struct Registration {
     mr: NonNull<c_void>,
     /// What a peer must present.
@@ -246,7 +246,7 @@ impl Registrar {
         can_write: bool,
     ) -> Result<Registration, FabricError> {
         let base = memory.word(0)?.as_ptr().cast();
-        // A transfer that was let in may be at work after the registration's end.
+        // An admitted transfer may be at work after the registration's end.
         memory.keep_addresses();
         let access = if can_write { Access::PeersWrite } else { Access::PeersRead };
         // SAFETY: the registration holds the mapping, which is that long.
@@ -345,9 +345,9 @@ struct Open {
     sending: Cell<u32>,
     /// What the frame in each tx slot belongs to, while that is with the provider.
     tags: RefCell<Vec<Option<u64>>>,
-    /// Receive slots that the provider would not take back at once.
+    /// Receive slots that the provider did not take back at once.
     unposted: RefCell<Vec<u32>>,
-    /// Of a provider that is never closed: all peers, by name, and those that may go, the oldest first.
+    /// For a provider that is never closed: all peers, by name, and those that may be removed, the oldest first.
     peers: RefCell<HashMap<Vec<u8>, Peer>>,
     forgotten: RefCell<VecDeque<Vec<u8>>>,
 }
@@ -360,7 +360,8 @@ const NEVER_CLOSED: &str = "shm";
 /// See [`Traits::stops_writes`].
 const STOP_WRITES: [&str; 2] = ["shm", "verbs"];
 const PEERS_MAX: usize = 200;
-/// What the never closed ones leave behind in /dev/shm, 16 MiB each: libfabric 1.17 does not clean up when the process ends.
+/// The segments that never closed channels leave in /dev/shm, 16 MiB each: libfabric 1.17 does not clean up when the process
+/// ends.
 static SEGMENTS: Mutex<Vec<CString>> = Mutex::new(Vec::new());
 
 extern "C" fn remove_segments() {
@@ -370,7 +371,7 @@ extern "C" fn remove_segments() {
     }
 }
 
-/// Has the segment of a channel removed at the end of the process.
+/// Registers the removal of a channel's segment at the end of the process.
 fn remove_at_end(name: &[u8]) {
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     let name = String::from_utf8_lossy(name);
@@ -424,14 +425,14 @@ fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Does libfabric know a provider of this name, whatever that can do?
+/// Whether libfabric knows a provider of this name, whatever its capabilities.
 fn provider_exists(provider: &CStr) -> bool {
     // SAFETY: a terminated string that lives through the call.
     unsafe { farhold_provider_exists(provider.as_ptr()) != 0 }
 }
 
 impl Channel {
-    /// Opens a channel of a provider, bound to a local address where the provider has such.
+    /// Opens a channel of a provider, bound to a local address if the provider has local addresses.
     pub fn open(provider: &str, address: Option<&str>, size: Size, wants_wait: bool) -> Result<Self, FabricError> {
         if provider == NEVER_CLOSED {
             let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -535,7 +536,7 @@ impl Channel {
         Ok(name)
     }
 
-    /// Gets to know a peer by its name. No connection is made before the first frame.
+    /// Learns a peer by its name. No connection is made before the first frame.
     pub fn meet(&self, name: &[u8]) -> Result<Peer, FabricError> {
         if !self.is_never_closed() {
             return self.insert(name);
@@ -566,7 +567,7 @@ impl Channel {
         self.open.forgotten.borrow_mut().extend(name);
     }
 
-    /// Does it go on after its end, with what is under way?
+    /// Whether it goes on after its end, with what is under way.
     pub fn is_never_closed(&self) -> bool {
         self.open.traits.provider == NEVER_CLOSED
     }
@@ -669,7 +670,7 @@ impl Channel {
         Ok(slot)
     }
 
-    /// Registers memory of our own for bulk transfers, where the provider wants that.
+    /// Registers local memory for bulk transfers, if the provider requires it.
     ///
     /// # Safety
     /// `memory` points to `len` bytes that stay where they are until the registration is dropped.
@@ -728,8 +729,8 @@ impl Channel {
         });
     }
 
-    /// Sleeps until there may be something to poll for, the bell rings, or the time is over. Where the provider cannot be
-    /// waited for, only the last two.
+    /// Sleeps until there may be something to poll for, the bell rings, or the time is over. If the provider has no wait, only
+    /// the last two.
     pub fn wait(&self, bell: &Bell, timeout: Duration) {
         let timeout = libc::timespec {
             tv_sec: timeout.as_secs() as libc::time_t,
@@ -811,7 +812,7 @@ impl Drop for Bell {
 mod tests {
     use super::*;
 
-    /// A bell that stayed rung had the home agent look without a pause from its first ring on.
+    /// Regression: a bell that stayed rung made the home agent look without a pause from its first ring on.
     #[test]
     fn a_wait_silences_the_bell() {
         for provider in ["tcp;ofi_rxm", "shm"] {

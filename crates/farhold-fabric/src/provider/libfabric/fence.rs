@@ -30,9 +30,9 @@ pub(super) struct Fence {
 
 #[derive(Default)]
 struct Fenced {
-    /// Births that are shut out: one for each that the cluster has expelled.
+    /// Births that are fenced: one for each that the cluster has expelled.
     births: HashSet<(NodeId, u64)>,
-    /// Those among them that the agent has still to act on.
+    /// Those among them on which the agent has not acted yet.
     ordered: Vec<(NodeId, u64)>,
     done: u64,
 }
@@ -43,7 +43,8 @@ impl Fence {
         lock(&self.state).births.contains(&(node, birth))
     }
 
-    /// For the agent: has it something to do? Then `end` gets each start that is to be shut out, and ends its sessions.
+    /// For the agent: carries out new orders, if there are any. `end` gets each start that is to be fenced, and ends its
+    /// sessions.
     pub fn work(&self, seen: &mut u64, mut end: impl FnMut(NodeId, u64)) {
         if *seen == self.wanted.load(Acquire) {
             return;
@@ -76,7 +77,7 @@ pub(super) fn shut_out(shared: &Shared, bell: &Bell, node: NodeId, birth: u64) -
     if waited.1.timed_out() {
         return Err(FabricError::Timeout { waited_ns: AGENT_MAX.as_nanos() as u64 });
     }
-    // libfabric's `shm` looks at no key: there a process that must not write must end.
+    // libfabric's `shm` checks no key: there the process must end to stop its writes.
     if shared.provider == "shm" { shared.near.fence(node, birth) } else { Ok(true) }
 }
 

@@ -12,7 +12,7 @@
 //! - [`Rendezvous::Directory`]: in the file `node-003.address` of the cluster's directory. For one host.
 //! - [`Rendezvous::Hosts`]: a client that connects to the node's bootstrap port receives the record, and the connection ends.
 //!
-//! A record is public: what it leads to asks for the [secret](super::Secret).
+//! A record is public: the agent that it leads to requires the [secret](super::Secret).
 
 use super::Clock;
 use super::frame::VERSION;
@@ -32,7 +32,7 @@ use std::time::Duration;
 const RECORD_BYTES_MAX: usize = 4096;
 /// How long an answer of a bootstrap port may take.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
-/// How long the port rests when it could not take a caller.
+/// How long the port pauses after it could not accept a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// How nodes find each other.
@@ -135,7 +135,7 @@ impl Publication {
     }
 }
 
-/// Sends the text to each caller, until told to stop. `pause` is what it does when there was none to be had.
+/// Sends the text to each client, until told to stop. It calls `pause` when it could not accept a client.
 fn answer(
     callers: impl Iterator<Item = std::io::Result<TcpStream>>,
     stop: &AtomicBool,
@@ -147,11 +147,11 @@ fn answer(
             return;
         }
         match caller {
-            // One that does not take 200 bytes is not waited for.
+            // A client that does not take 200 bytes is not waited for.
             Ok(mut caller) => {
                 let _ = caller.set_write_timeout(Some(ANSWER_MAX)).and_then(|()| caller.write_all(text.as_bytes()));
             }
-            // Without a descriptor to be had, the next try fails as quickly.
+            // Without a free descriptor, the next try fails as quickly.
             Err(_) => pause(),
         }
     }
@@ -203,7 +203,7 @@ pub(super) fn find(
     Record::from_text(&text).filter(|record| record.node == node).ok_or_else(garbled)
 }
 
-/// What a bootstrap port says, if it has said all of it in that time.
+/// The text of a bootstrap port, if all of it comes in that time.
 fn ask(at: &str, timeout: Duration) -> Option<String> {
     let address = at.to_socket_addrs().ok()?.next()?;
     let clock = Clock::start();
@@ -285,7 +285,7 @@ mod tests {
         drop(slow.join().unwrap());
     }
 
-    /// A process without a descriptor to spare does not burn a core on callers that it cannot take.
+    /// A process without a free descriptor does not use a core on clients that it cannot accept.
     #[test]
     fn a_port_rests_when_it_can_take_nobody() {
         let failed = || Err(std::io::Error::from_raw_os_error(libc::EMFILE));

@@ -1,5 +1,4 @@
-//! libfabric's own remote read and its own messages with nothing around them: what the benches compare with. No use for anything
-//! else.
+//! libfabric's own remote read and its own messages with nothing around them: the yardstick of the benches. It has no other use.
 
 use super::channel::{BulkTarget, Channel, Event, FRAME_BYTES, Peer, Registration, Size};
 use super::secret::random_u64;
@@ -12,7 +11,8 @@ use std::thread::JoinHandle;
 
 const SIZE: Size = Size { rx: 32, tx: 32, bulk: 16 };
 
-/// Two endpoints of this process: one polls on a thread of its own and answers messages, the other reads from it and asks it.
+/// Two endpoints of this process: one polls on a thread of its own and answers messages, the other reads from it and sends it
+/// messages.
 pub struct Rival {
     channel: Channel,
     peer: Peer,

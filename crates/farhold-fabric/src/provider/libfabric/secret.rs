@@ -59,7 +59,7 @@ impl Secret {
     /// [`FabricError::Io`], also if other users may read or write it; [`FabricError::BadFormat`] if it is shorter than 16 bytes.
     pub fn of_file(path: &Path) -> Result<Self, FabricError> {
         let failed = |error| FabricError::io("read or make the secret", path, &error);
-        // A name of its own until it is complete: others must never read half a secret.
+        // A name of its own until it is complete: other processes must never read half a secret.
         let mut made = [0; SECRET_BYTES];
         random(&mut made);
         if !path.exists() {
@@ -115,7 +115,7 @@ impl Secret {
         self.mac(side.label(), introduction).verify_slice(proof).is_ok()
     }
 
-    /// What every frame of the session carries; never zero.
+    /// The word that every frame of the session carries; never zero.
     pub(super) fn token(&self, introduction: &Introduction<'_>) -> u64 {
         let bytes: Proof = self.mac("session", introduction).finalize().into_bytes().into();
         u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")).max(1)

@@ -1,4 +1,4 @@
-//! A configuration in one line, as command lines and files have it.
+//! A configuration in one line, for command lines and files.
 //!
 //! ```text
 //!   tcp;ofi_rxm                                                         one host; nodes meet in the cluster's directory
@@ -19,7 +19,7 @@ impl Config {
     /// Of a line as above. A secret's file is made if it is not there.
     ///
     /// # Errors
-    /// [`FabricError::ProviderUnfit`] says what cannot be read; and whatever is wrong with the secret's file.
+    /// [`FabricError::ProviderUnfit`] says what cannot be parsed; also any error of the secret's file.
     pub fn of_url(url: &str, cluster: &Path) -> Result<Self, FabricError> {
         let (provider, query) = url.split_once('?').unwrap_or((url, ""));
         let wrong = |what: String| FabricError::unfit_provider(&format!("libfabric:{url}"), what);

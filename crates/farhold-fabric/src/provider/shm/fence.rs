@@ -1,14 +1,16 @@
-//! Ending a process for certain: by a descriptor of it, which no other process can come to stand for, and only after its start time
-//! has shown that its number still is its own.
+//! Ending a process for certain: by a descriptor of it, which no other process can take over, and only after its start time has
+//! shown that its number still is its own.
 //!
-//! Invariant: a process counts as ended only if the kernel says that it does not know it. A look that fails for any other reason, such as
-//! a process that is out of descriptors, is an error: a living node that is taken for dead loses its locks and snapshots.
+//! Invariant: a process counts as ended only if the kernel says that it does not know it. A look that fails for any other reason,
+//! such as a process that is out of descriptors, is an error, because a living node that is declared dead loses its locks and
+//! snapshots.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-/// A process, as a node's entry names it. Its number may go to another process, its number and its start time do not.
+/// A process, as a node's entry names it. Its number may be given to another process; its number and its start time together are
+/// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recorded {
     pub pid: u32,
@@ -42,7 +44,7 @@ impl Recorded {
     }
 }
 
-/// Does the kernel say that there is no such thing, or process?
+/// Whether the kernel says that there is no such thing, or process.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
@@ -85,7 +87,8 @@ impl Process {
         Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })))
     }
 
-    /// Kills it. It has not ended yet when this returns: to give back the memory of a large process takes the system longer than a lease.
+    /// Kills it. It has not ended yet when this returns: freeing the memory of a large process takes the system longer than a
+    /// lease.
     pub fn kill(&self) -> io::Result<()> {
         let no_info: *const libc::siginfo_t = std::ptr::null();
         // SAFETY: the descriptor is open; without a siginfo the kernel makes one.
@@ -105,8 +108,8 @@ const STAT_MEMORY: usize = 20;
 /// `PF_EXITING` of Linux's `sched.h`.
 const EXITING: u64 = 0x4;
 
-/// Will no thread of a process touch its memory any more? Long before the process has ended: each thread of one that dies lets go of the
-/// memory first, the last of them then gives it back, and only then are locks and the process gone.
+/// Whether no thread of a process will touch its memory any more. This is so long before the process has ended: each thread of a
+/// dying process first releases the memory, the last of them then frees it, and only then are locks and the process gone.
 pub(super) fn is_ending(pid: u32) -> io::Result<bool> {
     let Some(threads) = look(std::fs::read_dir(format!("/proc/{pid}/task")))? else { return Ok(false) };
     let mut count = 0;

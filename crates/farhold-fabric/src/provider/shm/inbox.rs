@@ -30,7 +30,7 @@ use crate::memory::RegionMemory;
 use crate::provider::{LANE_BYTES_MAX, LANES, MESSAGE_BYTES_MAX};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a lane's ring. Small under Miri, where it is to go round often and 64 MiB are not to be interpreted.
+/// Bytes of a lane's ring. Small under Miri, where it must wrap often and 64 MiB must not be interpreted.
 const RING_BYTES: u64 = if cfg!(miri) { 512 } else { LANE_BYTES_MAX };
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farhinb2");
@@ -40,7 +40,7 @@ const AT_READY: u64 = 64;
 const AT_OWNERS: u64 = 2048;
 const AT_LANES: u64 = 4096;
 const LANE_BYTES: u64 = 128;
-/// Where the rings start: what is before it is used from the beginning.
+/// Where the rings start: what is before them is used from the beginning.
 pub(crate) const AT_RINGS: u64 = AT_LANES + LANES as u64 * LANE_BYTES;
 const RECORD_HEADER: u64 = 16;
 const READY_WORDS: usize = LANES / 64;
@@ -224,7 +224,7 @@ impl Receiver {
         self.pending = [u64::MAX; READY_WORDS];
     }
 
-    /// Did the last `take` leave lanes that it has not found empty?
+    /// Whether the last `take` has left lanes that it has not found empty.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending.iter().any(|&word| word != 0)
     }
@@ -275,7 +275,7 @@ fn take_from(memory: &RegionMemory, lane: usize, from: &mut Address, bytes: &mut
     let need = RECORD_HEADER + (len as u64).next_multiple_of(16);
     let sound = check == position && len <= MESSAGE_BYTES_MAX && need <= end.wrapping_sub(position);
     if !sound {
-        // Another process wrote rubbish: drop what the lane holds rather than believe it.
+        // Another process wrote rubbish: drop what the lane holds instead of using it.
         head(memory, lane).store(end, Ordering::Release);
         return false;
     }
@@ -317,7 +317,7 @@ mod tests {
         number.to_le_bytes().into_iter().cycle().take(len).collect()
     }
 
-    /// Threads put, one takes, in every interleaving that the machine (or Miri, seed by seed) comes up with.
+    /// Threads put, one takes, in every interleaving that the machine (or Miri, seed by seed) produces.
     #[test]
     fn producers_and_a_consumer() {
         let memory = inbox();

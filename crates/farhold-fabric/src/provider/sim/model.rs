@@ -1,9 +1,9 @@
-//! What an instruction costs: the latency models.
+//! The cost of an instruction: the latency models.
 
 use crate::address::NodeId;
 use crate::batch::OpKind;
 
-/// From which node to which an instruction or a message goes; the same one twice for a node's own memory.
+/// The source and the target of an instruction or a message; the same node twice for a node's own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hop {
     /// The initiator.
@@ -18,7 +18,7 @@ impl Hop {
     }
 }
 
-/// A machine, as far as time goes. All times are virtual nanoseconds; the simulation adds the jitter.
+/// The times of a machine. All times are virtual nanoseconds; the simulation adds the jitter.
 pub trait LatencyModel: Send + Sync {
     /// Name for traces and figures.
     fn name(&self) -> &'static str;

@@ -106,7 +106,7 @@ pub(super) struct Node {
     pub fenced: BTreeMap<NodeId, u64>,
     /// Nodes whose fencing is under way: their incarnations, and when it takes effect.
     pub fencing: BTreeMap<NodeId, (u64, u64)>,
-    /// What tells each incarnation of it from all others, by incarnation from 1 on.
+    /// What tells each incarnation of the node from all others, by incarnation from 1 on.
     pub births: Vec<Option<u64>>,
     /// The starts that may use its regions, and the number of the configuration that says so.
     pub admitted: (u64, Option<Admitted>),
@@ -186,7 +186,7 @@ pub(super) struct OnTheWay {
     pub message: Message,
 }
 
-/// What follows outside of the simulation's state.
+/// The effects outside of the simulation's state.
 #[derive(Default)]
 pub(super) struct Effects {
     pub wakers: Vec<Waker>,
@@ -264,7 +264,7 @@ impl State {
         }
     }
 
-    /// Is a timer wanted for this time? None that is set already comes before it.
+    /// Whether a timer is needed for this time: none that is set already comes before it.
     #[inline]
     pub fn arm(&mut self, at_ns: u64) -> bool {
         let earlier = at_ns < self.armed_ns;
@@ -684,7 +684,7 @@ impl State {
         self.schedule(at_ns, Event::Step { flight, op: index, step });
     }
 
-    /// Something of an endpoint has come to a node: what it had posted there before comes no more.
+    /// Something of an endpoint has come to a node: what the endpoint had posted there before does not come any more.
     #[cold]
     fn too_late(&mut self, from: Address, to: NodeId, posted: u64) {
         let is_before = |late: &Late| late.from == from && late.to == to && late.posted < posted;
@@ -693,7 +693,7 @@ impl State {
         }
     }
 
-    /// Does the rest of an instruction that was given up, in one go: what is behind it on its connection comes later.
+    /// Executes the rest of an instruction that was given up, at once: what follows it on its connection comes later.
     #[cold]
     fn land(&mut self, number: u64, index: u32, mut step: u32) {
         let Some(mut flight) = self.flights.remove(number) else { return };

@@ -22,7 +22,7 @@ pub(super) const KIND: super::Kind =
 
 /// How long an answer may take.
 const TIMEOUT_NS: u64 = if cfg!(test) { 30_000_000_000 } else { 2_000_000_000 };
-/// Questions that one [`WordAgent::poll`] answers at most.
+/// The most questions that one [`WordAgent::poll`] answers.
 const ANSWERS_MAX: usize = 64;
 
 fn words_of<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
@@ -148,7 +148,7 @@ impl Agent {
         while found.is_none() && self.endpoint.try_recv_into(&mut message) {
             match words_of(&message.bytes) {
                 Some([of, status, value]) if of == number => found = Some([status, value]),
-                // Of another task, or of one that has given up; those are few.
+                // It is of another task, or of one that has given up; those are few.
                 Some([of, status, value]) => drop(self.answers.borrow_mut().insert(of, [status, value])),
                 None => {}
             }

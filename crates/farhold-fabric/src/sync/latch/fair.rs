@@ -13,8 +13,9 @@
 //! ticket whose place is in a later turn. Each thread that sees this moves them. A dead waiter's place is put into its next turn,
 //! and `head` passes over it when it gets there.
 //!
-//! Turns have 22 bits and come back after four million times all places: an instruction that was posted before and arrives
-//! after that would be taken for right. A thread waits for its instructions, so that takes a zombie, which fencing keeps away.
+//! Turns have 22 bits and come back after four million times all places. An instruction that was posted before and arrives after
+//! that would be taken for valid. A thread waits for its instructions, so this needs a thread that its node has outlived, which
+//! fencing excludes.
 
 use super::super::{WordOp, Words, swapped};
 use super::{Held, Holder, LINE, LatchError};

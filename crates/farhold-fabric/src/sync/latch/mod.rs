@@ -56,7 +56,7 @@ pub struct Latch {
     form: Form,
 }
 
-/// A held latch. It is given back by [`Latch::release`] only: giving back is an instruction that takes time and may fail.
+/// A held latch. Only [`Latch::release`] gives it back, because that is an instruction that takes time and may fail.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "it stays held until it is released"]
 pub struct Held {
@@ -143,7 +143,7 @@ impl Latch {
     /// The present holder.
     ///
     /// # Errors
-    /// What kept it from being read.
+    /// What prevented the read.
     pub async fn holder(&self, words: &impl Words) -> Result<Option<Holder>, FabricError> {
         match self.form {
             Form::Plain => plain::holder(words, self.at).await,
@@ -155,7 +155,7 @@ impl Latch {
     /// `is_dead` accepts never acts again.
     ///
     /// # Errors
-    /// What kept it from being read or changed.
+    /// What prevented the read or the change.
     pub async fn free_dead(&self, words: &impl Words, is_dead: impl Fn(Holder) -> bool) -> Result<u32, FabricError> {
         match self.form {
             Form::Plain => plain::free_dead(words, self.at, is_dead).await,
