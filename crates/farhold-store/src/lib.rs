@@ -15,8 +15,8 @@
 //!
 //! Invariants:
 //! - A version of an address never comes back, and grows with every change, over all uses of that address.
-//! - The index keys of an object do not change during one incarnation. So an index entry whose incarnation is the slot's
-//!   is right, and an entry can be taken out by the keys that the object has now.
+//! - The index keys of an object do not change during one incarnation. So an index entry with the slot's incarnation is valid,
+//!   and an entry can be removed by the keys that the object has now.
 //! - An object in state `ROW` is in all indexes of its table, except between a commit's delete and its unlinking.
 #![deny(missing_docs)]
 

@@ -49,7 +49,7 @@ const STATE: u64 = (1 << STATE_BITS) - 1;
 /// Bytes of the superblock.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 64 << 10;
 
-/// The least a store takes: superblock, a page of page table, three pages.
+/// The least that a store takes: superblock, a page of page table, three pages.
 pub const REGION_BYTES_MIN: u64 = SUPERBLOCK_BYTES + 4 * PAGE_BYTES;
 
 /// A snapshot's place in a region.
@@ -62,7 +62,7 @@ impl SlotId {
     }
 }
 
-/// Which start of which node holds a snapshot's place.
+/// The start of a node that holds a snapshot slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
     /// The node.
@@ -118,7 +118,7 @@ impl<'m> Superblock<'m> {
     pub fn of(memory: &'m RegionMemory) -> Result<Self, StoreError> {
         let head = |at| memory.word(at).map_or(0, |word| word.load(Acquire));
         let (region_bytes, expected_bytes) = (memory.len(), head(REGION_BYTES));
-        // First of all: what is left may be too short for any store.
+        // First of all, because what is left may be too short for any store.
         if (head(0), head(8)) == (MAGIC, LAYOUT_VERSION) && region_bytes < expected_bytes {
             return Err(StoreError::Truncated { region: memory.file_name().into(), region_bytes, expected_bytes });
         }
@@ -151,7 +151,7 @@ impl<'m> Superblock<'m> {
         Self(memory)
     }
 
-    /// Makes one, over whatever is there, of a node that has started so often before. The magic number comes last.
+    /// Makes one, over any content, for a node that has started `starts` times before. The magic number comes last.
     ///
     /// # Errors
     /// [`StoreError::RegionLength`]; [`StoreError::Fabric`] if the region does not get its memory.
@@ -203,13 +203,13 @@ impl<'m> Superblock<'m> {
         self.word(CLEAN).store(1, SeqCst);
     }
 
-    /// What [`set_shape`](Self::set_shape) has last said; 0 at first.
+    /// The value last given to [`set_shape`](Self::set_shape); 0 at first.
     #[must_use]
     pub fn shape(self) -> u64 {
         self.word(SHAPE).load(Relaxed)
     }
 
-    /// Says what the region's user must find again, of the cluster that its rows belong to.
+    /// Sets what the region's user must find again about the cluster that its rows belong to.
     pub fn set_shape(self, shape: u64) {
         self.word(SHAPE).store(shape, Relaxed);
     }
@@ -220,7 +220,7 @@ impl<'m> Superblock<'m> {
         self.starts() as u16
     }
 
-    /// How often the node has started, as far as is known.
+    /// The number of starts of the node, as far as is known.
     #[must_use]
     pub fn starts(self) -> u64 {
         self.word(Self::STARTS).load(Relaxed)
@@ -240,7 +240,7 @@ impl<'m> Superblock<'m> {
         self.word(PAGES).load(Relaxed)
     }
 
-    /// The epoch now. A writer calls this while it holds all its locks.
+    /// The present epoch. A writer calls this while it holds all its locks.
     #[must_use]
     #[inline(always)]
     pub fn epoch(self) -> u32 {
@@ -249,8 +249,8 @@ impl<'m> Superblock<'m> {
 
     /// Raises the epoch by one and returns the one before: a snapshot's, if it has been announced on every node.
     ///
-    /// It must also rise now and then without a snapshot, since a row has room for 2^29 versions an epoch; the next one would count
-    /// as of a later epoch, and a snapshot would not see it. Journals and workers see to that. There are 2^32 epochs.
+    /// The epoch must also rise now and then without a snapshot, because a row has room for 2^29 versions an epoch. The next one
+    /// would count as of a later epoch, and a snapshot would not see it. Journals and workers raise it. There are 2^32 epochs.
     #[must_use]
     pub fn advance_epoch(self) -> u32 {
         self.fixed(Self::EPOCH).fetch_add(1, SeqCst) as u32
@@ -261,14 +261,14 @@ impl<'m> Superblock<'m> {
         self.fixed(Self::EPOCH).fetch_max(u64::from(to), SeqCst);
     }
 
-    /// Is a snapshot open, or about to be? A writer asks after it has read the epoch, and if so saves what it overwrites.
+    /// Whether a snapshot is open, or about to be. A writer asks after it has read the epoch, and if so saves what it overwrites.
     #[must_use]
     #[inline(always)]
     pub fn snapshots_open(self) -> bool {
         self.fixed(Self::ACTIVE).load(SeqCst) != 0
     }
 
-    /// Announces a snapshot on this node. Must come, on every node, before the epoch is raised for it.
+    /// Announces a snapshot on this node. It must come, on every node, before the epoch is raised for the snapshot.
     ///
     /// # Errors
     /// [`StoreError::TooManySnapshots`].
@@ -282,8 +282,8 @@ impl<'m> Superblock<'m> {
         Err(StoreError::TooManySnapshots { slots: SNAPSHOT_SLOTS })
     }
 
-    /// Says which epoch a snapshot that this holder has announced has become. So every node knows an epoch that is above all snapshots,
-    /// should it have to keep the epoch from now on. False: the slot is the holder's no longer, and nothing is kept for the snapshot.
+    /// Sets the epoch of a snapshot that this holder has announced. So every node knows an epoch that is above all snapshots, in
+    /// case it becomes the epoch keeper. False: the slot is the holder's no longer, and nothing is kept for the snapshot.
     #[must_use]
     pub fn confirm(self, slot: SlotId, holder: Holder, epoch: u32) -> bool {
         self.raise_epoch(epoch + 1);
@@ -299,7 +299,7 @@ impl<'m> Superblock<'m> {
         self.slot(slot).load(SeqCst) == holder.word(u64::from(epoch) + 2)
     }
 
-    /// Closes a snapshot, if the slot still is this holder's.
+    /// Closes a snapshot, if the slot is still this holder's.
     pub fn release(self, slot: SlotId, holder: Holder) {
         let found = self.slot(slot).load(SeqCst);
         if found != 0 && Holder::of_word(found) == holder && found & STATE != CLOSING {
@@ -307,7 +307,7 @@ impl<'m> Superblock<'m> {
         }
     }
 
-    /// Closes the snapshots of holders that are gone: nothing of them touches a slot any more. Returns how many. No two threads do this
+    /// Closes the snapshots of holders that are gone and never touch a slot again. Returns how many. Two threads must not do this
     /// at the same time.
     #[allow(clippy::must_use_candidate, reason = "done for what it does")]
     pub fn release_of(self, is_gone: impl Fn(Holder) -> bool) -> usize {
@@ -325,7 +325,8 @@ impl<'m> Superblock<'m> {
         words.filter(|word| *word != 0).map(Holder::of_word)
     }
 
-    /// Gives a slot free that was found so. One that a dead holder was closing is found as it will be.
+    /// Frees a slot with this content. If a dead holder was closing it, `found` already is *closing*, and the swap changes
+    /// nothing.
     fn close(self, slot: SlotId, found: u64) -> bool {
         let closing = found & !STATE | CLOSING;
         let is_mine = self.slot(slot).compare_exchange(found, closing, SeqCst, Relaxed).is_ok();
@@ -336,7 +337,7 @@ impl<'m> Superblock<'m> {
         is_mine
     }
 
-    /// The oldest epoch that an open snapshot may read; `u32::MAX` if none is open. What ended at or before it can go.
+    /// The oldest epoch that an open snapshot may read; `u32::MAX` if none is open. What ended at or before it can be freed.
     #[must_use]
     pub fn oldest_snapshot(self) -> u32 {
         if !self.snapshots_open() {
@@ -350,11 +351,11 @@ impl<'m> Superblock<'m> {
         slots.min().unwrap_or(u32::MAX)
     }
 
-    /// The newest epoch that an open snapshot may read: `None` if none is open, `u32::MAX` if one is announced. A state that was made
-    /// after it is of no use to them.
+    /// The newest epoch that an open snapshot may read: `None` if none is open, `u32::MAX` if one is announced. No open snapshot
+    /// needs a state that was made after it.
     ///
-    /// A snapshot that is announced after this look gets the epoch of after it, so a commit that has read its epoch before needs
-    /// to keep nothing for it.
+    /// A snapshot that is announced after this call gets an epoch from after it, so a commit that has read its epoch before needs
+    /// to keep nothing for that snapshot.
     #[must_use]
     pub fn newest_snapshot(self) -> Option<u32> {
         if !self.snapshots_open() {

@@ -15,8 +15,8 @@
 //! durable transactions is closed under "has read from", because epochs never fall along dependencies. At the next start the
 //! records up to that epoch count, and no others.
 //!
-//! Rows come back into the slots they had, each at the newest version that counts, so the order in which files are read does not
-//! matter. Everything in a file carries a checksum, and its place, cluster, node and generation.
+//! Rows are restored into their former slots, each at the newest version that counts, so the order in which files are read does
+//! not matter. Everything in a file carries a checksum, and its place, cluster, node and generation.
 
 pub mod checkpoint;
 mod cluster;
@@ -60,7 +60,7 @@ pub enum DurableError {
         /// For lack of room.
         is_full: bool,
     },
-    /// A file that was once whole is not: nothing is restored from it.
+    /// A file that was once whole is damaged: nothing is restored from it.
     Damaged {
         /// The file.
         file: Box<str>,
@@ -140,7 +140,7 @@ fn unseal_words(bytes: &[u8], count: usize) -> Option<Vec<u64>> {
     is_whole.then(|| (0..count).map(|number| word(content, number * 8)).collect())
 }
 
-/// Judges the head of a file: a magic number, then words that must be these, with what each is called.
+/// Checks the head of a file: a magic number, then words that must have these values, each with its name.
 fn check_words(file: &str, found: &[u64], expected: &[(&'static str, u64)]) -> Result<(), DurableError> {
     for (found, (what, expected)) in found.iter().zip(expected) {
         if found != expected {

@@ -31,7 +31,7 @@ pub struct Progress {
     pub rows: AtomicU64,
 }
 
-/// What is to be restored: the rows of one node, from its checkpoint and the journals of all.
+/// The input of a restore: the rows of one node, from its checkpoint and the journals of all.
 #[derive(Debug)]
 pub struct Plan {
     directory: Arc<dyn Directory>,
@@ -72,7 +72,7 @@ pub struct Restored {
     pub bytes: u64,
 }
 
-/// Looks at the files from which the rows of a node come; reads hardly any of them whole.
+/// Finds the files that have the rows of a node; it reads hardly any of them whole.
 ///
 /// # Errors
 /// [`DurableError`].
@@ -94,7 +94,7 @@ pub fn plan(directory: &Arc<dyn Directory>, cluster: &Cluster, node: NodeId) -> 
     this.checkpoint = Checkpoint::open(&*this.directory, &identity, &names)?;
     this.after = match &this.checkpoint {
         Some(checkpoint) => checkpoint.head.epoch,
-        // Slots of before it may have been used by an earlier start of the node.
+        // An earlier start of the node may have used slots before it.
         None if since > 1 => journal::first_closed(&*this.directory, &identity, since, &names)?.unwrap_or(0),
         None => 0,
     };
@@ -150,7 +150,7 @@ impl FirstError {
 }
 
 impl Plan {
-    /// Is there nothing at all? Then this is the node's first start.
+    /// Whether there is nothing at all: this is then the node's first start.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.checkpoint.is_none() && self.segments.is_empty()
@@ -162,7 +162,7 @@ impl Plan {
         self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.epoch)
     }
 
-    /// Puts everything that counts into a region that has just been formatted. No file is changed.
+    /// Restores everything that counts into a region that has just been formatted. No file is changed.
     ///
     /// # Errors
     /// [`DurableError`]; a [`StoreError`] if the rows do not fit the region.
@@ -270,7 +270,7 @@ impl Plan {
         })
     }
 
-    /// The runs of slots as they were: those of the checkpoint, changed by the events that count.
+    /// The runs of slots to restore: those of the checkpoint, changed by the events that count.
     fn page_runs(&self, memory: &RegionMemory) -> Result<BTreeMap<u32, PageRun>, RestoreError> {
         let mut runs = BTreeMap::new();
         let mut from = (0, 0);
@@ -367,7 +367,7 @@ impl Plan {
         applied.into_inner()
     }
 
-    /// Each segment must end where the one after it says.
+    /// Each segment must end where the next one says.
     fn check_chain(&self, ends: &[journal::Found]) -> Result<(), DurableError> {
         for (place, pair) in self.segments.windows(2).enumerate() {
             let [(node, (start, _), _), (next, (after, number), _)] = pair else { continue };
@@ -393,7 +393,7 @@ fn happen(runs: &mut BTreeMap<u32, PageRun>, event: &PageEvent) {
     }
 }
 
-/// The slot at an offset, if there is one that such a payload fits.
+/// The slot at an offset, if there is one that fits such a payload.
 fn slot(runs: &BTreeMap<u32, PageRun>, offset: u64, payload_len: usize) -> Option<u64> {
     let page = u32::try_from(offset / PAGE_BYTES).ok()?;
     let (_, run) = runs.range(..=page).next_back()?;

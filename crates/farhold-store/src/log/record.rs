@@ -35,7 +35,7 @@ const AT_CONFIGURATION: usize = 32;
 const AT_EPOCH: usize = 40;
 const AT_FINISHED: usize = 48;
 const AT_CHECKSUM: usize = 56;
-/// Flag of an entry: no mirror wants it, because the row has copies of its own on every node.
+/// Flag of an entry: no mirror needs it, because the row is on every node.
 const UNMIRRORED: u8 = 1;
 
 /// What is done to a row.
@@ -89,7 +89,7 @@ impl<'a> Entry<'a> {
         self.write(&mut out[begin..]);
     }
 
-    /// Writes it to the begin of `room`, which has [`Self::bytes`] for key and value; how many bytes it takes.
+    /// Writes it to the beginning of `room`, which has [`Self::bytes`] for key and value. Returns how many bytes it takes.
     #[inline]
     fn write(&self, room: &mut [u8]) -> usize {
         let len = Self::bytes(self.key.len() + self.value.len());
@@ -103,7 +103,7 @@ impl<'a> Entry<'a> {
         len
     }
 
-    /// As [`Self::write`], as a patch of `old_value`, if that is shorter; `None` if not. There is one word more of room.
+    /// As [`Self::write`], as a patch of `old_value` if that is shorter; otherwise `None`. The room has one word more.
     #[inline]
     fn write_patch(&self, old_value: &[u8], room: &mut [u8]) -> Option<usize> {
         let (head, payload) = room.split_at_mut(ENTRY_BYTES);
@@ -128,7 +128,7 @@ impl<'a> Entry<'a> {
         head
     }
 
-    /// The first entry of `rest`, which it takes away.
+    /// The first entry of `rest`, which it removes.
     ///
     /// # Errors
     /// [`LogError::Malformed`].
@@ -167,9 +167,9 @@ impl<'a> Entry<'a> {
 /// Why bytes are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogError {
-    /// There is no mark (yet): nothing was promised.
+    /// There is no mark (yet): nothing was acknowledged.
     Unmarked,
-    /// The mark is there and the bytes are not those that it stands for.
+    /// The mark is there, but the bytes are not those that it stands for.
     Damaged {
         /// Where the record begins in the ring's life.
         lsn: u64,
@@ -210,13 +210,13 @@ impl std::error::Error for LogError {}
 /// Makes records; its memory is used again.
 #[derive(Debug, Default)]
 pub struct RecordWriter {
-    /// The record as it goes into a ring, the mark left out (zero), and what longer ones have left behind it: as long as it ever had
-    /// to be, so that a row costs no more than its stores.
+    /// The record as it goes into a ring, without the mark (zero), and behind it what longer records have left. It is as long as
+    /// it ever had to be, so that a row costs no more than its stores.
     bytes: Vec<u8>,
     len: usize,
     count: u32,
     body_hash: u64,
-    /// Position and finished of the place that the header is for, and its mark: holders that have been the same for long have the
+    /// Position and finished of the place that the header is for, and its mark. Holders that have been the same for long have the
     /// record at the same place.
     placed: Option<(u64, u64)>,
     mark: u64,
@@ -248,7 +248,7 @@ impl RecordWriter {
         self.count += 1;
     }
 
-    /// Adds a row that gets a value where another was: what differs, if that is shorter than all of it.
+    /// Adds a row that gets a value in place of another: the difference, if that is shorter than the whole.
     #[inline]
     pub fn add_change(&mut self, entry: &Entry<'_>, old_value: &[u8]) {
         let room = self.room(Entry::bytes(entry.key.len() + entry.value.len()) + 8);
@@ -346,7 +346,7 @@ pub struct Record<'a> {
     bytes: &'a [u8],
 }
 
-/// Records that have been read, one behind the other; its memory is used again.
+/// Records that have been read, one behind the other; the memory is reused.
 #[derive(Debug, Default)]
 pub struct Records {
     /// As long as it ever had to be.
@@ -379,7 +379,7 @@ impl Records {
         begins.zip(&self.ends).map(|(begin, end)| Record { bytes: &self.bytes[begin..*end] })
     }
 
-    /// Takes one more: its bytes, which `fill` brings, and which are checked.
+    /// Adds one record: `fill` reads its bytes, and they are checked.
     pub(super) fn add(
         &mut self,
         size: usize,
@@ -398,7 +398,7 @@ impl Records {
     }
 }
 
-/// What a record's header says of its place, before its body has been looked at.
+/// What a record's header says about its place, before its body is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of the record.
@@ -416,10 +416,10 @@ impl Header {
     }
 }
 
-/// Judges the first 64 bytes at a position of a ring.
+/// Checks the first 64 bytes at a position of a ring.
 ///
 /// # Errors
-/// [`LogError::Unmarked`] also for whatever is no header of this position.
+/// [`LogError::Unmarked`] also for bytes that are no header of this position.
 pub fn header(bytes: &[u8], lsn: u64, ring_bytes: u64) -> Result<Header, LogError> {
     let size_word = word_at(bytes, AT_SIZE);
     let size = size_word & 0xffff_ffff;
@@ -433,7 +433,7 @@ pub fn header(bytes: &[u8], lsn: u64, ring_bytes: u64) -> Result<Header, LogErro
 }
 
 impl<'a> Record<'a> {
-    /// The record in these bytes, which a [`header`] has been found to begin.
+    /// The record in these bytes, which begin with a valid [`header`].
     ///
     /// # Errors
     /// [`LogError::Damaged`].

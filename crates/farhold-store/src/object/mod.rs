@@ -1,4 +1,4 @@
-//! Objects: the header words, the read and the write protocol, the names of objects and of their owners.
+//! Objects: the header words, the read and the write protocol, references to objects and their owners.
 //!
 //! ```text
 //!  +0 lock │ +8 version │ +16 meta │ +24 prev │ +32 payload = key bytes, value bytes
@@ -23,7 +23,7 @@ use farhold_fabric::{Meta, RegionMemory, Version};
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
-/// State of a slot ([`Meta::state`]) whose insert has not committed; [`Meta::ROW`] afterwards.
+/// State of a slot ([`Meta::state`]) with an insert that has not committed; [`Meta::ROW`] afterwards.
 ///
 /// Both a reserved and a deleted row are `ABSENT`; this tells a second inserter which of the two it met.
 pub const RESERVED: u8 = 3;
@@ -66,7 +66,7 @@ impl Link {
 
 /// One object in mapped memory: a header inside the region's bounds.
 ///
-/// A stale name is no danger: the reference's incarnation is checked where it matters, and lengths against the region.
+/// A stale reference is safe: its incarnation is checked where it matters, and lengths are checked against the region.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<'m> {
     memory: &'m RegionMemory,
@@ -155,8 +155,8 @@ impl<'m> Object<'m> {
         self.compare_exchange(Word::Prev, old.0, new.0, SeqCst).is_ok()
     }
 
-    /// One whole state of the row into `into[..payload_len]`. Does not wait: a locked row is read as it is (the lock word
-    /// comes with it), which validation will judge.
+    /// Reads one whole state of the row into `into[..payload_len]`. It does not wait: a locked row is read as it is (the result
+    /// has the lock word), and validation decides.
     ///
     /// # Errors
     /// See [`ReadError`]: torn (try again), stale (look up again), buffer too short (with the length).
@@ -207,7 +207,8 @@ impl<'m> Object<'m> {
         write(self, meta, version, |object| object.copy_in(key_len, value));
     }
 
-    /// As [`Self::write`], of a reserved row that stays one until [`Self::end_reservation`]: that of a commit which moves rows.
+    /// As [`Self::write`], for a reserved row that stays reserved until [`Self::end_reservation`]: that of a commit which moves
+    /// rows.
     pub fn write_reserved(&self, value: &[u8], version: Version) {
         let meta = Meta(self.load(Word::Meta, Relaxed));
         let key_len = meta.key_len();
@@ -215,7 +216,7 @@ impl<'m> Object<'m> {
         write(self, meta, version, |object| object.copy_in(key_len, value));
     }
 
-    /// As [`Self::write`], inside of a hardware transaction, which copies of more than 16 bytes a move would abort.
+    /// As [`Self::write`], inside of a hardware transaction, which would abort on moves of more than 16 bytes.
     #[inline(always)]
     pub fn write_narrow(&self, value: &[u8], version: Version) {
         let meta = Meta(self.load(Word::Meta, Relaxed));
@@ -264,7 +265,7 @@ impl<'m> Object<'m> {
         write(self, meta, version, |object| object.copy_in(meta.key_len() + at, part));
     }
 
-    /// As [`Self::write`], for some parts of the payload, each with where it begins; the lengths stay.
+    /// As [`Self::write`], for some parts of the payload, each with its position; the lengths stay.
     pub fn patch(&self, parts: &[(usize, &[u8])], version: Version) {
         let meta = Meta(self.load(Word::Meta, Relaxed));
         let meta = Meta::new(meta.incarnation(), Meta::ROW, meta.key_len(), meta.payload_len());
@@ -277,14 +278,14 @@ impl<'m> Object<'m> {
     pub fn restamp(&self, version: Version) {
         restamp(self, version);
         if !version.is_absent() {
-            // After the version: a row that is there but still called reserved does no harm, the other way round it would
+            // After the version: a row that is there but still called reserved does no harm, while the other way round it would
             // pass for a deleted one. So there is no moment at which a crash could damage it.
             crate::planted::may_stop();
             self.end_reservation();
         }
     }
 
-    /// As [`Self::restamp`], of a reserved row that stays one until [`Self::end_reservation`].
+    /// As [`Self::restamp`], for a reserved row that stays reserved until [`Self::end_reservation`].
     pub fn restamp_reserved(&self, version: Version) {
         restamp(self, version);
     }
@@ -307,7 +308,8 @@ impl<'m> Object<'m> {
         self.store(Word::Version, version.without(Version::ODD).0, Release);
     }
 
-    /// Makes a reserved object one that passes for deleted. The caller alone may commit or cancel it, and may have said so before.
+    /// Turns a reserved object into one that counts as deleted. Only the caller may commit or cancel it, and may have done so
+    /// before.
     pub fn give_up(&self) {
         let meta = Meta(self.load(Word::Meta, Relaxed));
         debug_assert!(matches!(meta.state(), RESERVED | Meta::ROW) && self.version().is_absent(), "{meta:?}");
@@ -337,8 +339,8 @@ impl<'m> Object<'m> {
         self.store(Word::Lock, Owner::DAMAGED.word(), SeqCst);
     }
 
-    /// Does the key of this object equal `key`? Only the caller's later check of version and incarnation makes the answer
-    /// final; a reader that checks the incarnation after a `true` has met the right row, because keys never change.
+    /// Whether the key of this object equals `key`. Only the caller's later check of version and incarnation makes the answer
+    /// final. A reader that checks the incarnation after a `true` has met the right row, because keys never change.
     #[must_use]
     #[inline(always)]
     pub fn has_key(&self, incarnation: u32, key: &[u8]) -> bool {

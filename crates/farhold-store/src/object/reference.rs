@@ -4,10 +4,10 @@ use farhold_fabric::object::ALIGN;
 use farhold_fabric::{FarPtr, NodeId, RegionId};
 use std::fmt;
 
-/// Where an object lies and which use of its slot is meant: `unit:32 (24..56) | incarnation:24 (0..24)`.
+/// The place of an object and the use of its slot: `unit:32 (24..56) | incarnation:24 (0..24)`.
 ///
-/// The unit counts 16 bytes from the start of the region (64 GiB of them); the top byte is free for an index's tag. What
-/// an index holds is this word. A reference whose incarnation is the slot's still means the same row with the same keys.
+/// The unit counts 16 bytes from the start of the region (64 GiB of them); the top byte is free for an index's tag. An index
+/// entry is this word. While a reference has the slot's incarnation, it means the same row with the same keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct ObjectRef(u64);

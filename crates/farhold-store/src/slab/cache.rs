@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// from others for little.
 const BATCH: usize = 64;
 
-/// One worker's free slots, by table and class. Not shared; what it holds goes back when it is dropped.
+/// One worker's free slots, by table and class. It is not shared; when it is dropped, its slots go back.
 pub struct AllocCache {
     store: Arc<Store>,
     tables: Vec<Option<Box<TableCache>>>,
@@ -100,7 +100,7 @@ impl AllocCache {
         Ok(Fresh { object, incarnation: meta.incarnation(), version: object.version() })
     }
 
-    /// There is no memory. There may be some that snapshots have held back until just now.
+    /// There is no memory. Snapshots may have held some back until just now.
     #[cold]
     fn take_what_was_held_back<'m>(
         &mut self,
@@ -122,10 +122,10 @@ impl AllocCache {
         self.keep(slab, offset, class);
     }
 
-    /// As [`Self::give`], for a caller that keeps the table by nothing: false, and nothing is touched, if it is gone.
+    /// As [`Self::give`], for a caller that does not keep the table alive: false, and nothing is touched, if it is gone.
     pub(crate) fn give_if_there(&mut self, slab: &Arc<TableSlab>, offset: u64) -> bool {
         let class = {
-            // Under the lock under which a table goes: a moment later the slot may be in the middle of another table's row.
+            // Under the lock under which a table is dropped: a moment later the slot may be in the middle of another table's row.
             let _free = slab.free();
             if slab.dropped.load(Acquire) {
                 return false;
@@ -151,7 +151,7 @@ impl AllocCache {
         let keep = (2 * BATCH).min(RUN_BYTES as usize / class.slot_bytes()).max(2);
         if cache.free.len() > keep {
             let back = cache.free.len() - keep / 2;
-            // The oldest go: the youngest are still in the CPU's cache.
+            // The oldest are given back: the youngest are still in the CPU's cache.
             slab.free()[class.0 as usize].extend(cache.free.drain(..back));
         }
     }

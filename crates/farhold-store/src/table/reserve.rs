@@ -32,14 +32,14 @@ pub enum Reserve {
 }
 
 impl TableStore {
-    /// Makes the object of a row to be inserted and puts it in all indexes.
+    /// Makes the object of a row to be inserted and enters it in all indexes.
     ///
     /// `mine` says of an object whether the transaction deletes it: such an entry does not stand in the way, and is replaced when
     /// the commit calls [`Self::publish`]. An entry of a row whose delete has committed is taken over. `moved` receives, in
     /// order, what this did to the stamps of leaves and buckets, also when the key turns out taken.
     ///
-    /// Reserve before reading the epoch of the commit: the slot may have been freed by a commit of this very moment, and
-    /// the row's version, which must be above the slot's last, would be of a later epoch than its commit.
+    /// The caller must reserve before it reads the epoch of the commit. The slot may have been freed by a commit of this very
+    /// moment, and the row's version, which must be above the slot's last, would be of a later epoch than its commit.
     ///
     /// # Errors
     /// [`StoreError::OutOfMemory`], [`StoreError::TooLarge`], [`StoreError::KeyTooLong`], [`StoreError::Row`].
@@ -122,7 +122,7 @@ impl TableStore {
         result
     }
 
-    /// Takes back what a reservation that fails has done so far.
+    /// Takes back what a failed reservation has done so far.
     fn give_up(
         &self,
         key: &[u8],
@@ -136,7 +136,7 @@ impl TableStore {
         alloc.give(self.slab(), reference.offset());
     }
 
-    /// The primary index has spoken; the hash index follows.
+    /// The primary index has decided; the hash index follows.
     fn enter_hash(
         &self,
         entered: Entered,
@@ -194,7 +194,7 @@ impl TableStore {
         }
     }
 
-    /// Takes a reservation back: out of the indexes, and free.
+    /// Takes a reservation back: removes it from the indexes, and frees the slot.
     pub fn cancel(&self, reference: ObjectRef, alloc: &mut AllocCache) {
         self.store.object(reference).give_up();
         self.unlink(reference, alloc);
@@ -221,9 +221,9 @@ impl TableStore {
         });
     }
 
-    /// As [`Self::publish`], for a message that may be served twice, by two threads, or late: each index is looked at by itself, and names
-    /// the object only if it has named one of those that it `replaces`. Said again it changes nothing, whatever has become of the
-    /// row since: no index names what has been replaced.
+    /// As [`Self::publish`], for a message that may be served twice, by two threads, or late. Each index is checked by itself,
+    /// and names the object only if it has named one of those that it `replaces`. A second call changes nothing, whatever has
+    /// become of the row since: no index names what has been replaced.
     pub fn publish_over(&self, reference: ObjectRef, replaces: &dyn Fn(ObjectRef) -> bool, alloc: &mut AllocCache) {
         self.with_row(reference, alloc, |key, value, index_key| {
             name_over(&self.primary, key, reference, replaces);
@@ -307,16 +307,16 @@ impl TableStore {
             .try_for_each(|offset| self.enter_slot(index, offset, &mut room).map(drop))
     }
 
-    /// Puts the row of a slot, if there is one, into an index made by [`begin_index`](Self::begin_index). To be called for
-    /// every slot of [`pages`](Self::pages); of one that has become another table's since then nothing is taken. False: a writer holds the
-    /// row, or the key belongs to an insert that may or may not commit; ask again later.
+    /// Enters the row of a slot, if there is one, into an index made by [`begin_index`](Self::begin_index). The caller must call
+    /// it for every slot of [`pages`](Self::pages). If a slot has become another table's since then, nothing is entered. False: a
+    /// writer holds the row, or the key belongs to an insert that may or may not commit; ask again later.
     ///
     /// The caller guarantees that an owner that locks a row from now on, and changes it in place, knows of the index.
     ///
     /// # Errors
     /// [`StoreError::Duplicate`] if the index is unique and the rows are not; [`StoreError::Row`]; [`StoreError::HalfWritten`].
     pub fn fill_slot(&self, index: usize, offset: u64, room: &mut FillRoom) -> Result<bool, StoreError> {
-        // Free now means that the next writer takes the lock, and looks which indexes there are, after this.
+        // If it is free now, the next writer takes the lock, and looks up the indexes, after this.
         let object = Object::at(self.store.memory(), offset);
         if object.lock_word() != 0 {
             let is_here = self.has_slot(offset);
@@ -353,7 +353,7 @@ impl TableStore {
             Ok(None) => return Ok(true),
             Err(Writing) => return Ok(false),
         };
-        // Behind the read: the run may have gone to another table since the caller asked for it.
+        // After the read: the run may have gone to another table since the caller asked for it.
         if !self.has_slot(offset) {
             return Ok(true);
         }
@@ -401,7 +401,7 @@ enum Entered {
     },
 }
 
-/// Makes an index name `reference` under `key`, and tells what it named before.
+/// Makes an index name `reference` under `key`, and returns what it named before.
 fn name(index: &OrderedIndex, key: &[u8], reference: ObjectRef) -> Option<ObjectRef> {
     loop {
         match index.insert(key, reference.to_bits()) {
@@ -426,7 +426,7 @@ fn name_over(index: &OrderedIndex, key: &[u8], reference: ObjectRef, replaces: &
     }
 }
 
-/// Key and value of an object of this incarnation, or `None` if its slot is used for something else now.
+/// Key and value of an object of this incarnation, or `None` if its slot has another use now.
 fn payload_of<'b>(object: Object<'_>, reference: ObjectRef, into: &'b mut Vec<u8>) -> Option<(&'b [u8], &'b [u8])> {
     loop {
         match read_some(object, reference, into) {
@@ -440,7 +440,7 @@ fn payload_of<'b>(object: Object<'_>, reference: ObjectRef, into: &'b mut Vec<u8
 /// A writer is writing the row, perhaps for longer: a writer of another node may end in the middle.
 struct Writing;
 
-/// Looks at a row while a writer near by takes to write it: the bytes of its key and of all of it.
+/// Reads a row, for as long as a local writer takes to write it. Returns the bytes of its key and of all of it.
 fn read_some(object: Object<'_>, reference: ObjectRef, into: &mut Vec<u8>) -> Result<Option<(usize, usize)>, Writing> {
     use crate::object::ReadError;
     for _ in 0..TORN_MAX {

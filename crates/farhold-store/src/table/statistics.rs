@@ -18,7 +18,7 @@ pub struct Statistics {
     pub value_bytes: u64,
     /// Bytes of their slots: headers and the rest of the size class included.
     pub slot_bytes: u64,
-    /// Old copies and deleted rows that snapshots hold, and reservations.
+    /// Older copies and deleted rows that snapshots hold, and reservations.
     pub held_slots: u64,
     /// Bytes of the pages, free slots included.
     pub page_bytes: u64,
@@ -131,7 +131,7 @@ impl<'t> IndexKeys<'t> {
         object.copy_out(&mut self.row);
         let (key, value) = self.row.split_at(meta.key_len());
         for secondary in &self.others {
-            // A row that a writer is changing this moment may make no key: not counted.
+            // A row that a writer is changing at this moment may make no key: it is not counted.
             if secondary.def.keys.make(key, value, &mut self.key).is_ok() {
                 self.other_bytes += self.key.len() as u64;
             }

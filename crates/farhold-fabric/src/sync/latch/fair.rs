@@ -14,8 +14,8 @@
 //! and `head` passes over it when it gets there.
 //!
 //! Turns have 22 bits and come back after four million times all places. An instruction that was posted before and arrives after
-//! that would be taken for valid. A thread waits for its instructions, so this needs a thread that its node has outlived, which
-//! fencing excludes.
+//! that would be taken for valid. A thread waits for its instructions, so this needs a node that runs on after it was declared
+//! dead, which fencing excludes.
 
 use super::super::{WordOp, Words, swapped};
 use super::{Held, Holder, LINE, LatchError};
