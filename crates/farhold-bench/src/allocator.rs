@@ -1,5 +1,5 @@
-//! The allocator of programs that run queries, which make and drop buffers of a hundred kilobytes to hundreds of megabytes all the
-//! time. The system's gives such memory back to the kernel and gets it again page by page, cleared.
+//! The allocator of programs that run queries, which constantly make and drop buffers of a hundred kilobytes to hundreds of
+//! megabytes. The system's allocator gives such memory back to the kernel and gets it again page by page, cleared.
 //!
 //! mimalloc gives memory back that has been free for a second. On a virtual machine whose host takes it away at once, as some do,
 //! the next query waits for it: in a new process TPC-H's query 18 at scale factor 10 spends two fifths of its processor time on
@@ -26,7 +26,8 @@ pub fn keep_free_memory() {
     }
 }
 
-/// Gives back what has been free for so long. mimalloc looks for it when a thread allocates, and no thread of an idle server does: to be called now and then.
+/// Gives back what has been free for that long. mimalloc checks only when a thread allocates, and no thread of an idle server
+/// does, so the server must call this now and then.
 pub fn give_back() {
     // SAFETY: any thread may call it at any time.
     unsafe { mi_collect(false) };

@@ -107,7 +107,7 @@ impl Latencies {
         self.counts.iter_mut().zip(&other.counts).for_each(|(a, b)| *a += b);
     }
 
-    /// What came since `earlier`, a set of the same recorders.
+    /// The latencies since `earlier`, a set of the same recorders.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self { counts: self.counts.iter().zip(&earlier.counts).map(|(a, b)| a.saturating_sub(*b)).collect() }

@@ -14,7 +14,7 @@ use crate::stamp::{Changes, LeafStamp};
 use crate::text::{Text, TextProbe};
 use crate::tree::Tree;
 
-/// An ordered map from byte strings to `u64`, shared by threads without a lock around it.
+/// An ordered map from byte strings to `u64`, shared by threads without an outer lock.
 ///
 /// Keys are ordered as bytes. Every method may be called by any number of threads at once, also from inside a scan's
 /// visitor. A key that does not have the shape given to [`OrderedIndex::new`] is a bug of the caller and panics; the
@@ -242,7 +242,7 @@ impl OrderedIndex {
 
 #[cfg(test)]
 pub(crate) mod for_tests {
-    //! What tests look at or plant beneath the public methods.
+    //! Access of the tests below the public methods.
 
     use std::sync::atomic::Ordering::Relaxed;
 

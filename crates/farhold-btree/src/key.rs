@@ -1,4 +1,4 @@
-//! What a key is to the tree: three kinds, each with its own cell in a node.
+//! The three kinds of keys, each with its own cell in a node.
 //!
 //! ```text
 //!  kind    keys                     cell in a node               compared as

@@ -1,4 +1,4 @@
-//! Removing, and taking thinned-out nodes from the tree.
+//! Removals, and the merges of thin nodes.
 //!
 //! ```text
 //!  empty leaf      goes; a neighbour below the same parent inherits its range, untouched

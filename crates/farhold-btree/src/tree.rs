@@ -14,8 +14,8 @@
 //!   root at a version is the root while it stands at that version.
 //! - A thread never waits for a lock while it holds another. If it finds one taken, it releases all and starts again. So there is
 //!   no deadlock.
-//! - A leaf's range of keys shrinks only in a change of that leaf, so a version stands for a range as well. It may grow
-//!   without one (`merge` drops an empty neighbour), which takes nothing from what was seen.
+//! - A leaf's range of keys shrinks only in a change of that leaf, so a version covers a range as well. The range may grow
+//!   without a change (`merge` drops an empty neighbour), which does not invalidate what was seen.
 
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -116,7 +116,7 @@ impl<K: KeyKind> Tree<K> {
         None
     }
 
-    /// One way down; `None` if something changed under it.
+    /// One way down; `None` if something changed on it.
     #[expect(clippy::inline_always, reason = "left to itself it is a call with its result in memory")]
     #[inline(always)]
     fn try_reach(&self, level: usize, route: &mut impl Route<K>, guard: &K::Guard) -> Option<Reached<'_, K>> {

@@ -210,7 +210,7 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// How long rings are, and how many: enough for the threads of a server.
+/// The length and the number of rings: enough for the threads of a server.
 fn replication() -> ReplicationConfig {
     ReplicationConfig { rings: 48, ring_bytes: 2 << 20, ..ReplicationConfig::default() }
 }
@@ -315,7 +315,7 @@ impl Database {
         Ok(Self { agent, journal, node, dir })
     }
 
-    /// The node: its tables, statistics, and workers for other threads.
+    /// The node: its tables and statistics; it makes workers for other threads.
     #[must_use]
     pub fn node(&self) -> &Arc<Node> {
         &self.node

@@ -74,7 +74,7 @@ pub fn describe(doer: Doer) -> &'static str {
     }
 }
 
-/// All providers; those that can be had here are measured for about `span_ns` altogether.
+/// All providers. Those that are available here are measured, for about `span_ns` in total.
 #[must_use]
 pub fn providers(span_ns: u64) -> Vec<Info> {
     provider::ALL.iter().flat_map(|kind| of_kind(kind, span_ns)).collect()
@@ -104,11 +104,11 @@ fn figures(name: &str, span_ns: u64) -> Result<Vec<Figure>, String> {
 }
 
 const REGION: RegionId = RegionId(0);
-/// Measurements: reads and writes of each size, an object of each of three, an addition.
+/// The measurements: reads and writes of each size, an object of each of three sizes, and an addition.
 const PARTS: u64 = 2 * SIZES.len() as u64 + OBJECTS.len() as u64 + 1;
 const OBJECTS: &[usize] = &[128, 1 << 10, 8 << 10];
 
-/// What instructions of `away` on the memory of `home` cost. Takes about `span_ns`.
+/// The costs of instructions of `away` on the memory of `home`. It takes about `span_ns`.
 ///
 /// # Errors
 /// What the fabric refuses.
@@ -153,7 +153,7 @@ async fn one(
     let mut batch = Batch::new();
     let start_ns = handle.now_ns();
     let (mut groups, mut spent_ns) = (0, 0);
-    // At least some, and the first, which meets the region, does not count.
+    // At least some, and the first, which finds the region, does not count.
     while groups < 20 || handle.now_ns() - start_ns < span_ns {
         let before_ns = handle.now_ns();
         for _ in 0..group {

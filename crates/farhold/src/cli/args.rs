@@ -1,4 +1,4 @@
-//! The command line: every flag of the `farhold` binary, with the help texts that teach it.
+//! The command line: every flag of the `farhold` binary, with its help text.
 
 #![allow(clippy::doc_markdown, reason = "these are the texts of --help, which would show the backticks")]
 
@@ -271,7 +271,7 @@ pub struct SqlArgs {
     /// How to reach the database.
     #[command(flatten)]
     pub connect: ConnectArgs,
-    /// Statements to run instead of a prompt; where standard input is no terminal they are read from there.
+    /// Statements to run instead of a prompt. If standard input is not a terminal, they are read from it.
     #[arg(long, short = 'c')]
     pub command: Option<String>,
 }

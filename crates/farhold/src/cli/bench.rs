@@ -176,7 +176,7 @@ fn recovery_of(outcome: &Outcome, failure: &LostNode, seconds: u32, lease_ms: u6
     let until = failure.return_after.map_or(f64::from(seconds) - 0.5, |after| after.as_secs_f64());
     let after = mean(&rates[bin_of(struck + (until - struck) * 0.5)..bin_of(until)]);
     let wanted = after * 0.9;
-    // Back for good: no later half second falls below.
+    // It is back for good: no later half second is lower.
     let window = (0.5 / PLOT_BIN) as usize;
     let from = bin_of(struck);
     let back = (from..bin_of(until).saturating_sub(window))

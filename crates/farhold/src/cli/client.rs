@@ -15,7 +15,7 @@ pub struct Connection {
     pub client: Client,
 }
 
-/// Connects, or says what a person can do about it.
+/// Connects, or returns a message with a remedy.
 pub async fn connect(url: &str) -> Result<Connection, String> {
     let config: Config = url.parse().map_err(|error| format!("`{url}` is not a PostgreSQL URL: {error}"))?;
     let (client, connection) = config.connect(NoTls).await.map_err(|error| {

@@ -1,4 +1,4 @@
-//! `farhold cluster status`: what the register and the nodes of a cluster say.
+//! `farhold cluster status`: what the register and the nodes of a cluster report.
 
 use std::path::Path;
 use std::time::Duration;
@@ -57,14 +57,14 @@ impl Told {
         told
     }
 
-    /// In the directory of its host, if there is one; or else in the register.
+    /// From the directory of its host, if there is one; otherwise from the register.
     fn by(dir: Option<&Path>, node: NodeId, in_register: &[String]) -> Self {
         let here = dir.and_then(|dir| FileRegister::status(dir, node));
         let text = here.or_else(|| in_register.get(usize::from(node.0)).cloned());
         text.map(|text| Self::of(&text)).unwrap_or_default()
     }
 
-    /// Does its process still run? Unknown of one that has told nothing, and of one on another host.
+    /// Whether its process still runs. Unknown for a node that has reported nothing, and for one on another host.
     fn is_running(&self) -> Option<bool> {
         let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let pid = self.pid.filter(|_| self.host == here.trim())?;
@@ -83,7 +83,7 @@ async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
     let Peeked { configuration, settled, told } = match registered.and_then(|found| found.ok_or_else(missing)) {
         Ok(found) => found,
         Err(error) => {
-            // What the nodes of this host say holds all the same.
+            // The reports of this host's nodes are valid all the same.
             if let Some(dir) = dir {
                 print_without_register(dir, json);
             }
@@ -123,7 +123,7 @@ fn print_without_register(dir: &Path, json: bool) {
 /// The content of a register.
 struct Peeked {
     configuration: Configuration,
-    /// The number of the last one that all its nodes have installed.
+    /// The number of the last configuration that all its nodes have installed.
     settled: u64,
     /// By node, the state that it reports in the register. With a directory as register, nodes report it in files elsewhere.
     told: Vec<String>,
@@ -134,7 +134,7 @@ fn peek_file(dir: &Path) -> Result<Option<Peeked>, String> {
     Ok(found.map(|(configuration, settled)| Peeked { configuration, settled, told: Vec::new() }))
 }
 
-/// What is written in the register at this place.
+/// The content of the register at this place.
 async fn peek(url: &str) -> Result<Option<Peeked>, String> {
     if let Some(dir) = url.strip_prefix("file://") {
         return peek_file(Path::new(dir));
@@ -166,7 +166,7 @@ fn peek_etcd(url: &str) -> impl Future<Output = Result<Option<Peeked>, String>> 
     std::future::ready(Err(crate::database::without_etcd(url)))
 }
 
-/// What a node is in a configuration, in one word.
+/// The role of a node in a configuration, in one word.
 fn role(configuration: &Configuration, node: NodeId) -> &'static str {
     if configuration.members.contains(&node) {
         "member"
@@ -219,7 +219,7 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
         } else {
             role(configuration, *node)
         };
-        // Of a node on another host that has left, its last words would be taken for what it does now.
+        // The last report of a node on another host that has left would be taken for its present state.
         let says_something = told.is_running().unwrap_or(role != "gone" && told.pid.is_some());
         let serves: Vec<String> = served_by(configuration, *node).iter().map(ToString::to_string).collect();
         let copies: Vec<String> = configuration

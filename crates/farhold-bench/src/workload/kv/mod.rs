@@ -1,4 +1,4 @@
-//! A key-value store over the database's own rows: far gets without the home's help, puts by message or by transaction.
+//! A key-value store over the database's own rows: remote gets without work at the home node, puts by message or by transaction.
 //!
 //! ```text
 //!   reader ──(location cache knows: one object read; else: bucket, then object)──▶ rows of node 1
@@ -6,9 +6,9 @@
 //!          ──(transaction: lock, validate, write, unlock from afar)───────────────▶
 //! ```
 //!
-//! Gets are batched: a batch's reads of all its keys are posted together, round by round. A value is one stamp again and
-//! again; of every value got, the ends are compared, and of one in [`CHECK_EVERY`] all of it, so a run also shows that no mix of
-//! two puts was read. (Redis's values are not looked at.)
+//! Gets are batched: a batch's reads of all its keys are posted together, round by round. A value repeats one stamp. Of every
+//! value, the two ends are compared, and of one in [`CHECK_EVERY`] all of it, so a run also shows that no mix of two puts was
+//! read. (Redis's values are not checked.)
 
 mod home;
 pub mod reader;
@@ -46,7 +46,7 @@ pub struct Plan {
     pub value_bytes: usize,
     /// Threads that get.
     pub readers: u16,
-    /// Clients of each of them, as tasks, that get one batch at a time each.
+    /// Clients of each reader, as tasks; each has one batch of gets under way at a time.
     pub clients: u16,
     /// Threads that put.
     pub writers: u16,
@@ -77,7 +77,7 @@ pub struct Outcome {
     pub puts: u64,
     /// Object reads that met a writer and were repeated.
     pub torn: u64,
-    /// Reads of the index: what the location cache did not know.
+    /// Reads of the index, for keys that the location cache did not have.
     pub index_reads: u64,
     /// Batches of gets.
     pub batch_latency: Latencies,
@@ -162,7 +162,7 @@ fn home_processor() -> usize {
     usable[usable.len().saturating_sub(2)]
 }
 
-/// The processor of a reader there: not the home's, where there is another.
+/// The processor of a reader there: not the home node's, if there is another.
 fn reader_processor(number: u16) -> usize {
     let (usable, home) = (processor::usable(), home_processor());
     let others: Vec<usize> = usable.iter().copied().filter(|it| *it != home).collect();
@@ -183,7 +183,7 @@ fn fill(value: &mut [u8], stamp: u64) {
 /// One in this many values is checked in full.
 pub const CHECK_EVERY: usize = 16;
 
-/// Have both ends of a value one stamp? A writer that is met in the middle leaves one of them behind.
+/// Whether both ends of a value have one stamp. A writer that is met in the middle leaves another at one end.
 fn has_equal_ends(value: &[u8]) -> bool {
     value.len() >= 8 && value[..8] == value[value.len() - 8..]
 }
@@ -276,7 +276,7 @@ struct Counts {
     latency: LatencyRecorder,
 }
 
-/// Loads, lets each reader get every key once, runs, and checks every value that is got.
+/// Loads the rows, lets each reader get every key once, runs, and checks every value.
 ///
 /// # Errors
 /// See [`KvError`].
@@ -392,7 +392,8 @@ fn get_until(
     })
 }
 
-/// Gets each key once, so that what is measured is not how a thread comes to know where the rows are. How often it asked the index.
+/// Gets each key once, so that the measurement does not include how a thread learns the places of the rows. Returns how often it
+/// read the index.
 async fn learn_places(reader: &mut Reader, plan: &Plan) -> Result<u64, KvError> {
     const TOGETHER: usize = 64;
     let mut index_reads = 0;
@@ -415,7 +416,7 @@ async fn get_as_client(
     let mut numbers = Vec::new();
     let mut keys = Vec::new();
     let mut got_so_far = 0;
-    // Once at least: a thread may get its processor late.
+    // At least once: a thread may get its processor late.
     loop {
         numbers.clear();
         numbers.extend((0..plan.batch).map(|_| load.zipf.draw(&mut random)));
@@ -523,7 +524,7 @@ mod tests {
         }
     }
 
-    /// Clients of one thread share what it knows of rows' places, and each gets.
+    /// Clients of one thread share their knowledge of rows' places, and each gets rows.
     #[test]
     fn clients_share_a_thread() {
         let plan = Plan { readers: 2, clients: 20, writers: 0, keys: 50, batch: 1, ..plan() };
@@ -539,7 +540,7 @@ mod tests {
         assert!(matches!(error, KvError::Fabric(FabricError::ProviderUnfit(_))), "{error}");
     }
 
-    /// What is known of a row's place makes its next get one object read: far fewer index reads than gets.
+    /// If a row's place is known, its next get is one object read: far fewer index reads than gets.
     #[test]
     fn the_location_cache_spares_the_index() {
         let of_span =

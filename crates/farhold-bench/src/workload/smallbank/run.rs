@@ -1,4 +1,4 @@
-//! A cluster of this process: its nodes, loaded, measured, audited.
+//! A cluster in this process: its nodes are loaded, measured, audited.
 
 use super::driver::{self, Counters, Totals};
 use super::input::Inputs;
@@ -18,13 +18,13 @@ use std::time::Duration;
 pub struct Plan {
     /// The bank.
     pub scale: Scale,
-    /// On how many of its nodes workers run; the others' rows are read and written from there.
+    /// Number of nodes that have workers; these workers also read and write the rows of the other nodes.
     pub working_nodes: u8,
     /// Workers (threads) of each of these.
     pub workers: u8,
     /// Transactions in flight on each worker.
     pub in_flight: u16,
-    /// Of 100 transactions with two customers: between two nodes.
+    /// Of 100 transactions with two customers, those between two nodes.
     pub distributed_percent: u32,
     /// Of 100 transactions: on hot accounts.
     pub hot_percent: u32,
@@ -68,7 +68,7 @@ pub enum RunError {
     Fabric(FabricError),
     /// The nodes have not become a cluster in time.
     NotFounded,
-    /// Money is missing, or there is too much of it.
+    /// Money is missing, or there is too much.
     Audit(String),
 }
 
