@@ -9,7 +9,7 @@ use libmimalloc_sys::{mi_collect, mi_option_get, mi_option_set};
 
 pub use mimalloc::MiMalloc;
 
-/// `mi_option_purge_delay` in `mimalloc.h`, which has no name in Rust, its value there, and ours, in milliseconds.
+/// `mi_option_purge_delay` in `mimalloc.h`, which has no name in Rust, its default, and this program's value, in milliseconds.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 const PURGE_DELAY_MS_THEIRS: libc::c_long = 1000;
 const PURGE_DELAY_MS: libc::c_long = 10_000;

@@ -21,7 +21,7 @@ const THIN_INNER: usize = INNER_CELLS / 4;
 const MERGED_INNER_MAX: usize = INNER_CELLS * 3 / 4;
 const LOOK_EVERY: usize = 4;
 
-/// Whether an attempt has to be made again.
+/// Whether an attempt must be made again.
 #[derive(PartialEq, Eq)]
 enum Attempt {
     Over,

@@ -21,7 +21,7 @@ pub(crate) trait LeafRows<K: KeyKind> {
     fn cells_joined(&self, count: usize, next: &Self, next_count: usize) -> usize;
     /// Whether one more row, with this key, fits; what is stored may have to change its form for it.
     fn has_room(&self, count: usize, position: usize, key: K::Probe<'_>) -> bool;
-    /// Where to split for want of room for `key` at `position`, if that key is the reason.
+    /// Where to split if there is no room for `key` at `position`, if that key is the reason.
     fn cut_for(&self, count: usize, position: usize, key: K::Probe<'_>) -> Option<usize>;
 
     fn count_less(&self, probe: K::Probe<'_>, guard: &K::Guard) -> usize;

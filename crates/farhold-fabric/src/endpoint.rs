@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A message and where its sender hears.
+/// A message, and the address of its sender's inbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// The sender's own inbox.
@@ -36,7 +36,7 @@ impl Endpoint {
         Self { provider, handle, alarm: RefCell::default(), _not_send: PhantomData }
     }
 
-    /// Where this endpoint hears.
+    /// The address of this endpoint's inbox.
     #[must_use]
     pub fn address(&self) -> Address {
         self.provider.address()

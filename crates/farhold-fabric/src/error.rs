@@ -118,9 +118,9 @@ pub enum FabricError {
     VersionMismatch {
         /// The node.
         node: NodeId,
-        /// Our version.
+        /// The version of this node.
         ours: u16,
-        /// Its version.
+        /// The version of the other node.
         theirs: u16,
     },
     /// One of the two does not know the cluster's secret.

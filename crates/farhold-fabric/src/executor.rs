@@ -89,7 +89,7 @@ struct MachineClocks {
     day_set_ns: Cell<i64>,
 }
 
-/// A machine that stands still.
+/// A paused machine.
 struct Paused {
     machine: u8,
     until_ns: u64,

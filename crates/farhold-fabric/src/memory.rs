@@ -27,7 +27,7 @@ pub struct RegionMemory {
 }
 
 enum Backing {
-    /// An allocation of ours.
+    /// An allocation of this process.
     #[cfg_attr(not(miri), allow(dead_code, reason = "Miri has no file mappings"))]
     Heap(std::alloc::Layout),
     /// A mapping of this many bytes; `durable`: of something that may outlast the machine's power.

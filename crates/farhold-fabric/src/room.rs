@@ -99,7 +99,7 @@ pub(crate) fn refusal(error: &io::Error, file: &File, path: &Path, wanted_bytes:
     }
 }
 
-/// Bytes that the file's file system has left for us.
+/// Bytes that the file's file system has left for this user.
 fn free_bytes(file: &File) -> u64 {
     // SAFETY: all-zero bytes are a valid statvfs.
     let mut found: libc::statvfs = unsafe { std::mem::zeroed() };

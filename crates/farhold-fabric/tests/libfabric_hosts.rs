@@ -28,7 +28,7 @@ const PORT: u16 = 7400;
 const NODES: u8 = 3;
 /// Longer than a process waits for its turn on a third of a processor.
 const TIMEOUT_NS: u64 = 4_000_000_000;
-/// A host that is cut off is told of within the provider's time-outs; a paused machine may make it more.
+/// A host that is cut off is reported within the provider's time-outs; on a paused machine it may take longer.
 const IN_TIME_NS: u64 = 60_000_000_000;
 
 // ---------------------------------------------------------------------------------------------------------------------

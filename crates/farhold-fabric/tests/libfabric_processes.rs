@@ -212,7 +212,7 @@ fn whole_region(executor: &Executor, endpoint: &Endpoint, node: u8) -> Vec<u8> {
     found
 }
 
-/// Stopped in the middle, so that nothing tells: an error when the time is over, and the node is used again when it goes on.
+/// Stopped in the middle, which nothing reports: an error when the time is over, and the node is used again when it goes on.
 #[test]
 fn a_peer_that_says_nothing_any_more() {
     if child() {

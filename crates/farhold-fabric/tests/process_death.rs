@@ -162,7 +162,7 @@ fn a_killed_sender_does_not_wedge_an_inbox() {
             let message = endpoint.try_recv_home().expect("the living are heard");
             if message.from == other.address() {
                 assert_eq!(message.bytes, b"the living");
-                // The dead one's messages that come behind ours stay whole and in order.
+                // The dead sender's messages that come behind this one's stay whole and in order.
                 while let Some(message) = endpoint.try_recv_home() {
                     check(&message.bytes);
                 }

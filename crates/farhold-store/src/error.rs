@@ -65,7 +65,7 @@ pub enum StoreError {
     LayoutVersion {
         /// Its version.
         found: u64,
-        /// Ours.
+        /// The version of this program.
         expected: u64,
     },
     /// The region is another node's.

@@ -51,7 +51,7 @@ async fn write_patiently(
     }
 }
 
-/// Runs a test whose time stands still while it reads: under Miri, or on a busy machine, a read may take longer than a lease lasts.
+/// Runs a test with a clock that stops while it reads: under Miri, or on a busy machine, a read may outlast a lease.
 fn in_virtual_time<T>(test: impl AsyncFnOnce(&Handle) -> T) -> T {
     let executor = Executor::virtual_time(1);
     let handle = executor.handle();

@@ -29,7 +29,7 @@ fn name(node: NodeId) -> String {
     format!("node-{}.files", node.0)
 }
 
-/// What has to be there.
+/// The files that must be there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Listed {
     /// A checkpoint of this start and epoch, or a later one; zeros: none.

@@ -149,7 +149,7 @@ pub(crate) struct Secondary {
     pub def: IndexDef,
     /// No transaction reads it any more.
     closed: AtomicBool,
-    /// Nor does any write keep it.
+    /// No write maintains it either.
     dropped: AtomicBool,
 }
 

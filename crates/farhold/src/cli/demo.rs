@@ -79,7 +79,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Is a node to tell how the run ended for it?
+    /// Whether a node is to report how the run ended for it.
     fn expects(&self, node: usize) -> bool {
         !self.returned.contains(&node)
     }
@@ -268,7 +268,7 @@ async fn mix(cluster: &mut Cluster, plan: MixPlan, answers: &Mutex<Answers>, jso
 /// How the mix is run.
 #[derive(Debug, Clone, Copy)]
 pub struct MixPlan {
-    /// For so long.
+    /// Its duration.
     pub seconds: u32,
     /// Milliseconds between two samples.
     pub tick_ms: u64,

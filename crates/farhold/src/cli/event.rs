@@ -15,7 +15,7 @@ pub enum Command {
     Load,
     /// Run the mix.
     Run {
-        /// For so long.
+        /// The duration.
         seconds: u32,
         /// Milliseconds between two ticks.
         tick_ms: u64,
@@ -69,7 +69,7 @@ pub enum Event {
     },
     /// The answer to an [`Command::ArrowQuery`] is complete.
     ArrowAnswer {
-        /// It took so long.
+        /// The time that it took.
         microseconds: u64,
     },
     /// The node cannot go on.

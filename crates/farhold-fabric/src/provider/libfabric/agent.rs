@@ -61,14 +61,14 @@ const LOOK_NS: u64 = 50_000;
 const LOOK_NS_WITHOUT_WAIT: u64 = 500_000;
 const NAP_MIN: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// Longest sleep where the provider wakes us: a bound on what a lost wake could cost.
+/// Longest sleep if the provider wakes the agent: a bound on what a lost wake could cost.
 const SLEEP_MAX: Duration = Duration::from_millis(5);
 
 struct Session {
     state: State,
     /// Tells this session from earlier sessions in its place, whose frames may still be under way.
     count: u32,
-    /// The worker's libfabric address, and how we call it.
+    /// The worker's libfabric address, and the channel's number for it.
     name: Vec<u8>,
     peer: Peer,
     /// Whether it has proved that it knows the secret. Only then the other fields are true.
@@ -100,7 +100,7 @@ enum State {
     },
 }
 
-/// A worker's way into one of our inboxes.
+/// A worker's lane into one of this node's inboxes.
 struct Lane {
     from: Address,
     to: Address,
@@ -711,7 +711,7 @@ impl Session {
         who.introduction(shared, worker_nonce, home_nonce)
     }
 
-    /// A lane from the worker's port to one of ours: `lane | bytes put so far | taken so far`.
+    /// A lane from the worker's port to one of this node's: `lane | bytes put so far | taken so far`.
     fn open_lane(&mut self, place: &Place<'_>, to: u16, from: u16) -> Result<Vec<u8>, FabricError> {
         let to = Address { node: place.shared.node(), port: to };
         // Lanes into inboxes that have ended would keep their memory, and their places among the lanes.

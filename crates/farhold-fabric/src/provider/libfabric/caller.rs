@@ -180,7 +180,7 @@ struct Region {
     nic_writes: bool,
 }
 
-/// Our way into an inbox of another node.
+/// A lane into an inbox of another node.
 struct Lane {
     index: u64,
     /// Bytes put, and taken as far as known.
@@ -502,7 +502,7 @@ impl Caller {
         }
         let number = self.ask(node, kind, body, What::Call(None), until_ns);
         let (kind, mut body) = self.wait_for(number, node)?;
-        // The answer's header told the number: see `State::answer`.
+        // The answer's header has the number: see `State::answer`.
         let index = body.split_off(body.len() - 4);
         Ok((kind, u32::from_le_bytes(index.try_into().expect("4 bytes")), body))
     }
@@ -860,7 +860,7 @@ impl Caller {
         }
     }
 
-    /// Gives back the lanes of a port of ours.
+    /// Gives back the lanes of a local port.
     pub fn leave_lanes(&mut self, port: u16) {
         let mut left = Vec::new();
         for (node, known) in &mut self.state.nodes {
@@ -872,7 +872,7 @@ impl Caller {
         self.flush(FLUSH_NS_MAX);
     }
 
-    /// Tells nodes that a port of ours is closed, and waits until they know it, for a short time.
+    /// Tells nodes that a local port is closed, and waits until they know it, for a short time.
     pub fn tell_closed(&mut self, port: u16, nodes: impl Iterator<Item = NodeId>) {
         let until_ns = self.shared.clock.now_ns() + FAREWELL_NS_MAX;
         let mut numbers = Vec::new();

@@ -238,7 +238,7 @@ impl Drop for Registration {
 pub(super) struct Registrar(Arc<Raw>);
 
 impl Registrar {
-    /// Opens a region to peers that present a key: `wanted_key` where the provider lets us choose.
+    /// Opens a region to peers that present a key: `wanted_key` if the provider permits a choice.
     pub fn open_to_peers(
         &self,
         memory: &Arc<RegionMemory>,
@@ -259,7 +259,7 @@ impl Registrar {
 /// The users of registered memory, and their rights.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// Transfers of our own.
+    /// Transfers of this channel.
     Own,
     PeersRead,
     /// And read.

@@ -38,7 +38,7 @@ struct Fenced {
 }
 
 impl Fence {
-    /// Is this start of the node shut out?
+    /// Whether this start of the node is fenced.
     pub fn is_out(&self, node: NodeId, birth: u64) -> bool {
         lock(&self.state).births.contains(&(node, birth))
     }

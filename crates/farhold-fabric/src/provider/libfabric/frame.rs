@@ -260,7 +260,7 @@ pub(super) fn request(tag: Tag, a: u32, b: u32) -> Vec<u8> {
     body
 }
 
-/// The operand of a flush that asks for the NIC's key and base, too: two words, none if the NIC cannot be had.
+/// The operand of a flush that asks for the NIC's key and base, too: two words, none if the NIC is not available.
 pub(super) const NIC_KEY: u64 = 1;
 /// What the answer to LEARN says of the NIC: it may read the region, and write it.
 pub(super) const NIC_READS: u64 = 1;

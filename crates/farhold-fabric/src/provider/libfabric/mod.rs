@@ -192,7 +192,7 @@ struct Shared {
     /// Regions that the NIC may read and write, with the key that they had when opened.
     open: Mutex<HashMap<RegionId, (u64, Registration)>>,
     closings: Closings,
-    /// Nodes that have lanes into our ports.
+    /// Nodes that have lanes into this node's ports.
     senders: Mutex<HashMap<u16, HashSet<NodeId>>>,
     /// Whether a node lives, and until when that is good.
     live: Mutex<HashMap<NodeId, (u64, bool)>>,
@@ -262,7 +262,7 @@ impl Shared {
         lock(&self.senders).remove(&port).unwrap_or_default()
     }
 
-    /// The key that opens a region of ours now.
+    /// The present key of a region of this node.
     fn key(&self, region: RegionId) -> Option<u64> {
         self.near.key(region).map(|key| self.key_base.wrapping_add(key))
     }

@@ -100,7 +100,7 @@ fn record_path(cluster: &Path, node: NodeId) -> PathBuf {
     cluster.join(format!("node-{:03}.address", node.0))
 }
 
-/// Publishes our record until dropped.
+/// Publishes this node's record until dropped.
 pub(super) struct Publication(Option<Published>);
 
 enum Published {

@@ -292,7 +292,7 @@ fn who_does_not_know_the_secret_reads_and_writes_nothing() {
             outsider.send(Address::home(NodeId(2)), b"hello").map_err(|it| it == refused.clone().unwrap_err()),
             Err(true)
         );
-        // Nor does a node believe a home that does not know it.
+        // Nor does a node trust a home that does not know the secret.
         let insider = bed.endpoint(&bed.one);
         let far = FarPtr::new(NodeId(3), REGION, 0);
         three.create_region(REGION, 4096).unwrap();
@@ -514,7 +514,7 @@ fn nothing_writes_that_a_fence_does_not_stop() {
     bed.assert_whole();
 }
 
-/// Neither strangers nor a node that was shut out, and does not know it, keep others out.
+/// Neither strangers, nor a fenced node that does not know that it is fenced, exclude others.
 #[test]
 fn hellos_of_some_do_not_keep_others_out() {
     let bed = Bed::new("tcp;ofi_rxm");
@@ -524,7 +524,7 @@ fn hellos_of_some_do_not_keep_others_out() {
     other.hello_often(300, 1, &Secret::new(&[1; 16]).unwrap());
     other.hello_often(300, 3, &secret());
     bed.assert_usable(&bed.endpoint(&four));
-    // Nor does one that belongs, says hello and stays silent.
+    // Nor does a member that says hello and stays silent.
     other.hello_often(300, 1, &secret());
     let five = bed.dir.join(5, &config(bed.provider));
     bed.assert_usable(&bed.endpoint(&five));
@@ -597,7 +597,7 @@ fn lanes_into_ended_inboxes_are_let_go() {
     });
 }
 
-/// Keys that the agent gives a node while this is being shut out are closed as well.
+/// Keys that the agent gives a node while the node is being fenced are closed as well.
 #[test]
 fn a_fence_closes_the_keys_that_were_given_meanwhile() {
     // In most of the rounds the fence comes in the middle of a request.
@@ -891,7 +891,7 @@ fn unfit_providers_are_named() {
         }
     }
     assert!(matches!(Fabric::join(&dir.0, NodeId(1), "carrier-pigeon").err(), Some(FabricError::ProviderUnfit(_))));
-    // The node is free again, and nodes of two providers see that they cannot speak.
+    // The node is free again, and nodes of two providers report that they cannot communicate.
     let (one, two) = (dir.join(1, &config("tcp;ofi_rxm")), dir.join(2, &config("shm")));
     two.create_region(REGION, 4096).unwrap();
     let executor = Executor::real(1);

@@ -18,7 +18,7 @@ pub(super) struct Recorded {
     pub started: u64,
     /// Where its number means something; 0: not known.
     pub namespace: u64,
-    /// The start of the node that it is; 0: it has not been told.
+    /// The start of the node that it is; 0: it has not been set yet.
     pub birth: u64,
 }
 
@@ -83,7 +83,7 @@ impl Process {
             let error = io::Error::last_os_error();
             return if error.raw_os_error() == Some(libc::ESRCH) { Ok(None) } else { Err(error) };
         }
-        // SAFETY: the kernel has just given us this descriptor, and no other code has it.
+        // SAFETY: the kernel has just returned this descriptor, and no other code has it.
         Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })))
     }
 

@@ -56,7 +56,7 @@ const AT_INCARNATION: u64 = 8;
 const AT_PID: u64 = 16;
 const AT_STARTED: u64 = 24;
 const AT_NAMESPACE: u64 = 32;
-/// The birth of the start that holds the lock; 0: it has not been told one.
+/// The birth of the start that holds the lock; 0: it has not been set yet.
 const AT_BIRTH: u64 = 40;
 /// Grows when the doorbell rings; waiting threads sleep on it.
 const AT_RINGS: u64 = 64;
@@ -598,7 +598,7 @@ struct Peer {
 pub(super) struct Shm {
     member: Arc<Member>,
     address: Address,
-    /// Word that marks our lanes.
+    /// The word that marks this endpoint's lanes.
     owner: u64,
     inbox: RegionMemory,
     receiver: RefCell<inbox::Receiver>,

@@ -102,7 +102,7 @@ pub(super) struct Node {
     pub regions: Vec<(RegionId, Region)>,
     pub inboxes: BTreeMap<u16, InboxState>,
     pub next_port: u16,
-    /// Nodes that it has shut out, up to which incarnation.
+    /// Nodes that it has fenced, up to which incarnation.
     pub fenced: BTreeMap<NodeId, u64>,
     /// Nodes whose fencing is under way: their incarnations, and when it takes effect.
     pub fencing: BTreeMap<NodeId, (u64, u64)>,
@@ -360,7 +360,7 @@ impl State {
         self.nodes.iter_mut()
     }
 
-    /// Has the target shut the initiator out?
+    /// Whether the target has fenced the initiator.
     #[inline]
     fn is_fenced(&self, hop: Hop, incarnation: u64) -> bool {
         let fenced = self.node(hop.to).and_then(|target| target.fenced.get(&hop.from));
@@ -541,7 +541,7 @@ impl State {
         }
     }
 
-    /// Until when a node stands still, if it does.
+    /// Until when a node is paused, if it is.
     #[inline]
     fn paused_until(&self, node: NodeId) -> Option<u64> {
         let until_ns = self.node(node)?.paused_until_ns;

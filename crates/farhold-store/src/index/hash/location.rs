@@ -64,7 +64,7 @@ impl LocationCache {
     fn grow(&mut self) {
         let grown = Self::with_sets((GROWTH * (self.mask + 1)).min(self.sets_max), self.sets_max);
         let before = std::mem::replace(self, Self { counts: self.counts, ..grown });
-        // The newest of a set is its first and has to be put last.
+        // The newest of a set is its first, and must be put last.
         before.places.into_iter().rev().filter(|place| place[NAME] != 0).for_each(|place| self.put_new(place));
     }
 
