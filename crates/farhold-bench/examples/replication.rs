@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 const SEED: u64 = 42;
 const NODES: u8 = 3;
-/// Transactions under way on each worker, if nothing else is said.
+/// Transactions under way on each worker, by default.
 const IN_FLIGHT: u16 = 2;
 /// The name of a worker's thread.
 const WORKER: &str = "worker";
@@ -86,7 +86,7 @@ fn compare_orders(provider: &str, seconds: u64, rounds: u64, in_flight: u16) -> 
 struct Measured {
     /// Transactions a second.
     rate: f64,
-    /// Attempts that lost against others, for each transaction.
+    /// Attempts that conflicted with others, for each transaction.
     conflicts: f64,
     /// Nanoseconds of processors for a transaction: workers, home agents.
     workers_ns: f64,
@@ -104,7 +104,7 @@ impl fmt::Display for Measured {
 struct Setup<'a> {
     replicas: u8,
     optimistic: bool,
-    /// Memory for what will be written is taken before.
+    /// The memory for later writes is taken before the run.
     populated: bool,
     provider: &'a str,
     seconds: u64,

@@ -1,6 +1,6 @@
-//! What the fabric costs on shared memory: batches behind `dyn` against a generic rival, `read_object` against a plain copy,
-//! atomics, messages, and the executor's switch. Rivals of one table run interleaved, round by round; each figure is the
-//! median of the rounds.
+//! The costs of the fabric on shared memory: batches behind `dyn` against a generic rival, `read_object` against a plain copy,
+//! atomics, messages, and the executor's switch. Rivals of one table run interleaved, round by round; each figure is the median
+//! of the rounds.
 //!
 //! `cargo bench -p farhold-fabric --bench dispatch -- [--quick] [--json FILE]`
 //!
@@ -434,7 +434,7 @@ fn answer(endpoint: &Endpoint) {
             endpoint.send(message.from, &message.bytes).expect("an answer");
         } else {
             idle += 1;
-            // A busy poller, but one that ends if the asker is gone.
+            // It polls busily, but ends if the asking process is gone.
             if idle > 1 << 22 && !endpoint.wait(1_000_000) && idle > (1 << 22) + 10_000 {
                 return;
             }

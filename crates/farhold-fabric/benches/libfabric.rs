@@ -42,7 +42,7 @@ fn main() {
     run(args.iter().any(|arg| arg == "--quick"), json.as_deref().map(Path::new));
 }
 
-/// What was made, and the threads that came into being with it: they answer, so a bench binds them.
+/// A value, and the threads that were started with it: they answer, so a bench binds them.
 struct Served<T> {
     made: T,
     by: Vec<Thread>,
@@ -66,7 +66,7 @@ struct Places {
 }
 
 impl Places {
-    /// Every ordered pair of the processors that we may use.
+    /// Every ordered pair of the processors that this process may use.
     fn all(quick: bool) -> Vec<Self> {
         static USABLE: OnceLock<Vec<usize>> = OnceLock::new();
         let usable = USABLE.get_or_init(processor::usable);
@@ -125,7 +125,7 @@ impl Bed {
         word(object::VERSION).store(Version::of_epoch(1).0, Ordering::Release);
     }
 
-    /// One batch with one instruction, and what it brought.
+    /// One batch with one instruction, and its result.
     fn submit(&self, batch: &mut Batch, fill: impl FnOnce(&mut Batch)) {
         batch.clear();
         fill(batch);

@@ -6,8 +6,8 @@
 //!   farhold-P-2 ── veth ──┘
 //! ```
 //!
-//! The nodes find each other by their bootstrap ports. The test starts itself again as each process and tells it by lines what
-//! to do. It takes root and `ip` (iproute2); where making namespaces is not permitted it says so and passes.
+//! The nodes find each other by their bootstrap ports. The test starts itself again as each process and sends it commands, one a
+//! line. It needs root and `ip` (iproute2); if it may not make namespaces, it says so and passes.
 #![cfg(feature = "libfabric")]
 
 use farhold_fabric::provider::libfabric::{Config, Rendezvous, Secret};
@@ -255,7 +255,7 @@ struct Process {
 }
 
 impl Process {
-    /// Its next answer; the test harness's own lines are none.
+    /// Its next answer; the test harness's own lines are skipped.
     fn line(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -326,7 +326,7 @@ fn three_hosts() {
     assert_eq!(hosts[1].ask("lose 2"), "ok");
     assert_eq!(hosts[0].ask("everything 1"), "ok");
     assert_eq!(hosts[1].ask("everything 0"), "ok");
-    // It comes back with a new region: the others learn that what they knew is void.
+    // It comes back with a new region: the others learn that their knowledge of the old one is void.
     std::fs::remove_dir_all(dir.join("host2")).expect("its directory");
     hosts.push(network.process(2, &dir));
     assert_eq!(hosts[0].ask("reach 2"), "ok");

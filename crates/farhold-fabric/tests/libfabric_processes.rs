@@ -188,7 +188,8 @@ fn a_peer_that_is_killed_in_the_middle_of_a_transfer() {
         let stale = FabricError::StaleKey { node: NodeId(1), region: REGION };
         assert_eq!(run(&executor, &endpoint, |batch| _ = batch.read(at(1, 0), 8)), Err(stale));
         endpoint.refresh(NodeId(1), REGION).unwrap();
-        // The region outlived its processes, and what died in the middle has touched nothing but what it was to write.
+        // The region outlived its processes, and the process that died in the middle has touched nothing except what it was to
+        // write.
         let mut found = whole_region(&executor, &endpoint, 1);
         assert!(found[..2 * MIB].iter().all(|byte| *byte == 5), "{provider}");
         found[..2 * MIB].fill(0);

@@ -1,4 +1,4 @@
-//! Shared memory between real processes: what a process leaves when it is killed at the worst moment.
+//! Shared memory between real processes: the state that a process leaves when it is killed at the worst moment.
 //!
 //! The test starts itself again as the other process (`FARHOLD_FABRIC_CHILD` says as what).
 
@@ -61,7 +61,8 @@ fn counting_child(cluster: &Path) {
     }
 }
 
-/// Until the message of a [`counting_child`] is there. A wait may end before: a sender that takes a lane wakes, too.
+/// Waits until the message of a [`counting_child`] is there. A single wait may end earlier, because a sender that takes a lane
+/// wakes, too.
 fn hear_of(child: &mut Child, endpoint: &Endpoint) {
     let message = loop {
         if let Some(message) = endpoint.try_recv_home() {

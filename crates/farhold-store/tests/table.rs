@@ -1,4 +1,4 @@
-//! What transactions do with a table, one thread.
+//! The operations of transactions on a table, on one thread.
 
 mod common;
 
@@ -160,7 +160,7 @@ fn an_index_gets_the_rows_of_its_own_table() {
     assert_eq!(table.index(1).map(OrderedIndex::len), Some(0));
 }
 
-/// A row of a run's next use is above all that was in the run before, whichever slot it has: mirrors go by that.
+/// A row of a run's next use is above all that was in the run before, whichever slot it has: mirrors rely on that.
 #[test]
 fn a_run_begins_its_next_use_above_all_that_was_in_it() {
     let store = Store::format(region(8 * (64 << 10)), NodeId(0)).expect("a store");

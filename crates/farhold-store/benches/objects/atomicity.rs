@@ -7,12 +7,12 @@
 //! again. How often a writer writes is the load, so it is the same for all mechanisms: nearly as often as the slowest of them
 //! can. In a closed loop the mechanism with the cheapest writes would have the most conflicts.
 //!
-//! Without writers everything lies in the reader's own caches. With writers it mostly lies in a writer's, as all of it lies with the home
-//! in the paper's figure 8, at each number of writers. So what conflicts do is told by comparing with objects that another processor has
-//! `written elsewhere` just before and then leaves alone.
+//! Without writers everything lies in the reader's own caches. With writers it mostly lies in a writer's, as all of it lies at
+//! the home node in the paper's figure 8, at each number of writers. So the effect of conflicts shows in a comparison with
+//! objects that another processor has `written elsewhere` just before and then leaves alone.
 //!
 //! `by words` is the stripping of `line_versions` by loads and stores of words, as FaRM published it and as a compiler makes it,
-//! since it must not widen atomic accesses; `line_versions` itself uses our kernel of wide moves.
+//! because a compiler must not widen atomic accesses; `line_versions` itself uses this project's kernel of wide moves.
 
 use farhold_fabric::provider::shm;
 use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, Handle, NodeId, RegionId, RegionMemory};
@@ -230,7 +230,7 @@ struct Objects {
 impl Objects {
     fn new(memory: &RegionMemory, size: usize, count: u64) -> Self {
         let (mut at, mut starts) = (0, Vec::new());
-        // What earlier sizes left would be objects of another layout.
+        // The objects that earlier sizes have left would have another layout.
         let zeros = vec![0; 1 << 20];
         for at in (0..memory.len()).step_by(zeros.len()) {
             let len = zeros.len().min((memory.len() - at) as usize);
