@@ -1,11 +1,11 @@
 //! The key-value workload without the binary: `cargo bench -p farhold-bench --bench kv -- [--redis-port PORT] [--seconds 2]
 //! [--quick] [--network [TEXT]] [--json FILE]`
 //!
-//! Values of 128 B to 8 KiB; uniform and Zipf; single gets and batches of eight; without puts, and with a writer by message
-//! and by transaction. With a port, also the same gets against the Redis there, turn by turn: as many clients, as many gets in
-//! flight, rows that caches hold and rows that they do not. Built with `--features libfabric` also over TCP, with a home agent that
-//! sleeps when nobody asks and with one that spins, beside Redis and beside an exchange of as many bytes by libfabric alone.
-//! `--network`: only that, and only rows with that text in their names.
+//! Values of 128 B to 8 KiB; uniform and Zipf; single gets and batches of eight; without puts, and with a writer by message and
+//! by transaction. With a port, also the same gets against the Redis there, turn by turn: as many clients, as many gets in
+//! flight, rows that caches hold and rows that they do not. Built with `--features libfabric` it also runs over TCP, with a home
+//! agent that sleeps while it has no requests and with one that spins, beside Redis and beside an exchange of as many bytes by
+//! libfabric alone. `--network` runs only that part, and only rows with that text in their names.
 
 use farhold_bench::workload::kv::{self, Outcome, Plan, Put, Spread};
 use farhold_fabric::provider;
@@ -13,8 +13,8 @@ use farhold_report::Report;
 
 /// Pairs of runs beside Redis, whose median ratio is reported.
 const PAIRS: usize = 3;
-/// How many ask over a network, and how: (threads, clients of each, gets in flight of each client). Fifty clients that get one by one are
-/// what `redis-benchmark` has where nothing else is said.
+/// The loads over a network: (threads, clients of each, gets in flight of each client). Fifty clients that get one by one are the
+/// default of `redis-benchmark`.
 const LOADS: [(u16, u16, usize); 7] =
     [(1, 1, 1), (1, 8, 1), (1, 50, 1), (1, 1, 32), (2, 1, 32), (1, 8, 32), (1, 50, 32)];
 
@@ -97,9 +97,9 @@ fn over_shm(report: &mut Report, plan: &Plan, port: Option<u16>) {
     }
 }
 
-/// Ours with a home agent that sleeps and with one that spins, on processors of their own, and a Redis asked alike, turn by turn: by our
-/// client and by `redis-benchmark`, each on processors of their own and where the system puts them, of which the best counts. Medians,
-/// and beside them what the provider's own messages would make of it.
+/// Farhold with a home agent that sleeps and with one that spins, on processors of their own, and a Redis with the same gets,
+/// turn by turn: by this program's client and by `redis-benchmark`, each on processors of their own and where the system puts
+/// them, of which the best counts. Medians, and beside them the rate that the provider's own messages would permit.
 fn over_network(plan: &Plan, port: Option<u16>) -> Vec<(&'static str, f64)> {
     const OURS: [&str; 2] = ["agent=sleeps", "agent=spins"];
     let mut ours = OURS.map(|_| Vec::new());
@@ -156,13 +156,13 @@ fn exchange_rate(plan: &Plan) -> Option<f64> {
     Some((gets * usize::from(plan.readers)) as f64 * 1e6 / ns as f64)
 }
 
-/// Nanoseconds of an exchange by the provider's own messages, the one that answers on another processor.
+/// Nanoseconds of an exchange by the provider's own messages, with the answering side on another processor.
 #[cfg(feature = "libfabric")]
 fn exchange_ns(provider: &str, asked: usize, answered: usize) -> Option<u64> {
     use farhold_fabric::processor;
     use farhold_fabric::provider::libfabric::rival::Rival;
     const EXCHANGES: usize = 5_000;
-    /// Of what is asked, no more than one frame counts.
+    /// Of the request, no more than one frame counts.
     const ASKED_MAX: usize = 15 << 10;
     let usable = processor::usable();
     processor::bind_this_thread(usable[usable.len().saturating_sub(2)]);

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 const SEED: u64 = 42;
-/// Warehouses loaded after the checkpoint: what the journal alone has, some 80 MB.
+/// Warehouses loaded after the checkpoint: the rows that only the journal has, some 80 MB.
 const AFTER_CHECKPOINT: i32 = 1;
 
 struct Open {
@@ -92,7 +92,7 @@ fn fill(directory: &Path, warehouses: i32) -> Result<(), Box<dyn std::error::Err
         memory.rows, memory.data_bytes
     );
     remove_regions();
-    // As hard as a program can end itself; what was acknowledged has been synced.
+    // The hardest end that a program can give itself; what was acknowledged has been synced.
     std::process::abort();
 }
 

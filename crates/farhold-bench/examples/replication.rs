@@ -1,13 +1,14 @@
-//! What copies of rows cost TPC-C: three nodes of one worker each, in this process, with one copy of each row, with three, and with
-//! three in the pessimistic order, in turn; and over `shm` the first two with memory that the system has to find and clear meanwhile:
-//! `cargo run --release -p farhold-bench --example replication -- SECONDS ROUNDS PROVIDER`
+//! What replicas cost TPC-C. Three nodes of one worker each, in this process, run with one copy of each row, with three, and with
+//! three in the pessimistic order, in turn. Over `shm` the first two also run with memory that the system must find and clear
+//! meanwhile: `cargo run --release -p farhold-bench --example replication -- SECONDS ROUNDS PROVIDER`
 //!
-//! With a fourth number, the transactions under way on each worker, it compares the two orders alone, on warehouses of a tenth of their size: how much one gains over the other
-//! depends on how many want the same rows while copies are on their way.
+//! With a fourth number, the transactions under way on each worker, it compares the two orders alone, on warehouses of a tenth of
+//! their size. How much one order gains over the other depends on how many transactions want the same rows while replication is
+//! under way.
 //!
-//! Beside the rates it says what processors did for a transaction: the workers, and everybody else in this process, who are the home
-//! agents. The example `smallbank` and `scripts/figures replication` measure the same through node processes; this is the shortest
-//! way from a change to a number.
+//! Beside the rates it reports the processor time a transaction takes: that of the workers, and that of all other threads of this
+//! process, which are the home agents. The example `smallbank` and `scripts/figures replication` measure the same through node
+//! processes; this is the shortest way from a change to a number.
 
 use farhold_bench::measure::Counter;
 use farhold_bench::workload::tpcc::Scale;
@@ -26,11 +27,11 @@ use std::time::{Duration, Instant};
 
 const SEED: u64 = 42;
 const NODES: u8 = 3;
-/// Transactions under way on each worker, if nothing else is said.
+/// Transactions under way on each worker, by default.
 const IN_FLIGHT: u16 = 2;
 /// The name of a worker's thread.
 const WORKER: &str = "worker";
-/// Long enough for a machine on which threads wait for processors: nobody dies here.
+/// Long enough for a machine on which threads wait for processors: no node dies in this run.
 const LEASE_NS: u64 = 10_000_000_000;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -85,7 +86,7 @@ fn compare_orders(provider: &str, seconds: u64, rounds: u64, in_flight: u16) -> 
 struct Measured {
     /// Transactions a second.
     rate: f64,
-    /// Attempts that lost against others, for each transaction.
+    /// Attempts that conflicted with others, for each transaction.
     conflicts: f64,
     /// Nanoseconds of processors for a transaction: workers, home agents.
     workers_ns: f64,
@@ -103,7 +104,7 @@ impl fmt::Display for Measured {
 struct Setup<'a> {
     replicas: u8,
     optimistic: bool,
-    /// Memory for what will be written is taken before.
+    /// The memory for later writes is taken before the run.
     populated: bool,
     provider: &'a str,
     seconds: u64,

@@ -1,4 +1,4 @@
-//! Workloads that measure Farhold and prove it right.
+//! Workloads that measure Farhold and check its results.
 //!
 //! ```text
 //!   workload/tpcc   nine tables, their population, the five transactions, the driver, the consistency conditions
@@ -9,8 +9,8 @@
 //!   measure         counters and latency histograms of workers, readable while they run
 //! ```
 //!
-//! A library alone: the `farhold` binary and the tests of the crates above call it. Clock and executor come in through
-//! [`farhold_fabric::Handle`], randomness from seeds, so a run can be repeated.
+//! This is only a library: the `farhold` binary and the tests of the crates above call it. Clock and executor come in through
+//! [`farhold_fabric::Handle`], and randomness from seeds, so a run can be repeated.
 #![deny(missing_docs)]
 
 #[cfg(feature = "allocator")]

@@ -1,5 +1,5 @@
-//! What workers count while they run: relaxed atomics with one writer each, so that anybody may read them meanwhile and
-//! counting costs a load and a store.
+//! Counters of workers while they run: relaxed atomics with one writer each. Any thread may read them meanwhile, and counting
+//! costs a load and a store.
 //!
 //! Latencies go to log-linear buckets, 32 per power of two: a reported quantile is at most 3.2 % above the true one.
 
@@ -107,7 +107,7 @@ impl Latencies {
         self.counts.iter_mut().zip(&other.counts).for_each(|(a, b)| *a += b);
     }
 
-    /// What came since `earlier`, a set of the same recorders.
+    /// The latencies since `earlier`, a set of the same recorders.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self { counts: self.counts.iter().zip(&earlier.counts).map(|(a, b)| a.saturating_sub(*b)).collect() }

@@ -1,4 +1,4 @@
-//! The index beside scc's `TreeIndex` and ferntree's `Tree`, in one run, turn and turn about.
+//! The index beside scc's `TreeIndex` and ferntree's `Tree`, in one run, taking turns.
 //!
 //! ```text
 //! cargo bench -p farhold-btree --bench ordered                    4 M keys, 4 threads, 3 rounds
@@ -28,13 +28,13 @@ struct Size {
     latency_keys: u64,
 }
 
-/// What is asked of every index under test. Keys are the numbers `mix(0..n)`.
+/// The operations of every index under test. Keys are the numbers `mix(0..n)`.
 trait Contender: Sync {
     fn insert(&self, key: u64);
     fn get(&self, key: u64) -> bool;
     /// The number of rows.
     fn scan_all(&self) -> u64;
-    /// Bytes, where the index can tell.
+    /// Bytes, if the index can tell.
     fn bytes(&self) -> Option<usize>;
 }
 
@@ -275,7 +275,7 @@ fn mix(number: u64) -> u64 {
 
 fn main() {
     let has = |flag: &str| std::env::args().any(|argument| argument == flag);
-    // `cargo test --benches` passes no flag of ours, but not `--bench` either.
+    // `cargo test --benches` passes none of this bench's flags, but not `--bench` either.
     let size = if has("--quick") || !has("--bench") {
         Size { keys: 4000, threads: 4, rounds: 1, latency_keys: 4000 }
     } else {

@@ -1,13 +1,13 @@
-//! Where nodes live: chunks of one node type, never given back while the index lives.
+//! The memory of nodes: chunks of one node type, never given back while the index lives.
 //!
 //! ```text
 //!  chunks   [0] -> 4 nodes   [1] -> 8 nodes   [2] -> 16 nodes ...       node id = its place in this row
 //! ```
 //!
-//! The memory is type-stable: an address that once held a node holds a node of that type as long as the arena lives. So
-//! a reader that follows a pointer gone stale reads a wrong node, never something else, and the node's version tells
-//! it so; no epoch has to be entered to read a node. (Tried on paper and left: nodes freed through crossbeam-epoch. A
-//! pin on every lookup, and a stamp come back from another process could not be checked without a table of ids.)
+//! The memory is type-stable: an address that once held a node holds a node of that type as long as the arena lives. So a reader
+//! that follows a stale pointer reads a wrong node, never something else, and the node's version shows it. To read a node, no
+//! epoch has to be entered. (Considered and rejected: nodes freed through crossbeam-epoch. They need a pin on every lookup, and a
+//! stamp that comes back from another process could not be checked without a table of ids.)
 //!
 //! Invariants:
 //! - A node is either in the tree or on the free list, and on the free list it is locked and empty.
@@ -144,8 +144,8 @@ impl<T> Drop for Arena<T> {
     }
 }
 
-/// Asks the kernel to back a large block with huge pages: random lookups in a tree beyond the reach of the TLB otherwise
-/// miss it at every level. Only a wish; nothing depends on it.
+/// Asks the kernel to back a large block with huge pages: otherwise random lookups in a tree beyond the reach of the TLB miss it
+/// at every level. It is a hint; nothing depends on it.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn ask_for_huge_pages(block: *mut u8, bytes: usize) {
     use std::ffi::{c_int, c_void};

@@ -1,4 +1,4 @@
-//! A count that many threads move and few read: one cell a thread, as far as the cells go.
+//! A count that many threads change and few read: one cell a thread, as far as there are cells.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;

@@ -7,19 +7,19 @@
 //!           0                           82               124     1008 bytes with the frame
 //! ```
 //!
-//! Keys of one leaf are neighbours, so they mostly share all but their last bytes (an order line's warehouse, district
-//! and order); the leaf then stores a frame, not above any of its keys, and each key's distance from it (frame of
-//! reference, Goldstein, Ramakrishnan and Shaft, ICDE 1998). A search subtracts the frame once and goes on as for
-//! eight-byte keys. Tried on paper and left: a common first word in place of the difference. It costs the same to
-//! search, but a leaf on the boundary of two first words is then wide though its keys may be next to each other.
+//! Keys of one leaf are neighbours, so most share all but their last bytes (an order line's warehouse, district and order). The
+//! leaf then stores a frame, which is not above any of its keys, and each key's distance from it (frame of reference, Goldstein,
+//! Ramakrishnan and Shaft, ICDE 1998). A search subtracts the frame once and goes on as for eight-byte keys. Considered and
+//! rejected: a common first word in place of the difference. It costs the same to search, but a leaf on the boundary of two first
+//! words is then wide although its keys may be next to each other.
 //!
 //! Ten runs of order lines, 1 M keys, one core of a busy machine, least of three turns: 16.9 bytes a key instead of 24.8,
 //! a get 148 ns against 207, an insert 70 against 124. Random keys that lie far apart, all in wide leaves: a get 200 ns
 //! against 202, an insert 267 against 239; the turns differ by more than that, so whether they lose is not settled.
 //!
-//! A leaf changes form when an insert, a split or a merge asks for it, under its lock: to wide when a key too far off
-//! comes and there are few enough rows, back when it is split, merged or full and its keys lie close enough again. Values
-//! lie backwards from the end, where both forms have them.
+//! A leaf changes its form when an insert, a split or a merge needs it, under its lock. It becomes wide when a key comes that is
+//! too far off and there are few enough rows. It becomes narrow when it is split, merged or full and its keys lie close enough
+//! again. Values lie backwards from the end, where both forms have them.
 //!
 //! Invariants:
 //! - No key is below the frame of a narrow leaf or 2^64 or more above it; the frame of a narrow leaf is never all ones.
@@ -202,7 +202,7 @@ impl LeafRows<Pair> for FramedRows {
             || count < NARROW_CELLS && (fits(self.frame.load(), key) || self.frame_with(count, position, key) != WIDE)
     }
 
-    /// A key too far off, as it is at an end, goes to a leaf of its own: the others stay narrow.
+    /// A key that is too far off, at an end, goes to a leaf of its own: the others stay narrow.
     fn cut_for(&self, count: usize, position: usize, key: u128) -> Option<usize> {
         let breaks = self.frame.load() != WIDE && self.frame_with(count, position, key) == WIDE;
         breaks.then_some(position)

@@ -1,4 +1,4 @@
-//! The index as its users see it: bytes in, the tree of the right kind underneath.
+//! The public index: takes keys as bytes, and uses the tree for their shape.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -14,7 +14,7 @@ use crate::stamp::{Changes, LeafStamp};
 use crate::text::{Text, TextProbe};
 use crate::tree::Tree;
 
-/// An ordered map from byte strings to `u64`, shared by threads without a lock around it.
+/// An ordered map from byte strings to `u64`, shared by threads without an outer lock.
 ///
 /// Keys are ordered as bytes. Every method may be called by any number of threads at once, also from inside a scan's
 /// visitor. A key that does not have the shape given to [`OrderedIndex::new`] is a bug of the caller and panics; the
@@ -147,7 +147,7 @@ impl OrderedIndex {
         with_key!(self, key, |tree, probe| tree.insert(probe, value))
     }
 
-    /// Gives the key the value `new` if it has the value `expected`; `None` if it has not, or is not there.
+    /// Gives the key the value `new` if it has the value `expected`; `None` if its value is another, or it is not there.
     ///
     /// # Panics
     /// If the key does not have the index's shape.
@@ -155,7 +155,7 @@ impl OrderedIndex {
         with_key!(self, key, |tree, probe| tree.replace(probe, expected, new))
     }
 
-    /// Takes the key out if it has the value `expected`; `None` if it has not, or is not there.
+    /// Takes the key out if it has the value `expected`; `None` if its value is another, or it is not there.
     ///
     /// # Panics
     /// If the key does not have the index's shape.
@@ -165,9 +165,9 @@ impl OrderedIndex {
 
     /// Shows the rows between the bounds in ascending order until the visitor breaks.
     ///
-    /// The rows of one leaf are of one moment; those of different leaves may be of different ones. The stamp of every
-    /// leaf searched is added to `leaves` before its rows are shown, that of a leaf without rows in the range as well:
-    /// while all of them are valid, the range is as it was shown, up to where the visitor broke off.
+    /// The rows of one leaf are of one moment; those of different leaves may be of different ones. The stamp of every leaf
+    /// searched is added to `leaves` before its rows are shown, also if it has no rows in the range. While all these stamps are
+    /// valid, the range is as it was shown, up to where the visitor stopped.
     pub fn scan(
         &self,
         lo: Bound<&[u8]>,
@@ -178,8 +178,8 @@ impl OrderedIndex {
         self.scan_ahead(lo, hi, visit, &mut |_| (), leaves);
     }
 
-    /// As [`OrderedIndex::scan`]; `ahead` is told the values that will be shown soon, so that it can begin to load what they name.
-    /// The visitor may break before they are.
+    /// As [`OrderedIndex::scan`]. `ahead` receives the values that will be shown soon, so that it can begin to load what they
+    /// name. The visitor may break before they are shown.
     pub fn scan_ahead(
         &self,
         lo: Bound<&[u8]>,
@@ -214,20 +214,20 @@ impl OrderedIndex {
         scan_with!(self, scan_rev, lo, hi, visit, ahead, leaves);
     }
 
-    /// Whether the leaf still stands at the stamp's version. Any stamp may be asked about, also one of another index or
-    /// of a leaf that is gone; the answer for a stamp of this index is never a false yes.
+    /// Whether the leaf still has the stamp's version. Any stamp may be passed, also one of another index or of a leaf that is
+    /// gone. For a stamp of this index the answer is never a false yes.
     #[must_use]
     pub fn validate(&self, stamp: LeafStamp) -> bool {
         with_tree!(self, |tree| tree.validate(stamp))
     }
 
-    /// How many keys there are; exact while nobody writes.
+    /// The number of keys; exact while no thread writes.
     #[must_use]
     pub fn len(&self) -> usize {
         with_tree!(self, |tree| tree.len.sum())
     }
 
-    /// Whether there are no keys; exact while nobody writes.
+    /// Whether there are no keys; exact while no thread writes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -242,7 +242,7 @@ impl OrderedIndex {
 
 #[cfg(test)]
 pub(crate) mod for_tests {
-    //! What tests look at or plant beneath the public methods.
+    //! Access of the tests below the public methods.
 
     use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,4 +1,4 @@
-//! What a key is to the tree: three kinds, each with its own cell in a node.
+//! The three kinds of keys, each with its own cell in a node.
 //!
 //! ```text
 //!  kind    keys                     cell in a node               compared as
@@ -20,7 +20,7 @@ use crate::frame::FramedRows;
 use crate::rows::{LeafRows, PlainRows};
 use crate::search::partition_point;
 
-/// A kind of key: how it is compared, how it lies in a node, who owns what lies behind it.
+/// A kind of key: how keys are compared, how they lie in a node, and which owner frees the memory behind them.
 pub(crate) trait KeyKind: Sized + 'static {
     /// A key to look for; its order is the order of the keys' bytes.
     type Probe<'k>: Copy + Ord;

@@ -1,4 +1,4 @@
-//! An ordered index for many threads, whose leaves carry versions that transactions can hold on to.
+//! An ordered index for many threads. Its leaves carry versions, which transactions keep as stamps.
 //!
 //! ```text
 //!                 [ inner: separators ]              version a node = lock + change count   version.rs
@@ -11,13 +11,13 @@
 //!                                                    node memory                            arena.rs
 //! ```
 //!
-//! The idea: a B+-tree with optimistic lock coupling. Readers store nothing shared, they check versions; writers lock one
-//! leaf, and its parent when it splits or merges. The leaf's version serves a second purpose: a transaction keeps the
-//! versions of the leaves it has searched and asks at commit whether they stand ([`OrderedIndex::validate`]); if they do,
-//! no key has appeared in what it saw as empty (Silo, Tu et al., SOSP 2013, section 4.6).
+//! The idea: a B+-tree with optimistic lock coupling. Readers store nothing shared; they check versions. Writers lock one leaf,
+//! and its parent when it splits or merges. The leaf's version serves a second purpose: a transaction keeps the versions of the
+//! leaves that it has searched and asks at commit whether they are unchanged ([`OrderedIndex::validate`]). If they are, no key
+//! has appeared in what it saw as empty (Silo, Tu et al., SOSP 2013, section 4.6).
 //!
 //! Invariants, each kept by the file named above:
-//! - Every field a reader may see changing is an atomic; what it read counts only if the version still stands.
+//! - Every field that a reader may see changing is an atomic; what the reader loaded counts only if the version is unchanged.
 //! - A version never comes back, and node memory stays node memory while the index lives.
 //! - Every insert, removal, replacement, split and merge moves the version of every leaf whose keys it changes.
 #![deny(missing_docs)]

@@ -1,4 +1,4 @@
-//! Looking one key up, and swinging its value.
+//! The look-up of one key, and the replacement of its value.
 
 use crate::key::KeyKind;
 use crate::node::Leaf;
@@ -12,7 +12,7 @@ use crate::version::Backoff;
 pub struct Lookup {
     /// The key's value, if the key is there.
     pub value: Option<u64>,
-    /// The leaf where it is or would be: while this stamp is valid, `value` stands, `None` included.
+    /// The leaf where it is or would be: while this stamp is valid, `value` holds, `None` included.
     pub leaf: LeafStamp,
 }
 

@@ -1,4 +1,4 @@
-//! Removing, and taking thinned-out nodes from the tree.
+//! Removals, and the merges of thin nodes.
 //!
 //! ```text
 //!  empty leaf      goes; a neighbour below the same parent inherits its range, untouched
@@ -21,7 +21,7 @@ const THIN_INNER: usize = INNER_CELLS / 4;
 const MERGED_INNER_MAX: usize = INNER_CELLS * 3 / 4;
 const LOOK_EVERY: usize = 4;
 
-/// Whether an attempt has to be made again.
+/// Whether an attempt must be made again.
 #[derive(PartialEq, Eq)]
 enum Attempt {
     Over,
@@ -98,9 +98,9 @@ impl<K: KeyKind> Tree<K> {
         attempt
     }
 
-    /// Unlinks an empty leaf. A neighbour inherits its range: whoever had stamped the emptiness now has to stamp the
-    /// neighbour, at the version it has while the parent is locked; an insert into the range comes through the parent,
-    /// so later, and moves that version.
+    /// Unlinks an empty leaf. A neighbour inherits its range. A transaction that holds a stamp of the empty leaf must now hold a
+    /// stamp of the neighbour, at the version that it has while the parent is locked. An insert into the range comes through the
+    /// parent, so it comes later, and moves that version.
     fn drop_empty(
         &self,
         reached: &Reached<'_, K>,
@@ -173,8 +173,8 @@ impl<K: KeyKind> Tree<K> {
         Attempt::Over
     }
 
-    /// Merges the inner node at `level` on the way to `key` if it is thin. Tries once: those who need it done look
-    /// again, for the others it is tidiness.
+    /// Merges the inner node at `level` on the way to `key` if it is thin. It tries once: a caller that needs the merge checks
+    /// again, and for other callers it only saves memory.
     fn merge_inner(&self, level: usize, key: K::Probe<'_>, guard: &K::Guard) {
         let Some(reached) = self.reach_inner(level, &mut ToKey(key), guard) else { return };
         // SAFETY: reached at a level above 0.

@@ -1,4 +1,4 @@
-//! How a node lies in memory, and the moves within one node.
+//! The layout of a node in memory, and the moves within one node.
 //!
 //! ```text
 //!  Leaf   | lock | count, newest, id | key 0 .. 62 | value 0 .. 62 |        1 KiB for word keys, all used; the rows

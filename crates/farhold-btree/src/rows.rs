@@ -1,8 +1,7 @@
-//! How the rows of a leaf lie in it: every kind but `Pair` in two plain arrays, keys and values.
+//! The layout of the rows of a leaf: every kind except `Pair` has two plain arrays, keys and values.
 //!
-//! The count of rows is the leaf's; rows are told what it is. Readers call `&self` methods on rows being stored to, with
-//! counts and positions that may be torn: the answer is then arbitrary, but nothing is touched outside and nothing
-//! panics.
+//! The leaf keeps the count of rows and passes it. Readers call `&self` methods while rows are being stored to, with counts and
+//! positions that may be torn. The answer is then arbitrary, but nothing outside is touched and nothing panics.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -22,7 +21,7 @@ pub(crate) trait LeafRows<K: KeyKind> {
     fn cells_joined(&self, count: usize, next: &Self, next_count: usize) -> usize;
     /// Whether one more row, with this key, fits; what is stored may have to change its form for it.
     fn has_room(&self, count: usize, position: usize, key: K::Probe<'_>) -> bool;
-    /// Where to split for want of room for `key` at `position`, if that key is the reason.
+    /// Where to split if there is no room for `key` at `position`, if that key is the reason.
     fn cut_for(&self, count: usize, position: usize, key: K::Probe<'_>) -> Option<usize>;
 
     fn count_less(&self, probe: K::Probe<'_>, guard: &K::Guard) -> usize;

@@ -1,13 +1,13 @@
-//! Scans: leaf by leaf, each copied out whole, checked, and only then shown.
+//! Scans: each leaf is copied out whole, checked, and only then shown.
 //!
 //! ```text
 //!  lo ..... | leaf | fence | leaf | fence | leaf ..... hi
 //!             ^ way down to `lo`   ^ way down to the fence, which the way before has met
 //! ```
 //!
-//! Leaves have no pointers to their neighbours: the key that bounds a leaf, met on the way down to it, leads to the next
-//! one, in either direction, and splits and merges have one pointer less to keep right. No lock is held and no copy is
-//! half-checked while the visitor runs, so it may use the index itself.
+//! Leaves have no pointers to their neighbours. The key that bounds a leaf, met on the way down to it, leads to the next one, in
+//! either direction, and splits and merges have one pointer less to maintain. No lock is held and no copy is half-checked while
+//! the visitor runs, so the visitor may use the index itself.
 
 use std::mem::MaybeUninit;
 use std::ops::{Bound, ControlFlow};

@@ -1,4 +1,4 @@
-//! From bytes to words and back, by the shape an index was created with; bounds of any length made to fit.
+//! From bytes to words and back, by the shape of the index. Bounds of any length are adapted to it.
 
 use std::ops::Bound;
 

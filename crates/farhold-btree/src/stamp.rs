@@ -1,13 +1,14 @@
-//! What a transaction keeps of the leaves it has read, and how its own writes carry that on.
+//! The stamps of the leaves that a transaction has read, and how its own writes update them.
 //!
-//! A transaction that looked for keys remembers, for every leaf it searched, the leaf and its version. While all those
-//! versions stand, no key has come into or left the ranges it saw: no phantom (Silo, Tu et al., SOSP 2013, section 4.6).
-//! Its own inserts move versions too; [`Changes`] says from what to what, so that it can tell its own from others'.
+//! A transaction that looked for keys remembers the leaf and its version for every leaf that it searched. While all those
+//! versions stand, no key has come into or left the ranges that it saw: no phantom (Silo, Tu et al., SOSP 2013, section 4.6). Its
+//! own inserts move versions too. [`Changes`] says from which version to which, so that a transaction can tell its own changes
+//! from others'.
 
-/// A leaf at a version: what a search saw, to be held against the present by `OrderedIndex::validate`.
+/// A leaf at a version, as a search saw it. `OrderedIndex::validate` compares it with the present.
 ///
-/// A stamp is plain data: it may go to another process and come back. One made up from other numbers is merely invalid
-/// (or, by accident, valid); asking is always safe.
+/// A stamp is plain data: it may go to another process and come back. A stamp made up from other numbers is merely invalid (or,
+/// by accident, valid). Validating it is always safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(C)]
 pub struct LeafStamp {
@@ -30,8 +31,8 @@ pub struct Change {
 
 /// What one write did to the versions of leaves, in order.
 ///
-/// Neighbouring entries with the same `before` belong together: a leaf was split, and who held it must now hold every
-/// `after`. Two entries may share an `after`: leaves were merged.
+/// Neighbouring entries with the same `before` belong together: a leaf was split, and a transaction that held `before` must now
+/// hold every `after`. Two entries may share an `after`: leaves were merged.
 #[derive(Clone, Copy, Debug)]
 pub struct Changes {
     steps: [Change; Self::STEPS_MAX],
@@ -57,8 +58,8 @@ impl Changes {
         &self.steps[..self.count]
     }
 
-    /// Carries a transaction's stamps over this write of its own: stamps it had rightly held stay valid, stamps that
-    /// somebody else had already outdated stay outdated.
+    /// Carries a transaction's stamps over this write of its own: valid stamps stay valid, and stamps that another thread had
+    /// already outdated stay outdated.
     pub fn apply(&self, stamps: &mut Vec<LeafStamp>) {
         for split in self.as_slice().chunk_by(|one, next| one.before == next.before) {
             let mut held = false;

@@ -10,9 +10,9 @@
 //! decide. A block is immutable, owned by the one cell that points at it, and freed through crossbeam-epoch.
 //!
 //! Invariants:
-//! - A block is retired only after every cell that pointed at it has been stored to again. So whoever enters an epoch
-//!   after the block's memory is free finds it in no cell: that store happened before.
-//! - A pointer is stored with release and loaded with acquire: who finds it finds the bytes.
+//! - A block is retired only after every cell that pointed at it has been stored to again. So a reader that enters an epoch after
+//!   the block's memory is free finds it in no cell: that store happened before.
+//! - A pointer is stored with release and loaded with acquire: a reader that finds it finds the bytes.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr;
@@ -193,7 +193,7 @@ unsafe fn bytes_of<'g>(block: *mut usize) -> &'g [u8] {
     if block.is_null() {
         return &[];
     }
-    // SAFETY: a block is its length and so many initialised bytes, immutable, alive by the caller's promise.
+    // SAFETY: a block is its length and that many initialised bytes, immutable, alive by the caller's promise.
     unsafe { std::slice::from_raw_parts(block.add(1).cast::<u8>(), *block) }
 }
 
@@ -219,7 +219,7 @@ fn new_block(key: &[u8]) -> *mut usize {
 }
 
 /// # Safety
-/// `block` came from [`new_block`] and nobody uses it any more.
+/// `block` came from [`new_block`], and no thread uses it any more.
 unsafe fn free_block(block: *mut usize) {
     // SAFETY: `new_block` wrote the length and allocated with the layout it gives.
     unsafe { dealloc(block.cast(), block_layout(*block)) };

@@ -4,17 +4,18 @@
 //!  root word = address | height      (nodes are 64-byte aligned, so six bits are free; height 0: the root is a leaf)
 //! ```
 //!
-//! Going down, a reader notes a node's version, finds the child in it, notes the child's version and only then checks
-//! that the parent still stands at its own: so the child was the right one when its version was noted, and whatever
-//! happens to the child later shows in that version, its removal and reuse included. Writers come down in the same way
-//! and lock by moving a word from the version they have noted.
+//! Going down, a reader notes a node's version, finds the child in it, and notes the child's version. Only then it checks that
+//! the parent still has its version. So the child was the right one when its version was noted. Whatever happens to the child
+//! later shows in that version, its removal and reuse included. Writers come down in the same way, and lock by moving a word from
+//! the version that they have noted.
 //!
 //! Invariants:
 //! - The root word changes only under the lock of the root it replaces, whose version then moves. A node that was the
 //!   root at a version is the root while it stands at that version.
-//! - A lock is never waited for while another is held: who finds one taken lets go of all and starts again. No deadlock.
-//! - A leaf's range of keys shrinks only in a change of that leaf, so a version stands for a range as well. It may grow
-//!   without one (`merge` drops an empty neighbour), which takes nothing from what was seen.
+//! - A thread never waits for a lock while it holds another. If it finds one taken, it releases all and starts again. So there is
+//!   no deadlock.
+//! - A leaf's range of keys shrinks only in a change of that leaf, so a version covers a range as well. The range may grow
+//!   without a change (`merge` drops an empty neighbour), which does not invalidate what was seen.
 
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -115,7 +116,7 @@ impl<K: KeyKind> Tree<K> {
         None
     }
 
-    /// One way down; `None` if something changed under it.
+    /// One way down; `None` if something changed on it.
     #[expect(clippy::inline_always, reason = "left to itself it is a call with its result in memory")]
     #[inline(always)]
     fn try_reach(&self, level: usize, route: &mut impl Route<K>, guard: &K::Guard) -> Option<Reached<'_, K>> {
@@ -204,7 +205,7 @@ impl<K: KeyKind> Tree<K> {
     }
 
     pub fn validate(&self, stamp: LeafStamp) -> bool {
-        // Version 0 is that of a place in the arena nobody has used yet.
+        // Version 0 belongs to a place in the arena that has never been used.
         stamp.version != 0 && self.leaves.get(stamp.leaf).is_some_and(|leaf| leaf.lock.is(stamp.version))
     }
 

@@ -7,15 +7,15 @@
 //!  +-------------------------------------+---+
 //! ```
 //!
-//! A reader takes no lock. It notes an even word, reads the node's fields as relaxed atomics, and asks whether the word
-//! is still the same ([`VersionLock::unchanged_since`]); if not, what it read means nothing and it starts again. This is
-//! the sequence lock of Boehm, "Can seqlocks get along with programming language memory models?" (MSPC 2012), whose
-//! fences are the ones used here. Coupling such words from parent to child is the optimistic lock coupling of Leis,
-//! Haubenschild and Neumann (IEEE Data Engineering Bulletin 42(1), 2019).
+//! A reader takes no lock. It notes an even word, reads the node's fields as relaxed atomics, and asks whether the word is still
+//! the same ([`VersionLock::unchanged_since`]). If not, it discards what it read and starts again. This is the sequence lock of
+//! Boehm, "Can seqlocks get along with programming language memory models?" (MSPC 2012), with the same fences. Coupling such
+//! words from parent to child is the optimistic lock coupling of Leis, Haubenschild and Neumann (IEEE Data Engineering Bulletin
+//! 42(1), 2019).
 //!
 //! Invariants:
-//! - The count never falls, not even when the node's memory serves another node later, so a version once seen and left
-//!   behind never comes back: 2^63 changes outlive the machine.
+//! - The count never falls, not even when the node's memory serves another node later. So a version that has been left never
+//!   comes back: 2^63 changes outlive the machine.
 //! - Only the holder of the lock stores to the node's fields.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -47,13 +47,13 @@ impl VersionLock {
 
     /// Locks if the node is still at `version`; then everything read since belongs to it too.
     ///
-    /// Sequentially consistent, as is the load in [`VersionLock::is`]: of two transactions that each insert into the
-    /// leaf the other has scanned and then validate, at least one sees the other. On x86 this costs nothing extra.
+    /// Sequentially consistent, as is the load in [`VersionLock::is`]. Of two transactions that each insert into the leaf that
+    /// the other has scanned and then validate, at least one sees the other. On x86 this costs nothing extra.
     #[inline]
     pub fn try_lock(&self, version: u64) -> bool {
         debug_assert_eq!(version & LOCKED, 0);
         let locked = self.0.compare_exchange(version, version | LOCKED, SeqCst, Relaxed).is_ok();
-        // Whoever reads one of the fields we now store must also see that the word has moved.
+        // A reader of a field that this writer stores from now on must also see that the word has moved.
         fence(Release);
         locked
     }
@@ -65,18 +65,18 @@ impl VersionLock {
         version + STEP
     }
 
-    /// Lets go of a node to which nothing was stored.
+    /// Unlocks a node to which nothing was stored.
     #[inline]
     pub fn unlock_unchanged(&self, version: u64) {
         self.0.store(version, Release);
     }
 
-    /// Ends the node's time in the tree: it stays locked, at a version no reader holds.
+    /// Removes the node from use: it stays locked, at a version that no reader holds.
     pub fn retire(&self, version: u64) {
         self.0.store((version + STEP) | LOCKED, Release);
     }
 
-    /// Takes a node from the arena, fresh or retired, for its next life; returns the version to unlock it from.
+    /// Takes a node from the arena, fresh or retired, for its next use; returns the version to unlock it from.
     pub fn adopt(&self) -> u64 {
         let version = self.0.load(Relaxed) & !LOCKED;
         self.0.store(version | LOCKED, Relaxed);
@@ -84,7 +84,7 @@ impl VersionLock {
         version
     }
 
-    /// Whether the node stands at `version` now, as one step in the order of all locks taken.
+    /// Whether the node is at `version` now, as one step in the order of all locks taken.
     pub fn is(&self, version: u64) -> bool {
         for _ in 0..LOOKS_MAX {
             let word = self.0.load(SeqCst);
@@ -102,7 +102,7 @@ impl VersionLock {
 pub(crate) struct Backoff(u32);
 
 impl Backoff {
-    /// Beyond 2^5 pauses the holder of the lock has probably lost its core: give ours up.
+    /// Beyond 2^5 pauses the holder of the lock has probably lost its core: yield this one.
     const SPINS_LOG2_MAX: u32 = 5;
 
     #[cold]

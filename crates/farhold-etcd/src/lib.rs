@@ -3,16 +3,18 @@
 //! ```text
 //!   PREFIX/configuration   number │ configuration │ checksum     changed by compare-and-set of its revision
 //!   PREFIX/settled         number
-//!   PREFIX/renewals/N      count of renewals of node N, and whom it misses
-//!   PREFIX/told/N          what node N says of itself, for people
+//!   PREFIX/renewals/N      count of renewals of node N, and the nodes that N does not hear
+//!   PREFIX/told/N          the state that node N reports, for operators
 //! ```
 //!
-//! etcd is linearizable and keeps what it has acknowledged as long as most of its own nodes have their disks. Leases are not etcd's, whose shortest is
-//! seconds: every member counts its renewals here, and the others judge them by their own clocks, as with any register. So a
-//! lease has to be longer than a few writes of etcd take: some 10 ms on an SSD.
+//! etcd is linearizable, and keeps what it has acknowledged as long as most of its own nodes have their disks. This register does
+//! not use etcd's leases, because the shortest takes seconds. Every member counts its renewals here, and the others judge the
+//! counts by their own clocks, as with any register. So a lease must be longer than a few writes of etcd take: some 10 ms on an
+//! SSD.
 //!
-//! The calls run on a thread of their own with its own tokio runtime; nothing of the rest of the program knows of it. A call that is
-//! not answered in time is [`RegisterError::Unavailable`]: it may still be done later, which every caller of a register expects.
+//! The calls run on a thread of their own with its own tokio runtime, which the rest of the program does not use. A call that is
+//! not answered in time is [`RegisterError::Unavailable`]. It may still take effect later, which every caller of a register
+//! expects.
 #![deny(missing_docs)]
 
 use etcd_client::{
@@ -28,35 +30,35 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 
 const MAGIC: [u8; 8] = *b"FARHETC3";
 
-/// Where a register is, and how it is reached: `etcd://HOST:PORT[,HOST:PORT...]/PREFIX` in the clear, or
-/// `etcds://[USER@]HOST:PORT[,HOST:PORT...]/PREFIX?ca-file=PATH` over TLS, with `&cert-file=PATH&key-file=PATH` where etcd asks for
-/// certificates of its clients, and `&password-file=PATH` for the user. Files are read at each connection.
+/// The place of a register, and how to reach it: `etcd://HOST:PORT[,HOST:PORT...]/PREFIX` in the clear, or
+/// `etcds://[USER@]HOST:PORT[,HOST:PORT...]/PREFIX?ca-file=PATH` over TLS, with `&cert-file=PATH&key-file=PATH` if etcd requires
+/// certificates of its clients, and `&password-file=PATH` for the user. The files are read at each connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdUrl {
     /// `http://HOST:PORT`, or `https://`, of each member of etcd.
     pub endpoints: Vec<String>,
-    /// Before all keys.
+    /// The prefix of all keys.
     pub prefix: String,
-    /// How it is reached over TLS, if it is.
+    /// TLS settings; `None`: in the clear.
     pub tls: Option<EtcdTls>,
 }
 
-/// How an etcd is reached over TLS. Files are in PEM.
+/// TLS settings for an etcd. Files are in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdTls {
-    /// The certificate that etcd's are signed with.
+    /// The certificate of the authority that signed etcd's certificates.
     pub ca_file: PathBuf,
     /// Certificate and key of this client.
     pub identity_files: Option<(PathBuf, PathBuf)>,
-    /// A user of etcd, and the file with the password, of which the end of the line is no part.
+    /// A user of etcd, and the file with the password; the line end in it is not part of the password.
     pub user: Option<(String, PathBuf)>,
 }
 
 impl EtcdUrl {
-    /// Takes a URL apart.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// What is wrong with the URL, in words.
     pub fn parse(url: &str) -> Result<Self, String> {
         let form =
             "etcd://HOST:PORT[,HOST:PORT...]/PREFIX or etcds://[USER@]HOST:PORT[,HOST:PORT...]/PREFIX?ca-file=PATH";
@@ -156,14 +158,14 @@ enum Ask {
     Tell { node: NodeId, words: String, answer: oneshot::Sender<Result<(), RegisterError>> },
 }
 
-/// What is written in a register, for whoever only looks.
+/// The content of a register, for a reader that is not a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peeked {
     /// The configuration.
     pub configuration: Configuration,
-    /// The number of the last one that all its nodes have installed.
+    /// The number of the last configuration that all its nodes have installed.
     pub settled: u64,
-    /// By node, what it has last said of itself, which it may have said long ago; nothing, if it has not.
+    /// The state that each node last reported, by node number. It may be old; it is empty if the node has reported nothing.
     pub told: Vec<String>,
 }
 
@@ -178,7 +180,8 @@ fn foreign(reason: impl ToString) -> RegisterError {
 }
 
 impl EtcdRegister {
-    /// The register at this place, for a cluster of so many nodes. Does not connect yet: an etcd that is away is an answer of each call.
+    /// The register at `url`, for a cluster of `nodes` nodes. It does not connect yet: if etcd is unreachable, each call returns
+    /// that error.
     ///
     /// # Errors
     /// The system has no threads.
@@ -189,15 +192,15 @@ impl EtcdRegister {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => runtime.block_on(answer_all(store, asked)),
-                // Its end answers every call with an error.
+                // The end of this thread answers every call with an error.
                 Err(error) => drop(error),
             }
         })?;
         Ok(Self { asks: Some(asks), thread: Some(thread) })
     }
 
-    /// What is written in the register at this place; `None` if it has no configuration yet. For whoever only looks: on the caller's own
-    /// tokio runtime.
+    /// The content of the register at `url`; `None` if it has no configuration yet. For a reader that is not a member; it runs on
+    /// the caller's own tokio runtime.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -211,7 +214,8 @@ impl EtcdRegister {
         }))
     }
 
-    /// The prefixes of all registers at this place and below it, in no order: a cluster with journals has one for each of its generations.
+    /// The prefixes of all registers at this place and below it, in no order. A cluster with journals has one for each of its
+    /// generations.
     ///
     /// # Errors
     /// [`RegisterError`].
@@ -270,7 +274,7 @@ impl Register for EtcdRegister {
 async fn answer_all(store: Store, mut asked: mpsc::UnboundedReceiver<Ask>) {
     while let Some(ask) = asked.recv().await {
         let store = store.clone();
-        // One that waits keeps nobody else waiting. Whoever has stopped listening is not told.
+        // A slow call does not delay the others. If the caller has stopped waiting, its answer is dropped.
         drop(tokio::spawn(async move {
             match ask {
                 Ask::Load(answer) => drop(answer.send(store.within(store.load()).await)),
@@ -292,7 +296,7 @@ async fn answer_all(store: Store, mut asked: mpsc::UnboundedReceiver<Ask>) {
 #[derive(Clone)]
 struct Store {
     url: EtcdUrl,
-    /// How many the cluster must have, for whoever knows.
+    /// The number of nodes that the cluster must have, if the caller knows it.
     nodes: Option<u8>,
     timeout: Duration,
     client: Arc<Mutex<Option<Client>>>,
@@ -305,7 +309,7 @@ struct Found {
     /// Of the configuration's key; 0: there is none.
     revision: i64,
     settled_revision: i64,
-    /// What nodes say of themselves.
+    /// The states that nodes report.
     told: Vec<String>,
 }
 
@@ -314,7 +318,7 @@ impl Store {
         let late = |_| unavailable(format!("{} did not answer in {:?}", self.url.endpoints.join(", "), self.timeout));
         let done = tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|late_by| Err(late(late_by)));
         if matches!(done, Err(RegisterError::Unavailable { .. })) {
-            // Connected anew next time.
+            // The next call connects again.
             if let Ok(mut client) = self.client.try_lock() {
                 *client = None;
             }
@@ -420,8 +424,8 @@ impl Store {
         }
     }
 
-    /// Only the node itself writes its count; done twice, it has renewed twice. One that comes late, when the next one has been written, has renewed
-    /// nothing: put there, it would set the count back.
+    /// Only the node itself writes its count. If a renewal takes effect twice, the node has renewed twice. A renewal that arrives
+    /// after the next one has been written renews nothing, because writing it would set the count back.
     async fn renew(&self, node: NodeId, misses: &[NodeId]) -> Result<(), RegisterError> {
         let mut kv = self.kv().await?;
         let key = self.key(&format!("renewals/{}", node.0));

@@ -1,4 +1,5 @@
-//! The register with a real etcd (`scripts/install-deps test` installs it): present, away, slow, somebody else's.
+//! The register with a real etcd (`scripts/install-deps test` installs it): running, unreachable, slow, and with another
+//! program's keys.
 
 use farhold_etcd::{EtcdRegister, EtcdUrl, Peeked};
 use farhold_fabric::Executor;
@@ -11,11 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Of calls that fail.
+/// The time-out of calls that must fail.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Of calls that do not: an etcd writes to its disk, on a machine with much else to do.
+/// The time-out of calls that must succeed: an etcd writes to its disk, on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long an etcd may take to start on a machine with much else to do.
+/// How long an etcd may take to start on a busy machine.
 const START_NS_MAX: u64 = 60_000_000_000;
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -24,12 +25,12 @@ struct Etcd {
     child: Child,
     port: u16,
     dir: PathBuf,
-    /// Of URLs, in place of `etcd`, and behind their prefix.
+    /// The scheme of URLs, in place of `etcd`, and the query behind their prefix.
     scheme: &'static str,
     query: String,
 }
 
-/// Whether this machine may be without etcd: then the tests say so and pass. Where the checks run, it has to be there.
+/// Whether this machine may be without etcd: then the tests say so and pass. In the project's checks it must be there.
 fn has_etcd() -> bool {
     let found = Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     assert!(found || std::env::var_os("CI").is_none(), "no etcd here: scripts/install-deps test");
@@ -64,7 +65,7 @@ impl Etcd {
                 .spawn()
                 .expect("etcd starts");
             let this = Self { child, port, dir, scheme, query };
-            // The first call that is answered says that it is there.
+            // The first answered call shows that it is there.
             let register = this.register_in(TIMEOUT, "wait");
             let executor = Executor::real(1);
             let clock = executor.handle();
@@ -101,7 +102,7 @@ impl Drop for Etcd {
     }
 }
 
-/// Passes connections on to a port, or, while it is stalled, keeps every byte.
+/// Forwards connections to a port, or, while it is stalled, keeps every byte.
 struct Proxy {
     port: u16,
     stalled: Arc<AtomicBool>,
@@ -150,7 +151,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, stalled: &AtomicBool) {
     let _ = to.shutdown(std::net::Shutdown::Both);
 }
 
-/// Certificates that a CA of the test's own has signed, in a directory.
+/// Certificates that the test's own CA has signed, in a directory.
 struct Certificates(PathBuf);
 
 impl Certificates {
@@ -186,7 +187,7 @@ impl Drop for Certificates {
     }
 }
 
-/// Over TLS, with a certificate of the client and a user's password; without one of them it is away.
+/// Over TLS, with a client certificate and a user's password; without one of them it is unreachable.
 #[test]
 fn it_is_reached_by_those_who_may() {
     if !has_etcd() {

@@ -1,6 +1,6 @@
-//! What the fabric costs on shared memory: batches behind `dyn` against a generic rival, `read_object` against a plain copy,
-//! atomics, messages, and the executor's switch. Rivals of one table run interleaved, round by round; each figure is the
-//! median of the rounds.
+//! The costs of the fabric on shared memory: batches behind `dyn` against a generic rival, `read_object` against a plain copy,
+//! atomics, messages, and the executor's switch. Rivals of one table run interleaved, round by round; each figure is the median
+//! of the rounds.
 //!
 //! `cargo bench -p farhold-fabric --bench dispatch -- [--quick] [--json FILE]`
 //!
@@ -289,7 +289,7 @@ fn objects(bed: &Bed, report: &mut Report) {
             let room = aligned_room(payload_len + 64);
             let mut plain = || {
                 for place in &places {
-                    // SAFETY: nobody writes the region now, and place * stride + 32 + payload_len is inside it.
+                    // SAFETY: no thread writes the region now, and place * stride + 32 + payload_len is inside it.
                     unsafe {
                         let from = base.add((place * stride + object::PAYLOAD) as usize);
                         std::ptr::copy(black_box(from), room.as_mut_ptr(), black_box(payload_len));
@@ -360,7 +360,7 @@ fn copies(bed: &Bed, report: &mut Report) {
         let mut room2 = vec![0u8; len];
         let mut plain = || {
             for _ in 0..visits {
-                // SAFETY: nobody writes the region now, and these bytes are inside it.
+                // SAFETY: no thread writes the region now, and these bytes are inside it.
                 unsafe { std::ptr::copy(black_box(base.add(4096 + 32)), room2.as_mut_ptr(), black_box(len)) };
             }
         };
@@ -434,7 +434,7 @@ fn answer(endpoint: &Endpoint) {
             endpoint.send(message.from, &message.bytes).expect("an answer");
         } else {
             idle += 1;
-            // A busy poller, but one that ends if the asker is gone.
+            // It polls busily, but ends if the asking process is gone.
             if idle > 1 << 22 && !endpoint.wait(1_000_000) && idle > (1 << 22) + 10_000 {
                 return;
             }

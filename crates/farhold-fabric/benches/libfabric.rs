@@ -1,12 +1,13 @@
-//! What far memory costs over libfabric, on one machine: a far object in one round trip against the provider's own read of as
-//! many bytes, alone and with a second read of the version behind it; beside them two bare messages of libfabric with as many bytes
-//! as ours have, which is the least that asking somebody takes (of one who could sleep, if ours can); and our shared memory against libfabric's.
+//! What far memory costs over libfabric, on one machine. It compares a far object in one round trip with the provider's own read
+//! of as many bytes, alone and with a second read of the version behind it. Beside them stand two bare messages of libfabric with
+//! as many bytes as this crate's have, which is the least that a request can take (at a target that could sleep, if the home
+//! agent can). It also compares this crate's shared memory with libfabric's.
 //!
-//! How long a message takes depends on which two processors talk: on a virtual machine the host decides how near they are. So
-//! who asks and who answers are bound, rivals take turns on the same two processors, block by block, and every ordered pair of
-//! processors has its turn in every round. What answers the others waits on a third one. A time is the median over all blocks of
-//! the median of a block's single operations, in microseconds; a ratio compares the blocks of one turn: the median of each pair of
-//! processors, and of these the median, the least and the most.
+//! How long a message takes depends on which two processors talk: on a virtual machine the host decides how near they are. So the
+//! asking thread and the answering thread are bound. Rivals take turns on the same two processors, block by block, and every
+//! ordered pair of processors has its turn in every round. The answering threads of the other rivals wait on a third processor. A
+//! time is the median over all blocks of the median of a block's single operations, in microseconds. A ratio compares the blocks
+//! of one turn: the median of each pair of processors, and of these the median, the least and the most.
 //!
 //! `cargo bench -p farhold-fabric --features libfabric --bench libfabric -- [--quick] [--json FILE]`
 
@@ -41,7 +42,7 @@ fn main() {
     run(args.iter().any(|arg| arg == "--quick"), json.as_deref().map(Path::new));
 }
 
-/// What was made, and the threads that came into being with it: they answer, so a bench binds them.
+/// A value, and the threads that were started with it: they answer, so a bench binds them.
 struct Served<T> {
     made: T,
     by: Vec<Thread>,
@@ -56,7 +57,7 @@ impl<T> Served<T> {
     }
 }
 
-/// A processor for who asks, one for who answers, and one for those whose turn it is not.
+/// The processors of the asking thread, of the answering thread, and of the threads whose turn it is not.
 #[derive(Clone, Copy)]
 struct Places {
     asks: usize,
@@ -65,7 +66,7 @@ struct Places {
 }
 
 impl Places {
-    /// Every ordered pair of the processors that we may use.
+    /// Every ordered pair of the processors that this process may use.
     fn all(quick: bool) -> Vec<Self> {
         static USABLE: OnceLock<Vec<usize>> = OnceLock::new();
         let usable = USABLE.get_or_init(processor::usable);
@@ -124,7 +125,7 @@ impl Bed {
         word(object::VERSION).store(Version::of_epoch(1).0, Ordering::Release);
     }
 
-    /// One batch with one instruction, and what it brought.
+    /// One batch with one instruction, and its result.
     fn submit(&self, batch: &mut Batch, fill: impl FnOnce(&mut Batch)) {
         batch.clear();
         fill(batch);
@@ -147,9 +148,9 @@ fn raw(provider: &str, can_wait: bool) -> Raw {
     Served::new(|| RefCell::new(Rival::open(provider, BYTES, can_wait).expect("the rival")))
 }
 
-/// One of those who are compared.
+/// One of the rivals.
 struct Rivalling<'a> {
-    /// Who answers.
+    /// The threads that answer.
     by: &'a [Thread],
     /// The provider's other side, which is awake only meanwhile, so that its processor is free.
     raw: Option<&'a Raw>,
@@ -169,7 +170,7 @@ impl Race {
         for round in 0..rounds {
             for (number, pair) in places.iter().enumerate() {
                 processor::bind_this_thread(pair.asks);
-                // Each is first in his turn.
+                // Each rival is the first in one of the turns.
                 for turn in 0..rivals.len() {
                     let current = (round + turn) % rivals.len();
                     bind_all(rivals.iter().flat_map(|rival| rival.by), pair.waits);
@@ -201,7 +202,8 @@ fn bind_all<'a>(threads: impl IntoIterator<Item = &'a Thread>, processor: usize)
     threads.into_iter().for_each(|thread| processor::bind(*thread, processor));
 }
 
-/// The median of some operations, after some that wake up whoever sleeps and bring what they need to their processor.
+/// The median of some operations. Operations before them wake sleeping threads and load what they need into their processor's
+/// caches.
 fn block(clock: &Handle, ask: &mut dyn FnMut()) -> f64 {
     (0..BLOCK / 5).for_each(|_| ask());
     let mut time = || {

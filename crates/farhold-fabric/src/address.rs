@@ -10,12 +10,12 @@ pub struct NodeId(pub u8);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionId(pub u8);
 
-/// The right to touch a region: handed out when the region is registered and different after each registration.
-/// Zero never is a key.
+/// The right to access a region. It is issued when the region is registered, and differs after each registration. Zero is never a
+/// key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RegionKey(pub u64);
 
-/// A byte of somebody's memory: `node:8 | region:8 | offset:48`.
+/// A byte of a node's memory: `node:8 | region:8 | offset:48`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct FarPtr(u64);
@@ -24,7 +24,7 @@ impl FarPtr {
     /// Largest offset a far pointer can carry.
     pub const OFFSET_MAX: u64 = (1 << 48) - 1;
 
-    /// Puts a far pointer together.
+    /// Makes a far pointer.
     ///
     /// # Panics
     /// If `offset` needs more than 48 bits (a bug of the caller: no region is that long).
@@ -81,7 +81,7 @@ impl FarPtr {
         self.0
     }
 
-    /// Back from [`Self::to_bits`]. Every word is a far pointer; whether it points to something, its use will tell.
+    /// Back from [`Self::to_bits`]. Every word is a far pointer; its use shows whether it points to something.
     #[must_use]
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
@@ -92,7 +92,7 @@ impl FarPtr {
 /// Where messages go: an inbox of a node. Port 0 is the node's home inbox; each endpoint has a port of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// Whose inbox.
+    /// The node of the inbox.
     pub node: NodeId,
     /// Which of its inboxes; 0 is the home inbox.
     pub port: u16,

@@ -9,15 +9,15 @@ use crate::memory::RegionMemory;
 use crate::object::{HEADER_BYTES, Meta, ObjectHeader, Version};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which instruction of its batch: what the `Batch` methods hand out and the result is asked by.
+/// An instruction of a batch: the `Batch` methods return it, and the caller asks for the result by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u32);
 
 /// Gathered instructions with their results. Instructions of one batch may take effect in any order, also those on the same
-/// words: what must come later goes into a later batch, submitted when the first is done.
+/// words. An instruction that must come later belongs in a later batch, submitted when the first has completed.
 ///
-/// It is one pointer wide: it is moved into `submit` and back out for every round, and a wide value that is moved in pieces
-/// stalls on its own stores (20 ns a round when this was three vectors).
+/// It is one pointer wide. Every round moves it into `submit` and back out, and a wide value that is moved in pieces stalls on
+/// its own stores (20 ns a round when this was three vectors).
 #[derive(Default)]
 pub struct Batch {
     pub(crate) content: Option<Box<Content>>,
@@ -30,7 +30,7 @@ pub(crate) struct Content {
     /// Bytes to write and room for bytes read. Only the first `used` count; the rest is kept, initialised, for later.
     pub(crate) data: Buffer,
     used: usize,
-    /// Why instructions were not done; they hold the index.
+    /// The errors of failed instructions; these instructions hold the index.
     errors: Vec<FabricError>,
 }
 
@@ -50,7 +50,7 @@ impl Content {
         Self { ops, data: self.data.same_size(), used: self.used, errors }
     }
 
-    /// The same instructions with their bytes, as they are.
+    /// The same instructions with their bytes, unchanged.
     pub(crate) fn copy(&self) -> Self {
         Self { ops: self.ops.clone(), data: Buffer(self.data.0.clone()), used: self.used, errors: Vec::new() }
     }
@@ -108,7 +108,7 @@ impl Buffer {
         &mut self.as_bytes_mut()[start..start + len]
     }
 
-    /// Where bytes start, for who moves them behind the compiler's back.
+    /// Where the bytes start, for a device that moves them without the compiler's knowledge.
     #[cfg(feature = "libfabric")]
     pub(crate) fn start_of(&mut self, start: usize, len: usize) -> *mut u8 {
         assert!(start + len <= self.len());
@@ -176,7 +176,7 @@ pub enum OpKind {
     Flush,
 }
 
-/// What [`Batch::read_object`] brought: one state of an object.
+/// The result of [`Batch::read_object`]: one state of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectView<'a> {
     /// 0 = free; else the owner. The one word that may be newer than the others.
@@ -215,7 +215,7 @@ impl Batch {
         self.len() == 0
     }
 
-    /// Forgets instructions and results, keeps the memory. Slots handed out before are void.
+    /// Removes instructions and results, and keeps the memory. Slots returned before are void.
     #[inline]
     pub fn clear(&mut self) {
         if let Some(content) = &mut self.content {
@@ -233,7 +233,7 @@ impl Batch {
         slot
     }
 
-    /// Room for `len` bytes in `data`, aligned as far as it pays; not cleared.
+    /// Room for `len` bytes in `data`, aligned as far as it is worth it; not cleared.
     #[inline]
     fn take_room(&mut self, len: usize) -> usize {
         let content = &mut **self.content.get_or_insert_default();
@@ -325,14 +325,14 @@ impl Batch {
         self.push(OpKind::Clear, at, 0, 0, 0, 8)
     }
 
-    /// Makes earlier completed writes of `len` bytes at `at` durable, as far as the memory there is.
+    /// Makes earlier completed writes of `len` bytes at `at` durable, as far as the memory there is durable.
     #[inline]
     pub fn flush(&mut self, at: FarPtr, len: usize) -> Slot {
         self.push(OpKind::Flush, at, 0, 0, 0, len)
     }
 
-    /// Takes an instruction back before it is submitted: it becomes a flush of no bytes, which every provider knows and which
-    /// changes nothing; its slot says [`done`](Self::done). What is under way cannot be called back.
+    /// Cancels an instruction before it is submitted: it becomes a flush of no bytes, which every provider knows and which
+    /// changes nothing. Its slot says [`done`](Self::done). An instruction that is under way cannot be cancelled.
     ///
     /// # Panics
     /// If the batch has been submitted with it.
@@ -346,7 +346,7 @@ impl Batch {
     /// The old value that a word instruction returned.
     ///
     /// # Errors
-    /// Whatever kept the instruction from being done.
+    /// What prevented the instruction.
     ///
     /// # Panics
     /// If the slot is not a word instruction, or the batch has not been submitted.
@@ -356,10 +356,10 @@ impl Batch {
         if op.state == State::Done && op.kind.is_word() { Ok(op.a) } else { Err(self.refuse(slot, "word")) }
     }
 
-    /// The bytes that a read brought (none for a write or a flush, where it says whether they were done).
+    /// The bytes of a read. For a write or a flush they are empty, and the result says whether it was done.
     ///
     /// # Errors
-    /// Whatever kept the instruction from being done.
+    /// What prevented the instruction.
     ///
     /// # Panics
     /// If the slot is a word instruction or an object, or the batch has not been submitted.
@@ -376,7 +376,7 @@ impl Batch {
     /// The state of an object that `read_object` brought.
     ///
     /// # Errors
-    /// [`FabricError::Torn`] if a writer was at work; or whatever kept the instruction from being done.
+    /// [`FabricError::Torn`] if a writer was at work; otherwise what prevented the instruction.
     ///
     /// # Panics
     /// If the slot is another instruction, or the batch has not been submitted.
@@ -393,10 +393,10 @@ impl Batch {
         Ok(ObjectView { lock, version: version.0, meta: meta.0, prev, payload })
     }
 
-    /// Was the instruction done, whatever it is?
+    /// Whether the instruction was done, of whatever kind it is.
     ///
     /// # Errors
-    /// Whatever kept it from being done.
+    /// What prevented it.
     ///
     /// # Panics
     /// If the batch has not been submitted.
@@ -405,10 +405,10 @@ impl Batch {
         if self.op(slot).0.state == State::Done { Ok(()) } else { Err(self.refuse(slot, "result")) }
     }
 
-    /// The first failure among all instructions, for callers to whom one is as bad as all.
+    /// The first failure among all instructions, for a caller that treats any failure as a failure of all.
     ///
     /// # Errors
-    /// That failure.
+    /// The first failure.
     ///
     /// # Panics
     /// If the batch has not been submitted.
@@ -464,7 +464,7 @@ impl Op {
         (self.a, self.b)
     }
 
-    /// An instruction by itself, as another node asked for it.
+    /// An instruction by itself, as another node requested it.
     #[cfg(feature = "libfabric")]
     pub(crate) fn word(kind: OpKind, at: FarPtr, a: u64, b: u64) -> Self {
         Self { at, a, b, start: 0, len: 8, kind, state: State::Pending }
@@ -477,7 +477,7 @@ impl Op {
         errors.push(error);
     }
 
-    /// Does the instruction on memory that this thread can reach. The target's side of every provider.
+    /// Executes the instruction on memory that this thread can reach. It is the target's side of every provider.
     #[inline]
     pub(crate) fn execute(&mut self, data: &mut Buffer, memory: &RegionMemory) -> Result<(), FabricError> {
         let offset = self.at.offset();
@@ -496,7 +496,7 @@ impl Op {
         Ok(())
     }
 
-    /// Does a word instruction, returns the old value.
+    /// Executes a word instruction, and returns the old value.
     #[inline]
     pub(crate) fn execute_word(&self, word: &AtomicU64) -> u64 {
         let order = Ordering::SeqCst;

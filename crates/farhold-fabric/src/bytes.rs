@@ -1,11 +1,11 @@
-//! Bytes of this process alone, in large pages where there are many.
+//! Private bytes of this process, in large pages if there are many.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// Zeroed bytes on the heap. From [`LARGE_PAGE`] on they begin at a multiple of it, and the system is asked to give them memory in
-/// pages of that length: who meets them in no order then does not walk the page table for each cache line.
+/// Zeroed bytes on the heap. From [`LARGE_PAGE`] on they begin at a multiple of it, and the system is asked for memory in pages
+/// of that length. A reader in random order then does not walk the page table for each cache line.
 pub struct Bytes {
     base: NonNull<u8>,
     layout: Layout,
@@ -20,10 +20,10 @@ unsafe impl Send for Bytes {}
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
-    /// So many zeros; at least one.
+    /// `len` zeros; at least one.
     ///
     /// # Panics
-    /// If they are more than an address can tell; without memory the process ends, as it does for a `Vec`.
+    /// If an address cannot express that many. If there is no memory the process ends, as it does for a `Vec`.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         let align = if len >= LARGE_PAGE { LARGE_PAGE } else { 64 };
@@ -44,11 +44,11 @@ impl Bytes {
         let base = unsafe { std::alloc::alloc(layout) };
         if !base.is_null() {
             #[cfg(not(miri))]
-            // SAFETY: whole pages inside of the allocation, whose content nobody has seen yet.
+            // SAFETY: whole pages inside of the allocation, with content that no thread has seen yet.
             unsafe {
                 libc::madvise(base.cast(), layout.size() / LARGE_PAGE * LARGE_PAGE, libc::MADV_HUGEPAGE)
             };
-            // SAFETY: the allocation is so long, and ours alone.
+            // SAFETY: the allocation is that long, and this value's alone.
             unsafe { base.write_bytes(0, layout.size()) };
         }
         base
@@ -60,7 +60,7 @@ impl Deref for Bytes {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: so many initialised bytes, ours alone as long as `self`.
+        // SAFETY: `size` initialised bytes, this value's alone as long as `self`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.layout.size()) }
     }
 }

@@ -1,12 +1,12 @@
-//! Copies between private memory and memory that others write at the same time.
+//! Copies between private memory and memory that other threads write at the same time.
 //!
-//! A plain `memcpy` that races with a store is undefined behaviour in Rust, whatever the reader does with the result.
-//! Two versions are sound:
+//! A plain `memcpy` that races with a store is undefined behaviour in Rust, whatever the reader does with the result. Two
+//! versions are sound:
 //! - `portable`: word by word with relaxed atomic loads and stores. Used under Miri and on other processors.
 //! - `kernel` (x86-64): inline assembly. The compiler knows nothing of its body, so to Rust it is as if another agent of the
-//!   machine copied the bytes. What x86 gives for racing moves is what the reader gets: loads in order, so a version word
-//!   read after the copy is not older than the copy. Whether the copy is one state is for that version to say; nothing here
-//!   relies on more than bytes being whole.
+//!   machine copied the bytes. The reader gets what x86 guarantees for racing moves: loads in order, so a version word read after
+//!   the copy is not older than the copy. That version must tell whether the copy is one state; nothing here relies on more than
+//!   bytes being whole.
 //!
 //! [`copy_to_shared_narrow`] is the form for the inside of a hardware transaction: no move is wider than 16 bytes. On a Xeon
 //! with RTM, accesses by YMM beside those by XMM registers, which the compiler uses, abort the transaction: 0.7 % of TPC-C's
@@ -27,9 +27,9 @@ mod kernel {
     const PAGE: usize = 4096;
     const LINE: usize = 64;
 
-    /// Starts loading the first two lines of each page behind the first: the processor's own prefetching ends with a page. Of
-    /// 8 KiB that lie in memory this takes a quarter of the time away (690 to 520 ns on a Zen 5), and adds 4 to the 50 ns of
-    /// those that lie in a cache. Loading all lines ahead gains no more there and costs half as much again here.
+    /// Starts loading the first two lines of each page behind the first, because the processor's own prefetching ends with a
+    /// page. For 8 KiB in memory this saves a quarter of the time (690 to 520 ns on a Zen 5); for 8 KiB in a cache it adds 4 ns
+    /// to the 50. Loading all lines ahead gains no more there and costs half as much again here.
     #[inline]
     fn begin_pages(shared: *const u8, len: usize) {
         let inside = shared.addr() % PAGE;
@@ -125,7 +125,7 @@ mod kernel {
         differences
     }
 
-    /// The sum of `words` words, wrapping. For memory that others write: as of copies, each word is old or new.
+    /// The sum of `words` words, wrapping. For memory that other threads write: as in a copy, each word is old or new.
     ///
     /// # Safety
     /// `shared..shared + 8 * words` is mapped memory.
@@ -402,8 +402,8 @@ pub(crate) mod portable {
         (0..words).fold(0, |sum: u64, at| sum.wrapping_add(unsafe { &*first.wrapping_add(at) }.load(Relaxed)))
     }
 
-    /// Copies `len` bytes into shared memory. The other bytes of the first and the last word are kept, also against
-    /// somebody who changes them meanwhile.
+    /// Copies `len` bytes into shared memory. The other bytes of the first and the last word are kept, also if another thread
+    /// changes them meanwhile.
     ///
     /// # Safety
     /// As [`copy_from_shared`], with the sides changed.
@@ -437,7 +437,7 @@ mod tests {
 
     type Copy = unsafe fn(*const u8, *mut u8, usize);
 
-    /// Every length and alignment: exactly the asked bytes move.
+    /// Every length and alignment: exactly the requested bytes move.
     fn check(copy: Copy, len_min: usize) {
         let (words, len_max) = if cfg!(miri) { (24, 20) } else { (200, 500) };
         for len in len_min..len_max {
@@ -446,7 +446,7 @@ mod tests {
                 let mut to = vec![0x5555_5555_5555_5555u64; words as usize];
                 let from = from.as_ptr().cast::<u8>();
                 let bytes = to.as_mut_ptr().cast::<u8>();
-                // SAFETY: both vectors are `words` words long, more than 64 + 31 + `len_max` bytes, and nobody else has them.
+                // SAFETY: both vectors are `words` words long, more than 64 + 31 + `len_max` bytes, and no other thread has them.
                 unsafe { copy(from.add(64 + from_at), bytes.add(64 + to_at), len) };
                 for at in 0..words as usize * 8 {
                     let inside = at >= 64 + to_at && at < 64 + to_at + len;
@@ -469,7 +469,7 @@ mod tests {
                 (0..8 * 6).map(|i| if i % 8 == 0 { 9 } else { (line(i) * 100 + i % 8) as u64 }).collect();
             for odd in 0..=count {
                 let mut to = vec![0x55_u8; 56 * 6];
-                // SAFETY: six lines and room for six payloads, of which `count` are used; nobody else has them.
+                // SAFETY: six lines and room for six payloads, of which `count` are used; no other thread has them.
                 let differences = unsafe { copy(from.as_ptr().cast(), 9, to.as_mut_ptr(), count) };
                 assert_eq!(differences != 0, odd > 0, "{count} lines, line {odd} before differs");
                 let words: Vec<u64> = to.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
@@ -508,8 +508,8 @@ mod tests {
         fn halves_after(copy: unsafe extern "C" fn(*const u8, *mut u8, usize), len: usize) -> [u64; 8] {
             let (pattern, from) = ([0x5a5a_5a5a_a5a5_a5a5_u64; 4], [7_u8; 512]);
             let (mut to, mut halves) = ([0_u8; 512], [[0_u64; 2]; 4]);
-            // SAFETY: both buffers hold `len` bytes, `pattern` 32 and `halves` 64; the call is one of the C ABI, whose changes
-            // are named, on a stack that is aligned as it asks.
+            // SAFETY: both buffers hold `len` bytes, `pattern` 32 and `halves` 64. The call follows the C ABI; the registers that
+            // it changes are named, and the stack is aligned as it requires.
             unsafe {
                 std::arch::asm!(
                     "vmovdqu ymm0, [{pattern}]",
@@ -596,7 +596,7 @@ mod tests {
         for (start, words) in (0..70).map(|words| (words % 5, words)).chain([(0, 512), (3, 640)]) {
             let expected = numbers[start..start + words].iter().fold(0, |sum: u64, n| sum.wrapping_add(*n));
             let from = numbers[start..].as_ptr().cast::<u8>();
-            // SAFETY: the vector holds `start + words` words, and nobody writes them.
+            // SAFETY: the vector holds `start + words` words, and no thread writes them.
             unsafe {
                 assert_eq!(sum_shared(from, words), expected, "{start}, {words} words");
                 assert_eq!(portable::sum_shared(from, words), expected, "{start}, {words} words");

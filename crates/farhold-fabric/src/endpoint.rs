@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A message and where its sender hears.
+/// A message, and the address of its sender's inbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// The sender's own inbox.
@@ -26,7 +26,7 @@ pub struct Message {
 pub struct Endpoint {
     provider: Box<dyn Provider>,
     handle: Handle,
-    /// In virtual time: when a timer wakes somebody who waits here, and whom.
+    /// In virtual time: the time of the timer for a task that waits here, and the task's waker.
     alarm: RefCell<Option<(u64, Waker)>>,
     _not_send: PhantomData<*const ()>,
 }
@@ -36,7 +36,7 @@ impl Endpoint {
         Self { provider, handle, alarm: RefCell::default(), _not_send: PhantomData }
     }
 
-    /// Where this endpoint hears.
+    /// The address of this endpoint's inbox.
     #[must_use]
     pub fn address(&self) -> Address {
         self.provider.address()
@@ -54,28 +54,29 @@ impl Endpoint {
         &self.handle
     }
 
-    /// Does the instructions and returns the batch with their results; each instruction has its own. Where memory is mapped
-    /// this completes at once, without suspending. Instructions are under way from the first poll; dropping the future does
-    /// not call them back.
+    /// Executes the instructions and returns the batch with their results; each instruction has its own. On mapped memory this
+    /// completes at once, without suspending. Instructions are under way from the first poll; dropping the future does not cancel
+    /// them.
     pub fn submit(&self, batch: Batch) -> Submit<'_> {
         Submit { endpoint: self, batch, ticket: None }
     }
 
-    /// The region's memory, if this thread can load and store it in place: own regions always, on `shm` all regions. It
-    /// looks at no key.
+    /// The region's memory, if this thread can load and store it in place: always for own regions, on `shm` for all regions. It
+    /// checks no key.
     #[must_use]
     pub fn mapped(&self, node: NodeId, region: RegionId) -> Option<Arc<RegionMemory>> {
         self.provider.mapped(node, region)
     }
 
-    /// Are regions of other nodes ever [mapped](Self::mapped) here? Whoever asks for them one by one in vain may wait for an answer each time.
+    /// Whether regions of other nodes are ever [mapped](Self::mapped) here. If not, a caller that asks for them one by one may
+    /// wait for an answer each time.
     #[must_use]
     pub fn maps_others(&self) -> bool {
         self.provider.maps_others()
     }
 
-    /// Learns the region's key anew; needed after [`FabricError::StaleKey`]. Whatever the caller remembers of the region's
-    /// content may be void.
+    /// Fetches the region's key again; needed after [`FabricError::StaleKey`]. What the caller remembers of the region's content
+    /// may be void.
     ///
     /// # Errors
     /// [`FabricError::NoSuchRegion`], [`FabricError::NodeUnavailable`].
@@ -83,8 +84,8 @@ impl Endpoint {
         self.provider.refresh(node, region)
     }
 
-    /// Puts a message into an inbox. Messages of one endpoint to one inbox arrive in order. A message to a node that is dead
-    /// or dies may be lost.
+    /// Sends a message to an inbox. Messages of one endpoint to one inbox arrive in order. A message to a node that is dead or
+    /// dies may be lost.
     ///
     /// # Errors
     /// [`FabricError::QueueFull`]: wait, send again. [`FabricError::MessageTooLong`], [`FabricError::NodeUnavailable`],
@@ -102,14 +103,14 @@ impl Endpoint {
         self.try_recv_into(&mut message).then_some(message)
     }
 
-    /// As [`Self::try_recv`], into a message whose memory is used again. False: there is none, `message` is untouched.
+    /// As [`Self::try_recv`], but reuses the memory of `message`. False: there is no message, and `message` is untouched.
     #[inline]
     pub fn try_recv_into(&self, message: &mut Message) -> bool {
         self.provider.try_recv(Inbox::Own, message)
     }
 
     /// The next message of the node's home inbox (port 0), which all endpoints of the node share. `None` also while another
-    /// thread is taking one.
+    /// thread takes one.
     #[must_use]
     #[inline]
     pub fn try_recv_home(&self) -> Option<Message> {
@@ -117,7 +118,7 @@ impl Endpoint {
         self.try_recv_home_into(&mut message).then_some(message)
     }
 
-    /// As [`Self::try_recv_home`], into a message whose memory is used again.
+    /// As [`Self::try_recv_home`], but reuses the memory of `message`.
     #[inline]
     pub fn try_recv_home_into(&self, message: &mut Message) -> bool {
         self.provider.try_recv(Inbox::Home, message)
@@ -130,7 +131,7 @@ impl Endpoint {
         message
     }
 
-    /// As [`Self::recv`], but gives up.
+    /// As [`Self::recv`], with a time-out.
     ///
     /// # Errors
     /// [`FabricError::Timeout`].
@@ -140,13 +141,13 @@ impl Endpoint {
         in_time.then_some(message).ok_or(FabricError::Timeout { waited_ns: timeout_ns })
     }
 
-    /// Waits until a message is in this endpoint's inbox or may be in the home inbox, at most `timeout_ns`. True: look.
-    /// Other tasks run meanwhile; the async form of [`Self::wait`], for serving loops that must also run in virtual time.
+    /// Waits until a message is in this endpoint's inbox or may be in the home inbox, at most `timeout_ns`. True: look. Other
+    /// tasks run meanwhile. It is the async form of [`Self::wait`], for serving loops that must also run in virtual time.
     pub async fn arrival(&self, timeout_ns: u64) -> bool {
         self.in_time(timeout_ns, |endpoint| endpoint.provider.has_arrived()).await
     }
 
-    /// Looks whenever something arrives; false when the time is over.
+    /// Looks each time that something arrives; false when the time is over.
     async fn in_time(&self, timeout_ns: u64, mut look: impl FnMut(&Self) -> bool) -> bool {
         let until_ns = self.handle.now_ns().saturating_add(timeout_ns);
         poll_fn(|cx| {
@@ -156,7 +157,7 @@ impl Endpoint {
             if self.handle.now_ns() >= until_ns {
                 return Poll::Ready(false);
             }
-            // In real time it is polled again at once anyway: no timer, which would stay behind in the heap.
+            // In real time it is polled again at once anyway, so it sets no timer, which would stay in the heap.
             if self.handle.is_virtual() {
                 self.wake_by(until_ns, cx.waker());
             }
@@ -165,8 +166,8 @@ impl Endpoint {
         .await
     }
 
-    /// Wakes a task at a time, or earlier: one timer does for a task that waits here again and again, because a wait mostly ends by an
-    /// arrival, long before its time. Who is woken too early waits on.
+    /// Wakes a task at a time, or earlier. One timer suffices for a task that waits here again and again, because most waits end
+    /// by an arrival, long before their time. A task that is woken too early waits on.
     fn wake_by(&self, until_ns: u64, waker: &Waker) {
         let (mut alarm, now_ns) = (self.alarm.borrow_mut(), self.handle.true_now_ns());
         let until_ns = self.handle.true_ns(until_ns);
@@ -185,9 +186,9 @@ impl Endpoint {
         Poll::Pending
     }
 
-    /// Puts the thread to sleep until a message may have come to this endpoint's inbox or the home inbox, at most
-    /// `timeout_ns`. True: look. It blocks the whole thread, so only for threads with nothing else to do. In virtual time it
-    /// returns at once with what is there.
+    /// Puts the thread to sleep until a message may have come to this endpoint's inbox or the home inbox, at most `timeout_ns`.
+    /// True: look. It blocks the whole thread, so it is only for threads without other work. In virtual time it returns at once
+    /// with what is there.
     #[must_use]
     pub fn wait(&self, timeout_ns: u64) -> bool {
         self.provider.wait(timeout_ns)

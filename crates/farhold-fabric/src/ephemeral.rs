@@ -1,11 +1,12 @@
 //! Directories for clusters that end with their process.
 //!
-//! A process makes one in shared memory and removes it at its end. One that is killed leaves it, with all the memory that its files have. So a
-//! directory holds a file that its process keeps locked: the kernel gives the lock back whatever ended the process, and tells it across PID
-//! namespaces. The next process of the same user that makes a directory beside it removes those that are not locked.
+//! A process makes one in shared memory and removes it at its end. A process that is killed leaves its directory, with all the
+//! memory of its files. So a directory holds a file that its process keeps locked: the kernel releases the lock, whatever ended
+//! the process, and shows this across PID namespaces. The next process of the same user that makes a directory beside it removes
+//! those that are not locked.
 //!
-//! What is never removed: a directory of another user or one that another user may write to, a link, a name that is not a process's, and a
-//! directory without the file.
+//! Never removed are: a directory of another user, or one that another user may write to, a link, a name that is not a process's,
+//! and a directory without the file.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -15,12 +16,12 @@ use std::path::{Path, PathBuf};
 use crate::error::FabricError;
 use crate::private;
 
-/// Names the directory below which they are made; shared memory otherwise.
+/// The environment variable with the directory below which they are made; the default is shared memory.
 const DIRECTORY_VARIABLE: &str = "FARHOLD_SHM_DIR";
 
 /// The file that is locked.
 const OWNER: &str = "owner";
-/// What names begin with; the process and a number follow.
+/// The prefix of their names; the process and a number follow.
 const PREFIX: &str = "farhold-";
 /// Directories of one process.
 const ATTEMPTS_MAX: u32 = 1000;
@@ -34,7 +35,8 @@ pub struct Ephemeral {
 }
 
 impl Ephemeral {
-    /// A new one below the directory that the environment names, in shared memory, or in the temporary folder where there is none.
+    /// A new one below the directory that the environment names. The default is shared memory, or the temporary folder if there
+    /// is none.
     ///
     /// # Errors
     /// [`FabricError::Io`].
@@ -67,7 +69,7 @@ impl Ephemeral {
         &self.path
     }
 
-    /// Removes what is in it. It stays this process's.
+    /// Removes the content of the directory. The directory stays this process's.
     ///
     /// # Errors
     /// The file system's.
@@ -82,7 +84,7 @@ impl Drop for Ephemeral {
     }
 }
 
-/// Removes the directory of a process that has ended, for one that it started.
+/// Removes the directory of an ended process, which this process has started.
 ///
 /// # Errors
 /// The file system's; it may be gone already.
@@ -92,7 +94,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
     std::fs::remove_dir_all(path)
 }
 
-/// Makes a directory and locks its file; `None` if there is one, or if another process has taken it for abandoned meanwhile.
+/// Makes a directory and locks its file; `None` if there is one, or if another process has meanwhile taken it for abandoned.
 fn make(path: &Path) -> io::Result<Option<File>> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(None),
@@ -105,7 +107,7 @@ fn make(path: &Path) -> io::Result<Option<File>> {
     match owner.try_lock() {
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error),
-        // Between its opening and the lock it may have been removed.
+        // It may have been removed between its opening and the lock.
         Ok(()) => Ok((owner.metadata()?.nlink() > 0).then_some(owner)),
     }
 }
@@ -114,7 +116,7 @@ fn make(path: &Path) -> io::Result<Option<File>> {
 fn remove_abandoned(root: &Path) {
     for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(is_name) {
-            let _ = remove_if_abandoned(&entry.path()); // it is in nobody's way
+            let _ = remove_if_abandoned(&entry.path()); // an abandoned directory harms no other
         }
     }
 }
@@ -128,7 +130,7 @@ fn is_name(name: &str) -> bool {
 
 fn remove_if_abandoned(path: &Path) -> io::Result<()> {
     private::check_directory(path)?;
-    // One without the file is about to get it, or was not made here.
+    // A directory without the file is about to get it, or was not made here.
     let owner = private::open(&path.join(OWNER), OpenOptions::new().write(true))?;
     if owner.try_lock().is_ok() { remove(path) } else { Ok(()) }
 }

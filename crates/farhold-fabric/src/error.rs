@@ -1,11 +1,12 @@
-//! What can go wrong, as far as a caller would act differently.
+//! The errors of the fabric. Two errors differ only if a caller would act differently.
 
 use crate::address::{Address, FarPtr, NodeId, RegionId};
 use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why an instruction, a message or a registration did not happen. Nothing was changed when one is returned.
+/// Why an instruction, a message or a registration failed. Nothing was changed when one is returned, with one exception: after
+/// `NodeUnavailable` and `Timeout` an instruction may have been executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -60,12 +61,12 @@ pub enum FabricError {
         /// The file that it holds locked.
         path: Box<Path>,
     },
-    /// Nobody has that inbox open.
+    /// No endpoint has that inbox open.
     NoSuchPort {
         /// The inbox.
         to: Address,
     },
-    /// The port is taken by another endpoint of this node.
+    /// Another endpoint of this node has taken the port.
     PortInUse {
         /// The port.
         port: u16,
@@ -84,7 +85,7 @@ pub enum FabricError {
         /// The limit.
         bytes_max: u64,
     },
-    /// The object's payload does not fit the room that `read_object` was given.
+    /// The object's payload is longer than the room that `read_object` was given.
     ObjectTooLong {
         /// The object.
         at: FarPtr,
@@ -98,17 +99,17 @@ pub enum FabricError {
         /// The inbox.
         to: Address,
     },
-    /// More endpoints send to this inbox than it has lanes for.
+    /// The inbox has no lane left for another endpoint.
     TooManySenders {
         /// The inbox.
         to: Address,
     },
-    /// A writer was at work on the object while it was read.
+    /// A writer changed the object while it was read.
     Torn {
         /// The object.
         at: FarPtr,
     },
-    /// Nothing came in the given time.
+    /// Nothing arrived in the given time.
     Timeout {
         /// The time given.
         waited_ns: u64,
@@ -117,9 +118,9 @@ pub enum FabricError {
     VersionMismatch {
         /// The node.
         node: NodeId,
-        /// Our version.
+        /// The version of this node.
         ours: u16,
-        /// Its version.
+        /// The version of the other node.
         theirs: u16,
     },
     /// One of the two does not know the cluster's secret.
@@ -127,9 +128,9 @@ pub enum FabricError {
         /// The node that was asked.
         node: NodeId,
     },
-    /// There is no such provider, or it cannot do what is needed.
+    /// There is no such provider, or it lacks a needed capability.
     ProviderUnfit(Box<UnfitProvider>),
-    /// A file of the cluster's directory is not what it should be.
+    /// A file of the cluster's directory has unexpected content.
     BadFormat(Box<BadFile>),
     /// The file system of the cluster's directory has no room left.
     FileSystemFull(Box<FullFileSystem>),
@@ -184,7 +185,7 @@ pub struct IoFailure {
     pub reason: String,
 }
 
-// An error travels in every instruction's outcome, so it stays small: the long ones are boxed.
+// An error is part of every instruction's result, so it stays small: the long ones are boxed.
 const _: () = assert!(size_of::<FabricError>() <= 32);
 
 impl FabricError {

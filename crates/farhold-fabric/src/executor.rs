@@ -31,7 +31,7 @@ pub struct Executor {
     core: Rc<Core>,
 }
 
-/// A task's access to its executor: clock, randomness, timers, spawning. Cheap to clone; stays on its thread.
+/// A task's access to its executor: clock, randomness, timers, spawning. It is cheap to clone, and stays on its thread.
 #[derive(Clone)]
 pub struct Handle {
     core: Rc<Core>,
@@ -74,22 +74,22 @@ struct Core {
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     timer_count: Cell<u64>,
     remote: Arc<Remote>,
-    /// Machines that stand still, with those of their tasks that would run. Virtual time only.
+    /// Paused machines, with those of their tasks that are ready. Virtual time only.
     paused: RefCell<Vec<Paused>>,
     /// See [`Executor::put_tasks_aside`].
     aside: Cell<Option<(u64, u64)>>,
 }
 
-/// How far a simulated machine's clocks are from those that have never been touched.
+/// How far a simulated machine's clocks are from clocks that have never been set.
 #[derive(Clone, Default)]
 struct MachineClocks {
-    /// How long the one that leases go by has stood, by itself.
+    /// How long the clock for leases has stopped, by itself.
     stood_ns: Cell<u64>,
     /// By how much the time of day has been set.
     day_set_ns: Cell<i64>,
 }
 
-/// A machine that stands still.
+/// A paused machine.
 struct Paused {
     machine: u8,
     until_ns: u64,
@@ -102,7 +102,7 @@ struct Remote {
     any: AtomicBool,
     parked: AtomicBool,
     thread: Mutex<Option<Thread>>,
-    /// Whom a foreign executor polls to have tasks run.
+    /// The waker of the task that a foreign executor polls to run tasks.
     driver: Mutex<Option<Waker>>,
 }
 
@@ -137,7 +137,7 @@ impl Ord for Timer {
     }
 }
 
-/// The machine's clock: from when it started, the time that it sleeps included, so that a lease does not outlive a sleep.
+/// The machine's clock: it counts from the machine's start, sleep included, so that a lease does not outlive a sleep.
 fn machine_ns() -> u64 {
     clock_ns(if cfg!(miri) { libc::CLOCK_MONOTONIC } else { libc::CLOCK_BOOTTIME })
 }
@@ -156,7 +156,7 @@ const TASKS_MAX: u32 = (1 << SLOT_BITS) - 1;
 const ROOT: u32 = TASKS_MAX;
 /// The machine of tasks that belong to none.
 const NO_MACHINE: u8 = u8::MAX;
-/// What the time of day is when virtual time begins: far enough from 0 to be set back.
+/// The time of day at the start of virtual time: far enough from 0 to be set back.
 const VIRTUAL_DAY_NS: u64 = 1 << 60;
 const MILLION: i32 = 1_000_000;
 /// Polls between two looks at the real clock for expired timers.
@@ -166,16 +166,17 @@ const IDLE_SPINS: u32 = 2_000;
 /// Longest park of an idle executor, a bound on what a lost wake could cost.
 const PARK_MAX: Duration = Duration::from_millis(10);
 
-/// Waits, some 25 ns each, after which a thread offers its processor to others. What is waited for may need this very processor, and would
-/// have to wait until the waiting thread's time slice is over: milliseconds, for each lock and each answer. An offer that nobody
-/// takes costs half a microsecond.
+/// Waits, some 25 ns each, after which a thread offers its processor to others. The thread that it waits for may need this very
+/// processor. Without an offer it would have to wait until the waiting thread's time slice is over: milliseconds, for each lock
+/// and each answer. An offer that no thread takes costs half a microsecond.
 const WAITS_PER_OFFER: u32 = 1024;
 /// How many waits an idle turn of a real executor counts for.
 const WAITS_PER_IDLE: u32 = 64;
 
 static EXECUTOR_COUNT: AtomicU32 = AtomicU32::new(1);
 
-/// When the clock of this process's executors stood at 0: the same for all, so that threads can compare their times.
+/// The real time at which the clocks of this process's executors are 0: the same for all, so that threads can compare their
+/// times.
 fn process_start() -> u64 {
     static START: OnceLock<u64> = OnceLock::new();
     *START.get_or_init(machine_ns)
@@ -284,7 +285,7 @@ impl Core {
         self.timers.borrow_mut().push(Reverse(Timer { at_ns, sequence, waker }));
     }
 
-    /// Wakes everybody whose time has come.
+    /// Wakes every task whose time has come.
     fn fire_timers(&self, now_ns: u64) {
         if self.mode == Mode::Virtual && !self.paused.borrow().is_empty() {
             self.resume_machines(now_ns);
@@ -301,7 +302,7 @@ impl Core {
         }
     }
 
-    /// Somebody has waited.
+    /// A task has waited.
     #[inline]
     fn count_waits(&self, waits: u32) {
         let waits = self.waits.get() + waits;
@@ -335,7 +336,7 @@ impl Core {
         });
     }
 
-    /// Puts a ready task aside if its machine stands still.
+    /// Puts a ready task aside if its machine is paused.
     #[cold]
     fn is_paused(&self, slot: u32) -> bool {
         let Some(machine) = self.slots.borrow().get(slot as usize).map(|slot| slot.machine) else { return false };
@@ -373,7 +374,7 @@ impl Core {
         }
     }
 
-    /// Lets a ready task of a machine wait, as one whose thread has lost its processor.
+    /// Delays a ready task of a machine, like a thread that has lost its processor.
     #[cold]
     fn put_aside(&self, slot: u32, ns_max: u64) -> bool {
         let mut slots = self.slots.borrow_mut();
@@ -429,7 +430,7 @@ impl Core {
         }
     }
 
-    /// Tasks hold handles, handles hold the core: breaks the circle. Destructors may spawn again, hence the loop.
+    /// Tasks hold handles, and handles hold the core: this breaks the cycle. Destructors may spawn again, hence the loop.
     fn drop_tasks(&self) {
         let _enter = Enter::new(self);
         loop {
@@ -465,19 +466,20 @@ impl Drop for Enter {
 }
 
 impl Executor {
-    /// An executor on the machine's clock. The seed is for [`Handle::random_u64`].
+    /// An executor with the machine's clock. The seed is for [`Handle::random_u64`].
     #[must_use]
     pub fn real(seed: u64) -> Self {
         Self { core: Core::new(Mode::Real, seed) }
     }
 
-    /// An executor whose time is only a number and whose schedule follows from the seed.
+    /// An executor with a virtual clock; its schedule follows from the seed.
     #[must_use]
     pub fn virtual_time(seed: u64) -> Self {
         Self { core: Core::new(Mode::Virtual, seed) }
     }
 
-    /// In virtual time: whenever a task of a [machine](Handle::of_machine) would run, one time in so many it is put aside for up to so long.
+    /// In virtual time: one time in `one_in` that a task of a [machine](Handle::of_machine) would run, it is put aside for up to
+    /// `ns_max`.
     pub fn put_tasks_aside(&self, one_in: u64, ns_max: u64) {
         self.core.aside.set(Some((one_in.max(1), ns_max)));
     }
@@ -488,8 +490,8 @@ impl Executor {
         Handle { core: self.core.clone(), machine: NO_MACHINE, drift_ppm: 0 }
     }
 
-    /// Runs `root`, and every spawned task beside it, until `root` is done. Other tasks stay where they are, and go on with
-    /// the next `run`.
+    /// Runs `root`, and every spawned task beside it, until `root` is done. Other tasks stay as they are, and go on with the next
+    /// `run`.
     ///
     /// # Panics
     /// In virtual time, if nothing is ready and no timer is set: then nothing can ever happen again.
@@ -534,7 +536,7 @@ impl Executor {
         }
         let next_ns = core.next_timer_ns();
         if core.mode == Mode::Virtual {
-            let next_ns = next_ns.expect("no task is ready and no timer is set: nothing will ever wake anybody again");
+            let next_ns = next_ns.expect("no task is ready and no timer is set: nothing will ever wake a task again");
             core.now_ns.set(next_ns.max(core.now_ns.get()));
             core.fire_timers(core.now_ns.get());
             return;
@@ -567,14 +569,14 @@ impl Drop for Executor {
 }
 
 impl Handle {
-    /// A handle for tasks of a foreign executor. Waits wake themselves, so they keep the foreign executor busy polling.
-    /// Spawned tasks run while somebody polls what [`Self::drive`] gives.
+    /// A handle for tasks of a foreign executor. Waits wake themselves, so they keep the foreign executor busy polling. Spawned
+    /// tasks run while a task polls what [`Self::drive`] gives.
     #[must_use]
     pub fn standalone(seed: u64) -> Self {
         Self { core: Core::new(Mode::Standalone, seed), machine: NO_MACHINE, drift_ppm: 0 }
     }
 
-    /// Nanoseconds: virtual ones since the executor was made, real ones since the first executor of the process was made.
+    /// Nanoseconds: virtual time since the executor was made, or real time since the first executor of the process was made.
     #[must_use]
     #[inline]
     pub fn now_ns(&self) -> u64 {
@@ -590,8 +592,9 @@ impl Handle {
         self.core.clocks.get(usize::from(self.machine))
     }
 
-    /// A handle for the tasks of one machine of a simulation: the machine may [stand still](Self::pause_machine), and its clock
-    /// runs faster than true time by so many millionths, or slower. In real time it is as any other.
+    /// A handle for the tasks of one machine of a simulation. The machine may be [paused](Self::pause_machine), and its clock
+    /// runs faster than true time by `drift_ppm` millionths, or slower if that is negative. In real time it is a handle as any
+    /// other.
     ///
     /// # Panics
     /// If the clock would stand or run backwards.
@@ -602,15 +605,15 @@ impl Handle {
         Self { core: self.core.clone(), machine, drift_ppm }
     }
 
-    /// The clock that the leases of this handle's machine go by stands for so long, while its time of day goes on: as of a virtual machine
-    /// that is stopped. To be called when the machine [stands still](Self::pause_machine) for as long. In virtual time only.
+    /// Stops the clock for leases of this handle's machine for `for_ns`, while its time of day goes on, as in a virtual machine
+    /// that is stopped. The caller must [pause](Self::pause_machine) the machine for as long. In virtual time only.
     pub fn stand_clock_ns(&self, for_ns: u64) {
         if let Some(clocks) = self.clocks() {
             clocks.stood_ns.set(clocks.stood_ns.get() + self.drifted_ns(for_ns));
         }
     }
 
-    /// No task of the machine runs before this true time; what wakes them meanwhile is not lost. In virtual time only.
+    /// No task of the machine runs before this true time; wakes of its tasks meanwhile are not lost. In virtual time only.
     pub fn pause_machine(&self, machine: u8, until_ns: u64) {
         if !self.is_virtual() {
             return;
@@ -621,7 +624,7 @@ impl Handle {
             None => paused.push(Paused { machine, until_ns, ready: Vec::new() }),
         }
         drop(paused);
-        // Somebody has to notice that it is over.
+        // The executor must notice that the pause is over.
         self.core.add_timer(until_ns, Waker::noop().clone());
     }
 
@@ -631,14 +634,13 @@ impl Handle {
         self.core.now_ns()
     }
 
-    /// What the machine believes the time of day to be, in ns. It may be set, forwards or backwards: for nothing but to notice
-    /// that.
+    /// The machine's time of day, in ns. It may be set, forwards or backwards: use it only to notice that.
     #[must_use]
     pub fn wall_ns(&self) -> u64 {
         if self.is_virtual() { self.virtual_wall_ns() } else { clock_ns(libc::CLOCK_REALTIME) }
     }
 
-    /// The same as of the machine's last tick, up to 10 ms ago: a fifth of the price, some 7 ns.
+    /// The time of day at the machine's last tick, up to 10 ms ago: a fifth of the price, some 7 ns.
     #[must_use]
     #[inline]
     pub fn coarse_wall_ns(&self) -> u64 {
@@ -651,27 +653,27 @@ impl Handle {
         VIRTUAL_DAY_NS.wrapping_add(self.drifted_ns(self.core.now_ns())).wrapping_add_signed(set_ns)
     }
 
-    /// Sets the time of day of this handle's machine, by so much. In virtual time only.
+    /// Sets the time of day of this handle's machine, relative to the present one. In virtual time only.
     pub fn jump_wall_ns(&self, by_ns: i64) {
         if let Some(clocks) = self.clocks() {
             clocks.day_set_ns.set(clocks.day_set_ns.get().wrapping_add(by_ns));
         }
     }
 
-    /// Nanoseconds of a clock that all executors of this machine share, also those of other processes: what leases go by.
-    /// (The kernel's monotonic clock; in virtual time, the machine's of the simulation.)
+    /// Nanoseconds of a clock that all executors of this machine share, including those of other processes: the clock for leases.
+    /// (The kernel's monotonic clock; in virtual time, that of the simulated machine.)
     #[must_use]
     #[inline]
     pub fn shared_now_ns(&self) -> u64 {
         if self.is_virtual() { self.now_ns() } else { machine_ns() }
     }
 
-    /// What this machine's clock says at a true time.
+    /// The time of this machine's clock at a true time.
     fn drifted_ns(&self, true_ns: u64) -> u64 {
         (i128::from(true_ns) * i128::from(MILLION + self.drift_ppm) / i128::from(MILLION)) as u64
     }
 
-    /// The first true time at which this machine's clock says so.
+    /// The first true time at which this machine's clock shows that time.
     pub(crate) fn true_ns(&self, at_ns: u64) -> u64 {
         let at_ns = at_ns.saturating_add(self.clocks().map_or(0, |clocks| clocks.stood_ns.get()));
         if self.drift_ppm == 0 {
@@ -681,7 +683,7 @@ impl Handle {
         u64::try_from(true_ns).unwrap_or(u64::MAX)
     }
 
-    /// Lets virtual time pass until `at_ns` if nobody has anything to do before: then true.
+    /// Lets virtual time pass until `at_ns` if no task has work before: then it returns true.
     #[inline]
     pub(crate) fn advance_to(&self, at_ns: u64) -> bool {
         let core = &*self.core;
@@ -700,8 +702,8 @@ impl Handle {
         self.core.random_u64()
     }
 
-    /// A random number that no other start of a process draws, whatever their seeds: of the system's randomness. In virtual time it is of
-    /// the executor's seed.
+    /// A random number that no other start of a process draws, whatever their seeds: it comes from the system's randomness. In
+    /// virtual time it comes from the executor's seed.
     #[must_use]
     pub fn unrepeated_u64(&self) -> u64 {
         if self.is_virtual() { self.random_u64() } else { RandomState::new().build_hasher().finish() }
@@ -724,10 +726,10 @@ impl Handle {
         YieldNow { yielded: false, timer: until_ns.map(|at_ns| self.sleep_until_ns(at_ns)) }
     }
 
-    /// Lets the others go on before the `turn`th look at something that they are about to change: at first just their tasks,
-    /// then some time as well, longer each turn up to [`Self::PAUSE_NS_MAX`].
+    /// Lets other tasks run before the `turn`th look at something that they are about to change. At first it only yields; later
+    /// it also waits, longer each turn up to [`Self::PAUSE_NS_MAX`].
     pub async fn pause(&self, turn: u32) {
-        /// Turns without a wait: who holds a row needs a few round trips.
+        /// Turns without a wait: the holder of a row needs a few round trips.
         const QUICK_TURNS: u32 = 16;
         match turn.checked_sub(QUICK_TURNS) {
             None => self.yield_now().await,
@@ -748,12 +750,12 @@ impl Handle {
         Sleep { handle: self.clone(), at_ns, set_for: None }
     }
 
-    /// Wakes somebody at a true time, whatever becomes of who asked.
+    /// Wakes a task at a true time, also if the caller has ended.
     pub(crate) fn wake_at_ns(&self, at_ns: u64, waker: &Waker) {
         self.core.add_timer(at_ns, waker.clone());
     }
 
-    /// Runs a task beside the others. It goes on whether or not the returned handle is kept.
+    /// Runs a task beside the others. It goes on whether or not the caller keeps the returned handle.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + 'static,
@@ -774,7 +776,8 @@ impl Handle {
         JoinHandle { state }
     }
 
-    /// For [`Self::standalone`]: a task of the foreign executor that runs those spawned here. It is never done; dropped, it drops them.
+    /// For [`Self::standalone`]: the foreign executor must run this as a task; it runs the tasks spawned here. It never
+    /// completes. When it is dropped, it drops them.
     #[must_use]
     pub fn drive(&self) -> Drive {
         Drive { core: self.core.clone() }
@@ -793,7 +796,8 @@ impl Future for Drive {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let core = &*self.core;
         let _enter = Enter::new(core);
-        // First this, then the look: whoever wakes a task puts it down first, and then looks for whom to tell.
+        // The waker is stored before the look at the woken tasks: a thread that wakes a task records it first, and then looks for
+        // the waker.
         core.remote.driver.lock().expect("the driver").get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
         core.take_remote();
         core.fire_timers(core.now_ns());
@@ -844,7 +848,7 @@ impl Future for YieldNow {
 pub struct Sleep {
     handle: Handle,
     at_ns: u64,
-    /// Whom the timer wakes, once it is set, and at which true time.
+    /// The waker that the timer wakes, once it is set, and the true time of the timer.
     set_for: Option<(Waker, u64)>,
 }
 
@@ -860,7 +864,7 @@ impl Future for Sleep {
             core.count_waits(1);
             cx.waker().wake_by_ref();
         } else {
-            // A clock that has stood meanwhile comes there later.
+            // A clock that has been stopped gets there later.
             let true_ns = self.handle.true_ns(self.at_ns);
             let is_set = |(waker, at_ns): &(Waker, u64)| *at_ns == true_ns && waker.will_wake(cx.waker());
             if !self.set_for.as_ref().is_some_and(is_set) {
@@ -942,7 +946,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;
 
-    /// What the threads of a process leave to each other's next turn they may give by their own executors' times.
+    /// Time stamps that one thread of a process leaves for another may come from either thread's executor.
     #[test]
     fn all_executors_of_a_process_go_by_one_clock() {
         let first = Executor::real(1).handle();
@@ -989,7 +993,7 @@ mod tests {
         }
     }
 
-    /// Two tasks that take turns by hand: everything spawned runs, results arrive.
+    /// Two tasks that take turns by hand: everything spawned runs, and results arrive.
     #[test]
     fn tasks_run_and_join() {
         for executor in [Executor::real(1), Executor::virtual_time(1)] {
@@ -1016,7 +1020,7 @@ mod tests {
         }
     }
 
-    /// However often a future is woken, it stands in the queue once.
+    /// However often a future is woken, it is in the queue once.
     #[test]
     fn wakes_do_not_pile_up() {
         let executor = Executor::real(1);
@@ -1115,7 +1119,7 @@ mod tests {
         Executor::virtual_time(1).run(std::future::pending::<()>());
     }
 
-    /// A foreign executor: polls its two tasks when they have been woken, and says whether one has.
+    /// A foreign executor: polls its two tasks when they have been woken, and tells whether one was.
     struct Foreign(AtomicBool);
 
     impl std::task::Wake for Foreign {
@@ -1124,7 +1128,7 @@ mod tests {
         }
     }
 
-    /// Under a foreign executor waits end, and what is spawned runs, as often as it is woken, also by other threads.
+    /// Under a foreign executor waits end, and spawned tasks run, as often as it is woken, also by other threads.
     #[test]
     fn standalone_needs_no_executor() {
         let handle = Handle::standalone(1);
@@ -1165,7 +1169,7 @@ mod tests {
         assert_eq!(Rc::strong_count(&dropped), 1, "with the driver its tasks go");
     }
 
-    /// One thread tells another task something, once.
+    /// One thread sends another task a value, once.
     fn tokens() -> (Token, Token) {
         let shared = Arc::new((AtomicBool::new(false), Mutex::new(None::<Waker>)));
         (Token(shared.clone()), Token(shared))
@@ -1185,7 +1189,7 @@ mod tests {
         }
     }
 
-    /// A machine that stands still runs nothing, and misses nothing.
+    /// A paused machine runs nothing, and misses nothing.
     #[test]
     fn a_machine_stands_still() {
         let executor = Executor::virtual_time(1);
@@ -1210,7 +1214,7 @@ mod tests {
         });
     }
 
-    /// A machine's clock runs at its own speed, and its sleeps go by it.
+    /// A machine's clock runs at its own speed, and its sleeps follow it.
     #[test]
     fn clocks_drift() {
         let executor = Executor::virtual_time(1);
@@ -1227,7 +1231,7 @@ mod tests {
         });
     }
 
-    /// While a machine is stopped its clock may stand: its sleeps take as much longer, its time of day does not.
+    /// While a machine is paused its clock may stop: its sleeps take that much longer, but its time of day does not.
     #[test]
     fn a_clock_stands_while_its_machine_does() {
         let executor = Executor::virtual_time(1);

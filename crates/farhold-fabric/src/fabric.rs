@@ -1,4 +1,4 @@
-//! A node's membership of a fabric.
+//! The membership of a node in a fabric.
 
 use crate::address::{NodeId, RegionId};
 use crate::endpoint::Endpoint;
@@ -9,10 +9,10 @@ use crate::provider::{Membership, shm};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Who uses a node's regions.
+/// The starts that may use a node's regions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admitted {
-    /// Whoever knows the cluster's secret.
+    /// Every node that knows the cluster's secret.
     Everybody,
     /// These starts of these nodes, each with its [`Fabric::birth`].
     Births(Vec<(NodeId, u64)>),
@@ -38,12 +38,13 @@ impl Fabric {
         Ok(Self::new(shm::Member::join(cluster.as_ref(), node)?))
     }
 
-    /// Joins a cluster as `node`, by a provider's name: `shm`, or `libfabric:` and the name of one of libfabric's, with more if the
-    /// nodes are on several hosts (`libfabric:tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&secret-file=PATH`). In
-    /// the directory are this node's own regions.
+    /// Joins a cluster as `node`, by a provider's name: `shm`, or `libfabric:` and the name of one of libfabric's providers. With
+    /// nodes on several hosts, their addresses follow
+    /// (`libfabric:tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&secret-file=PATH`). The directory holds this node's own
+    /// regions.
     ///
     /// # Errors
-    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] for a name that is none, or that this build lacks.
+    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] for an unknown name, or one that this build lacks.
     pub fn join(cluster: impl AsRef<Path>, node: NodeId, provider: &str) -> Result<Self, FabricError> {
         match provider.split_once(':') {
             None if provider == "shm" => Self::join_shm(cluster, node),
@@ -60,11 +61,11 @@ impl Fabric {
         }
     }
 
-    /// Joins a cluster as `node` by libfabric; `directory` holds this node's own regions, and on one host what the nodes
+    /// Joins a cluster as `node` by libfabric. `directory` holds this node's own regions, and on one host also what the nodes
     /// know of each other. See [`libfabric`](crate::provider::libfabric).
     ///
     /// # Errors
-    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] if libfabric has no such provider, or it cannot do what is needed.
+    /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] if libfabric has no such provider, or it lacks a needed capability.
     #[cfg(feature = "libfabric")]
     pub fn join_libfabric(
         directory: impl AsRef<Path>,
@@ -96,7 +97,7 @@ impl Fabric {
         self.membership.open_region(region).map(|()| memory)
     }
 
-    /// As [`Self::create_region`]; others find no such region until [`Self::open_region`].
+    /// As [`Self::create_region`], but other nodes find no such region until [`Self::open_region`].
     ///
     /// # Errors
     /// As there.
@@ -104,8 +105,8 @@ impl Fabric {
         self.membership.create_region(region, len)
     }
 
-    /// Registers again a region of this node that an earlier process of it (or this one) left, with its content and a new
-    /// key: endpoints that knew it get [`FabricError::StaleKey`] until they refresh.
+    /// Registers a region of this node again that an earlier process of the node (or this one) has left, with its content and a
+    /// new key. Endpoints that knew it get [`FabricError::StaleKey`] until they refresh.
     ///
     /// # Errors
     /// [`FabricError::NoSuchRegion`], [`FabricError::BadFormat`], [`FabricError::Io`].
@@ -114,7 +115,8 @@ impl Fabric {
         self.membership.open_region(region).map(|()| memory)
     }
 
-    /// As [`Self::attach_region`]; others find no such region until [`Self::open_region`], for an owner that changes what its earlier process has left.
+    /// As [`Self::attach_region`], but other nodes find no such region until [`Self::open_region`]. It is for an owner that first
+    /// changes what its earlier process has left.
     ///
     /// # Errors
     /// As there.
@@ -122,7 +124,7 @@ impl Fabric {
         self.membership.attach_region(region)
     }
 
-    /// Lets others into a region that this process has created or attached to.
+    /// Opens a region that this process has created or attached to for other nodes.
     ///
     /// # Errors
     /// [`FabricError::NoSuchRegion`].
@@ -130,8 +132,8 @@ impl Fabric {
         self.membership.open_region(region)
     }
 
-    /// Takes a region of this node back. Endpoints that knew it get [`FabricError::StaleKey`]; mappings that somebody holds
-    /// stay readable until dropped.
+    /// Removes a region of this node. Endpoints that knew it get [`FabricError::StaleKey`]; existing mappings stay readable until
+    /// dropped.
     ///
     /// # Errors
     /// [`FabricError::NoSuchRegion`], [`FabricError::Io`].
@@ -155,9 +157,11 @@ impl Fabric {
         self.membership.clone().endpoint(handle, Some(port)).map(|provider| Endpoint::new(provider, handle.clone()))
     }
 
-    /// Shuts a start of a node out, which its [birth](Self::birth) names: when this has returned true, nothing that it has posted, or will
-    /// post, changes this node's memory or comes to its inboxes any more. Another start of the node is not meant. False: it is being shut out, ask again. It waits for no process to end: that may take longer than
-    /// whoever asks may be silent. How is the provider's: `shm` ends the process, `sim` checks at the target.
+    /// Fences the start of a node that has this [birth](Self::birth). When it has returned true, no instruction that this start
+    /// has posted, or will post, changes this node's memory, and none of its messages comes to this node's inboxes. Other starts
+    /// of the node are not affected. False: fencing is under way, and the caller must ask again. The call does not wait for a
+    /// process to end, because that may take longer than the caller's lease. The mechanism is the provider's: `shm` ends the
+    /// process, `sim` checks at the target.
     ///
     /// # Errors
     /// [`FabricError::Unsupported`] by a provider that cannot; [`FabricError::Io`].
@@ -165,28 +169,31 @@ impl Fabric {
         self.membership.fence(node, birth)
     }
 
-    /// What tells this start of the node from all others of any node, for [`Self::admit`]; none by a provider that makes none.
+    /// What tells this start of the node from all other starts of all nodes, for [`Self::admit`]; `None` if the provider has no
+    /// such number.
     #[must_use]
     pub fn birth(&self) -> Option<u64> {
         self.membership.birth()
     }
 
-    /// Makes something else tell this start from all others. Before anything is asked of another node: sessions go by what was true when they began.
+    /// Replaces what tells this start from all others. It must be called before the first request to another node, because
+    /// sessions keep the value that they began with.
     pub fn set_birth(&self, birth: u64) {
         self.membership.set_birth(birth);
     }
 
-    /// Says who gets keys of this node's regions and has instructions done on them from now on: everybody who knows the secret, as it is at
-    /// first, or only some. `number` is that of the configuration that says so: what an older one said does not count any more. Who was to be
-    /// shut out is to be [fenced](Self::fence) as well, which waits for what has been begun. `libfabric` and the simulation look at it: `shm` ends
-    /// processes.
+    /// Says which starts get keys of this node's regions and may execute instructions on them from now on: all nodes that know
+    /// the secret (the default), or only some. `number` is that of the configuration that says so; an older configuration no
+    /// longer counts. A start that is to be excluded must be [fenced](Self::fence) as well, which waits for what it has begun.
+    /// `libfabric` and the simulation check admission; `shm` ends processes instead.
     pub fn admit(&self, number: u64, admitted: Admitted) {
         self.membership.admit(number, admitted);
     }
 
-    /// Does a living process (or simulated node) run this node now? True as well where that cannot be found out: false is certain. On
-    /// `shm` it asks the kernel, so not for hot paths. Between hosts it is certain as long as no firewall refuses connections in the place of
-    /// the node's host (REJECT), which looks as if nobody listened there: let firewalls drop packets.
+    /// Whether a living process (or simulated node) runs this node now. It is also true if that cannot be determined; false is
+    /// certain. On `shm` it asks the kernel, so it is not for hot paths. Between hosts it is certain as long as no firewall
+    /// refuses connections in the place of the node's host (REJECT), because that looks as if no process listened there: let
+    /// firewalls drop packets.
     #[must_use]
     pub fn node_is_live(&self, node: NodeId) -> bool {
         self.membership.node_is_live(node)

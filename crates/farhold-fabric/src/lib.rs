@@ -1,7 +1,7 @@
-//! Memory that is far away, and the instructions on it.
+//! Remote memory, and the instructions on it.
 //!
-//! A node registers *regions* of memory; a [`FarPtr`] names a byte of one (node, region, offset). An [`Endpoint`] belongs to
-//! one thread; it does *memory instructions* (read, write, word atomics, `read_object`) gathered in a [`Batch`], and sends
+//! A node registers *regions* of memory; a [`FarPtr`] names a byte of one (node, region, offset). An [`Endpoint`] belongs to one
+//! thread. It executes *memory instructions* (read, write, word atomics, `read_object`) gathered in a [`Batch`], and sends
 //! messages to inboxes. [`Executor`] runs the async code that waits for them, and is the only source of time, randomness and
 //! tasks.
 //!

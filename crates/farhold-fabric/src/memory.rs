@@ -1,7 +1,7 @@
 //! The bytes of a region, where this process can load and store them.
 //!
-//! All access goes through atomic words or through the racing copies of [`crate::copy`], because another thread or process
-//! may write the same bytes at any time. There is no way to borrow them as `&[u8]`.
+//! All access goes through atomic words or through the racing copies of [`crate::copy`], because another thread or process may
+//! write the same bytes at any time. Nothing can borrow them as `&[u8]`.
 
 use crate::address::FarPtr;
 use crate::copy;
@@ -12,24 +12,25 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// Memory of a region, mapped or allocated, shared with anybody. `len` is a multiple of 8 and the start is page aligned.
+/// Memory of a region, mapped or allocated, shared with any number of threads. `len` is a multiple of 8, and the start is page
+/// aligned.
 pub struct RegionMemory {
     base: NonNull<u8>,
     len: u64,
-    /// What the region's first byte is called, for errors.
+    /// The address of the region's first byte, for errors.
     origin: FarPtr,
     backing: Backing,
-    /// How its bytes get memory, if they must ask for it.
+    /// How its bytes get memory, if it must be requested.
     room: Option<Room>,
     /// See [`Self::keep_addresses`].
     keeps_addresses: AtomicBool,
 }
 
 enum Backing {
-    /// An allocation of ours.
+    /// An allocation of this process.
     #[cfg_attr(not(miri), allow(dead_code, reason = "Miri has no file mappings"))]
     Heap(std::alloc::Layout),
-    /// A mapping of this many bytes, of something that may outlast the machine's power or not.
+    /// A mapping of this many bytes; `durable`: of something that may outlast the machine's power.
     Mapped {
         bytes: usize,
         #[cfg_attr(miri, allow(dead_code, reason = "Miri has no file mappings"))]
@@ -49,7 +50,7 @@ unsafe impl Sync for RegionMemory {}
 pub fn sum_words(bytes: &[u8]) -> u64 {
     let words = bytes.len() / 8;
     if bytes.as_ptr().addr().is_multiple_of(8) {
-        // SAFETY: so many words of the slice, which is aligned and which nobody writes while it is borrowed.
+        // SAFETY: `words` words of the slice, which is aligned and which no thread writes while it is borrowed.
         return unsafe { copy::sum_shared(bytes.as_ptr(), words) };
     }
     let word = |bytes: &[u8; 8]| u64::from_ne_bytes(*bytes);
@@ -85,14 +86,14 @@ impl RegionMemory {
     pub(crate) fn file(origin: FarPtr, len: u64, file: &std::fs::File) -> std::io::Result<Self> {
         use std::os::fd::AsRawFd;
         let this = Self::map(origin, len, libc::MAP_SHARED, file.as_raw_fd())?;
-        // Rows are met in no order: with 4 KiB pages nearly each costs a walk of the page table. A file system that has no huge
+        // Rows are read in random order: with 4 KiB pages nearly each costs a walk of the page table. A file system without huge
         // pages (a tmpfs without `huge=advise`) refuses, which is no error.
         // SAFETY: the mapping is ours and new; the advice changes none of its bytes.
         unsafe { libc::madvise(this.base.as_ptr().cast(), len as usize, libc::MADV_HUGEPAGE) };
         Ok(this)
     }
 
-    /// As [`Self::file`], of a file whose owner this is: [`Self::reserve`] gives its bytes memory.
+    /// As [`Self::file`], for the owner of the file: [`Self::reserve`] gives its bytes memory.
     pub(crate) fn growing_file(
         origin: FarPtr,
         len: u64,
@@ -104,7 +105,7 @@ impl RegionMemory {
         Ok(this)
     }
 
-    /// For messages: its file, if it is a file of this node's, otherwise which region of which node it is.
+    /// For messages: its file, if it is a file of this node; otherwise its region and node.
     #[must_use]
     pub fn file_name(&self) -> String {
         match &self.room {
@@ -113,10 +114,10 @@ impl RegionMemory {
         }
     }
 
-    /// Gives the bytes `offset..offset + len` memory, if they have none yet. Whoever is about to use bytes of a region for
-    /// the first time asks before, and can be refused; touching them without having asked can end the process if the file
-    /// system of the `shm` provider is full. Asking again is cheap. Other providers' memory, and a region of another node,
-    /// which its owner cares for, need nothing.
+    /// Provides memory for the bytes `offset..offset + len`, if they have none yet. A caller must do this before it uses bytes of
+    /// a region for the first time, and the call may fail. Touching such bytes without it can end the process if the file system
+    /// of the `shm` provider is full. A second call for the same bytes is cheap. Other providers' memory needs no such call, and
+    /// neither does a region of another node, because its owner makes the call.
     ///
     /// # Errors
     /// [`FabricError::FileSystemFull`]: nothing was changed. [`FabricError::OutOfBounds`], [`FabricError::Io`].
@@ -124,13 +125,13 @@ impl RegionMemory {
         self.check(offset, len)?;
         let Some(room) = &self.room else { return Ok(()) };
         let fresh = room.reserve(offset, len, self.len)?;
-        // At once for all of it: met one by one, each page is a trap. What is refused here is found at the first touch.
+        // At once for all of it: touched one by one, each page is a trap. A refusal here shows at the first touch.
         let _ = self.touch(fresh.start, fresh.end - fresh.start);
         Ok(())
     }
 
-    /// Gives the first `len` bytes memory now, with what is in them, so that nobody who touches them later waits for the system to
-    /// find and clear a page.
+    /// Provides memory for the first `len` bytes now and keeps their content, so that no thread that touches them later waits for
+    /// the system to find and clear a page.
     ///
     /// # Errors
     /// As [`Self::reserve`]; [`FabricError::Io`] if the system has no memory left.
@@ -139,7 +140,7 @@ impl RegionMemory {
         self.touch(0, len)
     }
 
-    /// Has the system find and clear pages for bytes that begin at a page, with what is in them.
+    /// Makes the system find and clear pages for bytes that begin at a page, and keeps their content.
     #[cfg_attr(miri, allow(unused_variables, clippy::unused_self, reason = "Miri has no file mappings"))]
     fn touch(&self, offset: u64, len: u64) -> Result<(), FabricError> {
         #[cfg(not(miri))]
@@ -158,8 +159,8 @@ impl RegionMemory {
         Ok(())
     }
 
-    /// Makes what was written to these bytes durable, as far as what they are mapped from is: persistent memory and files of a
-    /// disk, not memory that goes with the machine.
+    /// Makes what was written to these bytes durable, as far as their medium is: persistent memory and files of a disk are,
+    /// memory that loses its content with the machine's power is not.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`]; [`FabricError::Io`] if the device refuses.
@@ -185,7 +186,7 @@ impl RegionMemory {
 
     fn map(origin: FarPtr, len: u64, flags: libc::c_int, fd: libc::c_int) -> std::io::Result<Self> {
         let bytes = usize::try_from(len).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error());
@@ -201,8 +202,9 @@ impl RegionMemory {
         })
     }
 
-    /// Has the addresses stay taken, without memory, after the end of this value. For a provider whose transfers may still use them
-    /// then: they fail, and never meet what would be mapped there next. Costs address space, of which there are 128 TiB.
+    /// Keeps the addresses taken, without memory, after the end of this value. It is for a provider whose transfers may still use
+    /// them then: such transfers fail, and never reach what would be mapped there next. It costs address space, of which there
+    /// are 128 TiB.
     #[cfg(any(test, feature = "libfabric"))]
     pub(crate) fn keep_addresses(&self) {
         self.keeps_addresses.store(true, Ordering::Relaxed);
@@ -252,7 +254,7 @@ impl RegionMemory {
         FabricError::Misaligned { at: self.name(offset), align }
     }
 
-    /// For errors: also names offsets that no far pointer can carry.
+    /// For errors: also for offsets that no far pointer can express.
     fn name(&self, offset: u64) -> FarPtr {
         FarPtr::new(self.origin.node(), self.origin.region(), offset.min(FarPtr::OFFSET_MAX))
     }
@@ -280,15 +282,15 @@ impl RegionMemory {
     pub unsafe fn word_unchecked(&self, offset: u64) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
         #[expect(clippy::cast_ptr_alignment, reason = "the start is page aligned and the offset a multiple of 8")]
-        // SAFETY: inside the memory that lives as long as `self` and aligned, by the caller's promise; nobody accesses it
-        // otherwise than atomically or by an opaque copy.
+        // SAFETY: inside the memory that lives as long as `self` and aligned, by the caller's promise; every other access to it
+        // is atomic or an opaque copy.
         unsafe {
             &*self.base.as_ptr().add(offset as usize).cast::<AtomicU64>()
         }
     }
 
-    /// Starts loading the cache lines of `offset..offset + len`, for who will read them some 100 ns later. A hint: it reads
-    /// nothing, and does nothing outside the region.
+    /// Starts loading the cache lines of `offset..offset + len`, for a caller that will read them some 100 ns later. A hint: it
+    /// reads nothing, and does nothing outside the region.
     #[inline(always)]
     pub fn prefetch(&self, offset: u64, len: u64) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -297,7 +299,7 @@ impl RegionMemory {
         let _ = (offset, len);
     }
 
-    /// As [`Self::prefetch`], for who will write them: lines that another processor has are asked for at once.
+    /// As [`Self::prefetch`], for a caller that will write them: lines that another processor has are requested at once.
     #[inline(always)]
     pub fn prefetch_to_write(&self, offset: u64, len: u64) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -319,7 +321,7 @@ impl RegionMemory {
         }
     }
 
-    /// Copies bytes out; words that somebody changes meanwhile are each old or new.
+    /// Copies bytes out. A word that another thread changes meanwhile is either old or new.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
@@ -344,8 +346,8 @@ impl RegionMemory {
     }
 
     /// Copies bytes out of lines of 64 bytes, each of which begins with a word that does not belong to them: 56 bytes a line,
-    /// fewer of the last. Returns how these words differ from `expected`, all differences together. For layouts that keep a
-    /// version in every line; what others change meanwhile is for these versions to say.
+    /// fewer of the last. Returns how these words differ from `expected`, all differences together. It is for layouts that keep a
+    /// version in every line; these versions must tell what other threads changed meanwhile.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`], [`FabricError::Misaligned`].
@@ -369,8 +371,8 @@ impl RegionMemory {
         Ok(differences)
     }
 
-    /// The sum of the words from `offset`, wrapping, where they lie: nothing is copied. Words that somebody changes meanwhile are
-    /// each old or new.
+    /// The wrapping sum of the words from `offset`, computed in place: nothing is copied. A word that another thread changes
+    /// meanwhile is either old or new.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`], [`FabricError::Misaligned`].
@@ -384,7 +386,7 @@ impl RegionMemory {
         Ok(unsafe { copy::sum_shared(self.base.as_ptr().add(offset as usize), words) })
     }
 
-    /// Copies bytes in; readers meanwhile see each word old or new.
+    /// Copies bytes in; concurrent readers see each word old or new.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
@@ -403,8 +405,8 @@ impl RegionMemory {
     #[inline]
     pub unsafe fn copy_in_unchecked(&self, offset: u64, from: &[u8]) {
         debug_assert!(offset + from.len() as u64 <= self.len);
-        // SAFETY: the target is inside the region by the caller's promise; `from` is Rust memory that nobody changes, so it
-        // is not part of the region.
+        // SAFETY: the target is inside the region by the caller's promise. `from` is Rust memory that no thread changes, so it is
+        // not part of the region.
         unsafe { copy::copy_to_shared(from.as_ptr(), self.base.as_ptr().add(offset as usize), from.len()) }
     }
 
@@ -438,7 +440,7 @@ impl RegionMemory {
         word.fetch_or(0, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// One state of the object at `offset`: its header, and its payload in `to[..payload_len]`. Does not look at the lock.
+    /// One state of the object at `offset`: its header, and its payload in `to[..payload_len]`. It ignores the lock.
     ///
     /// # Errors
     /// [`FabricError::Torn`] if a writer is or was at work; [`FabricError::ObjectTooLong`] if `to` is too short;
@@ -480,8 +482,8 @@ impl RegionMemory {
         if fits { Ok(header) } else { Err(self.object_too_long(offset, payload_len, to.len())) }
     }
 
-    /// Uses an object's payload where it lies: its header, and the sum of the payload's words (a last one that is not whole is
-    /// left out), of one state. What a reader that needs no copy pays for `read_object`'s promise.
+    /// Uses an object's payload in place: its header, and the sum of the payload's words (without an incomplete last one), of one
+    /// state. It is the cost of `read_object`'s promise for a reader that needs no copy.
     ///
     /// # Errors
     /// As [`Self::read_object`].
@@ -519,13 +521,13 @@ impl RegionMemory {
         if header.version.is_writing() { Err(self.torn(offset)) } else { Ok(header) }
     }
 
-    /// May a payload of that length be read into that much room?
+    /// Whether a payload of that length may be read into that much room.
     pub(crate) fn payload_fits(&self, offset: u64, payload_len: usize, room: usize) -> Result<(), FabricError> {
         let inside = payload_len as u64 <= self.len - offset - object::PAYLOAD;
         if inside && payload_len <= room { Ok(()) } else { Err(self.object_too_long(offset, payload_len, room)) }
     }
 
-    /// The last step of reading an object: is it still the version that its header had?
+    /// The last step of reading an object: whether it still has the version of its header.
     pub(crate) fn recheck_version(&self, offset: u64, version: Version) -> Result<(), FabricError> {
         self.check(offset, object::PAYLOAD)?;
         // SAFETY: checked in the line above; aligned because `read_header` came before with the same offset.
@@ -550,7 +552,7 @@ impl RegionMemory {
         }
     }
 
-    /// The version as it is after everything read so far: if one of the loads met a writer, this meets its mark.
+    /// The version after everything read so far: if one of the loads met a writer, this load meets the writer's mark.
     ///
     /// # Safety
     /// As [`Self::read_object_unchecked`].
@@ -578,15 +580,14 @@ impl RegionMemory {
 impl Drop for RegionMemory {
     fn drop(&mut self) {
         match self.backing {
-            // SAFETY: allocated with this layout, and nobody can borrow from it any more.
+            // SAFETY: allocated with this layout, and no borrow of it is left.
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
-            // SAFETY: mapped with this length by `map`, and nobody can borrow from it any more; the new mapping takes the place of
-            // this one alone.
+            // SAFETY: mapped with this length by `map`, and no borrow of it is left; the new mapping replaces this one alone.
             Backing::Mapped { bytes, .. } if *self.keeps_addresses.get_mut() => unsafe {
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
                 libc::mmap(self.base.as_ptr().cast(), bytes, libc::PROT_NONE, flags, -1, 0);
             },
-            // SAFETY: mapped with this length by `map`, and nobody can borrow from it any more.
+            // SAFETY: mapped with this length by `map`, and no borrow of it is left.
             Backing::Mapped { bytes, .. } => unsafe {
                 libc::munmap(self.base.as_ptr().cast(), bytes);
             },
@@ -600,7 +601,7 @@ impl fmt::Debug for RegionMemory {
     }
 }
 
-/// Is this a file of memory alone, which nothing makes durable?
+/// Whether this is a file of memory alone, which nothing makes durable.
 fn is_memory(fd: libc::c_int) -> bool {
     // SAFETY: all-zero bytes are a valid statfs.
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
@@ -616,7 +617,7 @@ pub(crate) fn round_up(value: u64, to: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// What a transfer that comes too late would write to is never what was mapped afterwards.
+    /// A transfer that comes too late never writes to memory that was mapped afterwards.
     #[test]
     #[cfg_attr(miri, ignore = "mappings")]
     fn addresses_that_are_kept_are_not_mapped_anew() {
@@ -630,13 +631,13 @@ mod tests {
             let at: *mut libc::c_void = memory.base.as_ptr().cast();
             drop(memory);
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-            // SAFETY: a mapping that replaces none touches no memory that anybody has.
+            // SAFETY: a mapping that replaces none touches no memory that is in use.
             let mapped = unsafe { libc::mmap(at, 4096, libc::PROT_READ, flags, -1, 0) };
             let is_taken = mapped == libc::MAP_FAILED;
-            // Other threads map as well: what is given back may be taken by them.
+            // Other threads map as well, and may take what is given back.
             assert!(is_taken || !keeps);
             if !is_taken {
-                // SAFETY: mapped four lines above, and used by nobody.
+                // SAFETY: mapped four lines above, and used by no other code.
                 unsafe { libc::munmap(mapped, 4096) };
             }
         }

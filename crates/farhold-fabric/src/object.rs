@@ -1,4 +1,4 @@
-//! The layout of an object, as far as a reader at the place of the data must know it.
+//! The layout of an object, as far as a reader at the data's place must know it.
 //!
 //! ```text
 //! +0   lock     0 = free; else the owner (its coding belongs to the protocol above)
@@ -8,9 +8,9 @@
 //! +32  payload  key bytes, then value bytes: `payload_len` of them, `key_len` of these the key
 //! ```
 //!
-//! A writer holds `lock`, sets `version | WRITING`, fence, changes meta, prev and payload, stores the new version, unlocks.
-//! A reader takes the version before and after its copy; the same version without `WRITING` both times means that the copy
-//! is one state of the object. `version` never returns to an earlier value, also when the slot is used again.
+//! A writer takes `lock`, sets `version | WRITING`, fences, changes meta, prev and payload, stores the new version, and unlocks.
+//! A reader loads the version before and after its copy. The same version without `WRITING` both times means that the copy is one
+//! state of the object. `version` never returns to an earlier value, also when the slot is used again.
 
 use std::fmt;
 
@@ -139,7 +139,7 @@ impl Meta {
     /// State of a slot that holds an older copy of a row.
     pub const UNDO: u8 = 2;
 
-    /// Puts a meta word together.
+    /// Makes a meta word.
     ///
     /// # Panics
     /// If a part is too large for its bits, or the key longer than the payload.

@@ -1,9 +1,9 @@
 //! Files whose bytes are persistent memory: written by stores, made durable by flushing cache lines.
 //!
-//! `clwb` (or `clflushopt`, `clflush` where the processor has no better) writes a line back, `sfence` waits until it is in the **persistence
-//! domain**. That this domain is the medium is a promise of the file system: `MAP_SYNC` is granted on DAX mounts alone, and says that the
-//! file's blocks are where the mapping says whenever a line arrives there. Without the promise the file is refused, unless the caller
-//! answers for the domain himself ([`Domain::Assumed`]: a machine whose caches or DRAM are battery-backed, or a test).
+//! `clwb` (or `clflushopt`, or `clflush` if the processor has neither) writes a line back, and `sfence` waits until it is in the
+//! **persistence domain**. The file system promises that this domain is the medium: `MAP_SYNC` is granted on DAX mounts alone,
+//! and says that the file's blocks are where the mapping says whenever a line arrives there. Without that promise the file is
+//! refused, unless the caller makes it ([`Domain::Assumed`]: a machine with battery-backed caches or DRAM, or a test).
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Who says that flushed lines are durable.
+/// The source of the promise that flushed lines are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domain {
     /// The file system, by `MAP_SYNC`.
@@ -69,7 +69,7 @@ impl PersistentFile {
             Domain::Asserted => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
             Domain::Assumed => libc::MAP_SHARED,
         };
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
         let base = unsafe {
             libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, file.as_raw_fd(), 0)
         };
@@ -99,7 +99,8 @@ impl PersistentFile {
     /// If the bytes leave the file.
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
         let at = self.check(at, bytes.len());
-        // SAFETY: `check` has found the bytes inside of the mapping, which nobody borrows: it is reached through this alone.
+        // SAFETY: `check` has found the bytes inside of the mapping. No borrow of it exists, because it is reached through this
+        // value alone.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) };
     }
 
@@ -111,7 +112,7 @@ impl PersistentFile {
         let at = self.check(at, len);
         let first = at / LINE * LINE;
         for line in (first..at + len).step_by(LINE) {
-            // SAFETY: the line begins inside of the mapping, whose start is page aligned.
+            // SAFETY: the line begins inside of the mapping, and the mapping's start is page aligned.
             unsafe { self.flush_line(self.base.as_ptr().add(line)) };
         }
         fence();
@@ -155,7 +156,7 @@ fn fence() {
 
 impl Drop for PersistentFile {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody has a pointer into it.
+        // SAFETY: the mapping is this value's, and no other pointer into it exists.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

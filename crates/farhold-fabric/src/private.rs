@@ -1,16 +1,15 @@
 //! Files and directories that belong to one user alone.
 //!
-//! Rows, journals and secrets lie in files. Another user of the host must not read them, lock them, or have a process of
-//! ours write somewhere else by a link that was planted at a name of ours.
+//! Rows, journals and secrets lie in files. Another user of the host must not read them or lock them. Nor must that user redirect
+//! a write of this process, by planting a link at one of its names.
 //!
-//! - A directory is made with mode 0700. One that is there must be a directory, not a link to one, must belong to this
-//!   process's user, and only that user may write to it. Its mode stays as it is, so that a path given by mistake is not
-//!   changed; files in it are closed to others by their own mode.
+//! - A directory is made with mode 0700. An existing one must be a directory, not a link to one, and must belong to this
+//!   process's user, and only that user may write to it. Its mode stays as it is, so that a path given by mistake is not changed;
+//!   the files in it are closed to others by their own mode.
 //! - A file is made with mode 0600 and opened without following a link at its name. It must be a regular file of this
 //!   process's user. Rights of others, which earlier versions gave, are taken away.
 //!
-//! What is not checked: the directories above. Where another user may rename those, a path of ours can be made to lead
-//! elsewhere.
+//! Not checked are the directories above. If another user may rename one of those, that user can make a path lead elsewhere.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
@@ -21,7 +20,7 @@ use std::path::{Path, PathBuf};
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Makes a directory for this user alone, with those above it that are missing, or checks the one that is there.
+/// Makes a directory for this user alone, with missing directories above it, or checks the existing one.
 ///
 /// # Errors
 /// [`ErrorKind::PermissionDenied`] if it is not this user's alone to change; the file system's.
@@ -35,7 +34,7 @@ pub fn directory(path: &Path) -> io::Result<()> {
 /// # Errors
 /// [`ErrorKind::PermissionDenied`] if not; the file system's.
 pub fn check_directory(path: &Path) -> io::Result<()> {
-    // Without a trailing slash, which would follow a link.
+    // Without a trailing slash, because that would follow a link.
     let path: PathBuf = path.components().collect();
     let found = std::fs::symlink_metadata(&path)?;
     if !found.is_dir() {
@@ -51,9 +50,9 @@ pub fn check_directory(path: &Path) -> io::Result<()> {
 /// Opens a file of this user, or makes it with mode 0600 if `options` say so.
 ///
 /// # Errors
-/// [`ErrorKind::PermissionDenied`] for a link, for what is no regular file and for another user's; the file system's.
+/// [`ErrorKind::PermissionDenied`] for a link, a file that is not regular, or another user's file; the file system's errors.
 pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // O_NONBLOCK: a planted pipe is to be refused, not waited for. It means nothing to regular files.
+    // O_NONBLOCK: a planted pipe must be refused, not waited for. It has no effect on regular files.
     let opened = options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     let file = opened.map_err(|error| match error.raw_os_error() {
         Some(libc::ELOOP) => refused("it is a link, which is not followed"),
@@ -70,7 +69,7 @@ pub fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a file of these bytes, or replaces the content of the one that is there.
+/// Makes a file of these bytes, or replaces the content of an existing one.
 ///
 /// # Errors
 /// As [`open`].
@@ -81,7 +80,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// Checks that a secret is this user's, and that other users can neither read nor change it.
+/// Checks that a secret belongs to this user, and that other users can neither read nor change it.
 ///
 /// # Errors
 /// [`ErrorKind::PermissionDenied`] if not.

@@ -1,4 +1,4 @@
-//! Which processor a thread runs on, and what it loads ahead.
+//! The processor that a thread runs on, and the lines that it prefetches.
 
 /// The processors that this process may use, in order.
 #[must_use]
@@ -13,28 +13,29 @@ pub fn usable() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(|processor| unsafe { libc::CPU_ISSET(*processor, &set) }).collect()
 }
 
-/// Binds this thread to a processor; one that is not there leaves it where it is.
+/// Binds this thread to a processor. A processor that does not exist leaves it where it is.
 pub fn bind_this_thread(processor: usize) {
     bind(Thread(0), processor);
 }
 
-/// Binds this thread, and those that it starts from now on, to some processors; it stays where it is if none of them is there.
+/// Binds this thread, and the threads that it starts from now on, to some processors. It stays where it is if none of them
+/// exists.
 pub fn bind_this_thread_to(processors: &[usize]) {
     bind_to(Thread(0), processors);
 }
 
-/// A thread of this process, as the system numbers it; zero is whoever asks.
+/// A thread of this process, by the system's number; zero means the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thread(libc::pid_t);
 
-/// The threads of this process; none where the system does not tell.
+/// The threads of this process; none if the system does not tell.
 #[must_use]
 pub fn threads() -> Vec<Thread> {
     let named = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten().map(|entry| entry.file_name());
     named.filter_map(|name| name.to_str()?.parse().ok().map(Thread)).collect()
 }
 
-/// Binds a thread to a processor. A thread that has ended, or a processor that is not there, changes nothing.
+/// Binds a thread to a processor. A thread that has ended, or a processor that does not exist, changes nothing.
 pub fn bind(thread: Thread, processor: usize) {
     bind_to(thread, &[processor]);
 }
@@ -50,7 +51,7 @@ fn bind_to(thread: Thread, processors: &[usize]) {
     }
 }
 
-/// Starts loading the cache lines of `what`, for who will use them some 100 ns later. A hint: it reads nothing.
+/// Starts loading the cache lines of `what`, for a caller that will use them some 100 ns later. A hint: it reads nothing.
 #[inline(always)]
 pub fn prefetch<T>(what: &[T]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

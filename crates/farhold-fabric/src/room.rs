@@ -1,11 +1,12 @@
-//! Room for the bytes of a sparse file, taken before they are touched.
+//! Memory for the bytes of a sparse file, taken before they are touched.
 //!
-//! A page of a mapped file that has no memory yet gets it at the first touch, and if the file system is full then, the kernel
-//! kills the process (SIGBUS). So whoever is about to use bytes for the first time asks here, where a full file system is an
-//! error like any other. Asking costs a bit test once an extent has its memory.
+//! A page of a mapped file that has no memory yet gets it at the first touch. If the file system is full then, the kernel kills
+//! the process (SIGBUS). So a caller must reserve bytes here before it uses them for the first time; here a full file system is
+//! an ordinary error. Once an extent has its memory, a call costs a bit test.
 //!
-//! What stays uncovered: a file system that cannot allocate ahead (it says so, and files grow by touch as before; tmpfs,
-//! ext4, xfs and btrfs can), and a control group's memory limit, at which the kernel kills whatever the file system says.
+//! Two cases stay uncovered. A file system may be unable to allocate ahead; it says so, and files grow by touch as before (tmpfs,
+//! ext4, xfs and btrfs can allocate ahead). And at a control group's memory limit the kernel kills, whatever the file system
+//! says.
 
 use crate::error::FabricError;
 use std::fs::File;
@@ -15,8 +16,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Memory is asked for in pieces of this size, where there is that much: 64 runs of slots a call. Its end is what a region
-/// may hold beyond what it uses.
+/// Memory is reserved in pieces of this size, if there is that much: 64 runs of slots a call. Its last piece is what a region may
+/// hold beyond what it uses.
 const EXTENT_BYTES: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 
@@ -39,7 +40,7 @@ impl Room {
         &self.path
     }
 
-    /// Sees to it that `offset..offset + len`, inside a file of `file_bytes`, has memory. Returns what has just got it.
+    /// Reserves memory for `offset..offset + len`, inside a file of `file_bytes`. Returns the part that has just got it.
     pub fn reserve(&self, offset: u64, len: u64, file_bytes: u64) -> Result<Range<u64>, FabricError> {
         if len == 0 {
             return Ok(0..0);
@@ -60,7 +61,7 @@ impl Room {
             }
             return Ok(start..end);
         }
-        // Not that much is left: what is needed, then, and ask again next time.
+        // There is not that much left: reserve what is needed, and try again next time.
         let start = offset / PAGE * PAGE;
         let end = (offset + len).next_multiple_of(PAGE).min(file_bytes);
         let allocated = allocate(&self.file, start, end - start);
@@ -68,7 +69,7 @@ impl Room {
     }
 }
 
-/// Gives a part of a file memory, or nothing of it. The file's length and content stay as they are.
+/// Gives memory to all of a part of a file, or to nothing of it. The file's length and content stay as they are.
 pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     loop {
         // SAFETY: the descriptor is open as long as `file`; the call touches no memory of ours.
@@ -81,7 +82,7 @@ pub(crate) fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
-            // A file system, or a device, that knows no allocating ahead: see the module.
+            // A file system, or a device, that cannot allocate ahead: see the module.
             Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV) => return Ok(()),
             _ => return Err(error),
         }
@@ -98,7 +99,7 @@ pub(crate) fn refusal(error: &io::Error, file: &File, path: &Path, wanted_bytes:
     }
 }
 
-/// Bytes that the file's file system has left for us.
+/// Bytes that the file's file system has left for this user.
 fn free_bytes(file: &File) -> u64 {
     // SAFETY: all-zero bytes are a valid statvfs.
     let mut found: libc::statvfs = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! The benches, tiny, so that they cannot rot.
+//! The benches run with tiny parameters, so that they cannot rot.
 
 #[path = "../benches/dispatch.rs"]
 mod dispatch;

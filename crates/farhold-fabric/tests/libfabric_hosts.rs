@@ -6,8 +6,8 @@
 //!   farhold-P-2 ── veth ──┘
 //! ```
 //!
-//! The nodes find each other by their bootstrap ports. The test starts itself again as each process and tells it by lines what
-//! to do. It takes root and `ip` (iproute2); where making namespaces is not permitted it says so and passes.
+//! The nodes find each other by their bootstrap ports. The test starts itself again as each process and sends it commands, one a
+//! line. It needs root and `ip` (iproute2); if it may not make namespaces, it says so and passes.
 #![cfg(feature = "libfabric")]
 
 use farhold_fabric::provider::libfabric::{Config, Rendezvous, Secret};
@@ -28,7 +28,7 @@ const PORT: u16 = 7400;
 const NODES: u8 = 3;
 /// Longer than a process waits for its turn on a third of a processor.
 const TIMEOUT_NS: u64 = 4_000_000_000;
-/// A host that is cut off is told of within the provider's time-outs; a paused machine may make it more.
+/// A host that is cut off is reported within the provider's time-outs; on a paused machine it may take longer.
 const IN_TIME_NS: u64 = 60_000_000_000;
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ impl Host {
         self.endpoint.send(Address::home(NodeId(node)), &[self.node])
     }
 
-    /// What everybody else has sent here.
+    /// All messages that other processes have sent here.
     fn heard(&self) -> Vec<u8> {
         let mut heard = Vec::new();
         while heard.len() < usize::from(NODES) - 1 {
@@ -255,7 +255,7 @@ struct Process {
 }
 
 impl Process {
-    /// Its next answer; the test harness's own lines are none.
+    /// Its next answer; the test harness's own lines are skipped.
     fn line(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -296,7 +296,7 @@ fn three_hosts() {
     let dir = std::env::temp_dir().join(format!("farhold-hosts-{}", std::process::id()));
     let mut hosts: Vec<_> = (0..NODES).map(|node| network.process(node, &dir)).collect();
     let pairs = || (0..NODES).flat_map(|from| (0..NODES).filter(move |to| *to != from).map(move |to| (from, to)));
-    // Everybody does everything to everybody, all at the same time.
+    // Every process does everything to every other, all at the same time.
     for (from, to) in pairs() {
         assert_eq!(hosts[usize::from(from)].ask(&format!("reach {to}")), "ok");
     }
@@ -326,7 +326,7 @@ fn three_hosts() {
     assert_eq!(hosts[1].ask("lose 2"), "ok");
     assert_eq!(hosts[0].ask("everything 1"), "ok");
     assert_eq!(hosts[1].ask("everything 0"), "ok");
-    // It comes back with a new region: the others learn that what they knew is void.
+    // It comes back with a new region: the others learn that their knowledge of the old one is void.
     std::fs::remove_dir_all(dir.join("host2")).expect("its directory");
     hosts.push(network.process(2, &dir));
     assert_eq!(hosts[0].ask("reach 2"), "ok");

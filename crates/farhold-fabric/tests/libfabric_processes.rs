@@ -115,7 +115,7 @@ fn run(executor: &Executor, endpoint: &Endpoint, fill: impl FnOnce(&mut Batch)) 
     executor.run(async { endpoint.submit(batch).await.all_done() })
 }
 
-/// Long and short instructions on node 1, until one fails; `after` so many rounds something happens to it.
+/// Runs long and short instructions on node 1 until one fails. After `after` rounds it calls `happens`, which harms the node.
 fn until_failure(
     executor: &Executor,
     endpoint: &Endpoint,
@@ -141,7 +141,7 @@ fn until_failure(
             let mut polls = 0;
             std::future::poll_fn(|cx| {
                 polls += 1;
-                // Whoever was held up between two polls finds everything done: then in the next round.
+                // If this process was delayed between two polls, everything is done by now: then try in the next round.
                 if round >= after && polls == 3 && since_ns.is_none() {
                     happens();
                     since_ns = Some(handle.now_ns());
@@ -154,7 +154,7 @@ fn until_failure(
         match (result, since_ns) {
             (Ok(()), _) => round += 1,
             (Err(error), Some(since_ns)) => return (error, handle.now_ns() - since_ns),
-            // Whoever has just started may be held for its earlier start, which is dead, for a moment.
+            // A node that has just started may for a moment be mistaken for its earlier start, which is dead.
             (Err(error), None) => assert!(handle.now_ns() < began_ns + IN_TIME_NS, "{error}, though it lives"),
         }
     }
@@ -188,7 +188,8 @@ fn a_peer_that_is_killed_in_the_middle_of_a_transfer() {
         let stale = FabricError::StaleKey { node: NodeId(1), region: REGION };
         assert_eq!(run(&executor, &endpoint, |batch| _ = batch.read(at(1, 0), 8)), Err(stale));
         endpoint.refresh(NodeId(1), REGION).unwrap();
-        // The region outlived its processes, and what died in the middle has touched nothing but what it was to write.
+        // The region outlived its processes, and the process that died in the middle has touched nothing except what it was to
+        // write.
         let mut found = whole_region(&executor, &endpoint, 1);
         assert!(found[..2 * MIB].iter().all(|byte| *byte == 5), "{provider}");
         found[..2 * MIB].fill(0);
@@ -212,7 +213,7 @@ fn whole_region(executor: &Executor, endpoint: &Endpoint, node: u8) -> Vec<u8> {
     found
 }
 
-/// Stopped in the middle, so that nothing tells: an error when the time is over, and the node is used again when it goes on.
+/// Stopped in the middle, which nothing reports: an error when the time is over, and the node is used again when it goes on.
 #[test]
 fn a_peer_that_says_nothing_any_more() {
     if child() {
@@ -238,7 +239,7 @@ fn a_peer_that_says_nothing_any_more() {
     }
 }
 
-/// Who did not listen, because it was stopped or got no processor, has heard nothing: that is nobody's silence.
+/// A process that was stopped or got no processor has received nothing, but that is not the other side's silence.
 #[test]
 fn a_pause_of_ones_own_breaks_nothing() {
     if child() {
@@ -262,7 +263,7 @@ fn a_pause_of_ones_own_breaks_nothing() {
             std::future::poll_fn(|cx| {
                 let polled = submit.as_mut().poll(cx);
                 let began_ns = *began_ns.get_or_insert_with(|| {
-                    // Posted; now nobody polls, and nobody answers, for longer than an answer may take.
+                    // Posted; now neither side polls or answers for longer than an answer may take.
                     let until_ns = handle.now_ns() + 3 * TIMEOUT_NS / 2;
                     while handle.now_ns() < until_ns {
                         let _ = endpoint.wait(until_ns.saturating_sub(handle.now_ns()));

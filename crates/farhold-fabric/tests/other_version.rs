@@ -1,4 +1,4 @@
-//! A peer of another version: its node's entry is not ours to read.
+//! A peer of another version: this version does not read its node's entry.
 
 use farhold_fabric::{Address, Batch, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId};
 use std::os::unix::fs::FileExt;
@@ -34,13 +34,13 @@ fn a_peer_of_another_version_is_told_apart() {
         is_other(batch.word(add).unwrap_err());
         is_other(endpoint.send(Address::home(NodeId(1)), b"no").unwrap_err());
         assert_eq!(memory.word(0).unwrap().load(std::sync::atomic::Ordering::Relaxed), 0);
-        // It is restarted as our version: the same endpoint goes on.
+        // It is restarted as this version: the same endpoint goes on.
         file.write_all_at(&magic, 0).unwrap();
         batch.clear();
         let write = batch.write(at, b"yes");
         assert_eq!(endpoint.submit(batch).await.done(write), Ok(()));
     });
-    // Nor can a node of our version take its place.
+    // Nor can a node of this version take its place.
     drop(there);
     file.write_all_at(&other, 0).unwrap();
     is_other(Fabric::join_shm(&cluster, NodeId(1)).err().unwrap());

@@ -1,4 +1,4 @@
-//! Shared memory between real processes: what a process leaves when it is killed at the worst moment.
+//! Shared memory between real processes: the state that a process leaves when it is killed at the worst moment.
 //!
 //! The test starts itself again as the other process (`FARHOLD_FABRIC_CHILD` says as what).
 
@@ -55,13 +55,14 @@ fn counting_child(cluster: &Path) {
     let endpoint = fabric.endpoint(&executor.handle()).unwrap();
     endpoint.send(Address::home(NodeId(0)), b"ready").unwrap();
     loop {
-        // Not without a pause: who looks on may have this processor, too.
+        // With pauses: the watching process may have this processor, too.
         (0..1000).for_each(|_| _ = memory.word(0).unwrap().fetch_add(1, Ordering::Relaxed));
         std::thread::yield_now();
     }
 }
 
-/// Until the message of a [`counting_child`] is there. A wait may end before: a sender that takes a lane wakes, too.
+/// Waits until the message of a [`counting_child`] is there. A single wait may end earlier, because a sender that takes a lane
+/// wakes, too.
 fn hear_of(child: &mut Child, endpoint: &Endpoint) {
     let message = loop {
         if let Some(message) = endpoint.try_recv_home() {
@@ -126,8 +127,8 @@ fn flooding_child(cluster: &Path) {
     }
 }
 
-/// A sender that is killed in the middle of a put harms nobody: what it completed is whole and in order, others still send,
-/// and its lane is used again.
+/// A sender that is killed in the middle of a put harms no other: what it completed is whole and in order, others still send, and
+/// its lane is used again.
 #[test]
 fn a_killed_sender_does_not_wedge_an_inbox() {
     if let Some(cluster) = child_of() {
@@ -162,7 +163,7 @@ fn a_killed_sender_does_not_wedge_an_inbox() {
             let message = endpoint.try_recv_home().expect("the living are heard");
             if message.from == other.address() {
                 assert_eq!(message.bytes, b"the living");
-                // The dead one's messages that come behind ours stay whole and in order.
+                // The dead sender's messages that come behind this one's stay whole and in order.
                 while let Some(message) = endpoint.try_recv_home() {
                     check(&message.bytes);
                 }
@@ -201,7 +202,7 @@ fn lanes_of_the_dead_are_taken_over() {
     assert_eq!(endpoint.try_recv_home().unwrap().bytes, b"mine");
 }
 
-/// Who shuts a node out finds that its process touches nothing any more when the call says so.
+/// When the call has fenced a node, the node's process touches nothing any more.
 #[test]
 fn a_fenced_process_has_ended() {
     if let Some(cluster) = child_of() {
@@ -250,8 +251,8 @@ fn a_failed_look_is_no_death() {
 const AT_PID: u64 = 16;
 const AT_STARTED: u64 = 24;
 
-/// A lock that another process has taken keeps no dead node alive, and a process that has come by the dead one's number is not ended
-/// in its place.
+/// A lock that another process has taken keeps no dead node alive. A process that has been given the dead process's number is not
+/// ended in its place.
 #[test]
 fn a_number_alone_is_no_process() {
     let cluster = Cluster::new("number");

@@ -1,7 +1,8 @@
 //! Counters and latches under loom: every interleaving of their instructions, on words that loom schedules. The protocols are
 //! those of `sync/`, by their own [`Words`].
 //!
-//! That the model can see is shown by planted defects: words whose compare-and-swap is two steps, and whose addition is.
+//! Planted defects show that the model notices errors: words with a compare-and-swap of two steps, and words with such an
+//! addition.
 #![cfg(not(miri))]
 
 use farhold_fabric::sync::{Counter, Holder, Latch, LatchError, WordOp, Words, counter, latch};

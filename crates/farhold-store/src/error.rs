@@ -1,4 +1,4 @@
-//! What can go wrong in a store, as far as a caller would act differently.
+//! The errors of a store. Two errors differ only if a caller would act differently.
 
 use crate::object::ObjectRef;
 use crate::object::size_class::PAYLOAD_BYTES_MAX;
@@ -6,7 +6,7 @@ use crate::row::RowError;
 use farhold_fabric::{FabricError, NodeId};
 use std::fmt;
 
-/// Number of a table, the same on every node; its owner gives it, and does not use it again for another table.
+/// Number of a table, the same on every node. The owner of the table chooses it, and never reuses it for another table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TableId(pub u32);
 
@@ -16,11 +16,11 @@ impl fmt::Display for TableId {
     }
 }
 
-/// Why a store did not do what it was asked. Nothing was changed when one is returned.
+/// Why a store refused a call. Nothing was changed when one is returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The region has no run of pages left, or its file system no memory for one.
+    /// The region has no run of pages left, or its file system has no memory for one.
     OutOfMemory {
         /// For which table.
         table: TableId,
@@ -30,7 +30,7 @@ pub enum StoreError {
         free_bytes: u64,
         /// Bytes of the region.
         region_bytes: u64,
-        /// If it is the file system below the region that is full: the bytes that it has left.
+        /// If the file system below the region is full: the bytes that it has left.
         file_system_bytes: Option<u64>,
     },
     /// The fabric refused the region's memory, when the store was made in it.
@@ -47,7 +47,7 @@ pub enum StoreError {
         /// Bytes of the key.
         key_bytes: usize,
     },
-    /// The region is too short for a store, or longer than references reach.
+    /// The region is too short for a store, or longer than references can address.
     RegionLength {
         /// Its bytes.
         region_bytes: u64,
@@ -61,18 +61,18 @@ pub enum StoreError {
         /// What stands where the magic number belongs.
         found: u64,
     },
-    /// The region was written by another version of this program.
+    /// Another version of this program wrote the region.
     LayoutVersion {
         /// Its version.
         found: u64,
-        /// Ours.
+        /// The version of this program.
         expected: u64,
     },
     /// The region is another node's.
     WrongNode {
-        /// Whose it is.
+        /// The node that it belongs to.
         found: u64,
-        /// Who asked.
+        /// The node of the caller.
         expected: NodeId,
     },
     /// The region is shorter than when it was made.
@@ -84,14 +84,14 @@ pub enum StoreError {
         /// Its bytes then.
         expected_bytes: u64,
     },
-    /// The region's own bookkeeping contradicts itself.
+    /// The region's own accounts contradict each other.
     Corrupt {
         /// Where, in bytes from its start.
         offset: u64,
         /// What is wrong there.
         reason: &'static str,
     },
-    /// A row was being written when the process of its writer ended, and there is no other copy of it.
+    /// A row was being written when the process of its writer ended, and there is no replica of it.
     HalfWritten {
         /// Where it is, in bytes from the region's start.
         offset: u64,
@@ -112,7 +112,7 @@ pub enum StoreError {
         /// How many there are.
         slots: usize,
     },
-    /// A store keeps so many tables, or a table so many indexes, and no more.
+    /// More tables in a store, or more indexes of a table, than there is room for.
     TooMany {
         /// Of what.
         what: &'static str,
@@ -178,7 +178,7 @@ impl fmt::Display for StoreError {
                 write!(f, "two rows have the same key in unique index {index}: {first:?} and {second:?}")
             }
             Self::TooManySnapshots { slots } => {
-                write!(f, "all {slots} snapshots that can be open at a time are; close one, or wait")
+                write!(f, "all {slots} snapshot slots are in use; close a snapshot, or wait")
             }
             Self::TooMany { what, limit } => write!(f, "no more than {limit} {what} are possible"),
             Self::TableExists(table) => write!(f, "{table} exists already"),

@@ -1,4 +1,4 @@
-//! Rows of a node: objects with versions in a region, slots for them, indexes to find them, old copies for snapshots.
+//! The rows of a node: objects with versions in a region, slots for them, indexes to find them, older copies for snapshots.
 //!
 //! ```text
 //!  TableStore ── OrderedIndex (primary, secondaries) ──┐
@@ -10,12 +10,13 @@
 //! ```
 //!
 //! Where to find what: the protocol that keeps a row whole, `object/protocol.rs`; memory, `slab/`; what a table does for
-//! transactions, `table/`; other ways to read a row whole, measured beside ours, `atomicity/`; point lookups from afar, `index/hash/`; reading at an epoch, `snapshot/`; rows as bytes, `row/`.
+//! transactions, `table/`; other ways to read a row whole, measured beside this one, `atomicity/`; remote point lookups,
+//! `index/hash/`; reading at an epoch, `snapshot/`; rows as bytes, `row/`.
 //!
 //! Invariants:
 //! - A version of an address never comes back, and grows with every change, over all uses of that address.
-//! - The index keys of an object do not change during one incarnation. So an index entry whose incarnation is the slot's
-//!   is right, and an entry can be taken out by the keys that the object has now.
+//! - The index keys of an object do not change during one incarnation. So an index entry with the slot's incarnation is valid,
+//!   and an entry can be removed by the keys that the object has now.
 //! - An object in state `ROW` is in all indexes of its table, except between a commit's delete and its unlinking.
 #![deny(missing_docs)]
 

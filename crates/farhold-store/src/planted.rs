@@ -1,4 +1,4 @@
-//! Defects on purpose, and threads that stop on purpose: what the tests of the tests switch on.
+//! Planted defects, and threads that stop on purpose, for the mutation tests.
 //!
 //! Only with the feature `planted`; without it nothing here costs anything. Defects of transactions are in `farhold-txn`.
 
@@ -14,10 +14,10 @@ pub enum Defect {
     PagesInUse,
 }
 
-/// A shaken thread stops at one of so many places, on average; a transaction passes some ten.
+/// A shaken thread stops at one of this many places, on average; a transaction passes some ten.
 #[cfg(feature = "planted")]
 const PLACES_PER_STOP: u64 = 64;
-/// Of so many stops one is long.
+/// Of this many stops one is long.
 #[cfg(feature = "planted")]
 const STOPS_PER_LONG_STOP: u64 = 32;
 /// The kernel adds some 50 µs, in which others do ten transactions.
@@ -34,7 +34,8 @@ std::thread_local! {
     static WATCH: std::cell::Cell<Option<fn()>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on this thread calls `look` at the places where a [shaken](shake) one stops, to see what a process leaves that ends there.
+/// From now on this thread calls `look` at the places where a [shaken](shake) one stops, to see what a process leaves if it ends
+/// there.
 #[cfg(feature = "planted")]
 pub fn watch(look: Option<fn()>) {
     WATCH.set(look);
@@ -46,8 +47,8 @@ pub fn plant(defect: Option<Defect>) {
     PLANTED.set(defect.map_or(0, |defect| defect as u32));
 }
 
-/// From now on this thread stops, now and then, at places where other threads can come between: those where a defect may be planted, and
-/// some more. 0: no more.
+/// From now on this thread stops, now and then, at places where other threads can interfere: those where a defect may be planted,
+/// and some more. 0: it stops no more.
 #[cfg(feature = "planted")]
 pub fn shake(seed: u64) {
     SHAKEN.set(seed);
@@ -64,7 +65,7 @@ fn next_random() -> u64 {
     random
 }
 
-/// A place where other threads can come between: a [shaken](shake) thread stops here now and then.
+/// A place where other threads can interfere: a [shaken](shake) thread stops here now and then.
 #[cfg(feature = "planted")]
 pub fn may_stop() {
     if let Some(look) = WATCH.get() {
@@ -87,7 +88,7 @@ pub fn may_stop() {
 #[inline(always)]
 pub fn may_stop() {}
 
-/// To be called by a thread that this one starts: it has the same defect, and is shaken if this one is.
+/// A thread that this thread starts must call it: it then has the same defect, and is shaken if this thread is.
 #[cfg(feature = "planted")]
 pub fn hand_on() -> impl FnOnce() + Send + 'static {
     // An odd factor: another sequence, and never 0 of a thread that is shaken.

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many tables can be open at a time: what the region's directory has room for.
+/// How many tables can be open at a time: the region's directory has room for that many.
 pub const TABLES_MAX: usize = 1008;
 
-/// The rows of a node. Shared by all of its threads.
+/// The rows of a node. All of its threads share it.
 #[derive(Debug)]
 pub struct Store {
     memory: Arc<RegionMemory>,
@@ -25,7 +25,7 @@ pub struct Store {
     tables: Mutex<Tables>,
     /// Held while the directory of hash indexes changes.
     directory: Mutex<()>,
-    /// What caches could not free yet, and have left to all.
+    /// Slots that caches could not free yet, and have left to all caches.
     left: Mutex<Garbage>,
     copied: Copied,
 }
@@ -39,7 +39,7 @@ struct Tables {
 }
 
 impl Store {
-    /// Makes a store in a region, over whatever is in it.
+    /// Makes a store in a region, over any content.
     ///
     /// # Errors
     /// [`StoreError::RegionLength`]; [`StoreError::Fabric`] if the region does not get its memory.
@@ -47,8 +47,8 @@ impl Store {
         Self::format_again(memory, node, 0)
     }
 
-    /// As [`Self::format`], of a node that has started so often before: what its earlier starts have left elsewhere is told from what this
-    /// one does by the number of the start.
+    /// As [`Self::format`], for a node that has started `starts` times before. The number of the start tells what earlier starts
+    /// have left on other nodes from what this start does.
     ///
     /// # Errors
     /// As there.
@@ -57,8 +57,8 @@ impl Store {
         Self::open(memory, node, incarnation, Vec::new())
     }
 
-    /// Takes over the store in a region, after a restart: nobody else uses it, all locks in it are dead. Its tables are
-    /// then [attached](crate::TableStore::attach) one by one; [`Self::unclaimed`] says which there are.
+    /// Takes over the store in a region after a restart: no other process uses it, and all locks in it are dead. Its tables are
+    /// then [attached](crate::TableStore::attach) one by one; [`Self::unclaimed`] lists them.
     ///
     /// # Errors
     /// [`StoreError::Foreign`], [`StoreError::LayoutVersion`], [`StoreError::WrongNode`], [`StoreError::Truncated`],
@@ -110,13 +110,13 @@ impl Store {
         self.node
     }
 
-    /// Which start of the node this is: the first part of its [owners](crate::Owner).
+    /// The start of the node: the first part of its [owners](crate::Owner).
     #[must_use]
     pub fn incarnation(&self) -> u16 {
         self.incarnation
     }
 
-    /// What the places of snapshots that this start of the node takes say.
+    /// The holder in the snapshot slots that this start of the node takes.
     #[must_use]
     pub fn holder(&self) -> Holder {
         Holder { node: self.node, incarnation: self.incarnation }
@@ -139,20 +139,20 @@ impl Store {
         Object::of(&self.memory, reference)
     }
 
-    /// The most key and value bytes that the slot of a row can hold. A longer row has to move.
+    /// The most key and value bytes that the slot of a row can hold. A longer row must move.
     #[must_use]
     #[inline]
     pub fn payload_bytes_max(&self, reference: ObjectRef) -> usize {
         self.pages.table().class_at(reference.offset()).payload_bytes_max()
     }
 
-    /// Bytes of pages that nobody uses.
+    /// Bytes of pages that are not in use.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.pages.free_bytes()
     }
 
-    /// The table in whose pages of slots an offset lies now. A walk over a few entries of the page table.
+    /// The table that has the pages of slots at this offset now. It walks over a few entries of the page table.
     #[must_use]
     pub fn table_of(&self, offset: u64) -> Option<TableId> {
         let page = u32::try_from(offset / PAGE_BYTES).ok()?;
@@ -162,20 +162,21 @@ impl Store {
         (run.kind == PageKind::Slots && page < run.page + run.pages).then_some(run.table)
     }
 
-    /// Pages whose slots have all been free since their first use, each with its floor: what a slot there was at or below this version, it
-    /// is not any more. To be asked for behind a look at a table's slots: a run that has left its table by then has its floors.
+    /// Pages whose slots have all been free since their first use, each with its floor: the state of a slot there at or below
+    /// this version does not count any more. The caller must ask after a look at a table's slots: a run that has left its table
+    /// by then has its floors.
     #[must_use]
     pub fn floors(&self) -> Vec<(u32, Version)> {
         self.pages.version_floors()
     }
 
-    /// Tables whose rows were found in the region and that have not been attached.
+    /// Tables with rows that were found in the region, and that have not been attached.
     #[must_use]
     pub fn unclaimed(&self) -> Vec<TableId> {
         self.tables().found.keys().copied().collect()
     }
 
-    /// Forgets the rows of a table that was found in the region and never attached: one that the catalog does not know.
+    /// Frees the rows of a table that was found in the region and never attached, because the catalog does not know it.
     pub fn discard(&self, table: TableId) {
         let runs = self.tables().found.remove(&table).unwrap_or_default();
         for run in &runs {
@@ -183,13 +184,14 @@ impl Store {
         }
     }
 
-    /// All tables are there: from here on some memory stays free, so that a node which is full can start again.
+    /// All tables are there: from here on some memory stays free, so that a full node can restart.
     pub fn keep_spare_memory(&self) {
         self.pages.spare_some();
     }
 
-    /// What of the accounts of pages and slots does not add up, in words: each page is free, rests, or is a table's, once; each slot in a list
-    /// of free ones is free, and there once. Exact while nobody writes. A walk over all pages, for checks.
+    /// The inconsistencies of the accounts of pages and slots, in words. Each page must be free, at rest, or a table's, once;
+    /// each slot in a list of free slots must be free, and there once. Exact while no thread writes. It walks over all pages, for
+    /// checks.
     #[must_use]
     pub fn inconsistencies(&self) -> Vec<String> {
         let mut wrong = self.pages.inconsistencies();
@@ -215,8 +217,8 @@ impl Store {
         self.superblock().say_goodbye();
     }
 
-    /// Gives pages back whose slots are all free, for rows of the same size in any table, and says how many bytes. None while a snapshot is
-    /// open: it may have listed them for its scan.
+    /// Gives pages back that have only free slots, for rows of the same size in any table. Returns how many bytes. It returns
+    /// none while a snapshot is open, because the snapshot may have listed them for its scan.
     pub fn release_empty_pages(&self) -> u64 {
         let slabs: Vec<_> = self.tables().places.iter().flatten().cloned().collect();
         slabs.iter().map(|slab| self.release_empty_pages_of(slab)).sum::<u64>() * PAGE_BYTES
@@ -228,8 +230,8 @@ impl Store {
             return 0;
         }
         let empty = slab.take_empty_runs(&mut free);
-        // Out of the page table first, then the look at the snapshots: one that is announced later finds them gone, one
-        // that was before makes us put them back.
+        // Out of the page table first, then the look at the snapshots: a snapshot that is announced later finds the runs gone,
+        // and for one that was announced before, they are put back.
         for run in &empty {
             self.pages.leave_empty(run);
         }
@@ -249,13 +251,14 @@ impl Store {
         pages
     }
 
-    /// As [`release_locks`](crate::TableStore::release_locks), of slots in pages that living tables have given back. To be called before and
-    /// behind that of all tables: a run may have gone to a table just before the first call, and come from one until the second.
+    /// As [`release_locks`](crate::TableStore::release_locks), for slots in pages that living tables have given back. The caller
+    /// must call it before that of all tables, and again after it: a run may have gone to a table just before the first call, and
+    /// come from one until the second.
     pub fn release_resting_locks(&self, is_dead: impl Fn(Owner) -> bool) {
         self.pages.release_resting_locks(&is_dead);
     }
 
-    /// From here on changes of the page table are kept for [`Self::take_page_events`]; `epoch` tells the epoch.
+    /// From here on changes of the page table are kept for [`Self::take_page_events`]; `epoch` gives the epoch.
     pub fn record_pages(&self, epoch: impl Fn() -> u32 + Send + Sync + 'static) {
         self.pages.record(Box::new(epoch));
     }
@@ -271,7 +274,7 @@ impl Store {
         &self.pages
     }
 
-    /// A slab for a new table, or for one whose runs were found.
+    /// A slab for a new table, or for a table with runs that were found.
     pub(crate) fn open_slab(&self, table: TableId, attach: bool) -> Result<Arc<TableSlab>, StoreError> {
         let mut tables = self.tables();
         let open = tables.places.iter().flatten().any(|slab| slab.table == table);
@@ -293,7 +296,7 @@ impl Store {
         Ok(slab)
     }
 
-    /// The table closes: its slots are no more (`forget`), or stay for another attach.
+    /// The table closes: its slots are freed (`forget`), or stay for another attach.
     pub(crate) fn close_slab(&self, slab: &TableSlab, forget: bool) {
         let runs = {
             // Under the lock that caches take before they hand slots back.
@@ -323,8 +326,8 @@ impl Store {
         self.left().append(&mut garbage);
     }
 
-    /// Takes out what no open snapshot needs, of what no cache has. Which snapshots are open is read under the lock: a snapshot that opens later is
-    /// newer than all that lies here, and one that was open when something was left here is seen.
+    /// Takes out what no open snapshot needs, from what no cache has. The open snapshots are read under the lock: a snapshot that
+    /// opens later is newer than all that lies here, and one that was open when something was left here is seen.
     pub(crate) fn take_ended_garbage(&self) -> Garbage {
         let mut left = self.left();
         left.take_ended(self.superblock().oldest_snapshot())

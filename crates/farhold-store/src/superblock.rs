@@ -1,4 +1,4 @@
-//! The first 64 KiB of a region: whose it is, how it is laid out, the epoch, the open snapshots, the table directory.
+//! The first 64 KiB of a region: its node, its layout, the epoch, the open snapshots, the table directory.
 //!
 //! ```text
 //!  +0    magic │ layout version │ node │ region bytes │ starts │ clean │ page table offset │ pages
@@ -7,14 +7,15 @@
 //!  +1024 1008 directory entries of 64 bytes (`index/hash/layout.rs`)
 //! ```
 //!
-//! Taking a snapshot: announce it on every node (slot, then bit), then raise the keeper's epoch by one; the value before is
-//! the snapshot's epoch S; then write S into the slots. A writer reads the epoch while it holds its locks and looks at the
-//! bits afterwards: if it read more than S, it meets the bit (all of this is sequentially consistent). Whoever wants to
-//! free something that snapshots below epoch E may need looks at the bits and the slots. An announced slot, whose epoch is
-//! not known yet, holds everything back.
+//! Taking a snapshot: announce it on every node (slot, then bit), then raise the keeper's epoch by one; the value before is the
+//! snapshot's epoch S; then write S into the slots. A writer reads the epoch while it holds its locks, and looks at the bits
+//! afterwards: if it read more than S, it meets the bit (all of this is sequentially consistent). A thread that is to free what
+//! snapshots below epoch E may need looks at the bits and the slots. An announced slot, with an epoch that is not known yet,
+//! holds everything back.
 //!
-//! A slot says which start of which node holds it, so that the slots of a node that dies can be released. Each release first turns the
-//! slot to *closing*, by compare-and-swap: of two releases of one slot one does nothing, and the slot's next holder cannot lose its bit.
+//! A slot says which start of which node holds it, so that the slots of a node that dies can be released. Each release first
+//! turns the slot to *closing*, by compare-and-swap: of two releases of one slot one does nothing, and the slot's next holder
+//! cannot lose its bit.
 
 use crate::error::StoreError;
 use crate::object::ObjectRef;
@@ -48,7 +49,7 @@ const STATE: u64 = (1 << STATE_BITS) - 1;
 /// Bytes of the superblock.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 64 << 10;
 
-/// The least a store takes: superblock, a page of page table, three pages.
+/// The least that a store takes: superblock, a page of page table, three pages.
 pub const REGION_BYTES_MIN: u64 = SUPERBLOCK_BYTES + 4 * PAGE_BYTES;
 
 /// A snapshot's place in a region.
@@ -61,7 +62,7 @@ impl SlotId {
     }
 }
 
-/// Which start of which node holds a snapshot's place.
+/// The start of a node that holds a snapshot slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
     /// The node.
@@ -117,7 +118,7 @@ impl<'m> Superblock<'m> {
     pub fn of(memory: &'m RegionMemory) -> Result<Self, StoreError> {
         let head = |at| memory.word(at).map_or(0, |word| word.load(Acquire));
         let (region_bytes, expected_bytes) = (memory.len(), head(REGION_BYTES));
-        // First of all: what is left may be too short for any store.
+        // First of all, because what is left may be too short for any store.
         if (head(0), head(8)) == (MAGIC, LAYOUT_VERSION) && region_bytes < expected_bytes {
             return Err(StoreError::Truncated { region: memory.file_name().into(), region_bytes, expected_bytes });
         }
@@ -143,14 +144,14 @@ impl<'m> Superblock<'m> {
         }
     }
 
-    /// That of a region whose superblock has been checked before.
+    /// The superblock of a region in which it has been checked before.
     #[inline(always)]
     pub(crate) fn assume(memory: &'m RegionMemory) -> Self {
         debug_assert!(memory.len() >= REGION_BYTES_MIN);
         Self(memory)
     }
 
-    /// Makes one, over whatever is there, of a node that has started so often before. The magic number comes last.
+    /// Makes one, over any content, for a node that has started `starts` times before. The magic number comes last.
     ///
     /// # Errors
     /// [`StoreError::RegionLength`]; [`StoreError::Fabric`] if the region does not get its memory.
@@ -197,18 +198,18 @@ impl<'m> Superblock<'m> {
         Ok(Found { clean, incarnation })
     }
 
-    /// Sets the clean flag: everything that was committed is in the objects, and nobody holds a lock.
+    /// Sets the clean flag: everything that was committed is in the objects, and no lock is held.
     pub fn say_goodbye(self) {
         self.word(CLEAN).store(1, SeqCst);
     }
 
-    /// What [`set_shape`](Self::set_shape) has last said; 0 at first.
+    /// The value last given to [`set_shape`](Self::set_shape); 0 at first.
     #[must_use]
     pub fn shape(self) -> u64 {
         self.word(SHAPE).load(Relaxed)
     }
 
-    /// Says what the region's user must find again, of the cluster that its rows belong to.
+    /// Sets what the region's user must find again about the cluster that its rows belong to.
     pub fn set_shape(self, shape: u64) {
         self.word(SHAPE).store(shape, Relaxed);
     }
@@ -219,13 +220,13 @@ impl<'m> Superblock<'m> {
         self.starts() as u16
     }
 
-    /// How often the node has started, as far as is known.
+    /// The number of starts of the node, as far as is known.
     #[must_use]
     pub fn starts(self) -> u64 {
         self.word(Self::STARTS).load(Relaxed)
     }
 
-    /// The node whose region it is.
+    /// The node of the region.
     #[must_use]
     pub fn node(self) -> NodeId {
         NodeId(self.word(NODE).load(Relaxed) as u8)
@@ -239,7 +240,7 @@ impl<'m> Superblock<'m> {
         self.word(PAGES).load(Relaxed)
     }
 
-    /// The epoch now. A writer calls this while it holds all its locks.
+    /// The present epoch. A writer calls this while it holds all its locks.
     #[must_use]
     #[inline(always)]
     pub fn epoch(self) -> u32 {
@@ -248,26 +249,26 @@ impl<'m> Superblock<'m> {
 
     /// Raises the epoch by one and returns the one before: a snapshot's, if it has been announced on every node.
     ///
-    /// It must also rise now and then without a snapshot, since a row has room for 2^29 versions an epoch; the next one would count
-    /// as of a later epoch, and a snapshot would not see it. Journals and workers see to that. There are 2^32 epochs.
+    /// The epoch must also rise now and then without a snapshot, because a row has room for 2^29 versions an epoch. The next one
+    /// would count as of a later epoch, and a snapshot would not see it. Journals and workers raise it. There are 2^32 epochs.
     #[must_use]
     pub fn advance_epoch(self) -> u32 {
         self.fixed(Self::EPOCH).fetch_add(1, SeqCst) as u32
     }
 
-    /// Makes the epoch at least `to`: after a restart whose rows carry later ones.
+    /// Makes the epoch at least `to`: after a restart with rows that carry later epochs.
     pub fn raise_epoch(self, to: u32) {
         self.fixed(Self::EPOCH).fetch_max(u64::from(to), SeqCst);
     }
 
-    /// Is a snapshot open, or about to be? A writer asks after it has read the epoch, and if so saves what it overwrites.
+    /// Whether a snapshot is open, or about to be. A writer asks after it has read the epoch, and if so saves what it overwrites.
     #[must_use]
     #[inline(always)]
     pub fn snapshots_open(self) -> bool {
         self.fixed(Self::ACTIVE).load(SeqCst) != 0
     }
 
-    /// Announces a snapshot on this node. Must come, on every node, before the epoch is raised for it.
+    /// Announces a snapshot on this node. It must come, on every node, before the epoch is raised for the snapshot.
     ///
     /// # Errors
     /// [`StoreError::TooManySnapshots`].
@@ -281,8 +282,8 @@ impl<'m> Superblock<'m> {
         Err(StoreError::TooManySnapshots { slots: SNAPSHOT_SLOTS })
     }
 
-    /// Says which epoch a snapshot that this holder has announced has become. So every node knows an epoch that is above all snapshots,
-    /// should it have to keep the epoch from now on. False: the slot is the holder's no longer, and nothing is kept for the snapshot.
+    /// Sets the epoch of a snapshot that this holder has announced. So every node knows an epoch that is above all snapshots, in
+    /// case it becomes the epoch keeper. False: the slot is the holder's no longer, and nothing is kept for the snapshot.
     #[must_use]
     pub fn confirm(self, slot: SlotId, holder: Holder, epoch: u32) -> bool {
         self.raise_epoch(epoch + 1);
@@ -290,15 +291,15 @@ impl<'m> Superblock<'m> {
         self.slot(slot).compare_exchange(holder.word(ANNOUNCED), confirmed, SeqCst, Relaxed).is_ok()
     }
 
-    /// Is what a snapshot reads still kept for it? What was read before this look is its state then; if not, rows may have been overwritten
-    /// that nobody has saved.
+    /// Whether what a snapshot reads is still kept for it. If so, what was read before this call is its state. If not, rows may
+    /// have been overwritten without being saved.
     #[must_use]
     pub fn is_open(self, slot: SlotId, holder: Holder, epoch: u32) -> bool {
         fence(Acquire);
         self.slot(slot).load(SeqCst) == holder.word(u64::from(epoch) + 2)
     }
 
-    /// Closes a snapshot, if the slot still is this holder's.
+    /// Closes a snapshot, if the slot is still this holder's.
     pub fn release(self, slot: SlotId, holder: Holder) {
         let found = self.slot(slot).load(SeqCst);
         if found != 0 && Holder::of_word(found) == holder && found & STATE != CLOSING {
@@ -306,7 +307,7 @@ impl<'m> Superblock<'m> {
         }
     }
 
-    /// Closes the snapshots of holders that are gone: nothing of them touches a slot any more. Returns how many. No two threads do this
+    /// Closes the snapshots of holders that are gone and never touch a slot again. Returns how many. Two threads must not do this
     /// at the same time.
     #[allow(clippy::must_use_candidate, reason = "done for what it does")]
     pub fn release_of(self, is_gone: impl Fn(Holder) -> bool) -> usize {
@@ -318,13 +319,14 @@ impl<'m> Superblock<'m> {
         gone.count()
     }
 
-    /// Who holds snapshots here; a holder comes as often as it has slots.
+    /// The holders of snapshots here; a holder appears once for each of its slots.
     pub fn holders(self) -> impl Iterator<Item = Holder> + 'm {
         let words = (0..SNAPSHOT_SLOTS as u8).map(move |slot| self.slot(SlotId(slot)).load(SeqCst));
         words.filter(|word| *word != 0).map(Holder::of_word)
     }
 
-    /// Gives a slot free that was found so. One that a dead holder was closing is found as it will be.
+    /// Frees a slot with this content. If a dead holder was closing it, `found` already is *closing*, and the swap changes
+    /// nothing.
     fn close(self, slot: SlotId, found: u64) -> bool {
         let closing = found & !STATE | CLOSING;
         let is_mine = self.slot(slot).compare_exchange(found, closing, SeqCst, Relaxed).is_ok();
@@ -335,7 +337,7 @@ impl<'m> Superblock<'m> {
         is_mine
     }
 
-    /// The oldest epoch that an open snapshot may read; `u32::MAX` if none is open. What ended at or before it can go.
+    /// The oldest epoch that an open snapshot may read; `u32::MAX` if none is open. What ended at or before it can be freed.
     #[must_use]
     pub fn oldest_snapshot(self) -> u32 {
         if !self.snapshots_open() {
@@ -349,11 +351,11 @@ impl<'m> Superblock<'m> {
         slots.min().unwrap_or(u32::MAX)
     }
 
-    /// The newest epoch that an open snapshot may read: `None` if none is open, `u32::MAX` if one is announced. A state that was made
-    /// after it is of no use to them.
+    /// The newest epoch that an open snapshot may read: `None` if none is open, `u32::MAX` if one is announced. No open snapshot
+    /// needs a state that was made after it.
     ///
-    /// A snapshot that is announced after this look gets the epoch of after it, so a commit that has read its epoch before needs
-    /// to keep nothing for it.
+    /// A snapshot that is announced after this call gets an epoch from after it, so a commit that has read its epoch before needs
+    /// to keep nothing for that snapshot.
     #[must_use]
     pub fn newest_snapshot(self) -> Option<u32> {
         if !self.snapshots_open() {

@@ -1,4 +1,4 @@
-//! The bench, tiny, so that it cannot rot.
+//! The bench runs with tiny parameters, so that it cannot rot.
 #![cfg(not(miri))]
 #![expect(clippy::disallowed_methods, reason = "a bench measures real time")]
 

@@ -1,6 +1,6 @@
-//! A region whose file system runs full: an error with numbers, and everything goes on.
+//! A region on a file system that becomes full: an error with numbers, and everything goes on.
 //!
-//! Mounts a small file system of its own, which takes root; says so and passes elsewhere.
+//! Mounts a small file system of its own, which needs root; elsewhere it says so and passes.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn def(id: u32) -> TableDef {
 fn a_full_file_system_is_an_error_and_the_store_goes_on() {
     let Some(mount) = Mount::new("store") else { return };
     let fabric = Fabric::join_shm(mount.0.join("cluster"), NodeId(0)).expect("a member");
-    // Eight times what there is: touching what was not asked for would end this process.
+    // Eight times the available memory: touching bytes that were not reserved would end this process.
     let memory = fabric.create_region(REGION, 8 * FILE_SYSTEM_BYTES).expect("a sparse region");
     let store = Store::format(memory, NodeId(0)).expect("a store");
     let table = TableStore::create(&store, def(7)).expect("a table");
@@ -129,7 +129,7 @@ fn a_file_system_too_small_for_a_node_says_so() {
     for at in (0..at).step_by(8) {
         memory.word(at).expect("inside").store(1, std::sync::atomic::Ordering::Relaxed);
     }
-    // Neither another endpoint nor another lane, but the lane there was goes on.
+    // Neither another endpoint nor another lane works, but the existing lane goes on.
     is_full(fabric.endpoint(&executor.handle()).map(|_| ()).expect_err("no room for its inbox"));
     is_full(sender.send(sender.address(), b"a lane of its own").expect_err("no room for the lane"));
     is_full(Fabric::join_shm(&cluster, NodeId(1)).map(|_| ()).expect_err("no room for its entry"));

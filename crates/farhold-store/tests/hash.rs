@@ -1,4 +1,4 @@
-//! The hash index: the same answers as the ordered one, while it grows, and from afar.
+//! The hash index: the same answers as the ordered one, while it grows, and for remote readers.
 
 mod common;
 

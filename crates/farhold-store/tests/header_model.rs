@@ -1,8 +1,8 @@
 //! The header protocol under loom: every interleaving, and every stale value that relaxed atomics may give, of two writers
 //! and a reader. The functions are those of `object/protocol.rs`, on loom's atomics instead of mapped memory.
 //!
-//! That the model can see at all is shown by planted bugs: without the second look at the version, or without one of the
-//! fences, it finds a torn read. (loom is used without `--cfg loom`, so it stands beside the other suites.)
+//! Planted defects show that the model notices errors: without the second load of the version, or without one of the fences, it
+//! finds a torn read. (loom is used without `--cfg loom`, so it stands beside the other suites.)
 #![cfg(not(miri))]
 
 use farhold_fabric::{Meta, Version};
@@ -57,7 +57,7 @@ impl View {
         Ok((read, [word(0), word(8)]))
     }
 
-    /// As a writer does it: lock, write both words, unlock.
+    /// The steps of a writer: lock, write both words, unlock.
     fn write(&self, number: u64) -> bool {
         let Ok(version) = object::lock(self, 5, number) else { return false };
         let bytes = [number.to_ne_bytes(), number.to_ne_bytes()].concat();

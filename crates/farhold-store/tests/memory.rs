@@ -1,4 +1,4 @@
-//! Memory: workers allocating side by side, and what a byte of rows costs.
+//! Memory: workers that allocate side by side, and the cost of a byte of rows.
 
 mod common;
 
@@ -114,7 +114,7 @@ fn rows_of_every_size_come_back() {
     assert!(runs.len() > 1, "large classes live in runs of several pages: {runs:?}");
 }
 
-/// What a hardware transaction needs of the pages that it writes. They get it from an object that nothing has used before.
+/// What a hardware transaction needs of the pages that it writes. They get it from an object that has never been used before.
 #[cfg(all(target_os = "linux", not(miri)))]
 #[test]
 fn touched_pages_are_present_and_as_they_were() {

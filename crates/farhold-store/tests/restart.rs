@@ -1,4 +1,4 @@
-//! Regions found again: what is taken over, and what is refused.
+//! Regions found after a restart: what is taken over, and what is refused.
 
 mod common;
 
@@ -128,8 +128,8 @@ fn a_row_being_written_at_the_crash_is_forgotten_when_asked() {
     }
 }
 
-/// Rows that were being written as their node died, from another node: in place, or an insert that has taken the place of a deleted row. No key of
-/// theirs is free.
+/// Rows that a remote transaction was writing when their node died: in place, or as an insert that has taken the place of a
+/// deleted row. None of their keys is free.
 #[test]
 fn a_row_being_written_at_the_crash_keeps_its_key() {
     for is_insert in [false, true] {
@@ -159,8 +159,8 @@ fn a_row_being_written_at_the_crash_keeps_its_key() {
     }
 }
 
-/// The lock of an insert from another machine is gone, and its version has not come: the two are written together, when all else is there. With the
-/// old row, which is deleted, the row would be gone.
+/// The lock of a remote insert is gone, and its version has not come: the two are written together, after all else is there. The
+/// old row is deleted, so freeing the new one would lose the row.
 #[test]
 fn an_insert_that_lacks_only_its_version_is_a_row() {
     let memory = region(1 << 20);
@@ -191,8 +191,9 @@ fn an_insert_that_lacks_only_its_version_is_a_row() {
     assert!(!read.is_absent() && into[8..] == *value);
 }
 
-/// A commit moves the row of key 2 and gives its unique value to that of key 3, and the process ends between its writes, wherever the rows lie and
-/// whatever their epochs: while the second new row is not there, the old ones are, and from then on the new ones.
+/// A commit moves the row of key 2 and gives its unique value to that of key 3, and the process ends between its writes, wherever
+/// the rows lie and whatever their epochs: before the second new row is there, the old rows are there, and from then on the new
+/// ones.
 #[test]
 fn rows_that_move_are_those_of_before_a_commit_or_those_of_behind_it() {
     let (a, b, x) = (b"value  a", b"value  b", b"value  x");
@@ -238,8 +239,8 @@ fn rows_that_move_are_those_of_before_a_commit_or_those_of_behind_it() {
     }
 }
 
-/// What an earlier version has left of such a commit does not say which rows are new: the row of a key is there once, and one whose unique value another has is
-/// reported.
+/// What an earlier version has left of such a commit does not say which rows are new. The row of a key is there once, and a row
+/// whose unique value another row has is reported.
 #[test]
 fn rows_of_both_sides_of_a_commit_are_no_duplicates() {
     for (new_key, damaged) in [(2_u64, 0), (3, 1)] {
@@ -388,8 +389,8 @@ fn snapshot_slots_run_out_with_an_error() {
     assert_eq!(store.superblock().oldest_snapshot(), u32::MAX);
 }
 
-/// A slot says whose it is: the slots of a node that has died are released by whoever goes on, once, and nobody else's; at whichever
-/// step of taking or closing a snapshot it has died.
+/// A slot names its holder. When a node has died, at whichever step of taking or closing a snapshot, a surviving node releases
+/// that node's slots once, and no other slots.
 #[test]
 fn snapshots_of_a_dead_node_are_released_and_no_others() {
     let store = Store::format(region(1 << 20), NodeId(0)).expect("a store");
@@ -408,7 +409,7 @@ fn snapshots_of_a_dead_node_are_released_and_no_others() {
         assert_eq!(superblock.release_of(|holder| holder == dead), 2);
         assert_eq!(superblock.release_of(|holder| holder == dead), 0);
         assert_eq!(superblock.oldest_snapshot(), epoch, "round {round}");
-        // A slot has a new holder: late words of the old one do it nothing.
+        // A slot has a new holder: late words of the old holder do not affect it.
         let next = superblock.announce(living).expect("a slot");
         assert_eq!(next, announced);
         superblock.release(announced, dead);
@@ -420,7 +421,8 @@ fn snapshots_of_a_dead_node_are_released_and_no_others() {
         assert!(!superblock.snapshots_open(), "round {round}");
         assert_eq!(superblock.holders().count(), 0);
     }
-    // It had taken the slot, and died before its bit was set; another before its slot was free and behind its bit.
+    // One node had taken the slot, and died before its bit was set; another died after its bit was cleared and before its slot
+    // was free.
     let word = |slot: usize| store.memory().word(128 + 8 * slot as u64).expect("a slot");
     let holder = (5 << 16 | 1) << 40;
     word(0).store(holder | 1, Relaxed);
@@ -478,8 +480,8 @@ fn locks_of_a_dead_node_are_released_and_its_half_written_rows_kept_locked() {
     assert!(table.release_locks(|_| true).damaged.is_empty(), "said once");
 }
 
-/// A node dies with the lock of a row that has been deleted meanwhile, and whose page rests. No table gets it with the lock, which nobody would
-/// look for there.
+/// A node dies with the lock of a row that has been deleted meanwhile, and whose page rests. No table gets the page with the
+/// lock, because no thread would look for the lock there.
 #[test]
 fn a_dead_node_s_lock_does_not_come_to_a_table_with_its_page() {
     let store = Store::format(region(1 << 20), NodeId(0)).expect("a store");
@@ -503,8 +505,8 @@ fn a_dead_node_s_lock_does_not_come_to_a_table_with_its_page() {
     assert_eq!(store.inconsistencies(), Vec::<String>::new());
 }
 
-/// A checkpoint lacks rows that are deleted, and is good only once that is durable. So it has to know when they were deleted, also of slots
-/// that are free by then, or reserved for other rows.
+/// A checkpoint lacks deleted rows, and is valid only once the deletes are durable. So it must know when they were deleted, also
+/// for slots that are free by then, or reserved for other rows.
 #[test]
 fn a_checkpoint_knows_when_the_rows_that_it_lacks_were_deleted() {
     let (table, mut alloc) = fresh(vec![]);

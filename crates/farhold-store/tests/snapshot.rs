@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const ROWS: u64 = if cfg!(miri) { 8 } else { 100 };
 const EACH: u64 = 1000;
 
-/// A balance, and so much filling that a row's slot may differ from time to time.
+/// A balance, and filling that varies, so that a row's slot may differ from time to time.
 fn row(balance: u64, length: usize) -> Vec<u8> {
     let mut value = balance.to_le_bytes().to_vec();
     value.resize(length.max(8), balance as u8);
@@ -26,7 +26,7 @@ fn balance(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..8].try_into().expect("8 bytes"))
 }
 
-/// Set by a writer that fails, so that nobody waits for its locks.
+/// Set by a writer that fails, so that no thread waits for its locks.
 static FAILED: AtomicBool = AtomicBool::new(false);
 
 struct Alarm;
@@ -211,7 +211,7 @@ fn states_newer_than_all_snapshots_are_not_copied() {
     drop(old);
     alloc.collect();
     assert_eq!((alloc.held_back(), scan(&table, &new)), (1, BTreeMap::from([(1, 9)])));
-    // One that is announced may become of any epoch from now on.
+    // An announced snapshot may get any epoch from now on.
     let _ = table.store().superblock().advance_epoch();
     update(&table, &mut alloc, reference, 11);
     let _ = table.store().superblock().advance_epoch();
@@ -269,8 +269,8 @@ fn deleted_rows_stay_for_those_who_may_see_them() {
     assert_eq!(scan(&table, &new), BTreeMap::new());
 }
 
-/// A commit of another node asks for a copy of a row, and gives up before it is made. What is copied then, while others write, is no state of
-/// the row.
+/// A commit of another node asks for a copy of a row, and gives up before it is made. What is copied then, while others write, is
+/// no state of the row.
 #[test]
 fn no_copy_is_made_for_an_owner_that_has_unlocked_the_row() {
     let (table, mut alloc) = fresh(vec![]);
@@ -293,8 +293,8 @@ fn no_copy_is_made_for_an_owner_that_has_unlocked_the_row() {
     assert_eq!(scan(&table, &snapshot), BTreeMap::from([(1, 5)]));
 }
 
-/// What a worker has overwritten under a snapshot is free when the snapshot is closed, though the worker rests, and another has looked for
-/// garbage before.
+/// States that a worker has overwritten under a snapshot are free when the snapshot is closed, even if the worker is idle, and
+/// another has looked for garbage before.
 #[test]
 fn what_a_worker_that_rests_held_back_is_freed_by_others() {
     const UPDATES: usize = 200;

@@ -1,4 +1,4 @@
-//! What transactions do with a table, one thread.
+//! The operations of transactions on a table, on one thread.
 
 mod common;
 
@@ -160,7 +160,7 @@ fn an_index_gets_the_rows_of_its_own_table() {
     assert_eq!(table.index(1).map(OrderedIndex::len), Some(0));
 }
 
-/// A row of a run's next use is above all that was in the run before, whichever slot it has: mirrors go by that.
+/// A row of a run's next use is above all that was in the run before, whichever slot it has: mirrors rely on that.
 #[test]
 fn a_run_begins_its_next_use_above_all_that_was_in_it() {
     let store = Store::format(region(8 * (64 << 10)), NodeId(0)).expect("a store");
@@ -196,7 +196,7 @@ fn a_run_begins_its_next_use_above_all_that_was_in_it() {
 }
 
 /// A transaction of another node has found a row, and locks it by one instruction later, when the row has been deleted and its page has
-/// been given back for want of memory. The word that it locks must not be eight zero bytes of a row that has come there since.
+/// been given back because memory was short. The word that it locks must not be eight zero bytes of a row that has come there since.
 #[test]
 fn a_stale_reference_never_locks_what_is_no_lock() {
     let store = Store::format(region(8 * (64 << 10)), NodeId(0)).expect("a store");

@@ -3,8 +3,8 @@
 //! `models/atomic_read.pml`). Blocks are words behind one lock, because coherence gives all accesses to them one order; what is
 //! explored is how the steps of controller and writer interleave.
 //!
-//! Planted: a controller that does not hear that a block was taken away (figure 2's race), and one that does not look at the
-//! version again.
+//! Planted defects: a controller that misses the loss of a block (figure 2's race), and one that does not look at the version
+//! again.
 #![cfg(not(miri))]
 
 use loom::sync::{Arc, Mutex};
@@ -78,7 +78,7 @@ fn a_read_that_is_not_aborted_is_one_state() {
 #[test]
 fn planted_defects_are_found() {
     let found = |planted, order| std::panic::catch_unwind(|| check(planted, order)).is_err();
-    // Without hearing, data that arrives before its version may be old: figure 2.
+    // If the controller misses the loss, data that arrives before its version may be old: figure 2.
     assert!(found(Planted::Deaf, [1, 0, 2]) && found(Planted::Deaf, [2, 1, 0]));
     // The version first needs no hearing.
     check(Planted::Deaf, [0, 1, 2]);

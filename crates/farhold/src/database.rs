@@ -1,4 +1,4 @@
-//! The façade: a node of a database, opened with a few settings, and a worker to run transactions on.
+//! The façade: opens a node of a database from a few settings, and gives workers that run transactions on it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,14 +19,15 @@ use farhold_txn::{
 /// What a commit has survived when it is acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Durability {
-    /// The end of its process: rows are in shared memory, on as many nodes as there are replicas. A power cut of all of them loses
-    /// everything.
+    /// The end of the node's process: rows are in shared memory, on as many nodes as there are copies of them. A power cut of all
+    /// these nodes loses everything.
     Replicated,
-    /// A power cut: it is in a journal on persistent memory, in a directory of a DAX mount.
+    /// A power cut: the commit is in a journal on persistent memory, in a directory of a DAX mount.
     Nvm(PathBuf),
-    /// The same on a mount that does not promise it, because somebody else does: battery-backed memory, or a test.
+    /// As [`Nvm`](Self::Nvm), on a mount that does not promise durability. The caller promises it: the memory is battery-backed,
+    /// or this is a test.
     NvmAssumed(PathBuf),
-    /// A power cut: it is in a journal on disk, in this directory.
+    /// A power cut: the commit is in a journal on disk, in this directory.
     Disk(PathBuf),
 }
 
@@ -44,7 +45,7 @@ impl Durability {
     }
 }
 
-/// Where a node's rows live and how much room they have.
+/// Configuration of a node: where its rows live, and how much room they have.
 #[derive(Debug, Clone)]
 pub struct Config {
     dir: Option<PathBuf>,
@@ -61,7 +62,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A database of one node in memory that ends with the [`Database`].
+    /// A database of one node in memory. Its rows end with the [`Database`].
     #[must_use]
     pub fn in_memory() -> Self {
         Self {
@@ -79,38 +80,40 @@ impl Config {
         }
     }
 
-    /// A database in this directory, whose rows live as long as its files: a folder of shared memory, or of a DAX or CXL
-    /// mount. It is created, or attached with the rows it has.
+    /// A database in this directory. Its rows live as long as its files. The directory may be in shared memory, or on a DAX or
+    /// CXL mount. It is created if it does not exist; otherwise the node attaches to the rows in it.
     #[must_use]
     pub fn at(dir: impl Into<PathBuf>) -> Self {
         Self { dir: Some(dir.into()), ..Self::in_memory() }
     }
 
-    /// Bytes of this node's region when it is created (1 GiB otherwise). Pages are used as they are touched.
+    /// Length in bytes of this node's region when it is created (default: 1 GiB). The system provides a page when it is first
+    /// touched.
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.memory_bytes = bytes;
         self
     }
 
-    /// Bytes of this node's region, and as many for its copy of each other node's rows, that get memory from the system when the
-    /// database opens (none otherwise), so that no transaction waits for it.
+    /// Number of bytes of this node's region, and of its mirror of each other node, for which the system provides memory when the
+    /// database opens (default: 0). No transaction waits for these pages later.
     #[must_use]
     pub fn populate_bytes(mut self, bytes: u64) -> Self {
         self.populate_bytes = bytes;
         self
     }
 
-    /// Whether rows that were half written when the process of this node ended are freed when the database opens, and lost. Otherwise they stay, and
-    /// whoever meets them is refused ([`TxnError::HALF_WRITTEN`]). There are none with replicas or a journal.
+    /// Whether the node frees the rows that were half written when its process ended (default: false). Freed rows are lost.
+    /// Otherwise they stay, and a transaction that reads one fails with [`TxnError::HALF_WRITTEN`]. With replicas or a journal
+    /// there are no such rows.
     #[must_use]
     pub fn forget_half_written(mut self, forgets: bool) -> Self {
         self.forgets_half_written = forgets;
         self
     }
 
-    /// How nodes reach each other's rows: `shm` otherwise, or `libfabric:` and the name of one of libfabric's providers, as
-    /// `libfabric:tcp;ofi_rxm`, with the feature `libfabric`. Nodes on several hosts are named behind it: see
+    /// How nodes reach each other's rows: `shm` (the default), or `libfabric:` and the name of a provider of libfabric, such as
+    /// `libfabric:tcp;ofi_rxm`, with the feature `libfabric`. With several hosts, the URL also names the other nodes: see
     /// [`Fabric::join`].
     #[must_use]
     pub fn provider(mut self, provider: impl Into<String>) -> Self {
@@ -118,46 +121,50 @@ impl Config {
         self
     }
 
-    /// What a commit survives; [`Durability::Replicated`] otherwise. With a journal, everything that was acknowledged comes back from it,
-    /// and the directory of regions is only memory. All nodes of a cluster use the same directory. With replicas as well, the others go on when a node
-    /// ends, and when all have ended everything is there again.
+    /// What a commit survives (default: [`Durability::Replicated`]). With a journal, a restart restores everything that was
+    /// acknowledged from the journal, and the directory of regions is only memory. All nodes of a cluster must use the same
+    /// journal directory. With replicas as well, the other nodes go on when one node ends, and a restart of all nodes restores
+    /// everything.
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// Where the nodes of a cluster with replicas agree who belongs to it: `file:///DIRECTORY` on one host (the directory of the regions
-    /// otherwise), `etcd://HOST:PORT[,HOST:PORT...]/PREFIX` with the feature `etcd`. The same for all nodes.
+    /// Register of a cluster with replicas, where its nodes agree on the members: `file:///DIRECTORY` on one host (default: the
+    /// directory of the regions), or `etcd://HOST:PORT[,HOST:PORT...]/PREFIX` with the feature `etcd`. It must be the same for
+    /// all nodes.
     #[must_use]
     pub fn register(mut self, url: impl Into<String>) -> Self {
         self.register = Some(url.into());
         self
     }
 
-    /// How far [`Database::open`] has come with restoring from a journal, for another thread to show.
+    /// Progress of [`Database::open`] while it restores from a journal; another thread may show it.
     #[must_use]
     pub fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
     }
 
-    /// This is node `node` of `nodes`, each in a process (or `Database`) of its own, all in the same directory.
+    /// Makes this node number `node` of `nodes`. Each node is a process (or a `Database`) of its own, and all use the same
+    /// directory.
     #[must_use]
     pub fn node(mut self, node: u8, nodes: u8) -> Self {
         (self.node, self.nodes) = (node, nodes);
         self
     }
 
-    /// Copies of each row, the first included, on as many nodes: what was committed survives the loss of all of these but one.
-    /// 1 (as it is otherwise) means none. The same on all nodes. With copies elsewhere a node that starts again while others run begins empty
-    /// and is given what it needs by them.
+    /// Copies of each row in total, each on a different node. Committed rows survive the loss of all but one of these nodes. The
+    /// default of 1 means no replicas. It must be the same for all nodes. With replicas, a node that restarts while others run
+    /// begins empty, and the others send it the rows that it needs.
     #[must_use]
     pub fn replicas(mut self, replicas: u8) -> Self {
         self.replication.replicas = replicas;
         self
     }
 
-    /// How long a member may go unheard before the others go on without it (100 ms otherwise). The same on all nodes.
+    /// Lease of a member: the others go on without a node that they have not heard from for this long (default: 100 ms). It must
+    /// be the same for all nodes.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX / 4);
@@ -165,7 +172,8 @@ impl Config {
         self
     }
 
-    /// Whether a commit's rows are visible while they are being replicated (they are, otherwise). Off, to measure the difference.
+    /// Whether the rows of a commit are visible while they are being replicated (default: true). False serves to measure the
+    /// difference.
     #[must_use]
     pub fn optimistic(mut self, optimistic: bool) -> Self {
         self.replication.optimistic = optimistic;
@@ -178,13 +186,13 @@ impl Config {
 pub enum OpenError {
     /// The directory cannot be made.
     Directory(PathBuf, std::io::Error),
-    /// The regions cannot be had: a living process holds this node, the files are another version's, the disk is full.
+    /// The regions are not available: a living process runs this node, another version wrote the files, or the disk is full.
     Fabric(FabricError),
     /// The node's content cannot be used.
     Node(TxnError),
     /// The settings contradict each other.
     Settings(&'static str),
-    /// The cluster does not let this node in: its register cannot be read, or somebody ended the wait.
+    /// The node did not become a member: its register cannot be read, the cluster has expelled it, or `give_up` ended the wait.
     Membership(String),
 }
 
@@ -202,17 +210,18 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// How long rings are, and how many: enough for the threads of a server.
+/// The length and the number of rings: enough for the threads of a server.
 fn replication() -> ReplicationConfig {
     ReplicationConfig { rings: 48, ring_bytes: 2 << 20, ..ReplicationConfig::default() }
 }
 
-/// How often a node that waits for its cluster looks again.
+/// Interval at which a node that waits for its cluster checks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// An open node, which serves the other nodes of its cluster by a thread of its own. Dropping it closes the node.
+/// An open node. A thread of it serves the other nodes of its cluster. Dropping the value closes the node.
 pub struct Database {
-    // Fields are dropped in this order: nobody is served any more, then the node goes, then its files.
+    // The fields are dropped in this order: first the home agent stops serving other nodes, then the node closes, then its files
+    // go.
     agent: Option<HomeAgent>,
     journal: Option<JournalThreads>,
     node: Arc<Node>,
@@ -220,13 +229,14 @@ pub struct Database {
 }
 
 impl Database {
-    /// Opens the node. With replicas, waits until it is a member of its cluster: for its founding, until all nodes have started;
-    /// later until the others have noticed that its predecessor is gone, and have given it what it needs.
+    /// Opens the node. With replicas, it returns when the node is a member of its cluster. At the founding it waits until all
+    /// nodes have started. Later it waits until the others have noticed the end of its predecessor, and have sent the node the
+    /// rows that it needs.
     pub fn open(config: &Config) -> Result<Self, OpenError> {
         Self::open_unless(config, || false)
     }
 
-    /// As [`open`](Self::open), until `give_up` says that nobody wants it any more.
+    /// As [`open`](Self::open), but ends the wait when `give_up` returns true.
     pub fn open_unless(config: &Config, give_up: impl Fn() -> bool) -> Result<Self, OpenError> {
         let dir = match &config.dir {
             Some(path) => {
@@ -257,7 +267,8 @@ impl Database {
             }
             Ok(())
         };
-        // Regions of before are of no use to anybody, and must not be taken for those of now; nor must members of before.
+        // Regions of an earlier generation are of no use. The node must not mistake them for current ones, nor earlier members
+        // for current members.
         let number = generation.as_ref().map(Generation::number);
         let regions = number.map_or(Ok(dir.path().to_owned()), |number| generation_directory(dir.path(), number))?;
         let register = Place::of(config, dir.path(), number)?;
@@ -298,13 +309,13 @@ impl Database {
         } else if config.nodes > 1 {
             Some(HomeAgent::start(&node).map_err(OpenError::Node)?)
         } else {
-            // A node alone has nobody to serve.
+            // A cluster of one node has no other node to serve.
             None
         };
         Ok(Self { agent, journal, node, dir })
     }
 
-    /// The node: its tables, statistics, and workers for other threads.
+    /// The node: its tables and statistics; it makes workers for other threads.
     #[must_use]
     pub fn node(&self) -> &Arc<Node> {
         &self.node
@@ -316,10 +327,11 @@ impl Database {
         self.dir.path()
     }
 
-    /// Runs `body` to its end on this thread, with a worker and the executor's handle (clock, waiting, more tasks), and what its
-    /// transactions have left to be done, for as long as a request may take. Where rows have no copies and another node has stood still since a
-    /// commit that moved rows there, those rows stay locked until that node or this one starts again; the commit has said that it is
-    /// unavailable.
+    /// Runs `body` to its end on this thread, with a worker and the executor's handle (clock, waits, more tasks). It then runs
+    /// the remaining work of the body's transactions, for at most the time-out of a request.
+    ///
+    /// Without replicas, if another node has paused since a commit that moved rows there, those rows stay locked until that node
+    /// or this node restarts. The commit has reported that the node is unavailable.
     pub fn run<T>(&self, body: impl AsyncFnOnce(Worker, Handle) -> T) -> Result<T, TxnError> {
         let executor = Executor::real(u64::from(std::process::id()));
         let handle = executor.handle();
@@ -338,7 +350,7 @@ impl Drop for Database {
     }
 }
 
-/// Where the register is.
+/// Place of the register.
 enum Place {
     /// In this directory.
     File(PathBuf),
@@ -347,7 +359,7 @@ enum Place {
 }
 
 impl Place {
-    /// The register of a generation of a cluster with journals, or of a cluster without.
+    /// The place of the register of a generation of a cluster with journals, or of a cluster without journals.
     fn of(config: &Config, dir: &Path, generation: Option<u32>) -> Result<Self, OpenError> {
         let of_generation = |path: &Path| match generation {
             Some(number) => path.join(generation_name(number)),
@@ -377,7 +389,7 @@ impl Place {
             }
             #[cfg(feature = "etcd")]
             Self::Etcd(url) => {
-                // An answer that comes after the lease is of no use.
+                // An answer that arrives after the lease is of no use.
                 let timeout = Duration::from_nanos(config.replication.lease_ns);
                 let register = farhold_etcd::EtcdRegister::new(url, config.nodes, timeout);
                 let register = register.map_err(|error| OpenError::Membership(error.to_string()))?;
@@ -393,12 +405,12 @@ pub(crate) fn is_etcd(url: &str) -> bool {
     url.starts_with("etcd://") || url.starts_with("etcds://")
 }
 
-/// Of a register that is neither in a directory nor in an etcd.
+/// The message about a register that is neither in a directory nor in etcd.
 pub(crate) fn unknown_register(url: &str) -> String {
     format!("the register \"{url}\" is neither file:///DIRECTORY nor etcd[s]://HOST:PORT[,HOST:PORT...]/PREFIX")
 }
 
-/// Of a register in an etcd.
+/// The message about a register in etcd.
 #[cfg(not(feature = "etcd"))]
 pub(crate) fn without_etcd(url: &str) -> String {
     format!(
@@ -410,7 +422,7 @@ pub(crate) fn generation_name(number: u32) -> String {
     format!("generation-{number}")
 }
 
-/// The number of the generation whose folder, or last part of a prefix, has this name.
+/// The generation number in the name of a folder, or in the last part of a prefix.
 pub(crate) fn generation_of(name: &str) -> Option<u32> {
     name.strip_prefix("generation-")?.parse().ok()
 }
@@ -426,14 +438,14 @@ fn generations(dir: &Path) -> std::io::Result<Vec<(u32, PathBuf)>> {
     Ok(found)
 }
 
-/// Where the register of the cluster in this directory is now: with journals each generation has one.
+/// The current place of the register of the cluster in this directory. With journals each generation has its own register.
 #[cfg(feature = "cli")]
 pub(crate) fn register_of(dir: &Path) -> PathBuf {
     let latest = generations(dir).unwrap_or_default().into_iter().max();
     latest.map_or_else(|| dir.to_owned(), |(_, path)| path)
 }
 
-/// The folder for the regions of a generation; those of earlier ones go.
+/// The folder for the regions of a generation. Removes the folders of earlier generations.
 fn generation_directory(dir: &Path, generation: u32) -> Result<PathBuf, OpenError> {
     let failed = |error| OpenError::Directory(dir.to_owned(), error);
     for (number, path) in generations(dir).map_err(failed)? {
@@ -450,7 +462,7 @@ fn generation_directory(dir: &Path, generation: u32) -> Result<PathBuf, OpenErro
 #[derive(Debug)]
 enum Directory {
     Named(PathBuf),
-    /// Removed at the end.
+    /// Removed when the database closes.
     Ephemeral(Ephemeral),
 }
 

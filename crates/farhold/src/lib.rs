@@ -1,7 +1,7 @@
 //! Farhold: an in-memory database for far memory, with serializable transactions and SQL over the same live rows.
 //!
-//! This crate is the façade for Rust programs: [`Database`] opens a node, [`Worker`] runs transactions on the thread that
-//! has it. With the feature `cli` (default) it is also the `farhold` binary.
+//! This crate is the façade for Rust programs: [`Database`] opens a node, and [`Worker`] runs transactions on its own thread.
+//! With the feature `cli` (the default) the crate is also the `farhold` binary.
 //!
 //! ```
 #![doc = include_str!("../examples/embed.rs")]

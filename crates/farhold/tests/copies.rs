@@ -1,4 +1,4 @@
-//! Databases whose rows have copies, used as a library.
+//! Databases with replicas, used as a library.
 
 use farhold::{Config, Database};
 use farhold_store::row::{Column, ColumnType, Schema};
@@ -9,7 +9,7 @@ fn key(id: i32) -> [u8; 4] {
     (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes()
 }
 
-/// A transaction that is given up gives its keys on other nodes back, also when it is the last thing that its thread does.
+/// A transaction that is given up releases its keys on other nodes, also when it is the last work of its thread.
 #[test]
 fn what_is_given_up_is_free_again() {
     let dir = std::path::PathBuf::from(format!("/dev/shm/farhold-copies-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! Databases whose nodes reach each other over a network.
+//! Databases with several nodes over a network.
 #![cfg(feature = "libfabric")]
 
 use farhold::{Config, Database};

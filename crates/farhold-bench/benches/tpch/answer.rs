@@ -1,4 +1,4 @@
-//! Answers as text, and when two are equal.
+//! Answers as text, and the rule by which two are equal.
 //!
 //! Two numbers with a fraction are equal if they differ by at most one in a million, and by at most 100, or in the fifth
 //! place: stricter than the specification (2.1.3.5), which allows 100 dollars in a sum and a hundredth of an average. Its
@@ -14,7 +14,7 @@ pub struct Answer {
     rows: Vec<Vec<String>>,
 }
 
-/// How far apart numbers with a fraction may be in any case. Some engines divide decimals, some in floating point.
+/// The difference of numbers with a fraction that is always permitted. Some engines divide decimals, some in floating point.
 const ENGINES: f64 = 5e-5;
 /// The same, against the specification's answers, which have two places.
 const OFFICIAL: f64 = 0.010_001;

@@ -33,7 +33,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the tables in `folder`; a setting is `name=value`, and the plain engine leaves out those of our joins.
+    /// Opens the tables in `folder`; a setting is `name=value`, and the plain engine ignores those of Farhold's joins.
     pub fn open(
         folder: &Path,
         joins: Joins,

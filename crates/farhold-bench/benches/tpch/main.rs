@@ -188,7 +188,7 @@ fn run_query(contestants: &mut [Contestant], number: usize, args: &Args) -> Vec<
         .collect();
     let count = contestants.len();
     for run in 0..=args.runs {
-        // Each is as often the first after another: what one leaves in the caches helps or hinders the next.
+        // Each engine is equally often the first after another: the caches that one leaves help or hinder the next.
         for turn in 0..count {
             let at = if run.is_multiple_of(2) { turn } else { count - 1 - turn };
             let (contestant, outcome) =

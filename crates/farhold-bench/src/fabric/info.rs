@@ -1,5 +1,5 @@
-//! What the fabric's providers are on this machine, what the hardware does and what a program does in its place, and what an
-//! instruction costs: the measures behind `farhold fabric info`.
+//! What the fabric's providers are on this machine, which instructions the hardware executes, which a program emulates, and what
+//! each costs: the measures behind `farhold fabric info`.
 
 use crate::measure::LatencyRecorder;
 use farhold_fabric::batch::OpKind;
@@ -9,8 +9,8 @@ use farhold_fabric::{
     Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, Meta, NodeId, RegionId, Slot, Version, object,
 };
 
-/// Memory instructions by name, as the table of providers shows them. Messages are every provider's own, and what takes an instruction back
-/// (`Batch::cancel`) is done before it is submitted: nobody else does anything for them.
+/// Memory instructions by name, as the table of providers shows them. Two operations are missing because no other component
+/// executes them: messages are every provider's own, and `Batch::cancel` takes an instruction back before it is submitted.
 pub const INSTRUCTIONS: &[(&str, OpKind)] = &[
     ("read", OpKind::Read),
     ("write", OpKind::Write),
@@ -40,10 +40,10 @@ pub struct Figure {
     pub bytes: usize,
     /// How often it was done.
     pub count: u64,
-    /// Half of them took at most so long: from the call of `submit` until the result was there, one at a time. Up to 4 KiB
-    /// it is the mean of [`GROUP`] one after the other, since a look at the clock takes as long as one of them.
+    /// The median time from the call of `submit` until the result was there, one instruction at a time. Up to 4 KiB it is the
+    /// mean of [`GROUP`] instructions one after the other, because reading the clock takes as long as one of them.
     pub p50_ns: u64,
-    /// 99 of 100 took at most so long.
+    /// The 99th percentile of the same time.
     pub p99_ns: u64,
     /// Megabytes (10^6 bytes) a second, one at a time.
     pub megabytes_per_second: f64,
@@ -52,17 +52,17 @@ pub struct Figure {
 /// A provider on this machine.
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// Its name; of one that can be had in several ways, with the way.
+    /// Its name; with the way to reach it, if there are several.
     pub name: String,
     /// What it is.
     pub about: String,
-    /// Who does each of [`INSTRUCTIONS`].
+    /// The component that executes each of [`INSTRUCTIONS`].
     pub does: Vec<Doer>,
-    /// What it costs; or why nothing could be measured.
+    /// The costs, or why they could not be measured.
     pub figures: Result<Vec<Figure>, String>,
 }
 
-/// What to say of a doer.
+/// The description of a doer.
 #[must_use]
 pub fn describe(doer: Doer) -> &'static str {
     match doer {
@@ -74,7 +74,7 @@ pub fn describe(doer: Doer) -> &'static str {
     }
 }
 
-/// All providers; those that can be had here are measured for about `span_ns` altogether.
+/// All providers. Those that are available here are measured, for about `span_ns` in total.
 #[must_use]
 pub fn providers(span_ns: u64) -> Vec<Info> {
     provider::ALL.iter().flat_map(|kind| of_kind(kind, span_ns)).collect()
@@ -104,11 +104,11 @@ fn figures(name: &str, span_ns: u64) -> Result<Vec<Figure>, String> {
 }
 
 const REGION: RegionId = RegionId(0);
-/// Measurements: reads and writes of each size, an object of each of three, an addition.
+/// The measurements: reads and writes of each size, an object of each of three sizes, and an addition.
 const PARTS: u64 = 2 * SIZES.len() as u64 + OBJECTS.len() as u64 + 1;
 const OBJECTS: &[usize] = &[128, 1 << 10, 8 << 10];
 
-/// What instructions of `away` on the memory of `home` cost. Takes about `span_ns`.
+/// The costs of instructions of `away` on the memory of `home`. It takes about `span_ns`.
 ///
 /// # Errors
 /// What the fabric refuses.
@@ -153,7 +153,7 @@ async fn one(
     let mut batch = Batch::new();
     let start_ns = handle.now_ns();
     let (mut groups, mut spent_ns) = (0, 0);
-    // At least some, and the first, which meets the region, does not count.
+    // At least some, and the first, which finds the region, does not count.
     while groups < 20 || handle.now_ns() - start_ns < span_ns {
         let before_ns = handle.now_ns();
         for _ in 0..group {

@@ -1,5 +1,4 @@
-//! Measures of the fabric itself: what its instructions cost on this machine, and what counters and latches do under
-//! contention.
+//! Measures of the fabric itself: the cost of its instructions on this machine, and its counters and latches under contention.
 
 pub mod info;
 pub mod placement;

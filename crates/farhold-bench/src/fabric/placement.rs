@@ -1,4 +1,4 @@
-//! On which processor each thread of a measurement runs: the thread allocation orders of Dreseler et al. (ADMS 2017, section 4).
+//! The processor of each thread of a measurement: the thread allocation orders of Dreseler et al. (ADMS 2017, section 4).
 //!
 //! `natural` fills the first socket, its cores first and then their sibling threads, and goes on with the next socket;
 //! `interleaved` deals the threads round the sockets, in the same order within each; `custom` is a list of the caller's.
@@ -73,7 +73,7 @@ fn sockets(machine: &[Processor]) -> Vec<Vec<usize>> {
     names.into_iter().map(of).collect()
 }
 
-/// The processors that this process may use. A machine that does not tell has one socket.
+/// The processors that this process may use. A machine that does not report sockets counts as one socket.
 #[must_use]
 pub fn machine() -> Vec<Processor> {
     let base = Path::new("/sys/devices/system/cpu");
@@ -102,7 +102,7 @@ fn allowed() -> Vec<usize> {
     if found { (0..1024).filter(has).collect() } else { vec![0] }
 }
 
-/// Binds this thread to a processor. One that is not there leaves it where it is.
+/// Binds this thread to a processor. A processor that does not exist leaves it where it is.
 pub fn bind_to(processor: usize) {
     // SAFETY: `set` is a valid, zeroed cpu_set_t of this frame; CPU_SET is given an index below its 1024 bits; pid 0 is this
     // thread.

@@ -1,8 +1,8 @@
-//! Counters and latches under contention, by whoever executes: the experiments of Dreseler et al. (ADMS 2017, figures 8 to 10).
+//! Counters and latches under contention, by each actor: the experiments of Dreseler et al. (ADMS 2017, figures 8 to 10).
 //!
-//! A thread takes a number (or a latch), then does something else for a while, again and again: nothing (high contention),
-//! 10 pauses of its processor (medium: a third of a microsecond on a Zen) or 100 (low). The home agent is one more thread,
-//! on the processor after those of the others. `mixed` is figure 9's: the first thread of each socket uses its processor, the others the agent.
+//! A thread takes a number (or a latch), then does other work, again and again: nothing (high contention), 10 pauses of its
+//! processor (medium: a third of a microsecond on a Zen) or 100 (low). The home agent is one more thread, on the processor after
+//! those of the others. `mixed` is that of figure 9: the first thread of each socket uses its processor, the others the agent.
 
 use super::placement::{Order, Processor, bind_to, machine};
 use farhold_fabric::ephemeral::Ephemeral;
@@ -37,7 +37,7 @@ impl Plan {
     }
 }
 
-/// Who executes.
+/// The actor that executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The home agent.
@@ -46,7 +46,7 @@ pub enum Who {
     Cpu,
     /// The first thread of a socket its processor, the others the agent.
     Mixed,
-    /// Nobody in a region: a number behind a mutex of the standard library, as a yardstick.
+    /// No actor and no region: a number behind a mutex of the standard library, as a yardstick.
     Mutex,
     /// The provider.
     Posted,
@@ -69,7 +69,7 @@ impl Who {
     }
 }
 
-/// How long a thread does something else between two instructions, in pauses of the processor.
+/// How long a thread does other work between two instructions, in pauses of the processor.
 const CONTENTION: [(&str, u32); 3] = [("high", 0), ("medium", 10), ("low", 100)];
 const REGION: RegionId = RegionId(1);
 const AGENT_PORT: u16 = 9;
@@ -85,7 +85,7 @@ pub struct Outcome {
     pub success_percent: f64,
 }
 
-/// Measures everything and reports it, with the number of threads from which the agent is ahead of the processor.
+/// Measures all combinations and reports them, with the number of threads from which the agent is faster than the processor.
 ///
 /// # Errors
 /// What the fabric refuses.
@@ -234,7 +234,7 @@ fn at(offset: u64) -> FarPtr {
 }
 
 impl Bed<'_> {
-    /// Does the thread use its processor where some do and some do not?
+    /// Whether the thread uses its processor, where some threads do and some do not.
     fn is_first_of_its_socket(&self, thread: usize) -> bool {
         let socket = |thread: usize| {
             let number = self.processors[thread % self.processors.len()];
@@ -259,10 +259,10 @@ impl Bed<'_> {
         self.run(who, async |words: &Any, thread: usize, stop: &AtomicBool| {
             let mut numbers = Counter::new(at(0), form).numbers(thread as u32);
             let mut done = 0;
-            // Once at least: a thread may get its processor late.
+            // At least once: a thread may get its processor late.
             loop {
                 if who == Who::Mutex {
-                    *behind_mutex.lock().expect("nobody panics with it") += 1;
+                    *behind_mutex.lock().expect("no thread panics while it holds the lock") += 1;
                 } else {
                     numbers.next(words).await?;
                 }
@@ -291,7 +291,7 @@ impl Bed<'_> {
                     }
                     Err(latch::LatchError::Busy { attempts: tried }) => attempts += tried,
                     Err(latch::LatchError::Fabric(error)) => return Err(error),
-                    Err(latch::LatchError::Lost) => unreachable!("nobody is taken for dead"),
+                    Err(latch::LatchError::Lost) => unreachable!("no holder is declared dead"),
                 }
                 if stop.load(Ordering::Relaxed) {
                     return Ok((done, attempts));

@@ -1,8 +1,8 @@
 //! TPC-H: the 22 queries of its specification with their validation parameters, over its eight tables.
 //!
-//! A text differs from the specification's in this alone: the rows that a query returns at most stand as `LIMIT`, and
-//! query 15's view is a common table expression (variant A of the specification). The data and the answers at scale
-//! factor 1 come from `tpchgen`; see `benches/tpch`.
+//! A text differs from the specification's only in this: the number of rows that a query returns at most is a `LIMIT`, and query
+//! 15's view is a common table expression (variant A of the specification). The data and the answers at scale factor 1 come from
+//! `tpchgen`; see `benches/tpch`.
 
 /// The tables.
 pub const TABLES: [&str; 8] = ["customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier"];

@@ -1,4 +1,4 @@
-//! What the index promises, checked: against a sorted map, under threads, for phantoms, for memory.
+//! The index's promises, checked: against a sorted map, under threads, for phantoms, for memory.
 //!
 //! Sizes shrink under Miri, where a step costs a thousand times as much. It wants tree borrows (crossbeam-epoch finds its
 //! list's elements by address arithmetic) and to ignore what an epoch has yet to free at exit:

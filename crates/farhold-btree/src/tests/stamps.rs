@@ -1,5 +1,5 @@
-//! A transaction that carries its stamps over its own writes stays valid, and only over its own; and no stamp, however
-//! made, does harm.
+//! A transaction that carries its stamps over its own writes stays valid, and only over its own. No stamp, however it was made,
+//! does harm.
 
 use std::ops::Bound::{Included, Unbounded};
 

@@ -109,12 +109,12 @@ fn check_scan(index: &OrderedIndex, shape: KeyShape, count: u64, from: u64) {
     }
 }
 
-/// Transactions that scan a range, and insert into it only if nobody else has: if stamps notice everything, no two
-/// inserts of the same round both validate.
+/// Transactions that scan a range, and insert into it only if it is empty. If stamps notice every insert, no two inserts of the
+/// same round both validate.
 ///
-/// Each thread scans the round's range, inserts its own key into it if the range is empty, carries its stamps over that,
-/// and validates. Whoever is invalid takes its key out again. That is Silo's protocol for a predicate lock; two winners
-/// of one round are a phantom.
+/// Each thread scans the round's range, inserts its own key into it if the range is empty, carries its stamps over that, and
+/// validates. A thread whose stamps are invalid takes its key out again. That is Silo's protocol for a predicate lock; two
+/// winners of one round are a phantom.
 #[test]
 fn of_transactions_that_found_a_range_empty_at_most_one_commits() {
     for shape in shapes() {

@@ -1,4 +1,4 @@
-//! One suite over [`super::ALL`]: everything the crate promises, whatever carries it out.
+//! One suite over [`super::ALL`]: everything that the crate promises, for each provider.
 
 use super::{LANE_BYTES_MAX, LANES, MESSAGE_BYTES_MAX, sim};
 use crate::object::{self, Meta, Version};
@@ -52,7 +52,7 @@ impl Bed {
         let mut bed = Self::shm(seed);
         let Place::Directory(cluster) = &bed.place else { unreachable!("of shm") };
         let mut config = Config::new(provider, Secret::new(b"the tests' own secret").unwrap());
-        // The dead are known by their processes; who is late here waits for a processor.
+        // Dead nodes are known by their processes; a late answer here means a thread that waits for a processor.
         (config.connect_timeout_ns, config.request_timeout_ns) = (30_000_000_000, 30_000_000_000);
         bed.place = Place::Libfabric(cluster.clone(), config);
         bed
@@ -268,7 +268,7 @@ fn wrong_pointers_are_refused() {
     });
 }
 
-/// What is refused changes nothing, in the batch's other instructions and in memory, and the endpoint goes on.
+/// A refused instruction changes nothing, in the batch's other instructions and in memory, and the endpoint goes on.
 #[test]
 fn what_is_refused_leaves_no_trace() {
     check(|bed| {
@@ -308,7 +308,7 @@ fn what_is_refused_leaves_no_trace() {
     });
 }
 
-/// The key of a region changes whenever it is registered, and the old one opens nothing.
+/// The key of a region changes whenever it is registered, and the old one gives no access.
 #[test]
 fn keys_go_stale() {
     check(|bed| {
@@ -642,7 +642,7 @@ fn wrong_messages_are_refused() {
     });
 }
 
-/// An inbox has room for so many senders; an endpoint that goes makes room.
+/// An inbox has room for `LANES` senders, and an endpoint that is dropped makes room.
 #[test]
 fn senders_are_limited() {
     if cfg!(miri) {
@@ -668,7 +668,7 @@ fn senders_are_limited() {
     });
 }
 
-/// A waiting thread hears its doorbell: for its own inbox and for the home inbox.
+/// A waiting thread is woken by its doorbell: for its own inbox and for the home inbox.
 #[test]
 fn waiting_ends_with_a_message() {
     check(|bed| {
@@ -709,7 +709,7 @@ fn waiting_ends_with_a_message() {
     });
 }
 
-/// What is dropped before it is done is still done, and nothing is left behind.
+/// An instruction whose future is dropped early is still executed, and nothing is left behind.
 #[test]
 fn a_dropped_submission_still_happens() {
     check(|bed| {

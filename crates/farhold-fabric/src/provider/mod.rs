@@ -1,7 +1,7 @@
 //! The contract of a provider, and the list of them.
 //!
-//! A provider is a folder here, a line in [`ALL`], and a way to make a test bed; `conformance` then holds it to everything
-//! this crate promises.
+//! A provider is a folder here, a line in [`ALL`], and a way to make a test bed. `conformance` then checks it against everything
+//! that this crate promises.
 
 #[cfg(test)]
 pub(crate) mod conformance;
@@ -26,7 +26,7 @@ pub struct Kind {
     pub name: &'static str,
     /// What it is, in one line.
     pub about: &'static str,
-    /// Who executes an instruction on another node's memory.
+    /// The component that executes an instruction on another node's memory.
     pub does: fn(OpKind) -> Doer,
     /// How it can be had on this machine.
     pub here: fn() -> Vec<Here>,
@@ -38,16 +38,16 @@ pub struct Kind {
 /// A way to have a provider on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Here {
-    /// What [`Fabric::join`](crate::Fabric::join) calls it.
+    /// Its name for [`Fabric::join`](crate::Fabric::join).
     pub name: String,
     /// What there is to say about it, in one line.
     pub about: String,
 }
 
-/// Who executes an instruction on another node's memory.
+/// The component that executes an instruction on another node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doer {
-    /// The asking thread's processor, by loads, stores and locked instructions.
+    /// The calling thread's processor, by loads, stores and locked instructions.
     Cpu,
     /// The network card of the memory's node: native.
     Nic,
@@ -60,7 +60,7 @@ pub enum Doer {
 }
 
 impl Doer {
-    /// Does the machine itself do it, without a program of the memory's node?
+    /// Whether the machine itself does it, without a program of the memory's node.
     #[must_use]
     pub const fn is_native(self) -> bool {
         matches!(self, Self::Cpu | Self::Nic)
@@ -75,11 +75,11 @@ pub const ALL: &[Kind] = &[
     sim::KIND,
 ];
 
-/// Longest message: 64 KiB, which is the longest row of a store, and room for what a message says about it. Longer ones belong into a
-/// region, with their address in the message.
+/// Longest message: 64 KiB, which is the longest row of a store, and room for a header. Longer ones belong in a region, with
+/// their address in the message.
 pub const MESSAGE_BYTES_MAX: usize = (64 << 10) + (1 << 10);
-/// Bytes that one sender may have on the way to one inbox: three longest messages; more would only spread a busy lane over
-/// more cache.
+/// Bytes that one sender may have under way to one inbox: three longest messages. More would only spread a busy lane over more
+/// cache.
 pub const LANE_BYTES_MAX: u64 = 256 << 10;
 /// Senders of an inbox: 16 nodes with 16 threads each.
 pub const LANES: usize = 256;
@@ -136,20 +136,20 @@ pub(crate) trait Provider {
     fn post(&self, batch: &mut Batch) -> Posted;
     /// Puts the results into `batch` once all are there.
     fn poll(&self, ticket: Ticket, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<()>;
-    /// Nobody will poll for this any more; the instructions still happen.
+    /// The caller will not poll for this any more; the instructions still happen.
     fn abandon(&self, ticket: Ticket);
     fn mapped(&self, node: NodeId, region: RegionId) -> Option<Arc<RegionMemory>>;
-    /// Does `mapped` ever give a region of another node?
+    /// Whether `mapped` ever returns a region of another node.
     fn maps_others(&self) -> bool {
         false
     }
     fn refresh(&self, node: NodeId, region: RegionId) -> Result<RegionKey, FabricError>;
     fn send(&self, to: Address, message: &[u8]) -> Result<(), FabricError>;
     fn try_recv(&self, inbox: Inbox, message: &mut Message) -> bool;
-    /// Is a message there, as far as can be seen without taking it?
+    /// Whether a message is there, as far as can be seen without taking it.
     fn has_arrived(&self) -> bool;
     /// Blocks the thread until a message may be there.
     fn wait(&self, timeout_ns: u64) -> bool;
-    /// Has the task woken when a message may have come to either inbox. Waking too often is allowed.
+    /// Wakes the task when a message may have come to either inbox. It may wake too often.
     fn wake_on_arrival(&self, cx: &mut Context<'_>);
 }

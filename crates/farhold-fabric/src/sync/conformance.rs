@@ -29,7 +29,7 @@ enum Any {
 }
 
 impl Any {
-    /// `None` where it cannot be: memory that is not mapped.
+    /// `None` if it is impossible: memory that is not mapped.
     fn of(name: &str, endpoint: &Rc<Endpoint>) -> Option<Self> {
         Some(match name {
             "agent" => Self::Agent(Agent::asked_at(endpoint, AGENT)),
@@ -353,7 +353,7 @@ fn a_dead_sender_is_skipped_and_a_full_queue_says_so() {
             let out = queue.sender(&endpoint, holder(1));
             let too_long = out.send(&[0; 9]).await;
             assert_eq!(too_long, Err(QueueError::TooLong { bytes_max: 8 }));
-            // Many turns: every place is once the one where somebody died, before and after the tail was moved.
+            // Many turns: in every place a sender dies once, before and after the tail was moved.
             for turn in 0..12_u64 {
                 let ticket = memory.word(64 + 64).unwrap().load(Ordering::SeqCst);
                 let place = memory.word(64 + 128 + ticket % 3 * 64).unwrap();

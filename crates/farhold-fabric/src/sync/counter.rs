@@ -1,4 +1,4 @@
-//! Numbers that no two threads get: time stamps, sequences, identifiers.
+//! Numbers that are never given out twice: time stamps, sequences, identifiers.
 //!
 //! | form | numbers are | a number costs |
 //! |---|---|---|
@@ -17,9 +17,9 @@ use crate::{FabricError, FarPtr};
 pub enum Form {
     /// One word, one number at a time.
     Single,
-    /// One word, so many numbers at a time.
+    /// One word; a thread takes this many numbers at a time.
     Batched(u32),
-    /// So many words, each on a cache line of its own; a thread uses one of them.
+    /// This many words, each on a cache line of its own; a thread uses one of them.
     Striped(u32),
 }
 
@@ -59,7 +59,7 @@ impl Counter {
         }
     }
 
-    /// A thread's way to it. Threads of different numbers use different stripes, as far as there are.
+    /// A thread's access to it. Threads of different numbers use different stripes, as far as there are enough.
     #[must_use]
     pub fn numbers(self, thread: u32) -> Numbers {
         let stripes = if let Form::Striped(stripes) = self.form { stripes } else { 1 };
@@ -70,7 +70,7 @@ impl Counter {
     /// word, which moves by the whole block.
     ///
     /// # Errors
-    /// What kept the word from being changed. After a time-out a block may be lost.
+    /// What prevented the change of the word. After a time-out a block may be lost.
     ///
     /// # Panics
     /// If it is striped.
@@ -80,10 +80,10 @@ impl Counter {
         words.execute(self.at, WordOp::Add(i64::from(count).wrapping_mul(step).cast_unsigned())).await
     }
 
-    /// How many numbers have been given out; blocks count whole. Of stripes a sum, which others change meanwhile.
+    /// The count of numbers given out; blocks count as a whole. For stripes it is a sum that other threads change meanwhile.
     ///
     /// # Errors
-    /// What kept a word from being read.
+    /// What prevented the read of a word.
     pub async fn given(&self, words: &impl Words) -> Result<u64, FabricError> {
         let stripes = if let Form::Striped(stripes) = self.form { u64::from(stripes) } else { 1 };
         let mut sum = 0_u64;
@@ -98,7 +98,7 @@ impl Numbers {
     /// The next number.
     ///
     /// # Errors
-    /// What kept the word from being changed. After a time-out a number, or a block, may be lost.
+    /// What prevented the change of the word. After a time-out a number, or a block, may be lost.
     #[inline]
     pub async fn next(&mut self, words: &impl Words) -> Result<u64, FabricError> {
         let at = self.counter.at;

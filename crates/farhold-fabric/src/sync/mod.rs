@@ -1,4 +1,4 @@
-//! Counters, latches and queues in regions: what threads of many nodes agree by.
+//! Counters, latches and queues in regions, by which threads of many nodes coordinate.
 //!
 //! ```text
 //!   Counter   Latch            Queue
@@ -10,13 +10,14 @@
 //!   LOCK   at home    a NIC, a simulation, or loads again
 //! ```
 //!
-//! Who executes an instruction is an [`actor`]; the protocols are written over [`Words`] and run on each of them, and under
-//! loom (`tests/sync_model.rs`). They are those of the SGI UV's GRU (Dreseler et al., "Hardware-Accelerated Memory Operations
-//! on Large-Scale NUMA Systems", ADMS 2017, section 4): a counter is fetch-and-add, a latch is a compare-and-swap and a clear,
-//! and both may be executed where the word lives instead of where the thread runs.
+//! An [`actor`] executes the instructions. The protocols are written over [`Words`] and run on each actor, and under loom
+//! (`tests/sync_model.rs`). They are those of the SGI UV's GRU (Dreseler et al., "Hardware-Accelerated Memory Operations on
+//! Large-Scale NUMA Systems", ADMS 2017, section 4): a counter is fetch-and-add, a latch is a compare-and-swap and a clear. Both
+//! may be executed at the word's home node instead of on the calling thread.
 //!
 //! **One word, one kind of actor** as long as a NIC executes: atomics of a NIC and of a processor on one word are not atomic to
-//! each other. [`actor::Cpu`] and [`actor::Agent`] mix (the agent uses its processor), and so do all of them on `shm` and `sim`.
+//! each other. [`actor::Cpu`] and [`actor::Agent`] may be mixed (the agent uses its processor), and so may all actors on `shm`
+//! and `sim`.
 
 pub mod actor;
 #[cfg(test)]
@@ -52,20 +53,20 @@ pub enum WordOp {
     Clear,
 }
 
-/// Somebody who executes word instructions. The implementer makes each atomic to all others, in one order that all see
-/// (sequential consistency), and done when the future is.
+/// An actor that executes word instructions. The implementer makes each atomic to all others, in one order that all threads see
+/// (sequential consistency), and completes it before the future ends.
 pub trait Words {
     /// Executes one instruction; the result is the old value.
     ///
     /// # Errors
-    /// What kept it from being done. After [`FabricError::Timeout`] and [`FabricError::NodeUnavailable`] it may have been done.
+    /// What prevented it. After [`FabricError::Timeout`] and [`FabricError::NodeUnavailable`] it may have been executed.
     fn execute(&self, at: FarPtr, op: WordOp) -> impl Future<Output = Result<u64, FabricError>>;
 
-    /// Between two looks at a word that somebody else will change.
+    /// Pauses between two looks at a word that another thread will change.
     fn pause(&self) -> impl Future<Output = ()>;
 }
 
-/// Stores `new` if the word is `expected`: was it?
+/// Stores `new` if the word is `expected`. True: it was.
 async fn swapped(words: &impl Words, at: FarPtr, expected: u64, new: u64) -> Result<bool, FabricError> {
     Ok(words.execute(at, WordOp::CompareSwap { expected, new }).await? == expected)
 }

@@ -4,15 +4,15 @@
 //!  +0 head: next to receive │ +64 tail: next to send │ +128 places:  state │ length │ bytes
 //!
 //!  place of ticket t = t modulo the places, in turn t divided by the places
-//!     free ──(sender: compare_swap)──▶ being filled, by whom ──(sender: compare_swap)──▶ full ──(receiver)──▶ free, next turn
+//!     free ──(sender: compare_swap)──▶ being filled, with its sender ──(sender: compare_swap)──▶ full ──(receiver)──▶ free, next turn
 //! ```
 //!
-//! The GRU's message queue, made of this crate's instructions: a sender takes a place by a swap of its state, moves `tail` and
-//! writes the message in one batch, and marks the place full when that has come back. So a message is never seen in parts,
-//! and a place always names who is at it: a sender that dies in between leaves one place, which [`Receiver::skip_dead`]
-//! frees; until then the messages behind it wait, since order is kept. Three round trips, two of them needed by any fabric
-//! that may reorder. An [inbox](Endpoint::send) is cheaper where its limits suit; this queue needs no agent, any number of
-//! senders share its memory, and it outlives its processes.
+//! The GRU's message queue, made of this crate's instructions. A sender takes a place by a compare-and-swap of its state, moves
+//! `tail` and writes the message in one batch, and marks the place full when that batch has completed. So a message is never seen
+//! in parts, and the place names its sender while it is being filled. A sender that dies in between leaves one place, which
+//! [`Receiver::skip_dead`] frees. Until then the messages behind it wait, because order is kept. It takes three round trips, two
+//! of them needed by any fabric that may reorder. An [inbox](Endpoint::send) is cheaper where its limits suit; this queue needs
+//! no agent, any number of senders share its memory, and it outlives its processes.
 
 use super::LINE;
 use super::latch::Holder;
@@ -45,9 +45,9 @@ pub enum QueueError {
         /// How long it may be.
         bytes_max: u32,
     },
-    /// The receiver took this sender for dead meanwhile; the message was not sent.
+    /// The receiver declared this sender dead meanwhile; the message was not sent.
     Lost,
-    /// The fabric could not. The message may have been sent, or its place may be taken until the receiver skips it.
+    /// The fabric failed. The message may have been sent, or its place may be taken until the receiver skips it.
     Fabric(FabricError),
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for QueueError {
             Self::TooLong { bytes_max } => {
                 write!(f, "the queue's messages have at most {bytes_max} bytes; send the address of a longer one")
             }
-            Self::Lost => f.write_str("the message was not sent: its sender was taken for dead"),
+            Self::Lost => f.write_str("the message was not sent: its sender was declared dead"),
             Self::Fabric(error) => error.fmt(f),
         }
     }
@@ -113,7 +113,7 @@ impl Queue {
         Sender { queue: self, endpoint: endpoint.clone(), me, tail: Cell::new(0), batch: Cell::default() }
     }
 
-    /// The receiving side, which there must be one of. `None`: the region is not mapped, or too short.
+    /// The receiving side, of which there must be one. `None`: the region is not mapped, or too short.
     #[must_use]
     pub fn receiver(self, endpoint: &Endpoint) -> Option<Receiver> {
         let memory = endpoint.mapped(self.at.node(), self.at.region())?;
@@ -173,12 +173,12 @@ impl Sender {
             }
             let behind = (turn.wrapping_sub(found >> (64 - TURN_BITS))) & TURN_MASK;
             if behind == 1 {
-                // The last turn's message is still there. If the tail is not here, our guess was too far.
+                // The last turn's message is still there. If the tail is elsewhere, the guess was too far.
                 if self.tail_now().await? == ticket {
                     return Err(QueueError::Full);
                 }
             } else {
-                // Somebody is at it, and may not have moved the tail, or it is long past.
+                // Another sender is filling it and may not have moved the tail yet, or the ticket is long past.
                 self.swap(queue.at.add(LINE), ticket, ticket.wrapping_add(1)).await?;
             }
             ticket = self.tail_now().await?;
@@ -217,8 +217,8 @@ impl Receiver {
         self.memory.word(self.queue.at.offset() + at).expect("`receiver` has checked the queue's bytes")
     }
 
-    /// The next ticket, and the state of its place. A place that is a turn ahead was given back by a receiver that died before it
-    /// moved the head on, which is done here.
+    /// The next ticket, and the state of its place. If a place is a turn ahead, a receiver gave it back and died before it moved
+    /// the head on; that is done here.
     fn next(&self) -> (u64, u64) {
         loop {
             let ticket = self.word(0).load(Relaxed);
@@ -231,7 +231,7 @@ impl Receiver {
         }
     }
 
-    /// The next message into `into`, whose memory is used again. False: there is none that is complete.
+    /// The next message into `into`, reusing its memory. False: there is none that is complete.
     pub fn try_recv_into(&self, into: &mut Vec<u8>) -> bool {
         let (ticket, found) = self.next();
         let (turn, place) = (self.queue.turn(ticket), self.queue.place(ticket));
@@ -254,8 +254,8 @@ impl Receiver {
         self.try_recv_into(&mut message).then_some(message)
     }
 
-    /// If the next place is taken by a sender who is dead, gives it up, so that the messages behind it are heard. True if so.
-    /// The caller guarantees that whoever `is_dead` accepts never acts again.
+    /// If a dead sender has taken the next place, gives the place up, so that the messages behind it are received. True if so.
+    /// The caller guarantees that a sender that `is_dead` accepts never acts again.
     #[allow(clippy::must_use_candidate, reason = "done for what it does")]
     pub fn skip_dead(&self, is_dead: impl Fn(Holder) -> bool) -> bool {
         let (ticket, found) = self.next();

@@ -2,17 +2,17 @@
 //! fabric, `shm`), without writers and with up to four.
 //!
 //! A figure is nanoseconds of one reader per object that it got whole, the median of the turns; `torn` is attempts that gave
-//! nothing, in percent. As Daglis et al. do it (`SABRes`, section 7.2): a hundred objects a size and mechanism, so that writers
-//! and readers meet; each writer has a part of them for itself; a reader that got nothing tries the same object again. How often
-//! a writer writes is the load, so it is the same for all mechanisms: as often as the slowest of them can, nearly. In a closed loop the one
-//! whose writes are cheapest would have the most conflicts.
+//! nothing, in percent. The set-up is that of Daglis et al. (`SABRes`, section 7.2): a hundred objects a size and mechanism, so
+//! that writers and readers meet. Each writer has a part of them for itself; a reader that got nothing tries the same object
+//! again. How often a writer writes is the load, so it is the same for all mechanisms: nearly as often as the slowest of them
+//! can. In a closed loop the mechanism with the cheapest writes would have the most conflicts.
 //!
-//! Without writers everything lies in the reader's own caches. With writers it mostly lies in a writer's, as all of it lies with the home
-//! in the paper's figure 8, at each number of writers. So what conflicts do is told by comparing with objects that another processor has
-//! `written elsewhere` just before and then leaves alone.
+//! Without writers everything lies in the reader's own caches. With writers it mostly lies in a writer's, as all of it lies at
+//! the home node in the paper's figure 8, at each number of writers. So the effect of conflicts shows in a comparison with
+//! objects that another processor has `written elsewhere` just before and then leaves alone.
 //!
 //! `by words` is the stripping of `line_versions` by loads and stores of words, as FaRM published it and as a compiler makes it,
-//! since it must not widen atomic accesses; `line_versions` itself uses our kernel of wide moves.
+//! because a compiler must not widen atomic accesses; `line_versions` itself uses this project's kernel of wide moves.
 
 use farhold_fabric::provider::shm;
 use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, Handle, NodeId, RegionId, RegionMemory};
@@ -230,7 +230,7 @@ struct Objects {
 impl Objects {
     fn new(memory: &RegionMemory, size: usize, count: u64) -> Self {
         let (mut at, mut starts) = (0, Vec::new());
-        // What earlier sizes left would be objects of another layout.
+        // The objects that earlier sizes have left would have another layout.
         let zeros = vec![0; 1 << 20];
         for at in (0..memory.len()).step_by(zeros.len()) {
             let len = zeros.len().min((memory.len() - at) as usize);
@@ -365,7 +365,7 @@ impl Bed {
     /// As [`Self::turns`] without writers, but before as many reads as there are objects all are written anew, by a thread that then
     /// stands still: what writers bring with them beside conflicts, since lines come from another processor's cache.
     fn written_elsewhere(&self, objects: &Objects) -> [Vec<Turns>; 3] {
-        /// What the writer is told, beside the number of a mechanism whose objects it shall write.
+        /// The value that ends the writers, beside the numbers of the mechanisms whose objects they are to write.
         const DONE: usize = usize::MAX;
         const END: usize = usize::MAX - 1;
         let times = (self.reads(objects.size) / objects.count).max(1);
@@ -448,7 +448,7 @@ impl Bed {
         (reads, torn)
     }
 
-    /// Whole and torn reads through the fabric, so many at a time; what is torn takes part in the next batch.
+    /// Whole and torn reads through the fabric, several at a time; a torn read takes part in the next batch.
     fn far(&self, mechanism: &dyn Mechanism, objects: &Objects, number: usize, reads: u64, size: usize) -> (u64, u64) {
         let (mut random, mut torn, mut whole) = (7, 0, 0);
         let mut into = aligned(objects.size);
@@ -504,7 +504,7 @@ fn aligned(len: usize) -> impl std::ops::DerefMut<Target = [u8]> {
     Aligned(room, skip)
 }
 
-/// Writes objects of the mechanism whose turn it is: this writer's part of them.
+/// Writes objects of the current mechanism: this writer's part of them.
 fn write_until(
     stop: &AtomicBool,
     current: &AtomicUsize,
@@ -520,7 +520,7 @@ fn write_until(
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        // Who is late does not make up for it.
+        // A late writer does not make up for it.
         next = next.max(Instant::now()) + pause;
         let number = current.load(Ordering::Relaxed);
         payload[0] = payload[0].wrapping_add(1);

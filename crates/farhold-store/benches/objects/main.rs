@@ -1,4 +1,4 @@
-//! What objects cost: `cargo bench -p farhold-store --bench objects -- [rows|atomicity] [--quick] [--json FILE]`
+//! The costs of objects: `cargo bench -p farhold-store --bench objects -- [rows|atomicity] [--quick] [--json FILE]`
 //!
 //! `rows`: the hot paths of the store. `atomicity`: the four mechanisms of atomic reads beside each other. Without a name,
 //! both. `--quick` runs each part briefly; its figures mean nothing.

@@ -1,4 +1,4 @@
-//! What the hot paths of the store cost. One thread, rows of 300 bytes, in two sizes: a few rows that stay in the first-level
+//! The costs of the store's hot paths. One thread, rows of 300 bytes, in two sizes: a few rows that stay in the first-level
 //! cache, and many that do not.
 
 use farhold_btree::KeyShape;

@@ -1,4 +1,4 @@
-//! One suite over [`super::ALL`]: whatever a writer does meanwhile, a reader gets one finished state or none.
+//! One suite over [`super::ALL`]: whatever a writer does meanwhile, a reader gets one complete state or none.
 
 use super::{ALL, Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, planted, read_far};
 use crate::object::Owner;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const REGION: RegionId = RegionId(3);
 const ROOM: usize = 4096;
-/// Lengths around every border: of a line, of a line less its version, of line 0, of words.
+/// Lengths around every boundary: of a line, of a line less its version, of line 0, of words.
 const LENGTHS: &[usize] =
     &[0, 1, 7, 8, 31, 32, 33, 39, 40, 41, 63, 64, 65, 95, 96, 97, 152, 153, 1000, 1024, 2047, 4096];
 
@@ -28,14 +28,14 @@ fn anonymous() -> RegionMemory {
     RegionMemory::anonymous(FarPtr::new(NodeId(0), REGION, 0), 64 << 10).expect("memory")
 }
 
-/// Reads in place until it is not torn, which must end soon: nobody writes.
+/// Reads in place until it is not torn, which must end soon: no thread writes.
 fn read_quietly(mechanism: &dyn Mechanism, memory: &RegionMemory, at: u64, clock: &Handle) -> (Seen, Vec<u8>) {
     let mut into = vec![0; ROOM];
     let seen = (0..3).find_map(|_| mechanism.read(memory, at, &mut into, clock).ok()).expect("nobody writes");
     (seen, into[..seen.len].to_vec())
 }
 
-/// A whole write, as soon as no lease is in the way.
+/// A whole write, as soon as no lease prevents it.
 async fn write_patiently(
     mechanism: &dyn Mechanism,
     memory: &RegionMemory,
@@ -51,7 +51,7 @@ async fn write_patiently(
     }
 }
 
-/// Runs a test whose time stands still while it reads: under Miri, or on a busy machine, a read may take longer than a lease lasts.
+/// Runs a test with a clock that stops while it reads: under Miri, or on a busy machine, a read may outlast a lease.
 fn in_virtual_time<T>(test: impl AsyncFnOnce(&Handle) -> T) -> T {
     let executor = Executor::virtual_time(1);
     let handle = executor.handle();
@@ -63,7 +63,7 @@ fn names_are_sorted_and_unique() {
     assert!(ALL.is_sorted_by(|a, b| a.name() < b.name()));
 }
 
-/// Every length comes back, with growing versions, and the bytes around an object stay as they are.
+/// Every length reads back, with growing versions, and the bytes around an object do not change.
 #[test]
 fn what_is_written_is_read_and_nothing_else_changes() {
     for mechanism in ALL {
@@ -103,7 +103,7 @@ async fn comes_back_at_every_length(mechanism: &'static dyn Mechanism, clock: &H
     }
 }
 
-/// A writer that has the object keeps others out until it ends.
+/// A writer that has the object excludes others until it ends.
 #[test]
 fn writers_exclude_each_other() {
     for mechanism in ALL {
@@ -273,7 +273,7 @@ fn threads(mechanism: &'static dyn Mechanism) {
         // Several numbers have this first byte; their lengths tell them apart.
         let is_state = (0..40).any(|turn| bytes.len() == len(number + turn * 256));
         let is_whole = is_state && bytes == payload(number, bytes.len());
-        // A reader that gives up must not let the writers wait for it.
+        // A reader that gives up must not make the writers wait for it.
         whole_reads.fetch_add(if is_whole { 1 } else { 1_000 }, Ordering::Relaxed);
         assert!(is_whole, "{mechanism:?}: a mix");
     };
@@ -284,9 +284,9 @@ fn threads(mechanism: &'static dyn Mechanism) {
                 scope.spawn(move || {
                     let clock = Handle::standalone(u64::from(worker));
                     let mut written = 0;
-                    // An object under a lease is rarely free: fewer writes, the same time.
+                    // An object under a lease is rarely free: fewer writes in the same time.
                     let wanted = if mechanism.name() == "lock" { 30 } else { 4_000 };
-                    // At least so many, and until the readers have met some.
+                    // At least this many, and until the readers have met some.
                     while written < wanted || whole_reads.load(Ordering::Relaxed) < 100 {
                         let number = (2 + written * 2 + u64::from(worker)) % 10_000;
                         let bytes = payload(number, len(number));
@@ -343,7 +343,7 @@ fn threads_that_race_read_whole_states() {
     }
 }
 
-/// A lease keeps writers out for its time and no longer, whatever became of the reader.
+/// A lease excludes writers for its time and no longer, whatever happens to the reader.
 #[test]
 fn a_lease_ends_by_itself() {
     let executor = Executor::virtual_time(1);
@@ -417,7 +417,7 @@ fn is_caught(run: impl FnOnce()) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err()
 }
 
-/// The suite sees what it is there for: each check left out, and no check at all.
+/// The suite notices what it must: each check left out, and no check at all.
 #[test]
 #[cfg_attr(miri, ignore = "too long for it")]
 fn planted_defects_are_found() {

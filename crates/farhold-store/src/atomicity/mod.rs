@@ -1,22 +1,22 @@
-//! Atomic reads of objects: four mechanisms beside each other, so that what the others cost can be measured.
+//! Atomic reads of objects: four mechanisms beside each other, to measure what the others cost.
 //!
 //! | mechanism | what the reader checks, and where | layout |
 //! |---|---|---|
 //! | [`Checksum`] (Pilaf) | a CRC64 over the whole object, at the reader | clean, behind a checksum |
 //! | [`Destination`] (`SABRe`) | the header's version before and after, where the data lives | clean |
-//! | [`LineVersions`] (FaRM) | a version in each cache line, at the reader, who must strip them | a version a line |
+//! | [`LineVersions`] (FaRM) | a version in each cache line, at the reader, which must strip them | a version a line |
 //! | [`Lock`] (DrTM) | nothing: it holds a lease while it reads | clean, behind a lease |
 //!
-//! The database's rows are `destination` objects. The others exist for the comparison that Daglis et al. make ("`SABRes`:
-//! Atomic Object Reads for In-Memory Rack-Scale Computing", MICRO 2016, sections 2.1 and 7) and to be told apart by one
-//! conformance suite. Objects lie at multiples of [`LINE`].
+//! The database's rows are `destination` objects. The others exist for the comparison that Daglis et al. make ("`SABRes`: Atomic
+//! Object Reads for In-Memory Rack-Scale Computing", MICRO 2016, sections 2.1 and 7). One conformance suite tests all four.
+//! Objects lie at multiples of [`LINE`].
 //!
 //! Far reads do no input or output themselves: [`Mechanism::post`] adds the next round's instructions to a batch, and
-//! [`Mechanism::judge`] says what came of it, so many reads share a batch.
+//! [`Mechanism::judge`] evaluates their results. So many reads share a batch.
 //!
-//! Assumed of the fabric: `read_object` is done where the data lives; other reads move each 64-byte line whole, or, where
-//! memory is [mapped](FarRead::mapped), are done by loads of this processor, which move only words whole.
-//! A provider with neither (a stream of bytes) can carry `destination`, `checksum` and `lock`, but not `line_versions`.
+//! Assumptions about the fabric: `read_object` is executed where the data lives. Other reads move each 64-byte line whole. If
+//! memory is [mapped](FarRead::mapped), they are loads of this processor, which move only words whole. A provider with neither (a
+//! stream of bytes) can carry `destination`, `checksum` and `lock`, but not `line_versions`.
 
 mod checksum;
 #[cfg(test)]
@@ -39,7 +39,7 @@ use std::ops::Range;
 /// All mechanisms, by name.
 pub const ALL: &[&dyn Mechanism] = &[&Checksum, &Destination, &LineVersions, &Lock];
 
-/// What objects are aligned to, and what a fabric moves whole.
+/// The alignment of objects, and the unit that a fabric moves whole.
 pub const LINE: u64 = 64;
 
 /// One way to read objects that others write.
@@ -58,7 +58,7 @@ pub trait Mechanism: Sync {
     /// Bytes that an object with such a payload takes, a multiple of [`LINE`].
     fn bytes(&self, payload_len: usize) -> usize;
 
-    /// Makes an object in zeroed memory. Nobody else knows the place yet.
+    /// Makes an object in zeroed memory. No other thread knows the place yet.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
@@ -75,8 +75,9 @@ pub trait Mechanism: Sync {
     /// See [`Unread`].
     fn read(&self, memory: &RegionMemory, at: u64, into: &mut [u8], clock: &Handle) -> Result<Seen, Unread>;
 
-    /// Reads an object of mapped memory and uses every word of its payload once: their sum. What an application does with it, so
-    /// that a mechanism pays for the copy if its payloads cannot be used where they lie. `into` is room for such a copy.
+    /// Reads an object of mapped memory and uses every word of its payload once: returns their sum. It stands for an
+    /// application's use, so that a mechanism pays for the copy if its payloads cannot be used in place. `into` is room for such
+    /// a copy.
     ///
     /// # Errors
     /// See [`Unread`].
@@ -86,11 +87,11 @@ pub trait Mechanism: Sync {
         Ok((seen, sum_words(&into[..seen.len])))
     }
 
-    /// Adds what the next round of a far read needs.
+    /// Adds the instructions of the next round of a far read.
     fn post(&self, read: &mut FarRead<'_>, batch: &mut Batch, clock: &Handle);
 
-    /// Judges the round that `batch` brought. `None`: it takes another one. `into` is room for a payload that cannot be used
-    /// where it came.
+    /// Judges the round in `batch`. `None`: the read takes another round. `into` is room for a payload that cannot be used in
+    /// place.
     ///
     /// # Errors
     /// See [`Unread`]; the read may begin anew, by [`FarRead::again`].
@@ -105,13 +106,13 @@ pub trait Mechanism: Sync {
         clock: &Handle,
     ) -> Result<Option<View<'b>>, Unread>;
 
-    /// Takes the object for a writer at its home.
+    /// Takes the object for a writer at its home node.
     ///
     /// # Errors
     /// [`Busy`]: another writer, or a reader's lease, has it.
     fn begin_write(&self, memory: &RegionMemory, at: u64, owner: Owner, clock: &Handle) -> Result<Writing, Busy>;
 
-    /// Into how many pieces of about a line a payload falls.
+    /// The number of pieces, of about a line each, of a payload.
     fn pieces(&self, payload_len: usize) -> usize {
         payload_len.div_ceil(PIECE)
     }
@@ -153,7 +154,7 @@ pub struct Seen {
 pub struct View<'b> {
     /// The state's version.
     pub version: u64,
-    /// Its payload: in the batch if it can be used as it came, else in the room given.
+    /// Its payload: in the batch if it can be used in place, otherwise in the given room.
     pub payload: &'b [u8],
 }
 
@@ -193,7 +194,7 @@ impl From<FabricError> for Unread {
     }
 }
 
-/// Somebody else has the object: try again later.
+/// Another thread has the object: try again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
@@ -235,13 +236,13 @@ enum Lease {
 }
 
 impl<'m> FarRead<'m> {
-    /// A read of the object at `at`, whose payload has at most so many bytes.
+    /// A read of the object at `at`, with a payload of at most `payload_len_max` bytes.
     #[must_use]
     pub fn new(at: FarPtr, payload_len_max: usize) -> Self {
         Self { at, payload_len_max, mapped: None, slot: None, word: 0, lease: Lease::Wanted }
     }
 
-    /// To be said where [`Endpoint::mapped`] gives the region's memory: its reads are loads.
+    /// The caller must set it if [`Endpoint::mapped`] gives the region's memory: the reads are then loads.
     #[must_use]
     pub fn mapped(self, memory: Option<&'m RegionMemory>) -> Self {
         Self { mapped: memory, ..self }
@@ -253,7 +254,7 @@ impl<'m> FarRead<'m> {
     }
 }
 
-/// One far read by itself, once. `batch` is used again from call to call.
+/// One far read by itself, once. `batch` may be reused from call to call.
 ///
 /// # Errors
 /// See [`Unread`].
@@ -291,12 +292,12 @@ fn word_of(bytes: &[u8], offset: usize) -> u64 {
 /// Bytes of a clean payload in one piece.
 const PIECE: usize = LINE as usize;
 
-/// The bytes of a clean payload that these pieces are.
+/// The bytes of a clean payload in these pieces.
 fn clean_bytes(pieces: &Range<usize>, payload_len: usize) -> Range<usize> {
     (pieces.start * PIECE).min(payload_len)..(pieces.end * PIECE).min(payload_len)
 }
 
-/// Defects for the conformance suite: each mechanism's check left out, on the thread that says so.
+/// Defects for the conformance suite: on a thread that switches it on, each mechanism's check is left out.
 #[cfg(test)]
 mod planted {
     use std::cell::Cell;

@@ -8,9 +8,9 @@
 //!  end    magic, index at, blocks, rows, epoch max, index checksum │ checksum
 //! ```
 //!
-//! Begun when every change up to the header's epoch has been made in the region, so it contains at least those; of later changes it may
-//! contain some, each row at one whole state. So it is good as soon as all epochs up to its latest are durable, and gets its
-//! name only then; together with the records after the header's epoch it then gives the exact state.
+//! When a checkpoint begins, every change up to the header's epoch has been made in the region, so it contains at least those. It
+//! may contain some later changes, each row at one whole state. So it is valid as soon as all epochs up to its latest are
+//! durable, and gets its name only then. Together with the records after the header's epoch it then gives the exact state.
 
 use super::files::{Directory, DurableFile};
 use super::{DurableError, Identity, Inventory, check_words, seal, unseal, word};
@@ -31,7 +31,7 @@ const BLOCK_HEADER: usize = 48;
 const END_BYTES: u64 = 56;
 const ROW_HEADER: usize = 24;
 const INDEX_ENTRY: usize = 32;
-/// Looks at a row that is being written: some milliseconds.
+/// How many times a row that is being written is read: some milliseconds.
 const PATIENCE: u32 = 100_000;
 /// Bytes written at a time.
 const WRITE_BYTES: usize = 1 << 20;
@@ -39,7 +39,7 @@ const WRITE_BYTES: usize = 1 << 20;
 /// What a checkpoint's head says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Whose.
+    /// The node and its cluster.
     pub identity: Identity,
     /// Made in this start of the node.
     pub start: u32,
@@ -109,11 +109,11 @@ impl Out<'_> {
     }
 }
 
-/// Writes a checkpoint of a node's rows, without a name yet. Every change up to `epoch` has been made; `pause` is called between
-/// runs, and may end it.
+/// Writes a checkpoint of a node's rows, without a name yet. Every change up to `epoch` has been made. `pause` is called between
+/// runs, and may end the checkpoint.
 ///
 /// # Errors
-/// [`DurableError::Io`]; nothing is left of it then.
+/// [`DurableError::Io`]; nothing of the checkpoint is left then.
 pub fn write(
     store: &Store,
     directory: &dyn Directory,
@@ -196,7 +196,7 @@ struct Block {
 }
 
 impl Block {
-    /// False: a row is being written for longer than that takes. Its writer may be dead, or may have to run first.
+    /// False: a row is being written for longer than that. Its writer may be dead, or may have to run first.
     fn take(&mut self, store: &Store, run: &Run) -> bool {
         self.bytes.clear();
         self.bytes.resize(BLOCK_HEADER, 0);
@@ -210,7 +210,7 @@ impl Block {
             }
         }
         if !is_there() {
-            // Given back meanwhile, when all its rows had been deleted: the journal says so.
+            // The run was given back meanwhile, after all its rows had been deleted: the journal says so.
             self.bytes.truncate(BLOCK_HEADER);
             (self.rows, self.epoch_max) = (0, 0);
         }
@@ -220,13 +220,13 @@ impl Block {
         true
     }
 
-    /// A row that is deleted is not in the checkpoint, which is good only once its delete counts. A slot says when that was, in its version,
-    /// also when it is free by now, or reserved for another row.
+    /// A deleted row is not in the checkpoint, which is valid only once the delete counts. The version of a slot says when that
+    /// was, also when the slot is free by now, or reserved for another row.
     fn take_row(&mut self, store: &Store, run: &Run, offset: u64) -> bool {
         let object = Object::at(store.memory(), offset);
         for _ in 0..PATIENCE {
             let (meta, version) = (object.meta(), object.version());
-            // Of a run that has been given back the words may be another layout's.
+            // The words of a run that has been given back may be those of another layout.
             if meta.payload_len() > run.class.payload_bytes_max() {
                 return true;
             }
@@ -252,7 +252,7 @@ impl Block {
                     }
                     return true;
                 }
-                // A writer is at it, or has just made another slot of it.
+                // A writer is changing it, or has just made another slot of it.
                 Err(ReadError::Torn | ReadError::Stale | ReadError::TooShort { .. }) => std::hint::spin_loop(),
             }
         }
@@ -260,11 +260,11 @@ impl Block {
     }
 }
 
-/// Gives a checkpoint its name: everything in it is durable. Older ones go.
+/// Gives a checkpoint its name, when everything in it is durable. Older checkpoints are removed.
 ///
 /// # Errors
-/// [`DurableError::Io`]. If the list cannot be written, the older ones have gone all the same: the new one stands for those that are listed, and
-/// repeated attempts do not fill the disk.
+/// [`DurableError::Io`]. If the list cannot be written, the older checkpoints are removed all the same: the new one stands for
+/// those that are listed, and repeated attempts do not fill the disk.
 pub fn publish(directory: &dyn Directory, inventory: &Inventory, written: &Written) -> Result<(), DurableError> {
     let Head { identity, start, epoch, .. } = written.head;
     let node = identity.node;
@@ -307,7 +307,7 @@ pub struct CheckpointRow<'a> {
 }
 
 impl Checkpoint {
-    /// The node's latest, whole as far as its head, index and end say.
+    /// The node's latest checkpoint, whole as far as its head, index and end say.
     ///
     /// # Errors
     /// [`DurableError::Damaged`], [`DurableError::Foreign`], [`DurableError::Io`].
@@ -423,7 +423,8 @@ mod tests {
     use farhold_btree::KeyShape;
     use farhold_fabric::{FarPtr, RegionId, RegionMemory};
 
-    /// The row is not in the checkpoint, so what deletes it has to be durable before the checkpoint takes the place of what has the row.
+    /// The row is not in the checkpoint. So its delete must be durable before the checkpoint replaces the files that have the
+    /// row.
     #[test]
     fn a_checkpoint_is_as_late_as_the_deletes_of_the_rows_that_it_lacks() {
         const ME: Owner = Owner::new(1, NodeId(0), 0, 1);
@@ -453,7 +454,8 @@ mod tests {
         assert_eq!((write().rows, write().epoch_max), (1, 9));
     }
 
-    /// The list of files cannot be written, and checkpoint after checkpoint is made: the last one stays alone, and a start finds nothing missing.
+    /// The list of files cannot be written, and checkpoint after checkpoint is made: only the last one stays, and a start misses
+    /// nothing.
     #[test]
     fn checkpoints_that_cannot_be_listed_do_not_fill_the_disk() {
         let directory = Volatile::default();

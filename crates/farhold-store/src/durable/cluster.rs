@@ -1,14 +1,14 @@
-//! The cluster's own file: which generations there were, up to which epoch each start of a node counts, and who belonged to the cluster.
+//! The cluster's own file: its generations, the epoch up to which each start of a node counts, and the members of the cluster.
 //!
 //! ```text
 //!  "cluster":  magic │ version │ cluster │ nodes │ generation │ last start │ first epoch │ cuts │ standing words
-//!              │ who has begun: 4 words of a bit a node │ (node, start │ epoch) ... │ standing │ checksum
+//!              │ begun nodes: 4 words of a bit a node │ (node, start │ epoch) ... │ standing │ checksum
 //! ```
-//! Replaced as a whole, under a lock, by the first node of a new generation. A node that starts later finds its generation begun
-//! and takes the same cuts.
+//! The first node of a new generation replaces the file as a whole, under a lock. A node that starts later finds its generation
+//! begun, and takes the same cuts.
 //!
-//! Each start of a node writes a journal of its own. In a cluster of one copy all nodes start together, once a generation. With copies a node
-//! may end and start again while the others go on; its number is then above those of all starts before.
+//! Each start of a node writes a journal of its own. In a cluster without replicas all nodes start together, once a generation.
+//! With replicas a node may end and restart while the others go on; its start number is then above those of all starts before.
 
 use super::files::Directory;
 use super::journal::{self, Standing};
@@ -25,10 +25,10 @@ const FIXED_WORDS: usize = 9 + BEGUN_WORDS;
 const BEGUN_WORDS: usize = 4;
 const CUT_WORDS: usize = 2;
 
-/// Up to which epoch the journal of a start that is over counts.
+/// The epoch up to which the journal of an ended start counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Whose.
+    /// The node.
     pub node: NodeId,
     /// The start.
     pub start: u32,
@@ -39,9 +39,9 @@ pub struct Cut {
 /// What the file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// Whose it is.
+    /// The cluster, and the node that reads the file.
     pub identity: Identity,
-    /// The generation now: the number of the first starts in it.
+    /// The present generation: the number of the first starts in it.
     pub generation: u32,
     /// The last number that was given to a start.
     pub start_last: u32,
@@ -51,7 +51,7 @@ pub struct Cluster {
     pub begun: [u64; BEGUN_WORDS],
     /// Starts before it.
     pub cuts: Vec<Cut>,
-    /// Who belonged to the cluster when its last generation ended; `None`: all nodes, with one copy of each row.
+    /// The members of the cluster when its last generation ended; `None`: all nodes, with one copy of each row.
     pub standing: Option<Standing>,
 }
 
@@ -61,13 +61,13 @@ pub struct Begun {
     pub cluster: Cluster,
     /// The number of this start.
     pub start: u32,
-    /// The node was in this generation before, and the generation was founded: what the node had is the others'.
+    /// The node was in this generation before, and the generation was founded: other nodes have the node's rows now.
     pub is_late: bool,
     /// Held as long as the node runs.
     pub lock: Box<dyn Send + Sync>,
 }
 
-/// Is it the name of a file while it is made: a segment of a journal, a checkpoint, what says how long a region is?
+/// Whether it is the name of an unfinished file: a segment of a journal, a checkpoint, or the file with a region's length.
 fn is_unfinished(name: &str) -> bool {
     matches!(name.rsplit('.').next(), Some("fresh" | "part"))
 }
@@ -76,15 +76,17 @@ fn lock_name(node: NodeId) -> String {
     format!("node-{}.lock", node.0)
 }
 
-/// Held by a start from when it has begun. Before, while it waits for its turn, it is nobody who runs: all nodes may be started at once.
+/// The file that a start locks when it has begun. While a start waits for its turn it does not count as running, because all
+/// nodes may be started at once.
 fn running_name(node: NodeId) -> String {
     format!("node-{}.running", node.0)
 }
 
-/// The lock under which the file is changed. Held for as long as it takes to look at the ends of the journals.
+/// The lock under which the file is changed. It is held as long as it takes to read the ends of the journals.
 const TURN: &str = "cluster.lock";
 
-/// Looks at a lock, and the time between two: a minute. Whoever holds it reads the ends of all journals, or its disk does not answer.
+/// How many times a lock is tried, and the time between two tries: a minute. A holder reads the ends of all journals; if it takes
+/// longer, its disk does not answer.
 const LOCK_LOOKS: u32 = 60_000;
 const LOCK_LOOK: Duration = Duration::from_millis(1);
 
@@ -102,13 +104,13 @@ fn wait_for(directory: &dyn Directory, name: &str) -> Result<Box<dyn Send + Sync
 }
 
 impl Cluster {
-    /// Up to which epoch the journal of this start counts; `None`: not at all.
+    /// The epoch up to which the journal of this start counts; `None`: it does not count.
     #[must_use]
     pub fn counts_to(&self, node: NodeId, start: u32) -> Option<u32> {
         self.cuts.iter().find(|cut| (cut.node, cut.start) == (node, start)).map(|cut| cut.epoch)
     }
 
-    /// The start in which the rows of a node began that count; 0: none do.
+    /// The start in which the node's rows that count began; 0: it has none.
     #[must_use]
     pub fn rows_since(&self, node: NodeId) -> u32 {
         self.standing.as_ref().map_or(1, |standing| standing.rows_since.get(usize::from(node.0)).copied().unwrap_or(0))
@@ -118,13 +120,13 @@ impl Cluster {
         self.begun[usize::from(node.0 / 64)] >> (node.0 % 64) & 1 != 0
     }
 
-    /// Begins a generation, or enters the one that other nodes have begun, and makes the start's first journal segment by `mark` so that
-    /// the next start knows. `cluster` names a new cluster if there is none here. `comes_back`: with copies of its rows elsewhere, a node may start again
-    /// while others run.
+    /// Begins a generation, or enters the one that other nodes have begun. It makes the start's first journal segment by `mark`,
+    /// so that the next start knows of this one. `cluster` names a new cluster if there is none here. `comes_back`: with
+    /// replicas, a node may restart while others run.
     ///
     /// # Errors
-    /// [`DurableError::Busy`] if a living process has this node, or runs in the generation that would have to end, or the file system lists
-    /// the directory as it was before a file was made;
+    /// [`DurableError::Busy`] if a living process has this node, or runs in the generation that would have to end, or the file
+    /// system lists the directory as it was before a file was made;
     /// [`DurableError::Foreign`], [`DurableError::Damaged`], [`DurableError::Io`].
     pub fn begin(
         directory: &dyn Directory,
@@ -164,10 +166,11 @@ impl Cluster {
         let mut start = this.generation;
         let living = if is_begun { this.living(directory)? } else { Vec::new() };
         let is_over = is_begun && living.is_empty();
-        // Whoever has ended since they were listed may have made and removed files until then.
+        // A node that has ended since the names were listed may have made and removed files until then.
         let names = if is_begun { directory.list().map_err(failed("list"))? } else { names };
         let is_late = !is_over && mine >= this.generation && comes_back && this.is_founded(directory, &names)?;
-        // Of those who run the list changes; those who have ended do nothing before it is their turn. A late start needs no other's files.
+        // The list of a running node's files changes meanwhile. A node that has ended does nothing before it is its turn. A late
+        // start needs no other node's files.
         let has_ended = |other: NodeId| !is_late && !living.contains(&other);
         let checked = (0..nodes).map(NodeId).filter(|other| *other == node || has_ended(*other));
         for other in checked.filter(|other| this.has_begun(*other)) {
@@ -191,7 +194,7 @@ impl Cluster {
             );
             return Err(DurableError::Busy { who: who.into() });
         }
-        // What an earlier start of the node was about to make; the lock says that it has ended.
+        // Files that an earlier start of the node was about to make; the lock says that this start has ended.
         let prefix = format!("node-{}.", node.0);
         for name in names.iter().filter(|name| name.starts_with(&prefix) && is_unfinished(name)) {
             directory.remove(name).map_err(failed("remove what was not finished from"))?;
@@ -201,7 +204,7 @@ impl Cluster {
             this.begun[usize::from(node.0 / 64)] |= 1 << (node.0 % 64);
             this.write(directory)?;
         }
-        // The process of the start before may be about to end: the system takes its locks one by one, and this one last.
+        // The process of the previous start may be about to end: the system releases its locks one by one, and this one last.
         let running = wait_for(directory, &running_name(node))?;
         drop(turn);
         Ok(Begun { cluster: this, start, is_late, lock: Box::new((lock, running)) })
@@ -211,7 +214,7 @@ impl Cluster {
         let names = directory.list().map_err(|error| DurableError::io("list", &error))?;
         let is_left = |name: &&String| [".journal-", ".checkpoint-", ".files"].iter().any(|part| name.contains(part));
         if let Some(other) = names.iter().find(is_left) {
-            // What a node has, without the file that says what of it counts.
+            // A node's files, without the file that says what of them counts.
             return Err(DurableError::damaged(other, 0, "the file \"cluster\" is missing beside it"));
         }
         let (begun, cuts) = ([0; BEGUN_WORDS], Vec::new());
@@ -232,7 +235,8 @@ impl Cluster {
         Ok(living)
     }
 
-    /// Has a configuration of this generation been installed? It is in the journal of a node before a commit of the generation is durable.
+    /// Whether a configuration of this generation has been installed. It is in the journal of a node before a commit of the
+    /// generation is durable.
     fn is_founded(&self, directory: &dyn Directory, names: &[String]) -> Result<bool, DurableError> {
         for node in (0..self.identity.nodes).map(NodeId) {
             let identity = Identity { node, ..self.identity };
@@ -245,8 +249,8 @@ impl Cluster {
         Ok(false)
     }
 
-    /// Ends the generation. What every node that belonged to the cluster at its end has closed counts; of a start that was over
-    /// before, what it has closed itself: all of that was certain, and what else of its transactions was, the others have in their journals.
+    /// Ends the generation. What every member at its end has closed counts. Of a start that had ended before, what it had closed
+    /// itself counts: all of that was durable, and the others have the rest of its durable transactions in their journals.
     fn next_generation(&mut self, directory: &dyn Directory, names: &[String]) -> Result<(), DurableError> {
         let (mut ends, mut epoch_max) = (Vec::new(), self.epoch_first);
         for node in (0..self.identity.nodes).map(NodeId) {
@@ -274,7 +278,7 @@ impl Cluster {
             None => usize::from(self.identity.nodes),
         };
         let those: Vec<u32> = ends.iter().filter(|cut| belongs(cut)).map(|cut| cut.epoch).collect();
-        // Who belongs and has no journal has closed nothing.
+        // A member without a journal has closed nothing.
         let least = if those.len() < all { None } else { those.into_iter().min() };
         let epoch = least.unwrap_or(self.epoch_first - 1);
         self.cuts.extend(ends.iter().map(|cut| Cut { epoch: cut.epoch.min(epoch), ..*cut }));
@@ -288,7 +292,7 @@ impl Cluster {
         self.write(directory)
     }
 
-    /// Forgets starts that no journal is left of.
+    /// Removes starts that have no journal left.
     ///
     /// # Errors
     /// [`DurableError::Io`], [`DurableError::Damaged`].
@@ -301,13 +305,13 @@ impl Cluster {
         if this.cuts.len() == before { Ok(()) } else { this.write(directory) }
     }
 
-    /// What is there.
+    /// Reads the file; `None` if there is none.
     ///
     /// # Errors
     /// [`DurableError::Damaged`], [`DurableError::Foreign`], [`DurableError::Io`].
     pub fn read(directory: &dyn Directory) -> Result<Option<Self>, DurableError> {
         let io = |error: std::io::Error| DurableError::io("read the file \"cluster\"", &error);
-        // Opened, not looked for in a list: that of a network's file system may be from before the file was made.
+        // Opened, not looked up in a list: the list of a network's file system may be from before the file was made.
         let file = match directory.open(NAME) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             found => found.map_err(io)?,
@@ -367,7 +371,7 @@ impl Cluster {
 
     fn write(&self, directory: &dyn Directory) -> Result<(), DurableError> {
         let io = |error: std::io::Error| DurableError::io("write the file \"cluster\"", &error);
-        // A name of its own: nodes of one generation may write the same at the same time.
+        // A name of its own: nodes of one generation may write the same file at the same time.
         let fresh = format!("cluster.fresh-{}", self.identity.node.0);
         let file = directory.create(&fresh).map_err(io)?;
         file.write_at(0, &self.encode()).map_err(io)?;
@@ -377,8 +381,8 @@ impl Cluster {
     }
 }
 
-/// Bytes of a node's region: those of its first start, because rows come back to the places that they had. `wanted` counts if there
-/// was none.
+/// Bytes of a node's region: those of its first start, because rows are restored to their former places. `wanted` counts if there
+/// was no start.
 ///
 /// ```text
 ///  "node-N.region":  magic │ cluster │ node │ bytes │ checksum
@@ -457,8 +461,8 @@ mod tests {
         journal.write(&[&item], closing).expect("written");
     }
 
-    /// With copies a node that starts while others run comes back to them; but all may be started at once after a power cut, and who waits for
-    /// his turn does not run.
+    /// With replicas a node that starts while others run comes back to them. But all nodes may be started at once after a power
+    /// cut, and a node that waits for its turn does not run.
     #[test]
     fn those_who_start_at_once_begin_a_generation_together() {
         let directory = Volatile::default();
@@ -481,8 +485,8 @@ mod tests {
         assert_eq!((last.0, last.1), (3, 3));
     }
 
-    /// Node 0 begins a generation and node 1 enters it; both end. Then one begins the next one and ends, and the other takes its turn: the generation that
-    /// it finds is over, though it has not been there itself.
+    /// Node 0 begins a generation and node 1 enters it; both end. Then one of them begins the next generation and ends, and the
+    /// other takes its turn: the generation that it finds has ended, although it was not in it.
     #[test]
     fn a_generation_in_which_nobody_runs_is_entered_by_nobody() {
         let directory = Volatile::default();
@@ -495,8 +499,8 @@ mod tests {
         assert_eq!((first.cluster.generation, first.start, first.is_late), (3, 3, false));
     }
 
-    /// The process of a start ends, and has one of its two locks left. The next start does not go on without that one: others would take it for
-    /// one that does not run.
+    /// The process of a start ends, and still has one of its two locks. The next start does not go on without that lock, because
+    /// others would take it for a node that does not run.
     #[test]
     fn a_start_waits_until_the_one_before_has_ended() {
         let directory = Volatile::default();
@@ -522,7 +526,7 @@ mod tests {
         drop(begun);
     }
 
-    /// A crash in the middle of making a segment leaves its bytes under another name: they would take room for ever.
+    /// A crash in the middle of making a segment leaves its bytes under another name; they would take room for ever.
     #[test]
     fn what_an_earlier_start_has_not_finished_goes() {
         let directory = Volatile::default();
@@ -538,7 +542,7 @@ mod tests {
         assert!(!unfinished.iter().any(has) && others.iter().all(has), "{:?}", directory.list());
     }
 
-    /// A node whose files are all gone looks like one that has never been there, and nothing of the generation would count.
+    /// A node without any of its files looks like one that has never been there, and nothing of the generation would count.
     #[test]
     fn without_the_files_of_a_node_nobody_starts() {
         let directory = Volatile::default();
@@ -555,7 +559,8 @@ mod tests {
         }
     }
 
-    /// A disk on which something happens just before somebody first asks whether node 1 runs, or that is listed as it was some time ago.
+    /// A disk on which something happens just before the first look whether node 1 runs, or which is listed as it was some time
+    /// ago.
     #[derive(Default)]
     struct Meanwhile {
         disk: Volatile,
@@ -609,8 +614,8 @@ mod tests {
         }
     }
 
-    /// All are killed and started at once: a node makes its last segment, with the last epoch that it has closed, and ends, after another one that starts
-    /// has listed the files. A third one has ended as well, or runs.
+    /// All nodes are killed and started at once. A node makes its last segment, with the last epoch that it has closed, and ends,
+    /// after another starting node has listed the files. A third node has ended as well, or runs.
     #[test]
     fn what_a_node_has_done_to_its_end_counts() {
         for third_runs in [false, true] {
@@ -632,7 +637,8 @@ mod tests {
         }
     }
 
-    /// A node has ended while another one runs, and one of its files is missing: a third one that has rows to restore does not start without it.
+    /// A node has ended while another one runs, and one of its files is missing: a third node that has rows to restore does not
+    /// start without it.
     #[test]
     fn while_others_run_the_files_of_those_who_have_ended_must_be_there() {
         let disk = Volatile::default();
@@ -648,7 +654,7 @@ mod tests {
         begin_of_three(&disk, 2, false).expect("nothing is missing");
     }
 
-    /// A start that is given its rows by the others reads no journals: what is missing of those keeps it from nothing.
+    /// A start that gets its rows from the others reads no journals: a missing file of those does not prevent it.
     #[test]
     fn a_late_start_needs_no_files_of_others() {
         let disk = Volatile::default();
@@ -679,7 +685,7 @@ mod tests {
         }
     }
 
-    /// With a new cluster beside it, a list would be a stranger's, and the old cluster's files would be strangers' as well.
+    /// With a new cluster beside it, a list would be foreign, and the old cluster's files would be foreign as well.
     #[test]
     fn no_cluster_begins_beside_what_is_left_of_another() {
         for left in ["node-1.files", "node-1.journal-00000001-00000000", "node-1.checkpoint-00000001-0000000007"] {
@@ -709,7 +715,8 @@ mod tests {
         }
     }
 
-    /// Rows of a generation that was never founded are in no mirror: a start that goes before it was founded leaves its place to the next.
+    /// Rows of a generation that was never founded are in no mirror: a start that ends before the founding leaves its place to
+    /// the next.
     #[test]
     fn a_start_in_a_generation_that_is_not_founded_restores_its_rows() {
         let directory = Volatile::default();
@@ -720,7 +727,7 @@ mod tests {
         drop(ended);
         let again = begin(0);
         assert_eq!((again.cluster.generation, again.start, again.is_late), (2, 3, false));
-        // Then it is founded, and what a node had is the others'.
+        // After the founding the others have what the node had.
         found(&directory, &other, 4);
         drop(again);
         let back = begin(0);

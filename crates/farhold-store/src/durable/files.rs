@@ -1,4 +1,4 @@
-//! What durability asks of a file system, and no more; and the real one.
+//! What durability requires of a file system, and no more; and the real file system.
 
 use farhold_fabric::private;
 use std::fmt::Debug;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 /// A directory of flat names.
 ///
-/// Names and bytes are durable only when [`sync`](Directory::sync) or the file's own [`sync`](DurableFile::sync) has returned; before, each
-/// sector of 512 bytes, or cache line of 64, may have been written or not.
+/// Names and bytes are durable only when [`sync`](Directory::sync) or the file's own [`sync`](DurableFile::sync) has returned.
+/// Before that, each sector of 512 bytes, or cache line of 64, may have been written or not.
 pub trait Directory: Send + Sync + Debug {
     /// All names.
     fn list(&self) -> io::Result<Vec<String>>;
@@ -19,13 +19,13 @@ pub trait Directory: Send + Sync + Debug {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>>;
     /// A file that is there.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DurableFile>>;
-    /// Gives a file another name, which may be taken.
+    /// Renames a file, over an existing one if there is one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Takes a name away.
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes all changes of names durable.
     fn sync(&self) -> io::Result<()>;
-    /// Holds a name until the answer is dropped or the process ends; `None`: a living process holds it.
+    /// Locks a name until the returned value is dropped or the process ends; `None`: a living process holds it.
     fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Send + Sync>>>;
     /// For messages.
     fn name(&self) -> String;
@@ -36,22 +36,22 @@ pub trait Directory: Send + Sync + Debug {
 pub trait DurableFile: Send + Sync + Debug {
     /// Its bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Reads exactly so many.
+    /// Reads exactly `into.len()` bytes.
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
-    /// Writes, and makes the file longer if need be.
+    /// Writes, and extends the file if necessary.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
     /// Returns when everything written is durable.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A directory on a disk: `fdatasync` makes durable.
+/// A directory on a disk: `fdatasync` makes bytes durable.
 #[derive(Debug)]
 pub struct Disk {
     path: PathBuf,
 }
 
 impl Disk {
-    /// This directory, made if it is not there.
+    /// This directory; it is made if it does not exist.
     ///
     /// # Errors
     /// The file system's.
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Journals hold rows: other users read none of them.
+    /// Journals hold rows: other users must not read them.
     #[test]
     #[cfg_attr(miri, ignore = "files")]
     fn a_journal_is_its_user_s_alone() {

@@ -1,13 +1,14 @@
-//! Which files a node has. A start that does not find one of them is refused: without it the database would look younger than it is, and what was
-//! acknowledged would be gone without a word.
+//! The list of a node's files. A start that does not find one of them is refused. Otherwise the database would look older than it
+//! is, and acknowledged commits would be lost without a message.
 //!
 //! ```text
 //!  "node-N.files":  two slots, written in turns, so that one is always whole
 //!  slot  magic │ version │ cluster │ node │ sequence │ checkpoint: start, epoch │ starts │ (start │ first, last segment) ... │ checksum
 //! ```
 //!
-//! A file is listed when it is durable, and is listed no more before it is removed: there may be more files than are listed, never fewer. A
-//! later checkpoint stands for the one that is listed. The list takes no more room as it changes, so that a full disk can be emptied.
+//! A file is listed when it is durable, and is taken off the list before it is removed: there may be more files than are listed,
+//! never fewer. A later checkpoint stands for the one that is listed. The list takes no more room as it changes, so that a full
+//! disk can be emptied.
 
 use super::files::{Directory, DurableFile};
 use super::{DurableError, Identity, check_words, checkpoint, journal, seal, unseal_words, word};
@@ -20,14 +21,15 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FARHINV1");
 const VERSION: u64 = 1;
 const SLOT_BYTES: usize = 4096;
 const HEAD_WORDS: usize = 7;
-/// Starts that a slot has room for. A checkpoint forgets those before it, so there are more only after so many starts that made none.
+/// The number of starts that a slot has room for. A checkpoint forgets the starts before it, so there are more only after that
+/// many starts without a checkpoint.
 const STARTS_MAX: usize = (SLOT_BYTES / 8 - HEAD_WORDS - 1) / 2;
 
 fn name(node: NodeId) -> String {
     format!("node-{}.files", node.0)
 }
 
-/// What has to be there.
+/// The files that must be there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Listed {
     /// A checkpoint of this start and epoch, or a later one; zeros: none.
@@ -40,7 +42,8 @@ impl Listed {
     fn add_segment(&mut self, start: u32, number: u32) {
         self.starts.entry(start).or_insert((number, number)).1 = number;
         if self.starts.len() > STARTS_MAX {
-            // The oldest has rows that no checkpoint has, and the last one runs. Most others were refused, and have one empty segment.
+            // The oldest has rows that no checkpoint has, and the last one runs. Most others were refused, and have one empty
+            // segment.
             let between = self.starts.iter().skip(1).rev().skip(1);
             if let Some((&shortest, _)) = between.min_by_key(|(_, (_, last))| *last) {
                 self.starts.remove(&shortest);
@@ -58,7 +61,7 @@ impl Listed {
         seal(&words)
     }
 
-    /// The sequence and what is listed; `None`: the slot is not whole.
+    /// The sequence number and the list; `None`: the slot is not whole.
     fn decode(slot: &[u8], identity: &Identity) -> Result<Option<(u64, Self)>, DurableError> {
         let count = word(slot, 48) as usize;
         if word(slot, 0) != MAGIC || count > STARTS_MAX {
@@ -91,7 +94,7 @@ pub struct Inventory {
 #[derive(Debug)]
 struct State {
     file: Arc<dyn DurableFile>,
-    /// Of the last change that is durable; its parity says in which slot.
+    /// The number of the last durable change; its parity gives the slot.
     sequence: u64,
     listed: Listed,
 }
@@ -104,13 +107,13 @@ impl State {
 }
 
 impl Inventory {
-    /// A node's list, an empty one if there is none yet. Nobody else has it: the caller holds the node's lock.
+    /// A node's list, an empty one if there is none yet. No other process has it: the caller holds the node's lock.
     ///
     /// # Errors
     /// [`DurableError`].
     pub fn open(directory: &dyn Directory, identity: &Identity) -> Result<Self, DurableError> {
         let state = match read(directory, identity)? {
-            // The process before may have ended between a write and its sync.
+            // The previous process may have ended between a write and its sync.
             Some(found) => found.write(identity, found.sequence, &found.listed).map(|()| found),
             None => create(directory, identity),
         };
@@ -128,7 +131,7 @@ impl Inventory {
         let sequence = state.sequence + 1;
         let written = state.write(&self.identity, sequence, &next);
         written.map_err(|error| DurableError::io(&format!("write {}", name(self.identity.node)), &error))?;
-        // Where that fails, the next change is written over it, and the slot of before stays.
+        // If that fails, the next change is written over it, and the previous slot stays.
         (state.sequence, state.listed) = (sequence, next);
         Ok(())
     }
@@ -138,7 +141,7 @@ impl Inventory {
         self.change(|listed| listed.add_segment(start, number))
     }
 
-    /// Segments of this start before `number` are about to go.
+    /// Segments of this start before `number` are about to be removed.
     pub(super) fn forget_segments(&self, start: u32, number: u32) -> Result<(), DurableError> {
         self.change(|listed| {
             if let Some((first, _)) = listed.starts.get_mut(&start) {
@@ -147,12 +150,12 @@ impl Inventory {
         })
     }
 
-    /// The journals of all starts before this one are about to go.
+    /// The journals of all starts before this one are about to be removed.
     pub(super) fn forget_starts(&self, start: u32) -> Result<(), DurableError> {
         self.change(|listed| listed.starts.retain(|listed, _| *listed >= start))
     }
 
-    /// A checkpoint is there; those before it are about to go, also if this fails.
+    /// A checkpoint exists; those before it are about to be removed, also if this fails.
     pub(super) fn set_checkpoint(&self, start: u32, epoch: u32) -> Result<(), DurableError> {
         self.change(|listed| listed.checkpoint = (start, epoch))
     }
@@ -189,11 +192,11 @@ fn read(directory: &dyn Directory, identity: &Identity) -> Result<Option<State>,
     Ok(Some(State { file, sequence, listed }))
 }
 
-/// Is everything there that a node has listed? The node does not run. `names` are those of the directory.
+/// Checks that everything is there that a node has listed. The node does not run. `names` are those of the directory.
 ///
 /// # Errors
-/// [`DurableError::Damaged`] with the name of a file that is missing; [`DurableError::Busy`] if one is there that `names` lack: a directory
-/// on a network may be listed as it was some time ago; [`DurableError::Foreign`], [`DurableError::Io`].
+/// [`DurableError::Damaged`] with the name of a missing file; [`DurableError::Busy`] if a file is there that `names` lack: a
+/// directory on a network may be listed as it was some time ago; [`DurableError::Foreign`], [`DurableError::Io`].
 pub(super) fn check(directory: &dyn Directory, identity: &Identity, names: &[String]) -> Result<(), DurableError> {
     let missing = |name: &str| DurableError::damaged(name, 0, "it is missing");
     let not_named = |name: &str| match directory.open(name) {
@@ -233,7 +236,7 @@ mod tests {
         read(directory, &IDENTITY).expect("whole").expect("a list").listed
     }
 
-    /// The power goes in the middle of any change: what is then listed is what was listed before it or after it.
+    /// The power fails in the middle of any change: the list is then that from before the change or that from after it.
     #[test]
     fn a_cut_leaves_the_list_of_before_or_after() {
         for seed in 0..300_u64 {
@@ -263,7 +266,7 @@ mod tests {
         }
     }
 
-    /// A write that failed may be there or not; the slot of before stays until one has not failed.
+    /// A write that failed may be there or not; the previous slot stays until a write has not failed.
     #[test]
     fn a_full_disk_takes_every_change() {
         let directory = Volatile::default();
@@ -278,7 +281,8 @@ mod tests {
         assert_eq!(listed(&directory).starts.keys().next(), Some(&200));
     }
 
-    /// A start that writes, and many that are refused: one of them, between others, has written as well. What was written stays listed.
+    /// A start that writes, and many that are refused; one of them, between others, has written as well. What was written stays
+    /// listed.
     #[test]
     fn of_too_many_starts_those_that_wrote_and_the_present_one_stay() {
         let directory = Volatile::default();
@@ -294,7 +298,7 @@ mod tests {
         assert_eq!((found.len(), found.get(&200)), (STARTS_MAX, Some(&(0, 2))));
     }
 
-    /// A network's file system may list a directory as it was before a file was made: what can be opened is not missing.
+    /// A network's file system may list a directory as it was before a file was made: a file that can be opened is not missing.
     #[test]
     fn a_file_that_is_there_and_not_named_is_not_missing() {
         let directory = Volatile::default();

@@ -10,9 +10,10 @@
 //!            end   size u32, magic u32
 //! ```
 //!
-//! A batch is written and synced before the next one is written. So there are two kinds of bytes that are no batch: those behind
-//! the last batch, which a power cut may have left half written and nobody was promised, and damage: what lies before the
-//! mark, or has a whole batch behind it, or is said by a later segment to have been whole. The first kind is the end, the second is refused.
+//! A batch is written and synced before the next one is written. So there are two kinds of bytes that are no batch. The first
+//! kind lies behind the last batch: a power cut may have left it half written, and it was never acknowledged. The second kind is
+//! damage: it lies before the mark, or has a whole batch behind it, or a later segment says that it was whole. The first kind is
+//! the end of the journal; the second is refused.
 
 use super::files::{Directory, DurableFile};
 use super::{DurableError, Identity, Inventory, check_words, seal, unseal, word};
@@ -72,7 +73,7 @@ pub struct Segment {
 pub struct Shape {
     /// Where.
     pub directory: Arc<dyn Directory>,
-    /// Whose.
+    /// The node and its cluster.
     pub identity: Identity,
     /// Of which start.
     pub start: u32,
@@ -89,16 +90,16 @@ impl Shape {
         self.segment_bytes / 4
     }
 
-    /// The most bytes of items that may wait for [`Journal::write`] so that they find room in a spare segment.
+    /// The most bytes of items that may wait for [`Journal::write`] and still fit in a spare segment.
     #[must_use]
     pub fn pending_bytes_max(&self) -> u64 {
         self.segment_bytes / 2
     }
 
-    /// Makes a segment: all of its bytes are there, so that writing it neither runs out of room nor changes the file's length.
+    /// Makes a segment with all of its bytes, so that writing it neither runs out of room nor changes the file's length.
     ///
     /// # Errors
-    /// [`DurableError::Io`]; what there is of such a segment then is made anew by the next call.
+    /// [`DurableError::Io`]; the next call then makes the segment again, over what is left of it.
     pub fn make_segment(&self, number: u32) -> Result<Segment, DurableError> {
         let name = segment_name(self.identity.node, self.start, number);
         let fresh = format!("{name}.fresh");
@@ -122,7 +123,7 @@ impl Shape {
         }
     }
 
-    /// Removes the journals of the starts of before.
+    /// Removes the journals of earlier starts.
     ///
     /// # Errors
     /// [`DurableError::Io`].
@@ -160,7 +161,7 @@ impl Shape {
     }
 }
 
-/// Whose journals count together: a configuration of a cluster with copies of its rows, as far as a restart has to know it.
+/// The journals that count together: a configuration of a cluster with replicas, as far as a restart has to know it.
 ///
 /// ```text
 ///  item:  0 │ size u32, magic u32 │ words;   words:  number │ nodes u32, bytes u32 │ (start u32, rows since u32) a node │ bytes
@@ -171,7 +172,7 @@ pub struct Standing {
     pub number: u64,
     /// For each node, the start of it that belongs to the cluster; 0: none does.
     pub starts: Vec<u32>,
-    /// For each node, the start in which its rows began, with nothing; 0: it has none that anybody needs.
+    /// For each node, the start in which its rows began, with nothing; 0: it has none that the cluster needs.
     pub rows_since: Vec<u32>,
     /// The configuration as the layer above writes it.
     pub bytes: Box<[u8]>,
@@ -191,7 +192,7 @@ impl Standing {
         out
     }
 
-    /// Back from [`Self::encode`], whatever follows.
+    /// Back from [`Self::encode`]; bytes behind it are ignored.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_at_checked(16)?;
@@ -250,7 +251,7 @@ impl Journal {
         (self.full.len() as u64 + 1) * self.shape.segment_bytes
     }
 
-    /// Does the segment take so many bytes of items in one batch? An empty batch takes room as well.
+    /// Whether the segment has room for this many bytes of items in one batch. An empty batch takes room as well.
     #[must_use]
     pub fn fits(&self, items_bytes: u64) -> bool {
         self.segment.at + batch_bytes(items_bytes) <= self.shape.segment_bytes
@@ -281,7 +282,7 @@ impl Journal {
     /// Writes items as one batch, and returns when they are durable.
     ///
     /// # Errors
-    /// [`DurableError::Io`]: whether they are durable is unknown, and the journal can only be given up.
+    /// [`DurableError::Io`]: whether the items are durable is unknown, and the caller must give the journal up.
     pub fn write(&mut self, items: &[&[u8]], closing: Closing) -> Result<(), DurableError> {
         let len: usize = items.iter().map(|some| some.len()).sum();
         debug_assert!(len.is_multiple_of(GRANULE) && self.fits(len as u64));
@@ -307,7 +308,7 @@ impl Journal {
         self.bytes[..BATCH_HEADER].copy_from_slice(&seal(&words));
         let file = &self.segment.file;
         let written = file.write_at(at, &self.bytes).and_then(|()| file.sync());
-        // The mark goes with the next sync, or with the page cache if only the process ends.
+        // The mark is written by the next sync, or by the page cache if only the process ends.
         let written = written.and_then(|()| file.write_at(MARK_AT, &seal(&[at + size as u64])));
         let name = || segment_name(self.shape.identity.node, self.shape.start, number);
         written.map_err(|error| DurableError::io(&format!("write the journal segment {}", name()), &error))?;
@@ -317,7 +318,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes the mark durable as well: the end of the journal can then be told from damage whatever happens.
+    /// Makes the mark durable as well: the end of the journal can then always be told from damage.
     ///
     /// # Errors
     /// [`DurableError::Io`].
@@ -341,7 +342,7 @@ impl Journal {
             let name = segment_name(shape.identity.node, shape.start, number);
             match shape.directory.remove(&name) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    // It is still the first of those that are there: with one missing behind it no start would take them.
+                    // It is still the first of the existing segments: if one behind it were missing, no start would accept them.
                     return Err(DurableError::io(&format!("remove {name}"), &error));
                 }
                 _ => drop(self.full.remove(0)),
@@ -351,7 +352,7 @@ impl Journal {
     }
 }
 
-/// A page of the region has got another use, as an item.
+/// An item: a page of the region has got another use.
 pub(crate) fn push_event(event: &PageEvent, out: &mut Vec<u8>) {
     let run = &event.run;
     let words = [
@@ -378,7 +379,7 @@ pub enum Item<'a> {
     Standing(&'a [u8]),
 }
 
-/// The items of a batch whose checksum is right.
+/// The items of a batch with a valid checksum.
 pub fn items(mut body: &[u8]) -> impl Iterator<Item = Result<Item<'_>, &'static str>> {
     std::iter::from_fn(move || {
         if body.len() < GRANULE {
@@ -407,7 +408,7 @@ pub fn items(mut body: &[u8]) -> impl Iterator<Item = Result<Item<'_>, &'static 
     })
 }
 
-/// Takes the items of a batch; says what is wrong with them.
+/// Takes the items of a batch, or says what is wrong with them.
 pub type Visit<'v> = dyn FnMut(&[u8], Closing) -> Result<(), &'static str> + 'v;
 
 /// What is known of the end of a journal.
@@ -415,11 +416,11 @@ pub type Visit<'v> = dyn FnMut(&[u8], Closing) -> Result<(), &'static str> + 'v;
 pub struct Found {
     /// The last epoch closed.
     pub closed: u32,
-    /// The latest epoch of any record, that are not closed included.
+    /// The latest epoch of any record, including epochs that are not closed.
     pub epoch_max: u32,
     /// The lsn of the last batch, 0 if there is none.
     pub last: u64,
-    /// What the first batch says of the one before it.
+    /// What the first batch says about the one before it.
     pub previous: u64,
     /// The configuration of the last batch.
     pub configuration: u64,
@@ -481,7 +482,7 @@ fn scan(
     ];
     check_words(name, &words[2..], &expected)?;
     let segment_bytes = words[7];
-    // A mark that is itself half written says nothing.
+    // A mark that is itself half written does not count.
     let mark = unseal::<1>(&head[MARK_AT as usize..]).map_or(0, |mark| mark[0]);
     let lsn = |at: usize| u64::from(number) * segment_bytes + at as u64;
     let mut found = Found { file_bytes: segment_bytes, ..Found::default() };
@@ -511,7 +512,7 @@ fn scan(
     Ok(found)
 }
 
-/// Does a segment say of a configuration? Its node may be writing it: what is not whole yet says nothing, and is no damage.
+/// Whether a segment has a configuration. Its node may be writing it: what is not whole yet does not count, and is no damage.
 ///
 /// # Errors
 /// [`DurableError::Io`].
@@ -557,7 +558,8 @@ fn batch(bytes: &[u8], at: usize, lsn: u64, start: u32) -> Option<(usize, [u64; 
     (tail && hash(lsn, body) == words[6]).then_some((size, words))
 }
 
-/// The end of the journal of a node's start, and the last [`Standing`] in it: each segment begins with the one that is then known.
+/// The end of the journal of a node's start, and the last [`Standing`] in it: each segment begins with the one that is known
+/// then.
 ///
 /// # Errors
 /// Those of [`read_segment`].
@@ -568,7 +570,7 @@ pub fn last(
     names: &[String],
 ) -> Result<(Found, Option<Standing>), DurableError> {
     let mut all = Found::default();
-    // From the last on: an empty segment says nothing.
+    // From the last on: an empty segment has no end to report.
     for (_, number) in segments(names, identity.node).into_iter().rev().filter(|(found, _)| *found == start) {
         let mut standing = None;
         all = read_segment(directory, identity, (start, number), &mut |body, _| {
@@ -586,8 +588,9 @@ pub fn last(
     Ok((all, None))
 }
 
-/// Makes durable what is read of a start that is over. Its process may have ended between a write and its sync: what is acted upon now must not be gone
-/// with the power. The last batch of its [end](last) is written once more: after a failed sync the system may hold pages of it that it takes for durable.
+/// Makes durable what is read of a start that has ended. Its process may have ended between a write and its sync, and a power
+/// failure must not undo what later steps rely on. The last batch of its [end](last) is written once more: after a failed sync
+/// the system may hold pages of it that it takes for durable.
 ///
 /// # Errors
 /// [`DurableError::Io`].
@@ -606,7 +609,8 @@ pub fn settle(directory: &dyn Directory, identity: &Identity, start: u32, found:
     file.write_at(at, &bytes).and_then(|()| file.sync()).map_err(io)
 }
 
-/// The epoch that the first batch of a start closed: what it did itself is later. `None`: its first segment is gone, or empty.
+/// The epoch that the first batch of a start closed; what the start did itself is later. `None`: its first segment is gone, or
+/// empty.
 ///
 /// # Errors
 /// Those of [`read_segment`].
@@ -699,7 +703,7 @@ mod tests {
             let directory = Volatile::default();
             let (mut written, mut journal) = write_some(&directory, seed);
             assert_eq!(read(&directory), Ok(written.clone()));
-            // A batch that is written and not synced may be there or not; what was promised is.
+            // A batch that is written and not synced may be there or not; what was acknowledged is.
             let mut random = random(seed + 99);
             let torn = item(777, 1 + random() as usize % 40);
             let before = directory.cut(&mut random);
@@ -741,7 +745,7 @@ mod tests {
                 let found = read(&directory);
                 directory.flip(name, at, bits);
                 if (72..4096).contains(&at) {
-                    // Unused bytes, and the mark, without which the batches say the same.
+                    // Unused bytes, and the mark; without the mark the batches mean the same.
                     continue;
                 }
                 assert!(
@@ -754,7 +758,8 @@ mod tests {
         assert!(refused > 300, "{refused}");
     }
 
-    /// A segment that cannot be removed stays the first of those that are there: with one missing behind it no start would take the journal.
+    /// A segment that cannot be removed stays the first of the existing ones: if one behind it were missing, no start would
+    /// accept the journal.
     #[test]
     fn what_could_not_be_removed_is_removed_later() {
         let directory = Volatile::default();
@@ -772,7 +777,7 @@ mod tests {
         journal.forget(2).expect_err("they stay");
         assert_eq!(numbers(), [0, 1, 2, 3, 4, 5]);
         directory.keep_files(false);
-        // One has been removed by somebody else.
+        // Another process has removed one.
         directory.remove(&segment_name(NodeId(1), 1, 0)).expect("removed");
         journal.forget(4).expect("removed");
         assert_eq!(numbers(), [4, 5]);

@@ -8,14 +8,15 @@
 //!                         files.rs       what is asked of a file system; `power.rs`: one that can be cut off
 //! ```
 //!
-//! A node's files hold the records of the transactions that it coordinated and checkpoints of its own region. A **generation** is the
-//! time between two starts of the whole cluster; with copies of rows on other nodes, one node may start several times in it. A batch says which epoch it **closes**: all records of this node up to that epoch
-//! are in this batch or before. What all nodes have closed is durable and may be acknowledged (Silo's epoch group commit, Tu et
-//! al., SOSP 2013, 4.10; Zheng et al., OSDI 2014); it is closed under "has read from", because epochs never fall along dependencies. At the next
-//! start the records up to that epoch count, and no others.
+//! A node's files hold the records of the transactions that it coordinated, and checkpoints of its own region. A **generation**
+//! is the time between two starts of the whole cluster; with replicas, one node may start several times in it. A batch says which
+//! epoch it **closes**: all records of this node up to that epoch are in this batch or before. What all nodes have closed is
+//! durable and may be acknowledged (Silo's epoch group commit, Tu et al., SOSP 2013, 4.10; Zheng et al., OSDI 2014). The set of
+//! durable transactions is closed under "has read from", because epochs never fall along dependencies. At the next start the
+//! records up to that epoch count, and no others.
 //!
-//! Rows come back into the slots they had, each at the newest version that counts, so the order in which files are read does not
-//! matter. Everything in a file carries a checksum, and its place, cluster, node and generation.
+//! Rows are restored into their former slots, each at the newest version that counts, so the order in which files are read does
+//! not matter. Everything in a file carries a checksum, and its place, cluster, node and generation.
 
 pub mod checkpoint;
 mod cluster;
@@ -36,7 +37,7 @@ use farhold_fabric::NodeId;
 use std::fmt;
 use std::io;
 
-/// Whose files they are.
+/// The owner of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Drawn at random when the cluster's directory was made.
@@ -50,7 +51,7 @@ pub struct Identity {
 /// Why files could not be written, or cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DurableError {
-    /// The file system refuses.
+    /// The file system refused an operation.
     Io {
         /// What was to be done, with the file's name.
         what: Box<str>,
@@ -59,7 +60,7 @@ pub enum DurableError {
         /// For lack of room.
         is_full: bool,
     },
-    /// A file that was once whole is not: nothing is restored from it.
+    /// A file that was once whole is damaged: nothing is restored from it.
     Damaged {
         /// The file.
         file: Box<str>,
@@ -68,7 +69,7 @@ pub enum DurableError {
         /// What is wrong.
         what: &'static str,
     },
-    /// A file of somebody else, or of another version of this program.
+    /// A file of another cluster or node, or of another version of this program.
     Foreign {
         /// The file.
         file: Box<str>,
@@ -79,10 +80,10 @@ pub enum DurableError {
         /// As expected.
         expected: u64,
     },
-    /// A living process has the node, other nodes of the cluster still run where all have to end first, or the directory is listed as it
-    /// was some time ago. A later start may succeed.
+    /// A living process runs the node, or other nodes of the cluster still run where all must end first, or the directory is
+    /// listed as it was some time ago. A later start may succeed.
     Busy {
-        /// Who, or what.
+        /// The holder, or the reason.
         who: Box<str>,
     },
 }
@@ -139,7 +140,7 @@ fn unseal_words(bytes: &[u8], count: usize) -> Option<Vec<u64>> {
     is_whole.then(|| (0..count).map(|number| word(content, number * 8)).collect())
 }
 
-/// Judges the head of a file: a magic number, then words that must be these, with what each is called.
+/// Checks the head of a file: a magic number, then words that must have these values, each with its name.
 fn check_words(file: &str, found: &[u64], expected: &[(&'static str, u64)]) -> Result<(), DurableError> {
     for (found, (what, expected)) in found.iter().zip(expected) {
         if found != expected {

@@ -1,4 +1,4 @@
-//! A directory on persistent memory: what has its length is written by stores and made durable by flushing cache lines.
+//! A directory on persistent memory: a file with its final length is written by stores and made durable by flushing cache lines.
 
 use super::files::{Directory, Disk, DurableFile};
 use farhold_fabric::persist::{Domain, PersistentFile};
@@ -22,13 +22,13 @@ pub struct Nvm {
 }
 
 impl Nvm {
-    /// This directory, made if it is not there.
+    /// This directory; it is made if it does not exist.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] if `domain` is to be asserted by the file system and it does not. The file system's own.
+    /// [`io::ErrorKind::Unsupported`] if the file system must assert `domain` and does not; the file system's errors.
     pub fn open(path: impl Into<PathBuf>, domain: Domain) -> io::Result<Self> {
         let this = Self { names: Disk::open(path)?, domain };
-        // Asked now, not at the first commit; other nodes ask at the same time.
+        // Checked now, not at the first commit; other nodes check at the same time.
         let probe = format!("probe-{}-{}", std::process::id(), PROBES.fetch_add(1, Relaxed));
         let file = this.create(&probe)?;
         let promised = file.write_at(0, &[0; 4096]).and_then(|()| file.sync());
@@ -114,7 +114,7 @@ struct Mapped<L> {
     map: Option<L>,
     /// Ranges written since the last sync: where and how many bytes.
     written: Vec<(u64, usize)>,
-    /// It was made longer: the kernel has to write that down.
+    /// It was extended: the kernel must record that.
     grown: bool,
 }
 
@@ -177,7 +177,7 @@ mod tests {
     const LINE: u64 = 64;
 
     thread_local! {
-        /// Bytes that are in caches alone, whoever maps the file.
+        /// Bytes that are in caches alone, for all mappings of the file.
         static CACHED: std::cell::RefCell<BTreeMap<u64, u8>> = const { std::cell::RefCell::new(BTreeMap::new()) };
     }
 

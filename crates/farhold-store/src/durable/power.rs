@@ -1,7 +1,7 @@
-//! A directory in memory whose power can be cut: what was not made durable is lost, piece by piece, at random.
+//! A directory in memory with a power supply that can be cut: what was not made durable is lost, piece by piece, at random.
 //!
-//! For tests. It is as hostile as a disk or as persistent memory may be: each unsynced sector, or cache line that was not flushed, is old,
-//! new, or torn in the middle, and of the changes of names since the last sync some first part has happened.
+//! For tests. It is as hostile as a disk or persistent memory may be: each unsynced sector, or unflushed cache line, is old, new,
+//! or torn in the middle. Of the changes of names since the last sync, a first part has happened.
 
 use super::files::{Directory, DurableFile};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ pub enum Medium {
 }
 
 impl Medium {
-    /// Bytes of what survives or does not, and of what is never torn.
+    /// The unit of bytes that survives or does not, and the unit that is never torn.
     const fn pieces(self) -> (usize, usize) {
         match self {
             Self::Disk => (512, 1),
@@ -46,7 +46,7 @@ struct State {
     bytes_max: u64,
     /// No file can be removed.
     keeps: bool,
-    /// Operations until the power is cut, and the seed of what then survives.
+    /// Operations until the power is cut, and the seed that decides what then survives.
     fuse: Option<(u64, u64)>,
     survivor: Option<Volatile>,
 }
@@ -95,7 +95,7 @@ impl Volatile {
         Self { inner: Arc::new(Mutex::new(state)) }
     }
 
-    /// Lets all files together have so many bytes (0: any number).
+    /// Limits the bytes of all files together (0: no limit).
     pub fn limit(&self, bytes_max: u64) {
         held(&self.inner).bytes_max = bytes_max;
     }
@@ -105,7 +105,7 @@ impl Volatile {
         held(&self.inner).keeps = keeps;
     }
 
-    /// Lets syncs of a file fail, or not any more.
+    /// Makes syncs of a file fail, or succeed again.
     ///
     /// # Panics
     /// If there is no such file.
@@ -133,8 +133,8 @@ impl Volatile {
         held(&held(&self.inner).names[name].bytes).now.clone()
     }
 
-    /// Cuts the power in the middle of things: before the operation after so many others. What survives is [`Self::survivor`]; this
-    /// directory goes on, unnoticed by whoever writes.
+    /// Cuts the power in the middle of the work, after `operations` more operations. What survives is [`Self::survivor`]. This
+    /// directory goes on, unnoticed by its writers.
     pub fn cut_after(&self, operations: u64, seed: u64) {
         held(&self.inner).fuse = Some((operations, seed));
     }
@@ -151,7 +151,7 @@ impl Volatile {
             Some((0, seed)) => {
                 let mut state_of_random = *seed;
                 state.fuse = None;
-                // Nobody hears that anything is durable between the cut and its becoming known.
+                // Between the cut and its becoming known no operation reports that anything is durable.
                 let survivor = state.cut(&mut || {
                     state_of_random =
                         state_of_random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -164,7 +164,7 @@ impl Volatile {
         }
     }
 
-    /// What would be there if the power went now. This directory goes on as it is.
+    /// What would be there if the power failed now. This directory goes on unchanged.
     #[must_use]
     pub fn cut(&self, random: &mut dyn FnMut() -> u64) -> Self {
         held(&self.inner).cut(random)

@@ -31,7 +31,7 @@ pub struct Progress {
     pub rows: AtomicU64,
 }
 
-/// What is to be restored: the rows of one node, from its checkpoint and the journals of all.
+/// The input of a restore: the rows of one node, from its checkpoint and the journals of all.
 #[derive(Debug)]
 pub struct Plan {
     directory: Arc<dyn Directory>,
@@ -41,7 +41,7 @@ pub struct Plan {
     /// All its rows are of later epochs.
     after: u32,
     checkpoint: Option<Checkpoint>,
-    /// Whose, which, up to which epoch it counts.
+    /// The node, the segment, and the epoch up to which it counts.
     segments: Vec<(NodeId, (u32, u32), u32)>,
     segments_bytes: u64,
 }
@@ -72,7 +72,7 @@ pub struct Restored {
     pub bytes: u64,
 }
 
-/// Looks at the files from which the rows of a node come; reads hardly any of them whole.
+/// Finds the files that have the rows of a node; it reads hardly any of them whole.
 ///
 /// # Errors
 /// [`DurableError`].
@@ -87,14 +87,14 @@ pub fn plan(directory: &Arc<dyn Directory>, cluster: &Cluster, node: NodeId) -> 
         return Ok(this);
     }
     let mut names = this.directory.list().map_err(|error| DurableError::io("list", &error))?;
-    // What a start has left whose rows are another's by now says nothing.
+    // If the rows of a start belong to another node by now, what the start has left does not count.
     let is_older = |(start, _): &(u32, u32)| *start < since;
     let older: Vec<(u32, u32)> = checkpoint::checkpoints(&names, node).into_iter().filter(is_older).collect();
     names.retain(|name| checkpoint::checkpoints(std::slice::from_ref(name), node).iter().all(|it| !older.contains(it)));
     this.checkpoint = Checkpoint::open(&*this.directory, &identity, &names)?;
     this.after = match &this.checkpoint {
         Some(checkpoint) => checkpoint.head.epoch,
-        // Slots of before it may have been used by an earlier start of the node.
+        // An earlier start of the node may have used slots before it.
         None if since > 1 => journal::first_closed(&*this.directory, &identity, since, &names)?.unwrap_or(0),
         None => 0,
     };
@@ -150,7 +150,7 @@ impl FirstError {
 }
 
 impl Plan {
-    /// Is there nothing at all? Then this is the node's first start.
+    /// Whether there is nothing at all: this is then the node's first start.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.checkpoint.is_none() && self.segments.is_empty()
@@ -162,7 +162,7 @@ impl Plan {
         self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.head.epoch)
     }
 
-    /// Puts everything that counts into a region that has just been formatted. No file is changed.
+    /// Restores everything that counts into a region that has just been formatted. No file is changed.
     ///
     /// # Errors
     /// [`DurableError`]; a [`StoreError`] if the rows do not fit the region.
@@ -213,8 +213,8 @@ impl Plan {
         Ok(Restored { checkpoint_rows: checkpoint_rows.into_inner(), journal_rows, bytes })
     }
 
-    /// Visits states of its slots, several of each in any order: the newest of each counts. For whoever keeps a copy of the rows of a node that
-    /// is gone.
+    /// Visits states of its slots, several of each in any order: the newest of each counts. It is for a node that keeps a replica
+    /// of the rows of a node that is gone.
     ///
     /// # Errors
     /// [`DurableError`].
@@ -270,7 +270,7 @@ impl Plan {
         })
     }
 
-    /// The runs of slots as they were: those of the checkpoint, changed by the events that count.
+    /// The runs of slots to restore: those of the checkpoint, changed by the events that count.
     fn page_runs(&self, memory: &RegionMemory) -> Result<BTreeMap<u32, PageRun>, RestoreError> {
         let mut runs = BTreeMap::new();
         let mut from = (0, 0);
@@ -367,7 +367,7 @@ impl Plan {
         applied.into_inner()
     }
 
-    /// Each segment must end where the one after it says.
+    /// Each segment must end where the next one says.
     fn check_chain(&self, ends: &[journal::Found]) -> Result<(), DurableError> {
         for (place, pair) in self.segments.windows(2).enumerate() {
             let [(node, (start, _), _), (next, (after, number), _)] = pair else { continue };
@@ -393,7 +393,7 @@ fn happen(runs: &mut BTreeMap<u32, PageRun>, event: &PageEvent) {
     }
 }
 
-/// The slot at an offset, if there is one that such a payload fits.
+/// The slot at an offset, if there is one that fits such a payload.
 fn slot(runs: &BTreeMap<u32, PageRun>, offset: u64, payload_len: usize) -> Option<u64> {
     let page = u32::try_from(offset / PAGE_BYTES).ok()?;
     let (_, run) = runs.range(..=page).next_back()?;
@@ -402,7 +402,7 @@ fn slot(runs: &BTreeMap<u32, PageRun>, offset: u64, payload_len: usize) -> Optio
     (fits && payload_len <= run.class.payload_bytes_max()).then_some(offset)
 }
 
-/// Writes a row into a slot that nobody reads yet.
+/// Writes a row into a slot that no thread reads yet.
 fn put(memory: &RegionMemory, offset: u64, meta: Meta, version: Version, payload: &[&[u8]; 2]) {
     let object = Object::at(memory, offset);
     object.store(Word::Meta, meta.0, Relaxed);

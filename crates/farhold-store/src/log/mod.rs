@@ -8,14 +8,14 @@
 //!            +64 records, each a whole number of 64-byte granules, never across the end
 //! ```
 //!
-//! A ring has one writer, somewhere in the cluster, and one reader, on whose node it lies. The writer writes a
-//! [record] in two steps, the body and then the [mark](record::mark_of); the reader takes records in order, each when
-//! it is marked. Positions (`lsn`) count bytes since the ring was made and never come back, so a record of the last lap is
-//! not taken for one of this.
+//! A ring has one writer, somewhere in the cluster, and one reader, on the node of the ring. The writer writes a [record] in two
+//! steps, the body and then the [mark](record::mark_of). The reader takes records in order, each when it is marked. Positions
+//! (`lsn`) count bytes since the ring was made and never come back, so a record of the last lap is not mistaken for one of this
+//! lap.
 //!
-//! Invariants: the writer is never more than a ring ahead of both what is applied and what is finished ([`RingWriter`]), so
-//! no record that somebody may still need is overwritten. What a dead writer has left is found by
-//! [`RingReader::left_behind`], also behind a hole.
+//! Invariants: the writer is never more than a ring ahead of both what is applied and what is finished ([`RingWriter`]), so no
+//! record that may still be needed is overwritten. [`RingReader::left_behind`] finds what a dead writer has left, also behind a
+//! hole.
 
 pub mod patch;
 pub mod record;

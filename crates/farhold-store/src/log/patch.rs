@@ -1,23 +1,23 @@
-//! A patch: what changes in a row whose length stays.
+//! A patch: the bytes that change in a row of unchanged length.
 //!
 //! ```text
 //!   run by run: at u16 │ len u16 │ bytes        `at` counts from the first byte of the key, so a reader can start loading the
 //!                                               lines that change before it knows where the value begins
 //! ```
 //!
-//! A patch belongs to one version: on another it makes bytes that never were a row. Done twice on its own, or on a row that is
-//! half patched, it makes the same row, because every byte that differs is in it.
+//! A patch belongs to one version: applied to another it makes bytes that never were a row. Applied twice to its own version, or
+//! to a row that is half patched, it makes the same row, because every byte that differs is in it.
 
 use super::LogError;
 use std::ops::Range;
 
 const RUN_HEAD_BYTES: usize = 4;
 const WORD: usize = 8;
-/// What is compared at a time while nothing differs.
+/// The unit of comparison while nothing differs.
 const BLOCK: usize = 4 * WORD;
 
-/// Writes what makes `old` `new`, the values of a row with a key of `key_len` bytes, to the begin of `room`, which has room for all of
-/// key and value. Its length, or `None` if that would not be shorter than key and value.
+/// Writes what makes `old` `new`, the values of a row with a key of `key_len` bytes, to the beginning of `room`, which has room
+/// for all of key and value. Returns its length, or `None` if that would not be shorter than key and value.
 #[inline]
 pub(super) fn write(room: &mut [u8], key_len: usize, old: &[u8], new: &[u8]) -> Option<usize> {
     let whole = key_len + new.len();
@@ -40,7 +40,7 @@ pub(super) fn write(room: &mut [u8], key_len: usize, old: &[u8], new: &[u8]) -> 
     Some(len)
 }
 
-/// Copies as many bytes as there are: one word, which most runs are, without a call.
+/// Copies `len` bytes: one word, which most runs are, without a call.
 #[inline]
 fn copy(to: &mut [u8], from: &[u8]) {
     match (<&mut [u8; WORD]>::try_from(&mut *to), <&[u8; WORD]>::try_from(from)) {

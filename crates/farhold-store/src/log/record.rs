@@ -35,7 +35,7 @@ const AT_CONFIGURATION: usize = 32;
 const AT_EPOCH: usize = 40;
 const AT_FINISHED: usize = 48;
 const AT_CHECKSUM: usize = 56;
-/// Flag of an entry: no mirror wants it, because the row has copies of its own on every node.
+/// Flag of an entry: no mirror needs it, because the row is on every node.
 const UNMIRRORED: u8 = 1;
 
 /// What is done to a row.
@@ -55,7 +55,7 @@ pub enum Change {
 /// One row of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The node whose row it is.
+    /// The home node of the row.
     pub node: NodeId,
     /// What is done to it.
     pub change: Change,
@@ -89,7 +89,7 @@ impl<'a> Entry<'a> {
         self.write(&mut out[begin..]);
     }
 
-    /// Writes it to the begin of `room`, which has [`Self::bytes`] for key and value; how many bytes it takes.
+    /// Writes it to the beginning of `room`, which has [`Self::bytes`] for key and value. Returns how many bytes it takes.
     #[inline]
     fn write(&self, room: &mut [u8]) -> usize {
         let len = Self::bytes(self.key.len() + self.value.len());
@@ -103,12 +103,12 @@ impl<'a> Entry<'a> {
         len
     }
 
-    /// As [`Self::write`], as a patch of `old_value`, if that is shorter; `None` if not. There is one word more of room.
+    /// As [`Self::write`], as a patch of `old_value` if that is shorter; otherwise `None`. The room has one word more.
     #[inline]
     fn write_patch(&self, old_value: &[u8], room: &mut [u8]) -> Option<usize> {
         let (head, payload) = room.split_at_mut(ENTRY_BYTES);
         let patch_len = patch::write(payload, self.key.len(), old_value, self.value)?;
-        // What pads it, and perhaps more: what is behind it is nobody's yet.
+        // The padding, and perhaps more: the bytes behind it are not in use yet.
         payload[patch_len..patch_len + 8].fill(0);
         head.copy_from_slice(&self.head(Change::Patch, 0, patch_len));
         Some(Self::bytes(patch_len))
@@ -128,7 +128,7 @@ impl<'a> Entry<'a> {
         head
     }
 
-    /// The first entry of `rest`, which it takes away.
+    /// The first entry of `rest`, which it removes.
     ///
     /// # Errors
     /// [`LogError::Malformed`].
@@ -167,9 +167,9 @@ impl<'a> Entry<'a> {
 /// Why bytes are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogError {
-    /// There is no mark (yet): nothing was promised.
+    /// There is no mark (yet): nothing was acknowledged.
     Unmarked,
-    /// The mark is there and the bytes are not those that it stands for.
+    /// The mark is there, but the bytes are not those that it stands for.
     Damaged {
         /// Where the record begins in the ring's life.
         lsn: u64,
@@ -181,7 +181,7 @@ pub enum LogError {
         /// What is wrong.
         what: &'static str,
     },
-    /// The region holds somebody else's log, or one of another shape or version.
+    /// The region holds another node's log, or one of another shape or version.
     Foreign {
         /// What differs.
         what: &'static str,
@@ -210,20 +210,20 @@ impl std::error::Error for LogError {}
 /// Makes records; its memory is used again.
 #[derive(Debug, Default)]
 pub struct RecordWriter {
-    /// The record as it goes into a ring, the mark left out (zero), and what longer ones have left behind it: as long as it ever had
-    /// to be, so that a row costs no more than its stores.
+    /// The record as it goes into a ring, without the mark (zero), and behind it what longer records have left. It is as long as
+    /// it ever had to be, so that a row costs no more than its stores.
     bytes: Vec<u8>,
     len: usize,
     count: u32,
     body_hash: u64,
-    /// Position and finished of the place that the header is for, and its mark: holders that have been the same for long have the
+    /// Position and finished of the place that the header is for, and its mark. Holders that have been the same for long have the
     /// record at the same place.
     placed: Option<(u64, u64)>,
     mark: u64,
 }
 
 impl RecordWriter {
-    /// Bytes of a record whose entries take so many; at most, if some of them become patches.
+    /// Bytes of a record with `entries_bytes` of entries. It is an upper bound if some of them become patches.
     #[must_use]
     pub const fn size(entries_bytes: usize) -> u64 {
         ((HEADER_BYTES + entries_bytes + TAIL_BYTES) as u64).next_multiple_of(GRANULE)
@@ -248,7 +248,7 @@ impl RecordWriter {
         self.count += 1;
     }
 
-    /// Adds a row that gets a value where another was: what differs, if that is shorter than all of it.
+    /// Adds a row that gets a value in place of another: the difference, if that is shorter than the whole.
     #[inline]
     pub fn add_change(&mut self, entry: &Entry<'_>, old_value: &[u8]) {
         let room = self.room(Entry::bytes(entry.key.len() + entry.value.len()) + 8);
@@ -261,7 +261,7 @@ impl RecordWriter {
     /// Ends it; [`Self::place`] may then be called for each holder.
     #[inline]
     pub fn end(&mut self) {
-        /// Of so many bytes there is less between the last entry and the tail.
+        /// There are fewer bytes than this between the last entry and the tail.
         const GAP: usize = GRANULE as usize + TAIL_BYTES;
         self.room(GAP)[..GAP].fill(0);
         self.len = Self::size(self.len - HEADER_BYTES) as usize;
@@ -304,7 +304,7 @@ impl RecordWriter {
         self.bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// What is behind the last entry, at least so many bytes.
+    /// The bytes behind the last entry, at least `bytes` of them.
     #[inline]
     fn room(&mut self, bytes: usize) -> &mut [u8] {
         if self.bytes.len() < self.len + bytes {
@@ -346,7 +346,7 @@ pub struct Record<'a> {
     bytes: &'a [u8],
 }
 
-/// Records that have been read, one behind the other; its memory is used again.
+/// Records that have been read, one behind the other; the memory is reused.
 #[derive(Debug, Default)]
 pub struct Records {
     /// As long as it ever had to be.
@@ -379,7 +379,7 @@ impl Records {
         begins.zip(&self.ends).map(|(begin, end)| Record { bytes: &self.bytes[begin..*end] })
     }
 
-    /// Takes one more: its bytes, which `fill` brings, and which are checked.
+    /// Adds one record: `fill` reads its bytes, and they are checked.
     pub(super) fn add(
         &mut self,
         size: usize,
@@ -398,7 +398,7 @@ impl Records {
     }
 }
 
-/// What a record's header says of its place, before its body has been looked at.
+/// What a record's header says about its place, before its body is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of the record.
@@ -416,10 +416,10 @@ impl Header {
     }
 }
 
-/// Judges the first 64 bytes at a position of a ring.
+/// Checks the first 64 bytes at a position of a ring.
 ///
 /// # Errors
-/// [`LogError::Unmarked`] also for whatever is no header of this position.
+/// [`LogError::Unmarked`] also for bytes that are no header of this position.
 pub fn header(bytes: &[u8], lsn: u64, ring_bytes: u64) -> Result<Header, LogError> {
     let size_word = word_at(bytes, AT_SIZE);
     let size = size_word & 0xffff_ffff;
@@ -433,7 +433,7 @@ pub fn header(bytes: &[u8], lsn: u64, ring_bytes: u64) -> Result<Header, LogErro
 }
 
 impl<'a> Record<'a> {
-    /// The record in these bytes, which a [`header`] has been found to begin.
+    /// The record in these bytes, which begin with a valid [`header`].
     ///
     /// # Errors
     /// [`LogError::Damaged`].
@@ -505,7 +505,7 @@ fn mix(state: u64, word: u64) -> u64 {
     (product as u64 ^ (product >> 64) as u64).wrapping_add(word.rotate_left(17))
 }
 
-/// A checksum against torn, lost and stale bytes; no defence against somebody who means harm. Blocks of 64 bytes, two words to a
+/// A checksum against torn, lost and stale bytes; it is no defence against an adversary. Blocks of 64 bytes, two words to a
 /// multiplication and four chains of them: one chain of single words waits 4 cycles or so for each, which was a third of what it
 /// took to make a record.
 pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {

@@ -1,4 +1,4 @@
-//! Rings: where they lie in a region, what their writer keeps, what their reader does.
+//! Rings: their place in a region, the state of their writer, the work of their reader.
 
 use super::GRANULE;
 #[cfg(test)]
@@ -14,7 +14,7 @@ const VERSION: u64 = 1;
 const FIRST_RING: u64 = 4096;
 const CONTROL_BYTES: u64 = 64;
 
-/// How a log region is divided. The same on every node of a cluster.
+/// The layout of a log region. It is the same on every node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
     /// Nodes that write here.
@@ -32,7 +32,7 @@ impl RingLayout {
         FIRST_RING + u64::from(self.nodes) * u64::from(self.rings) * (CONTROL_BYTES + self.ring_bytes)
     }
 
-    /// Longest record: it and the end of the lap that it does not fit into are at most a ring.
+    /// Longest record: together with the rest of a lap that it does not fit into, it is at most a ring.
     #[must_use]
     pub fn record_bytes_max(&self) -> u64 {
         self.ring_bytes / 2
@@ -43,7 +43,7 @@ impl RingLayout {
         FIRST_RING + number * (CONTROL_BYTES + self.ring_bytes)
     }
 
-    /// Offset of the word that says how far a ring's reader has come.
+    /// Offset of the word with the reader's progress in a ring.
     #[must_use]
     pub fn applied(&self, writer: NodeId, ring: u8) -> u64 {
         self.ring(writer, ring)
@@ -67,7 +67,7 @@ impl LogRegion {
     /// Makes empty rings in a new region, which is all zero. `cluster` tells this cluster's logs from those of others.
     ///
     /// # Errors
-    /// The region is too short, or does not get its memory.
+    /// The region is too short, or the system has no memory for it.
     pub fn format(
         memory: Arc<RegionMemory>,
         node: NodeId,
@@ -109,7 +109,7 @@ impl LogRegion {
         [VERSION, u64::from(node.0), u64::from(nodes), u64::from(rings), ring_bytes, cluster]
     }
 
-    /// Empties all rings of a writer, who is gone: its next start begins at 0 again.
+    /// Empties all rings of a writer that is gone: its next start begins at 0 again.
     pub fn clear(&self, writer: NodeId) {
         for ring in 0..self.layout.rings {
             let start = self.layout.ring(writer, ring);
@@ -156,7 +156,7 @@ pub struct RingReader {
 }
 
 impl RingReader {
-    /// Who writes it.
+    /// The node that writes it.
     #[must_use]
     pub fn writer(&self) -> NodeId {
         self.writer
@@ -176,11 +176,11 @@ impl RingReader {
         self.region.memory.word(at).is_ok_and(|word| word.load(Acquire) != 0)
     }
 
-    /// Adds the next record to `into` and goes on behind it; `false`: there is none yet. The end of a lap is passed over, and adds
-    /// nothing.
+    /// Adds the next record to `into` and advances behind it; `false`: there is none yet. The end of a lap is passed over, and
+    /// adds nothing.
     ///
     /// # Errors
-    /// [`LogError::Damaged`]: it is marked and its bytes are others. The reader stays where it is.
+    /// [`LogError::Damaged`]: it is marked, but its bytes are wrong. The reader does not advance.
     pub fn next(&mut self, into: &mut Records) -> Result<bool, LogError> {
         if !self.is_marked() {
             return Ok(false);
@@ -195,7 +195,7 @@ impl RingReader {
         Ok(true)
     }
 
-    /// Tells the writer how far the reader has come. To be called when what [`next`](Self::next) gave has been applied.
+    /// Reports the reader's progress to the writer. The caller must call it when it has applied what [`next`](Self::next) gave.
     pub fn publish(&self) {
         let at = self.region.layout.applied(self.writer, self.ring);
         if let Ok(word) = self.region.memory.word(at) {
@@ -209,8 +209,8 @@ impl RingReader {
     /// [`LogError::Damaged`].
     pub fn left_behind(&self, visit: &mut dyn FnMut(&Record<'_>)) -> Result<(), LogError> {
         let mut records = Records::default();
-        // The writer knew more of what is finished, and less of what is applied: it may have overwritten what lies below its
-        // own floor, and is no further than a ring ahead of this reader.
+        // The writer knew more of what is finished, and less of what is applied. It may have overwritten what lies below its own
+        // floor, and is no further than a ring ahead of this reader.
         let (mut at, end) = (self.finished, self.applied.max(self.finished) + self.region.layout.ring_bytes);
         while at < end {
             records.clear();
@@ -220,8 +220,8 @@ impl RingReader {
                     at += found.size;
                 }
                 Err(LogError::Unmarked) => at += GRANULE,
-                // It was whole when it was read. The writer has finished it since, and overwritten its end, behind a record of which nothing
-                // has come.
+                // It was whole when it was read. The writer has finished it since, and overwritten its end, behind a record of
+                // which nothing has arrived.
                 Err(LogError::Damaged { .. }) if at < self.applied => at += GRANULE,
                 Err(error) => return Err(error),
             }
@@ -244,7 +244,7 @@ impl RingReader {
     }
 }
 
-/// What the writer of a ring knows of it. It writes nothing itself: it says where.
+/// The writer's state of a ring. It writes nothing itself: it says where to write.
 ///
 /// ```text
 ///   floor = min(applied, finished)            tail
@@ -254,7 +254,7 @@ impl RingReader {
 pub struct RingWriter {
     ring_bytes: u64,
     tail: u64,
-    /// Where in the ring the tail is: what a division would give.
+    /// The tail's position in the ring: what a division would give.
     tail_at: u64,
     applied: u64,
     promised: u64,
@@ -290,8 +290,8 @@ impl RingWriter {
         2 * size
     }
 
-    /// Promises room for a record, if there is some; then [`take`](Self::take) cannot fail, or [`forget`](Self::forget) gives
-    /// it back.
+    /// Reserves room for a record, if there is some. After that [`take`](Self::take) cannot fail; [`forget`](Self::forget) gives
+    /// the room back.
     pub fn promise(&mut self, size: u64) -> bool {
         let fits = self.has_room(size);
         if fits {
@@ -300,7 +300,7 @@ impl RingWriter {
         fits
     }
 
-    /// Is there room for a record, beside what is promised?
+    /// Whether there is room for a record, beside what is reserved.
     #[must_use]
     #[inline]
     pub fn has_room(&self, size: u64) -> bool {
@@ -308,7 +308,7 @@ impl RingWriter {
         self.tail - floor + self.promised + Self::most(size) <= self.ring_bytes
     }
 
-    /// Is less than half of it in use, as far as is known? If not, it is time to ask how far the reader has come.
+    /// Whether less than half of it is in use, as far as is known. If not, the writer should ask for the reader's progress.
     #[must_use]
     #[inline]
     pub fn is_half_empty(&self) -> bool {
@@ -326,7 +326,7 @@ impl RingWriter {
         self.tail
     }
 
-    /// The place of a record of `size` bytes, for which room was promised, or for more.
+    /// The place of a record of `size` bytes; room for it, or for more, was reserved.
     pub fn take(&mut self, promised: u64, size: u64) -> Place {
         self.forget(promised);
         self.take_now(size)
@@ -376,13 +376,13 @@ impl RingWriter {
     /// The reader has come so far, as it says.
     #[inline]
     pub fn heard(&mut self, applied: u64) {
-        // A word of the reader's: believed only as far as it makes sense.
+        // A word of the reader's: used only as far as it makes sense.
         if applied <= self.tail {
             self.applied = self.applied.max(applied);
         }
     }
 
-    /// Is everything finished, and read as far as is known?
+    /// Whether everything is finished, and read as far as is known.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         self.in_flight.is_empty() && self.promised == 0
@@ -524,8 +524,8 @@ mod tests {
         assert_eq!(left, [3]);
     }
 
-    /// The writer knows of more that is finished than the reader. It takes a place on the next lap of which nothing arrives, and one behind
-    /// that is written over the end of a record that was read and finished long ago.
+    /// The writer knows of more that is finished than the reader. It takes a place on the next lap of which nothing arrives, and
+    /// one behind that is written over the end of a record that was read and finished long ago.
     #[test]
     fn what_was_finished_and_overwritten_in_part_is_no_damage() {
         let region = region();

@@ -1,4 +1,4 @@
-//! Objects: the header words, the read and the write protocol, the names of objects and of their owners.
+//! Objects: the header words, the read and the write protocol, references to objects and their owners.
 //!
 //! ```text
 //!  +0 lock │ +8 version │ +16 meta │ +24 prev │ +32 payload = key bytes, value bytes
@@ -23,7 +23,7 @@ use farhold_fabric::{Meta, RegionMemory, Version};
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
 
-/// State of a slot ([`Meta::state`]) whose insert has not committed; [`Meta::ROW`] afterwards.
+/// State of a slot ([`Meta::state`]) with an insert that has not committed; [`Meta::ROW`] afterwards.
 ///
 /// Both a reserved and a deleted row are `ABSENT`; this tells a second inserter which of the two it met.
 pub const RESERVED: u8 = 3;
@@ -66,7 +66,7 @@ impl Link {
 
 /// One object in mapped memory: a header inside the region's bounds.
 ///
-/// A stale name is no danger: the reference's incarnation is checked where it matters, and lengths against the region.
+/// A stale reference is safe: its incarnation is checked where it matters, and lengths are checked against the region.
 #[derive(Clone, Copy, Debug)]
 pub struct Object<'m> {
     memory: &'m RegionMemory,
@@ -144,7 +144,7 @@ impl<'m> Object<'m> {
         Link(self.load(Word::Prev, Acquire))
     }
 
-    /// Sets the older copy. The caller holds the lock, or is the only one who knows the object.
+    /// Sets the older copy. The caller holds the lock, or is the only thread that knows the object.
     #[inline(always)]
     pub fn set_prev(&self, link: Link) {
         self.store(Word::Prev, link.0, Release);
@@ -155,8 +155,8 @@ impl<'m> Object<'m> {
         self.compare_exchange(Word::Prev, old.0, new.0, SeqCst).is_ok()
     }
 
-    /// One whole state of the row into `into[..payload_len]`. Does not wait: a locked row is read as it is (the lock word
-    /// comes with it), which validation will judge.
+    /// Reads one whole state of the row into `into[..payload_len]`. It does not wait: a locked row is read as it is (the result
+    /// has the lock word), and validation decides.
     ///
     /// # Errors
     /// See [`ReadError`]: torn (try again), stale (look up again), buffer too short (with the length).
@@ -177,7 +177,7 @@ impl<'m> Object<'m> {
     /// Takes the lock and returns the version under it.
     ///
     /// # Errors
-    /// See [`LockError`]: held by somebody (its word), or the slot is another row now.
+    /// See [`LockError`]: another owner holds it (its word), or the slot is another row now.
     #[inline(always)]
     pub fn lock(&self, incarnation: u32, owner: Owner) -> Result<Version, LockError> {
         lock(self, incarnation, owner.word())
@@ -189,7 +189,7 @@ impl<'m> Object<'m> {
         unlock(self);
     }
 
-    /// Is the row still at `version`, and locked by nobody, or by `me`? For the validation of a read.
+    /// Whether the row is still at `version`, and unlocked or locked by `me`. For the validation of a read.
     #[must_use]
     #[inline(always)]
     pub fn is_still(&self, version: Version, me: Owner) -> bool {
@@ -207,7 +207,8 @@ impl<'m> Object<'m> {
         write(self, meta, version, |object| object.copy_in(key_len, value));
     }
 
-    /// As [`Self::write`], of a reserved row that stays one until [`Self::end_reservation`]: that of a commit which moves rows.
+    /// As [`Self::write`], for a reserved row that stays reserved until [`Self::end_reservation`]: that of a commit which moves
+    /// rows.
     pub fn write_reserved(&self, value: &[u8], version: Version) {
         let meta = Meta(self.load(Word::Meta, Relaxed));
         let key_len = meta.key_len();
@@ -215,7 +216,7 @@ impl<'m> Object<'m> {
         write(self, meta, version, |object| object.copy_in(key_len, value));
     }
 
-    /// As [`Self::write`], inside of a hardware transaction, which copies of more than 16 bytes a move would abort.
+    /// As [`Self::write`], inside of a hardware transaction, which would abort on moves of more than 16 bytes.
     #[inline(always)]
     pub fn write_narrow(&self, value: &[u8], version: Version) {
         let meta = Meta(self.load(Word::Meta, Relaxed));
@@ -228,8 +229,8 @@ impl<'m> Object<'m> {
         });
     }
 
-    /// Makes the pages that a payload of so many bytes lies on present and marked as written, so that a hardware transaction can
-    /// write there. Changes nothing, and any other thread may use the object meanwhile.
+    /// Makes the pages that a payload of `payload_len` bytes lies on present and marked as written, so that a hardware
+    /// transaction can write there. It changes nothing, and any other thread may use the object meanwhile.
     ///
     /// # Panics
     /// If such a payload would lie outside the region.
@@ -264,7 +265,7 @@ impl<'m> Object<'m> {
         write(self, meta, version, |object| object.copy_in(meta.key_len() + at, part));
     }
 
-    /// As [`Self::write`], for some parts of the payload, each with where it begins; the lengths stay.
+    /// As [`Self::write`], for some parts of the payload, each with its position; the lengths stay.
     pub fn patch(&self, parts: &[(usize, &[u8])], version: Version) {
         let meta = Meta(self.load(Word::Meta, Relaxed));
         let meta = Meta::new(meta.incarnation(), Meta::ROW, meta.key_len(), meta.payload_len());
@@ -277,19 +278,19 @@ impl<'m> Object<'m> {
     pub fn restamp(&self, version: Version) {
         restamp(self, version);
         if !version.is_absent() {
-            // After the version: a row that is there but still called reserved does no harm, the other way round it would
+            // After the version: a row that is there but still called reserved does no harm, while the other way round it would
             // pass for a deleted one. So there is no moment at which a crash could damage it.
             crate::planted::may_stop();
             self.end_reservation();
         }
     }
 
-    /// As [`Self::restamp`], of a reserved row that stays one until [`Self::end_reservation`].
+    /// As [`Self::restamp`], for a reserved row that stays reserved until [`Self::end_reservation`].
     pub fn restamp_reserved(&self, version: Version) {
         restamp(self, version);
     }
 
-    /// A reserved row that is there is a row. The caller holds the lock, or is the only one who knows the object.
+    /// Turns a reserved row that is present into a row. The caller holds the lock, or is the only thread that knows the object.
     #[inline(always)]
     pub fn end_reservation(&self) {
         let meta = Meta(self.load(Word::Meta, Relaxed));
@@ -299,15 +300,16 @@ impl<'m> Object<'m> {
         }
     }
 
-    /// Takes [`Version::ODD`] from a row that this caller has written: it is replicated. No lock is needed: nobody else changes
-    /// an odd row.
+    /// Takes [`Version::ODD`] from a row that this caller has written: it is replicated. No lock is needed, because no other
+    /// thread changes an odd row.
     #[inline(always)]
     pub fn settle(&self, version: Version) {
         debug_assert_eq!(self.load(Word::Version, Relaxed), version.with(Version::ODD).0);
         self.store(Word::Version, version.without(Version::ODD).0, Release);
     }
 
-    /// Makes a reserved object one that passes for deleted. The caller alone may commit or cancel it, and may have said so before.
+    /// Turns a reserved object into one that counts as deleted. Only the caller may commit or cancel it, and may have done so
+    /// before.
     pub fn give_up(&self) {
         let meta = Meta(self.load(Word::Meta, Relaxed));
         debug_assert!(matches!(meta.state(), RESERVED | Meta::ROW) && self.version().is_absent(), "{meta:?}");
@@ -315,7 +317,7 @@ impl<'m> Object<'m> {
         self.store(Word::Meta, gone.0, SeqCst);
     }
 
-    /// Frees the lock of an owner who is dead.
+    /// Frees the lock of a dead owner.
     ///
     /// # Errors
     /// The lock word as found, if it is another.
@@ -324,21 +326,21 @@ impl<'m> Object<'m> {
         release_dead(self, dead.word())
     }
 
-    /// Is it half written for ever? Then its lock is nobody's that could go on.
+    /// Whether the row is damaged, that is half written for ever. Then no owner of its lock can go on.
     #[must_use]
     #[inline(always)]
     pub fn is_damaged(&self) -> bool {
         self.lock_word() == Owner::DAMAGED.word()
     }
 
-    /// Says so, of a row whose writer is dead.
+    /// Marks a row as damaged; its writer is dead.
     pub(crate) fn mark_damaged(&self) {
         debug_assert!(self.version().is_writing(), "{:?}", self.version());
         self.store(Word::Lock, Owner::DAMAGED.word(), SeqCst);
     }
 
-    /// Does the key of this object equal `key`? Only the caller's later check of version and incarnation makes the answer
-    /// final; a reader that checks the incarnation after a `true` has met the right row, because keys never change.
+    /// Whether the key of this object equals `key`. Only the caller's later check of version and incarnation makes the answer
+    /// final. A reader that checks the incarnation after a `true` has met the right row, because keys never change.
     #[must_use]
     #[inline(always)]
     pub fn has_key(&self, incarnation: u32, key: &[u8]) -> bool {

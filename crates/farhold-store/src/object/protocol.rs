@@ -1,4 +1,4 @@
-//! The order of loads and stores that keeps a row whole while others look: a lock, and a version around the payload.
+//! The order of loads and stores that keeps a row whole while other threads read it: a lock, and a version around the payload.
 //!
 //! ```text
 //!  writer (holds `lock`)                     reader
@@ -10,9 +10,9 @@
 //!  lock := 0                  (release)
 //! ```
 //!
-//! Why it is enough (Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012): a reader that
-//! met one byte of a writer has, through the two fences, also met that writer's `WRITING` mark or something later, so its
-//! second look at the version differs from the first. Versions never repeat, so "the same" means "nothing happened".
+//! Why it is enough (Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012): if a reader has met
+//! one byte of a writer, then through the two fences it also meets that writer's `WRITING` mark or something later, so its second
+//! load of the version differs from the first. Versions never repeat, so "the same" means "nothing happened".
 //!
 //! The functions are written over [`Words`], so that the same text runs on mapped memory and under loom
 //! (`tests/header_model.rs`, which also shows that leaving out the second look or a fence is caught).
@@ -36,14 +36,14 @@ pub enum Word {
 
 /// One object's words and payload, on whatever memory.
 ///
-/// The copies race with others by design: an implementer makes them of relaxed atomics, or of instructions the compiler
-/// cannot look into.
+/// The copies race with others by design: an implementer makes them of relaxed atomics, or of instructions that the compiler
+/// cannot see into.
 pub trait Words {
     /// Loads a header word.
     fn load(&self, word: Word, order: Ordering) -> u64;
     /// Stores a header word.
     fn store(&self, word: Word, value: u64, order: Ordering);
-    /// Swaps a header word if it is `expected`; else tells what it is.
+    /// Swaps a header word if it is `expected`; otherwise returns what it is.
     ///
     /// # Errors
     /// The word as found.
@@ -54,7 +54,7 @@ pub trait Words {
     fn copy_out(&self, into: &mut [u8]);
     /// Payload bytes from `at` on.
     fn copy_in(&self, at: usize, from: &[u8]);
-    /// How long a payload may be, by the memory around it.
+    /// The longest payload that the memory around it permits.
     fn room(&self) -> usize;
 }
 
@@ -65,12 +65,12 @@ pub struct Read {
     pub version: Version,
     /// Lengths and state.
     pub meta: Meta,
-    /// The lock word at the time: 0, or who is about to change the row.
+    /// The lock word at the time: 0, or the owner that is about to change the row.
     pub lock: u64,
 }
 
 impl Read {
-    /// Reserved or deleted: not a row for anybody else.
+    /// Whether it is reserved or deleted: for other transactions it is no row.
     #[must_use]
     #[inline(always)]
     pub fn is_absent(&self) -> bool {
@@ -97,7 +97,7 @@ impl Read {
 pub enum ReadError {
     /// A writer was at work: read again.
     Torn,
-    /// The slot is used for something else by now: look the key up again.
+    /// The slot has another use by now: look the key up again.
     Stale,
     /// The buffer is shorter than the payload.
     TooShort {
@@ -109,13 +109,13 @@ pub enum ReadError {
 /// Why a lock was not had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockError {
-    /// Somebody else has it; the lock word.
+    /// Another owner has it; the lock word.
     Held(u64),
     /// The slot is used for something else by now.
     Stale,
 }
 
-/// One whole state of the object, or the reason there is none now.
+/// One whole state of the object, or why there is none now.
 ///
 /// # Errors
 /// See [`ReadError`].
@@ -156,7 +156,7 @@ pub fn read_part<W: Words>(
     Ok(Read { version: Version(before), meta, lock })
 }
 
-/// A length that does not fit counts only if it was not the sight of a writer at work.
+/// A length that does not fit counts only if no writer was at work.
 #[cold]
 fn too_short<W: Words>(words: &W, before: u64, payload_len: usize) -> ReadError {
     words.fence(Acquire);
@@ -188,8 +188,8 @@ pub fn unlock<W: Words>(words: &W) {
     words.store(Word::Lock, 0, Release);
 }
 
-/// Changes the payload by `fill` and publishes it as `version`. The caller holds the lock, or is the only one who knows
-/// the object.
+/// Changes the payload by `fill` and publishes it as `version`. The caller holds the lock, or is the only thread that knows the
+/// object.
 #[inline(always)]
 pub fn write<W: Words>(words: &W, meta: Meta, version: Version, fill: impl FnOnce(&W)) {
     begin_write(words);
@@ -205,7 +205,7 @@ pub fn begin_write<W: Words>(words: &W) {
     words.fence(Release);
 }
 
-/// The last part of [`write()`]: the payload, whose lengths are in `meta`, is readable as `version`.
+/// The last part of [`write()`]: the payload, with the lengths in `meta`, becomes readable as `version`.
 #[inline(always)]
 pub fn end_write<W: Words>(words: &W, meta: Meta, version: Version) {
     let old = words.load(Word::Version, Relaxed);

@@ -1,13 +1,13 @@
-//! Names of objects and of those who lock them.
+//! References to objects, and the owners of their locks.
 
 use farhold_fabric::object::ALIGN;
 use farhold_fabric::{FarPtr, NodeId, RegionId};
 use std::fmt;
 
-/// Where an object lies and which use of its slot is meant: `unit:32 (24..56) | incarnation:24 (0..24)`.
+/// The place of an object and the use of its slot: `unit:32 (24..56) | incarnation:24 (0..24)`.
 ///
-/// The unit counts 16 bytes from the start of the region (64 GiB of them); the top byte is free for an index's tag. What
-/// an index holds is this word. A reference whose incarnation is the slot's still means the same row with the same keys.
+/// The unit counts 16 bytes from the start of the region (64 GiB of them); the top byte is free for an index's tag. An index
+/// entry is this word. While a reference has the slot's incarnation, it means the same row with the same keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct ObjectRef(u64);
@@ -78,7 +78,7 @@ impl fmt::Debug for ObjectRef {
     }
 }
 
-/// Who holds a lock: `incarnation:16 | node:8 | worker:8 | transaction:31 | 1`, so never 0.
+/// The holder of a lock: `incarnation:16 | node:8 | worker:8 | transaction:31 | 1`, so never 0.
 ///
 /// The incarnation is the owner node's ([`Superblock`](crate::Superblock) counts its starts), so locks of a node that
 /// died can be told from those of its successor.
@@ -87,7 +87,7 @@ impl fmt::Debug for ObjectRef {
 pub struct Owner(u64);
 
 impl Owner {
-    /// Holds the lock of a row whose writer has ended in the middle. No transaction is this: there is no node 255.
+    /// Holds the lock of a row with a writer that ended in the middle. It is no transaction's: there is no node 255.
     pub const DAMAGED: Self = Self(u64::MAX);
 
     /// Puts an owner together; the transaction number is taken modulo 2^31.

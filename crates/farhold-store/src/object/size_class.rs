@@ -1,18 +1,18 @@
-//! Size classes: how long a slot is for a payload, and how slots lie in pages.
+//! Size classes: the length of the slot for a payload, and the place of slots in pages.
 //!
 //! 48 to 1024 bytes in steps of 16, then sixteen steps a doubling (each at most 6.25 % above the last) up to 64 KiB, header
 //! included. (Eight steps a doubling from 256 bytes on, 12.5 %, cost TPC-C's customers 5 % more.) Slots are not cache-line
 //! aligned: the version check covers any length, and aligned classes would cost TPC-C's order lines a third of their memory.
 //!
-//! A class lives in runs of pages that waste at most 1/64 (1/16 where slots are long): the shortest such runs while a table has few of them, so that a
-//! table of one row takes one page and a hundred lengths of rows not a hundred half-empty runs, then runs of 64 KiB, which
-//! keep the lock of the pages and the list of runs out of the way.
+//! A class lives in runs of pages that waste at most 1/64 (1/16 where slots are long). While a table has few runs of it, they are
+//! the shortest such runs, so that a table of one row takes one page, and a hundred lengths of rows do not take a hundred
+//! half-empty runs. Later they are runs of 64 KiB, which reduce contention on the lock of the pages and on the list of runs.
 
 use farhold_fabric::object::HEADER_BYTES;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 16 << 10;
-/// Bytes that a run has at least where a table has many of its class.
+/// The least bytes of a run if a table has many of its class.
 pub const RUN_BYTES: u64 = 64 << 10;
 /// How many classes there are.
 pub const COUNT: usize = SMALL + STEPS * DOUBLINGS;
@@ -71,13 +71,13 @@ impl SizeClass {
         self.slot_bytes() - HEADER_BYTES
     }
 
-    /// Pages of a run of this class, where there are few of them.
+    /// Pages of a run of this class while there are few of them.
     #[must_use]
     pub const fn run_pages_min(self) -> u32 {
         self.run_pages_from(1)
     }
 
-    /// Pages of a run of this class, where there are many.
+    /// Pages of a run of this class when there are many.
     #[must_use]
     pub const fn run_pages(self) -> u32 {
         self.run_pages_from((RUN_BYTES / PAGE_BYTES) as u32)
@@ -92,7 +92,7 @@ impl SizeClass {
         pages
     }
 
-    /// Slots of a run of so many pages.
+    /// The number of slots in a run of `pages` pages.
     #[must_use]
     #[inline]
     pub const fn slots(self, pages: u32) -> u32 {
@@ -100,7 +100,7 @@ impl SizeClass {
     }
 }
 
-/// Does a payload of `new_len` fit the slot that was made for one of `old_len`?
+/// Whether a payload of `new_len` fits the slot that was made for one of `old_len`.
 #[must_use]
 #[inline]
 pub const fn fits(old_len: usize, new_len: usize) -> bool {

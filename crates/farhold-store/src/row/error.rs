@@ -1,9 +1,9 @@
-//! What can be wrong with a row or a schema.
+//! The errors of a row or a schema.
 
 use super::ColumnType;
 use std::fmt;
 
-/// A row that does not fit its table, a schema that makes no sense, or bytes that are not what they should be.
+/// A row that does not fit its table, a schema that is inconsistent, or bytes that are not valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowError {
     /// A string is longer than its column allows (PostgreSQL's 22001). Counted in characters.

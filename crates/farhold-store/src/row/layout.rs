@@ -1,4 +1,4 @@
-//! Where each column lives, worked out once per schema, and typed accessors that compile to one load or store.
+//! The place of each column, computed once per schema, and typed accessors that compile to one load or store.
 
 use super::schema::Column;
 use super::types::Physical;
@@ -192,7 +192,7 @@ impl VarField {
         &value[base + start..base + end]
     }
 
-    /// The bytes, for overwriting them with as many others.
+    /// The bytes, to be overwritten by others of the same length.
     #[inline]
     #[must_use]
     pub fn get_mut(self, value: &mut [u8]) -> &mut [u8] {
@@ -409,7 +409,7 @@ impl Layout {
         VarField { end: to_u32(self.ends_at) + slot * 2, base: to_u32(self.variable_at), first: slot == 0, null }
     }
 
-    /// Starts a value of this layout in `buffer`, whose content is dropped and whose allocation is kept.
+    /// Starts a value of this layout in `buffer`. The content of `buffer` is dropped, and its allocation is kept.
     #[inline]
     pub fn build<'a>(&self, buffer: &'a mut Vec<u8>) -> ValueBuilder<'a> {
         buffer.clear();

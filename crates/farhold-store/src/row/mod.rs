@@ -1,4 +1,4 @@
-//! Rows as bytes: what a table's columns are, and how a row becomes a key and a value.
+//! Rows as bytes: the columns of a table, and how a row becomes a key and a value.
 //!
 //! ```text
 //!  row = datums, one a column
@@ -16,7 +16,7 @@
 //! - NULL sorts last and appears only in secondary keys: primary-key columns are NOT NULL.
 //!
 //! Order is by bytes (the C collation). `-0.0` and `0.0` are one key, and so are all NaNs, above every number.
-//! Nothing here is `unsafe`, and every decoder turns garbage into [`RowError::Corrupt`].
+//! Nothing here is `unsafe`, and every decoder returns [`RowError::Corrupt`] for invalid bytes.
 
 mod datum;
 mod definition;

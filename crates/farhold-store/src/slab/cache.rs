@@ -17,12 +17,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// from others for little.
 const BATCH: usize = 64;
 
-/// One worker's free slots, by table and class. Not shared; what it holds goes back when it is dropped.
+/// One worker's free slots, by table and class. It is not shared; when it is dropped, its slots go back.
 pub struct AllocCache {
     store: Arc<Store>,
     tables: Vec<Option<Box<TableCache>>>,
     pub(crate) garbage: Garbage,
-    /// Room for an index key, and for a row, of whoever has the cache.
+    /// Room for an index key, and for a row, for the caller that has the cache.
     pub(crate) key: Vec<u8>,
     pub(crate) payload: Vec<u8>,
 }
@@ -39,7 +39,7 @@ struct ClassCache {
     end: u32,
 }
 
-/// A slot that nobody knows yet.
+/// A slot that no other thread knows yet.
 pub(crate) struct Fresh<'m> {
     pub object: Object<'m>,
     pub incarnation: u32,
@@ -100,7 +100,7 @@ impl AllocCache {
         Ok(Fresh { object, incarnation: meta.incarnation(), version: object.version() })
     }
 
-    /// There is no memory. There may be some that snapshots have held back until just now.
+    /// There is no memory. Snapshots may have held some back until just now.
     #[cold]
     fn take_what_was_held_back<'m>(
         &mut self,
@@ -122,10 +122,10 @@ impl AllocCache {
         self.keep(slab, offset, class);
     }
 
-    /// As [`Self::give`], for a caller that keeps the table by nothing: false, and nothing is touched, if it is gone.
+    /// As [`Self::give`], for a caller that does not keep the table alive: false, and nothing is touched, if it is gone.
     pub(crate) fn give_if_there(&mut self, slab: &Arc<TableSlab>, offset: u64) -> bool {
         let class = {
-            // Under the lock under which a table goes: a moment later the slot may be in the middle of another table's row.
+            // Under the lock under which a table is dropped: a moment later the slot may be in the middle of another table's row.
             let _free = slab.free();
             if slab.dropped.load(Acquire) {
                 return false;
@@ -151,7 +151,7 @@ impl AllocCache {
         let keep = (2 * BATCH).min(RUN_BYTES as usize / class.slot_bytes()).max(2);
         if cache.free.len() > keep {
             let back = cache.free.len() - keep / 2;
-            // The oldest go: the youngest are still in the CPU's cache.
+            // The oldest are given back: the youngest are still in the CPU's cache.
             slab.free()[class.0 as usize].extend(cache.free.drain(..back));
         }
     }
@@ -243,9 +243,9 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
     Ok(())
 }
 
-/// Makes a slot free: the next incarnation, a new version, no older copy. The lock is left alone: somebody with a stale
-/// reference may hold it for a moment. It is free before it is marked as being written: an absent row with that mark is one whose insert has not come
-/// to its end, and a process may end here.
+/// Makes a slot free: the next incarnation, a new version, no older copy. The lock is left alone: a thread with a stale reference
+/// may hold it for a moment. The slot is free before it is marked as being written, because an absent row with that mark is an
+/// insert that has not ended, and a process may end here.
 pub(crate) fn retire(object: Object<'_>) {
     let incarnation = (object.meta().incarnation() + 1) & ObjectRef::INCARNATION_BITS;
     let free = Meta::new(incarnation, Meta::FREE, 0, 0);

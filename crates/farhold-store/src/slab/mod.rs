@@ -1,4 +1,4 @@
-//! Slots for objects: pages of one class of one table, and the caches that let each worker take and give them alone.
+//! Slots for objects: pages of one class of one table, and the caches that let each worker take and give them without others.
 //!
 //! ```text
 //!  AllocCache (a worker's)          TableSlab (a table's)             Pages (the region's)
@@ -24,14 +24,14 @@ use farhold_fabric::object::ALIGN;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-/// A table's slots, as far as no worker's cache has them.
+/// A table's slots, except those in workers' caches.
 #[derive(Debug)]
 pub(crate) struct TableSlab {
     pub table: TableId,
-    /// Where caches keep this table; used again after a drop, so `serial` must agree.
+    /// The place of this table in caches; it is reused after a drop, so `serial` must agree.
     pub place: usize,
     pub serial: u64,
-    /// The table is gone and its pages given back: caches forget what they hold of it.
+    /// The table was dropped and its pages given back: caches forget their slots of it.
     pub dropped: AtomicBool,
     runs: RwLock<Runs>,
     /// Free slots by class, as offset / 16.
@@ -95,7 +95,7 @@ impl TableSlab {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes runs out whose slots all lie in the shared free list.
+    /// Takes out runs with all their slots in the shared free list.
     pub fn take_empty_runs(&self, free: &mut [Vec<u32>; COUNT]) -> Vec<Run> {
         let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
         let mut empty = Vec::new();

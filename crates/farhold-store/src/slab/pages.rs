@@ -1,4 +1,4 @@
-//! Pages: which of them are free, and the page table in the region that says what the others are.
+//! Pages: the free ones, and the page table in the region that describes the others.
 //!
 //! ```text
 //!  page table entry, 32 bytes:  kind word     table:32 | run:16 (pages of the run) | class:8 | kind:8
@@ -6,17 +6,17 @@
 //!                               incarnations  nor below this incarnation
 //!                               (spare)
 //! ```
-//! Every page of a run carries the run's kind word, with `HEAD` set on its first. The page table is what survives: after a
-//! restart the free list is what it calls free. Versions and incarnations outlive a page's use, so "same version means same
-//! content" holds over all uses of an address.
+//! Every page of a run carries the run's kind word, with `HEAD` set on its first. The page table survives a restart; the free
+//! list is then what it calls free. Versions and incarnations outlive a page's use, so "same version means same content" holds
+//! over all uses of an address.
 //!
-//! A page changes the size class of its slots only when no transaction of any node can have a reference to one of them: when its table
-//! was dropped, and all transactions of before are over. A reference to a slot that is free may be in use at any time, also in a
-//! `compare_swap` of another node under way, so the word that it takes for a lock has to stay a lock. Runs that a living table gives
-//! back, to make room, therefore *rest*: another table may take them, for slots of the same class, at the same places.
+//! A page changes the size class of its slots only when no transaction of any node can have a reference to one of them: after its
+//! table was dropped, and all transactions from before have ended. A reference to a free slot may be in use at any time, also in
+//! a `compare_swap` of another node under way, so the word that it takes for a lock must stay a lock. Therefore runs that a
+//! living table gives back, to make room, *rest*: another table may take them, for slots of the same class, at the same places.
 //!
-//! Whatever leaves its table raises the floors first, and each of its slots to them. So a state of one of its slots at or below the floor
-//! of its page is of before, wherever it is kept, and a run that is in no table has its floors.
+//! A run that leaves its table first raises the floors of its pages, and each of its slots to them. So a state of one of its
+//! slots at or below the floor of its page is from before, wherever it is kept, and a run that is in no table has its floors.
 
 use crate::error::{StoreError, TableId};
 use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
@@ -44,7 +44,7 @@ pub enum PageKind {
     Hash = 2,
 }
 
-/// The first page that can hold data, of so many.
+/// The first page that can hold data, in a region of `pages` pages.
 fn first_page(pages: u64) -> u32 {
     (SUPERBLOCK_BYTES / PAGE_BYTES + page_table_pages(pages)) as u32
 }
@@ -54,9 +54,9 @@ pub(crate) const HASH_RUN_PAGES_MAX: u32 = 1024;
 
 /// Bit of the kind byte: the first page of its run.
 const HEAD: u64 = 0x80;
-/// Of so many pages one is kept for the next start, ...
+/// One in this many pages is kept for the next start, ...
 const PAGES_PER_SPARE: u32 = 256;
-/// ... and so many at least.
+/// ... and at least this many.
 const SPARE_MIN: u32 = 8;
 
 /// A run of pages, as the page table has it.
@@ -66,7 +66,7 @@ pub struct Run {
     pub page: u32,
     /// How many.
     pub pages: u32,
-    /// Whose.
+    /// The table that it belongs to.
     pub table: TableId,
     /// Class of the slots, for [`PageKind::Slots`].
     pub class: SizeClass,
@@ -114,7 +114,7 @@ pub struct PageTable<'m> {
 }
 
 impl<'m> PageTable<'m> {
-    /// The page table of a region whose superblock is good.
+    /// The page table of a region with a valid superblock.
     ///
     /// # Errors
     /// Those of [`Superblock::of`].
@@ -146,7 +146,7 @@ impl<'m> PageTable<'m> {
     /// The run that starts at `page`, `None` if the page is free or inside a run.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] if the entry cannot be.
+    /// [`StoreError::Corrupt`] if the entry is impossible.
     pub fn run_at(&self, page: u32) -> Result<Option<Run>, StoreError> {
         let word = self.word(page, 0).load(SeqCst);
         if word as u8 == 0 || word & HEAD == 0 {
@@ -203,7 +203,7 @@ impl<'m> PageTable<'m> {
     }
 }
 
-/// A run of slots that was taken into the page table or out of it.
+/// A run of slots that was entered in the page table or removed from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageEvent {
     /// Counts the events of a start of the node.
@@ -241,7 +241,8 @@ impl PageEvents {
     }
 }
 
-/// Gives pages out and takes them back. One lock for all threads: a run is 64 KiB where there is much, so they are taken rarely.
+/// Gives pages out and takes them back. All threads share one lock: a run is 64 KiB if a table has many, so runs are taken
+/// rarely.
 #[derive(Debug)]
 pub(crate) struct Pages {
     memory: Arc<RegionMemory>,
@@ -253,7 +254,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Of a region whose superblock is good; what the page table calls free is free.
+    /// For a region with a valid superblock; what the page table calls free is free.
     pub fn new(memory: Arc<RegionMemory>) -> Result<Self, StoreError> {
         let table = PageTable::of(&memory)?;
         let (mut free, mut next) = (FreeRuns::default(), table.first());
@@ -271,8 +272,8 @@ impl Pages {
         PageTable { memory: &self.memory, at: SUPERBLOCK_BYTES, count: pages as u32, first: first_page(pages) }
     }
 
-    /// Gives a table a run of slots of `class`, every slot of it free and ready, and enters it in the page table: a resting one, of whatever
-    /// length, or one of `pages`.
+    /// Gives a table a run of slots of `class`, every slot of it free and ready, and enters it in the page table. It takes a
+    /// resting run, of any length, or one of `pages`.
     pub fn take_slots(&self, slab: &TableSlab, class: SizeClass, pages: u32) -> Result<Run, StoreError> {
         if let Some(run) = self.take_resting(slab, class) {
             return Ok(run);
@@ -304,7 +305,7 @@ impl Pages {
         Ok(run)
     }
 
-    /// Takes a run back. Nobody uses it any more.
+    /// Takes a run back. No thread uses it any more.
     pub fn give_back(&self, run: &Run) {
         if run.kind == PageKind::Slots {
             self.raise_floors(run);
@@ -313,7 +314,7 @@ impl Pages {
         self.lock().put(run.page, run.pages);
     }
 
-    /// Takes a run out of the page table whose slots are all free.
+    /// Takes a run with only free slots out of the page table.
     pub fn leave_empty(&self, run: &Run) {
         let floor = self.raise_floors(run);
         for offset in run.slots() {
@@ -327,8 +328,9 @@ impl Pages {
         self.resting().push(run);
     }
 
-    /// Not one with a lock. Its owner has a stale reference and gives it back, or is dead: then it is looked for where runs rest, and not on
-    /// the way to a table. So the table has the run before the lock of those that rest is given back.
+    /// Not a run with a lock. The lock's owner has a stale reference and gives it back, or is dead; then the search for its locks
+    /// looks where runs rest, and not on the way to a table. So the table has the run before the lock of the resting runs is
+    /// released.
     fn take_resting(&self, slab: &TableSlab, class: SizeClass) -> Option<Run> {
         let mut resting = self.resting();
         let is_locked = |offset| Object::at(&self.memory, offset).lock_word() != 0;
@@ -340,12 +342,12 @@ impl Pages {
         Some(run)
     }
 
-    /// Releases the locks of dead owners in runs that rest.
+    /// Releases the locks of dead owners in resting runs.
     pub fn release_resting_locks(&self, is_dead: &dyn Fn(Owner) -> bool) {
         for offset in self.resting().iter().flat_map(Run::slots) {
             let object = Object::at(&self.memory, offset);
             if let Some(owner) = Owner::from_word(object.lock_word()).filter(|owner| is_dead(*owner)) {
-                // Refused: it has given it back before it died.
+                // Refused: the owner has given it back before it died.
                 let _ = object.release_dead(owner);
             }
         }
@@ -355,8 +357,8 @@ impl Pages {
         self.resting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on some pages stay free for the next start, which makes hash indexes anew: they take a page more or less, as the order is in which rows
-    /// come.
+    /// From here on some pages stay free for the next start. It makes hash indexes anew, and they take a page more or less,
+    /// depending on the order of the rows.
     pub fn spare_some(&self) {
         let spare = (self.table().count() / PAGES_PER_SPARE).max(SPARE_MIN);
         self.lock().spare = u64::from(spare);
@@ -366,7 +368,7 @@ impl Pages {
         self.lock().left() * PAGE_BYTES
     }
 
-    /// What does not add up: all pages together are free, resting and those of the page table, each once.
+    /// The inconsistencies: all pages together must be free, resting and those of the page table, each once.
     pub fn inconsistencies(&self) -> Vec<String> {
         let (free, resting) = (self.lock(), self.resting());
         let runs = match self.table().runs() {
@@ -380,8 +382,8 @@ impl Pages {
         let (mut wrong, mut next) = (Vec::new(), self.table().first());
         for (start, pages) in spans {
             if start != next {
-                let what = if start > next { "nobody's" } else { "of two" };
-                wrong.push(format!("pages {} to {} are {what}", start.min(next), start.max(next) - 1));
+                let what = if start > next { "no owner" } else { "two owners" };
+                wrong.push(format!("pages {} to {} have {what}", start.min(next), start.max(next) - 1));
             }
             next = start + pages;
         }
@@ -398,7 +400,7 @@ impl Pages {
             let mut free = self.lock();
             free.take(pages).ok_or_else(|| full(free.left() * PAGE_BYTES, None))?
         };
-        // First fit: pages that were used before, and so have their memory, come first.
+        // First fit: pages that were used before, and so have memory, come first.
         self.memory.reserve(u64::from(page) * PAGE_BYTES, wanted_bytes).map_err(|error| {
             self.lock().put(page, pages);
             match error {
@@ -437,7 +439,7 @@ impl Pages {
         std::mem::take(&mut self.events().events)
     }
 
-    /// All runs of slots, and the number of the last event that they contain.
+    /// All runs of slots, and the number of the last event that they include.
     pub fn runs_of_slots(&self) -> Result<(Vec<Run>, u64), StoreError> {
         let events = self.events();
         let mut runs = self.table().runs()?;
@@ -445,7 +447,7 @@ impl Pages {
         Ok((runs, events.sequence))
     }
 
-    /// Makes a run what it was before a restart, its slots free.
+    /// Restores a run as it was before a restart, with free slots.
     pub fn restore(memory: &RegionMemory, run: &Run) -> Result<(), StoreError> {
         let bytes = u64::from(run.pages) * PAGE_BYTES;
         memory.reserve(run.offset(), bytes).map_err(StoreError::Fabric)?;
@@ -458,7 +460,7 @@ impl Pages {
         for page in (run.page..run.page + run.pages).rev() {
             table.word(page, 0).store(run.word(page == run.page), SeqCst);
         }
-        // What the page table says, it must be able to say.
+        // The page table must be able to express what is entered.
         table.run_at(run.page).map(drop)
     }
 
@@ -481,7 +483,8 @@ impl Pages {
         (versions.unwrap_or(0), incarnations.unwrap_or(0) as u32 & ObjectRef::INCARNATION_BITS)
     }
 
-    /// Returns that of versions. Incarnations wrap, so the "highest" is one past the last of the slot used most; after a wrap it may be any.
+    /// Returns the floor of versions. Incarnations wrap, so the "highest" is one past the last of the slot used most; after a
+    /// wrap it may be any.
     fn raise_floors(&self, run: &Run) -> u64 {
         let (mut versions, mut incarnations) = self.floors(run);
         for offset in run.slots() {
@@ -507,7 +510,7 @@ impl Pages {
 struct FreeRuns {
     by_start: BTreeMap<u32, u32>,
     total: u64,
-    /// So many are not given out any more.
+    /// This many pages are not given out any more.
     spare: u64,
 }
 
@@ -575,10 +578,10 @@ mod tests {
         let (pages, table) = (store.pages(), TableId(7));
         assert_eq!(pages.inconsistencies(), Vec::<String>::new());
         let page = pages.take(table, 2).expect("room");
-        assert_eq!(pages.inconsistencies(), [format!("pages {page} to {} are nobody's", page + 1)]);
+        assert_eq!(pages.inconsistencies(), [format!("pages {page} to {} have no owner", page + 1)]);
         pages.enter(&Run { page, pages: 2, table, class: SizeClass(0), kind: PageKind::Hash });
         assert_eq!(pages.inconsistencies(), Vec::<String>::new());
         pages.lock().put(page + 1, 1);
-        assert!(pages.inconsistencies().iter().any(|what| what.ends_with("are of two")));
+        assert!(pages.inconsistencies().iter().any(|what| what.ends_with("have two owners")));
     }
 }

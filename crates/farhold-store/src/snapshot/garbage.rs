@@ -1,7 +1,7 @@
-//! Slots that only open snapshots may still look at, and when they go.
+//! Slots that only open snapshots may still read, and when they are freed.
 //!
-//! A copy that ended at epoch E (it was overwritten, or its row deleted, by a commit of E) is seen by snapshots below E
-//! alone. New snapshots get the epoch of now, which is E at least; so once no open one is below E, nobody can come to it.
+//! A copy that ended at epoch E (it was overwritten, or its row deleted, by a commit of E) is seen only by snapshots below E. New
+//! snapshots get the present epoch, which is E at least. So once no open snapshot is below E, no reader can reach the copy.
 
 use crate::planted::{self, Defect};
 use crate::slab::{AllocCache, TableSlab};
@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-/// Slots that a cache holds back by itself. More go to the store, where every worker frees them: the one that has made them may rest.
+/// Slots that a cache holds back by itself. More go to the store, where every worker frees them, because the worker that made
+/// them may be idle.
 const OWN_MAX: usize = 64;
-/// Slots of the store's that one collection frees at most, so that nobody waits for long.
+/// Slots of the store's that one collection frees at most, so that no worker waits for long.
 const COLLECTED_MAX: usize = 4_096;
 
 /// Slots to free, oldest end first (nearly: epochs are read before entries are made).
@@ -33,7 +34,7 @@ impl Garbage {
         self.0.len()
     }
 
-    /// Takes out what no snapshot from `oldest` on needs, in order, and not more than a collection frees.
+    /// Takes out what no snapshot from `oldest` on needs, in order, and at most what a collection frees.
     pub fn take_ended(&mut self, oldest: u32) -> Self {
         let count = self.0.iter().take(COLLECTED_MAX).take_while(|ended| ended.epoch <= oldest).count();
         Self(self.0.drain(..count).collect())
@@ -47,7 +48,7 @@ impl fmt::Debug for Garbage {
 }
 
 impl AllocCache {
-    /// Frees a slot whose content ended at `epoch`, now or when no open snapshot is older and nobody copies it.
+    /// Frees a slot with content that ended at `epoch`: now, or when no open snapshot is older and no thread copies it.
     pub(crate) fn give_after(&mut self, slab: &Arc<TableSlab>, offset: u64, epoch: u32) {
         let is_seen = self.store().superblock().snapshots_open() && !planted::is(Defect::CopiesNotHeld);
         if is_seen || self.store().copied().has(offset) {
@@ -70,9 +71,9 @@ impl AllocCache {
         self.garbage.len() + self.store().left_garbage()
     }
 
-    /// Frees slots that no open snapshot needs any more, of this cache and of those that no cache has; returns how many. A worker calls it
-    /// now and then (every few hundred transactions, when idle, and when there is no memory); what snapshots held back is free only
-    /// afterwards.
+    /// Frees slots that no open snapshot needs any more, of this cache and of those that no cache has; returns how many. A worker
+    /// must call it now and then (every few hundred transactions, when idle, and when there is no memory). What snapshots held
+    /// back is free only afterwards.
     #[allow(clippy::must_use_candidate, reason = "done for what it does")]
     pub fn collect(&mut self) -> usize {
         let mut ended = self.garbage.take_ended(self.store().superblock().oldest_snapshot());
@@ -97,8 +98,8 @@ mod tests {
     use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
     use std::sync::atomic::Ordering::Release;
 
-    /// A table goes while a worker frees what a snapshot has held back of it: from its look whether the table is there to its store, the table
-    /// stays.
+    /// A table is dropped while a worker frees what a snapshot has held back of it. The table stays from the worker's check
+    /// whether it is there until the worker's store.
     #[test]
     fn nothing_is_freed_while_a_table_goes() {
         let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 1 << 20).expect("memory");
@@ -129,7 +130,8 @@ mod tests {
         });
         assert_eq!((freed, meta()), (0, before));
     }
-    /// A worker stands before the garbage that no cache has, when a snapshot opens and a row that it reads ends: the row's slot stays.
+    /// A worker is about to collect the garbage that no cache has, when a snapshot opens and a row that it reads ends: the row's
+    /// slot stays.
     #[test]
     fn nothing_is_freed_that_a_snapshot_opened_meanwhile_needs() {
         let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 1 << 20).expect("memory");
@@ -142,7 +144,7 @@ mod tests {
         std::thread::scope(|scope| {
             let mut left = store.left();
             let worker = scope.spawn(|| alloc.collect());
-            // It can only wait: what it has looked at before matters.
+            // The worker can only wait: what it has read before that matters.
             for _ in 0..10_000 {
                 std::thread::yield_now();
             }

@@ -1,14 +1,14 @@
-//! Taking a snapshot of one node, and giving it back.
+//! Taking and closing a snapshot of one node.
 
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::superblock::SlotId;
 use std::sync::Arc;
 
-/// An open snapshot of one node whose epoch is its own (node 0, or a database of one node). Closed on drop.
+/// An open snapshot of one node that keeps its own epoch (the epoch keeper, or a database of one node). Closed on drop.
 ///
-/// Over several nodes the same steps are taken on each: [announce](crate::Superblock::announce) everywhere, then
-/// [raise the epoch](crate::Superblock::advance_epoch) of node 0, then [confirm](crate::Superblock::confirm) everywhere.
+/// Over several nodes the same steps are taken on each: [announce](crate::Superblock::announce) everywhere, then [raise the
+/// epoch](crate::Superblock::advance_epoch) of the epoch keeper, then [confirm](crate::Superblock::confirm) everywhere.
 #[derive(Debug)]
 pub struct Snapshot {
     store: Arc<Store>,
@@ -17,7 +17,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Takes one.
+    /// Takes a snapshot.
     ///
     /// # Errors
     /// [`StoreError::TooManySnapshots`].
@@ -30,7 +30,7 @@ impl Snapshot {
         Ok(Self { store: store.clone(), slot, epoch })
     }
 
-    /// What it sees: all commits of this epoch and before.
+    /// Its epoch: it sees all commits of this epoch and before.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch

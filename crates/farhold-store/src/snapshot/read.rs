@@ -1,5 +1,5 @@
-//! The reader's side: one row, or the rows of a run of pages, as they were at an epoch. Works on the region of any node
-//! that is mapped here.
+//! The reader's side: one row, or the rows of a run of pages, at an epoch. It works on the region of any node that is mapped
+//! here.
 
 use crate::error::StoreError;
 use crate::object::{Link, Object, ObjectRef, Owner, RESERVED, ReadError};
@@ -7,12 +7,12 @@ use crate::slab::Run;
 use farhold_fabric::object::PAYLOAD;
 use farhold_fabric::{Meta, RegionMemory};
 
-/// Somebody is about to change the row, maybe still in the snapshot's epoch: ask again in a moment.
+/// A writer is about to change the row, perhaps still in the snapshot's epoch: ask again in a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// The row.
     pub offset: u64,
-    /// Its lock word, 0 if a writer was seen at work without it (it is done any moment), or its commit is being replicated.
+    /// Its lock word. 0 if a writer was seen at work without it (which ends at any moment), or if its commit is being replicated.
     pub lock: u64,
 }
 
@@ -27,17 +27,17 @@ pub struct RowAt {
     pub payload_len: usize,
 }
 
-/// How often a row is read again because a writer came between, before the caller is asked to do something else.
+/// How often a row is read again because a writer came between, before the caller is told to do other work.
 const TRIES: usize = 16;
 
 /// The state that the object had at `epoch`, into `into` (which grows as needed); `None` if it was no row then.
 ///
-/// `epoch` is that of a snapshot that was open when the call began and stays open. Of the value at most `value_bytes_max`
-/// bytes are copied (of an older copy all): of a wide row a scan may want only the first columns.
+/// `epoch` is that of a snapshot that was open when the call began and stays open. At most `value_bytes_max` bytes of the value
+/// are copied (all bytes of an older copy): a scan may need only the first columns of a wide row.
 ///
 /// # Errors
 /// `Ok(Err(Blocked))` if the row is locked, and may have a new state of that epoch; [`StoreError::HalfWritten`];
-/// [`StoreError::Corrupt`] if a link leads astray.
+/// [`StoreError::Corrupt`] if a link is wrong.
 #[inline]
 pub fn read_at(
     object: Object<'_>,
@@ -46,10 +46,10 @@ pub fn read_at(
     into: &mut Vec<u8>,
 ) -> Result<Result<Option<RowAt>, Blocked>, StoreError> {
     for _ in 0..TRIES {
-        // The lock first: free now means that whoever takes it later commits after `epoch`.
+        // The lock first: if it is free now, an owner that takes it later commits after `epoch`.
         let lock = object.lock_word();
         let (version, meta) = (object.version(), object.meta());
-        // Of a row that has a later state already its owner changes no earlier one.
+        // If a row already has a later state, its owner changes no earlier one.
         if lock != 0 && !(version.epoch() > epoch && meta.state() == Meta::ROW && !version.is_writing()) {
             if lock == Owner::DAMAGED.word() {
                 return Err(StoreError::HalfWritten { offset: object.offset() });
@@ -66,7 +66,7 @@ pub fn read_at(
         let reference = ObjectRef::new(object.offset(), meta.incarnation());
         if version.epoch() > epoch {
             let link = object.prev();
-            // Still that version, so the link is of that use of the slot.
+            // It is still that version, so the link belongs to that use of the slot.
             if object.version() == version {
                 return Ok(Ok(read_undo(object, reference, link, epoch, into)?));
             }
@@ -91,7 +91,7 @@ pub fn read_at(
     Ok(Err(Blocked { offset: object.offset(), lock: 0 }))
 }
 
-/// Follows the links to the state of `epoch`. Everything on the way is held for this snapshot, so nothing changes.
+/// Follows the links to the state of `epoch`. Everything on the way is kept for this snapshot, so nothing changes.
 #[cold]
 fn read_undo(
     object: Object<'_>,
@@ -102,7 +102,7 @@ fn read_undo(
 ) -> Result<Option<RowAt>, StoreError> {
     while !link.is_none() {
         crate::planted::may_stop();
-        let corrupt = StoreError::Corrupt { offset: link.offset(), reason: "a row's older copy is not there" };
+        let corrupt = StoreError::Corrupt { offset: link.offset(), reason: "the older copy of a row is missing" };
         let Some(undo) = Object::try_at(object.memory(), link.offset()) else { return Err(corrupt) };
         let meta = undo.meta();
         if meta.state() != Meta::UNDO {
@@ -121,8 +121,8 @@ fn read_undo(
     Ok(None)
 }
 
-/// How many slots ahead of its reading a scan asks for memory: wide slots are too far apart for the processor to see a
-/// stream in them. Rows of 112 bytes on 4 threads are scanned 15 % faster than without; other distances are unmeasured.
+/// How many slots ahead of its reading a scan prefetches: wide slots are too far apart for the processor to detect a stream in
+/// them. Rows of 112 bytes on 4 threads are scanned 15 % faster than without; other distances are unmeasured.
 const AHEAD_SLOTS: u64 = 6;
 /// About a key.
 const KEY_BYTES: u64 = 16;
@@ -130,7 +130,7 @@ const KEY_BYTES: u64 = 16;
 /// Sees rows: object, key, value.
 pub type Visit<'v> = dyn FnMut(ObjectRef, &[u8], &[u8]) + 'v;
 
-/// A scan of the rows of one run of pages at an epoch; goes on where it was blocked.
+/// A scan of the rows of one run of pages at an epoch; it resumes where it was blocked.
 #[derive(Debug)]
 pub struct RunScan<'m> {
     memory: &'m RegionMemory,
@@ -141,14 +141,14 @@ pub struct RunScan<'m> {
 }
 
 impl<'m> RunScan<'m> {
-    /// Of a run that [`TableStore::pages`](crate::TableStore::pages) or [`PageTable::runs_of`](crate::slab::PageTable)
-    /// named after the snapshot was taken.
+    /// For a run that [`TableStore::pages`](crate::TableStore::pages) or [`PageTable::runs_of`](crate::slab::PageTable) returned
+    /// after the snapshot was taken.
     #[must_use]
     pub fn new(memory: &'m RegionMemory, run: Run, epoch: u32) -> Self {
         Self { memory, run, slot: 0, epoch, value_bytes_max: usize::MAX }
     }
 
-    /// Only the first bytes of each value, if it has more.
+    /// Only the first bytes of each value, if it is longer.
     #[must_use]
     pub fn values_up_to(self, value_bytes_max: usize) -> Self {
         Self { value_bytes_max, ..self }

@@ -1,4 +1,4 @@
-//! The writer's side: what is about to be overwritten is copied first, if a snapshot may want it.
+//! The writer's side: before a state is overwritten, it is copied if a snapshot may need it.
 
 use crate::error::StoreError;
 use crate::object::{Link, Object, ObjectRef, Words, write};
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 impl TableStore {
-    /// Saves the state of a row for the open snapshots, before a commit at `epoch` overwrites or deletes it. Does nothing
-    /// if no snapshot is open that may read this state, or the row is not live.
+    /// Saves the state of a row for the open snapshots, before a commit at `epoch` overwrites or deletes it. Does nothing if no
+    /// open snapshot may read this state, or the row is not live.
     ///
-    /// The caller holds the row's lock and has read `epoch` while it held all its locks. It calls this for all its rows
-    /// before it writes the first, because it can fail; what was saved then is freed in time.
+    /// The caller holds the row's lock and has read `epoch` while it held all its locks. It calls this for all its rows before it
+    /// writes the first, because the call can fail; copies that were saved then are freed in time.
     ///
     /// # Errors
     /// [`StoreError::OutOfMemory`].
@@ -27,8 +27,9 @@ impl TableStore {
         self.copy_to_undo(object, version, epoch, None, alloc)
     }
 
-    /// As [`Self::save_undo`], for a commit of another node. Its message may be late, and its owner may have given up and unlocked the row, or
-    /// do so meanwhile. Then another writer has the row, and a copy made beside it is no state of the row: none stays.
+    /// As [`Self::save_undo`], for a commit of another node. Its message may be late, and its owner may have given up and
+    /// unlocked the row, or may do so meanwhile. Then another writer has the row, and a copy made meanwhile is no state of the
+    /// row: none stays.
     ///
     /// # Errors
     /// As there.
@@ -47,7 +48,7 @@ impl TableStore {
         self.copy_to_undo(object, version, epoch, Some(owner), alloc)
     }
 
-    /// May a snapshot read this state, when a commit at `epoch` has overwritten it?
+    /// Whether a snapshot may read this state after a commit at `epoch` has overwritten it.
     #[inline]
     fn is_read(&self, version: Version, epoch: u32) -> bool {
         version.epoch() < epoch
@@ -85,10 +86,12 @@ impl TableStore {
         Ok(())
     }
 
-    /// Links a copy of the state `version`, if the row is still that for its owner. `between` is called where other threads may come between.
+    /// Links a copy of the state `version`, if the row still has that state for its owner. `between` is called where other
+    /// threads may interfere.
     ///
-    /// The link goes to the object's place, whatever is there by then. While an owner elsewhere may have given up, that has to be the row: a
-    /// reader would take the copy for an older state of what has the slot now. So the slot stays the row's until the copier has let it go.
+    /// The link goes to the object's place, whatever is there by then. While a remote owner may have given up, that must be the
+    /// row: a reader would take the copy for an older state of the slot's new content. So the slot stays the row's until the
+    /// copier has released it.
     fn link_undo(
         &self,
         object: Object<'_>,
@@ -107,12 +110,13 @@ impl TableStore {
             let prev = object.prev();
             undo.set_prev(prev);
             between();
-            // Changed meanwhile: by one who is late for an owner that held the lock before.
+            // Changed meanwhile, by a late copier for an owner that held the lock before.
             if object.swap_prev(prev, link) {
                 between();
                 if !is_held() {
-                    // Late itself. The row has the link of before: whoever has saved a state of it since has changed that, and readers of this one
-                    // would have had it saved. Another may have linked a copy of its own before this one, which then stays.
+                    // This copier is late itself. The row has the link from before: a copier that has saved a state of the row
+                    // since would have changed that link, and readers that need this state would have had it saved. Another
+                    // copier may have linked a copy of its own before this one; that copy then stays.
                     object.swap_prev(link, prev);
                 }
                 break;
@@ -121,11 +125,11 @@ impl TableStore {
     }
 }
 
-/// Slots whose rows are just being copied for owners on other nodes, which may have given the rows up meanwhile. They are not freed, though their
-/// rows may be deleted.
+/// Slots with rows that are just being copied for owners on other nodes, which may have given the rows up meanwhile. These slots
+/// are not freed, although their rows may be deleted.
 ///
-/// Who copies keeps the slot first and looks at the row then. Who frees it has deleted the row first, and looks here then. So either finds
-/// what the other has done.
+/// A copier keeps the slot first, and looks at the row then. A worker that frees the slot has deleted the row first, and looks
+/// here then. So either finds what the other has done.
 #[derive(Debug, Default)]
 pub(crate) struct Copied {
     count: AtomicUsize,
@@ -140,7 +144,7 @@ impl Copied {
         Kept { of: self, offset }
     }
 
-    /// Is it being copied? The caller has marked its row as deleted before.
+    /// Whether it is being copied. The caller has marked its row as deleted before.
     pub fn has(&self, offset: u64) -> bool {
         fence(Ordering::SeqCst);
         self.count.load(Ordering::SeqCst) > 0 && self.offsets().contains(&offset)
@@ -206,8 +210,8 @@ mod tests {
         table.remove(reference, epoch, alloc);
     }
 
-    /// A snapshot's state of a row that has been changed since is read whoever has the row now. A state that is the snapshot's is not, while the
-    /// row is locked: its owner may be about to commit in the snapshot's epoch.
+    /// A snapshot's state of a row that has been changed since is read, whatever owner has the row now. The row's present state,
+    /// if it is the snapshot's, is not read while the row is locked: its owner may be about to commit in the snapshot's epoch.
     #[test]
     fn an_older_state_is_read_of_a_locked_row() {
         let table = empty_table();
@@ -229,9 +233,9 @@ mod tests {
         assert_eq!(look(), seen);
     }
 
-    /// A thread that copies a row for a commit of another node is held up just before it links the copy. Meanwhile that commit gives up, the row is
-    /// deleted, a snapshot is taken, and another row is inserted. To that snapshot neither row is there, nor is it when the copy is linked, or
-    /// is taken back.
+    /// A thread that copies a row for a commit of another node is delayed just before it links the copy. Meanwhile that commit
+    /// gives up, the row is deleted, a snapshot is taken, and another row is inserted. The snapshot has neither row, also when
+    /// the copy is linked, or the link is taken back.
     #[test]
     fn a_late_copy_is_not_linked_to_another_row() {
         let table = empty_table();

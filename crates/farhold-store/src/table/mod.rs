@@ -1,4 +1,4 @@
-//! A table at its home node: its rows' slots and its indexes, and what transactions do with them.
+//! A table at its home node: the slots of its rows and its indexes, and the operations of transactions on them.
 //!
 //! The life of a row, and what a transaction calls:
 //!
@@ -10,8 +10,8 @@
 //!      └──────────────────────────────────────────── remove: unlink from the indexes, free the slot ───────────────────┘
 //! ```
 //!
-//! Stamps: what a transaction did *not* find (or scanned) is covered by the stamps of the leaves or the bucket it looked
-//! at, to be [validated](TableStore::validate) at commit. Its own inserts move stamps; [`Moved`] says from what to what.
+//! Stamps: what a transaction did *not* find (or scanned) is covered by the stamps of the leaves or the bucket that it searched;
+//! they are [validated](TableStore::validate) at commit. Its own inserts move stamps; [`Moved`] says from which stamp to which.
 
 mod rebuild;
 mod reserve;
@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// How many secondary indexes a table can have at a time.
 pub const SECONDARIES_MAX: usize = 32;
-/// How many it can have over its life. A number is never used again: transactions may still name the index that had it, and other
+/// How many it can have over its life. A number is never reused: transactions may still name the index that had it, and other
 /// threads look at it without a lock. Each number costs a table 16 bytes, and an insert a load.
 pub const SECONDARIES_EVER_MAX: usize = 1024;
 
@@ -54,7 +54,7 @@ pub trait KeyMaker: Send + Sync {
 pub struct IndexDef {
     /// What its keys look like.
     pub shape: KeyShape,
-    /// Two rows with one key are an error of the user. (Of an index that is not unique: of the key maker.)
+    /// Two rows with one key are an error of the user. (In an index that is not unique: of the key maker.)
     pub unique: bool,
     /// Makes its keys.
     pub keys: Arc<dyn KeyMaker>,
@@ -79,7 +79,7 @@ pub struct TableDef {
     pub secondaries: Vec<Option<IndexDef>>,
 }
 
-/// What covers a search: valid as long as what it saw stands.
+/// Covers a search: it is valid as long as what the search saw is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stamp {
     /// A leaf of an ordered index.
@@ -93,10 +93,10 @@ pub enum Stamp {
     Bucket(BucketStamp),
 }
 
-/// What one of the transaction's own writes did to stamps. Its stamps of before are to be taken for those of after.
+/// What one of the transaction's own writes did to stamps. The stamps from before must be replaced by those from after.
 #[derive(Clone, Copy, Debug)]
 pub enum Moved {
-    /// Leaves of an ordered index; [`Changes::apply`] carries a list of that index's stamps on.
+    /// Leaves of an ordered index; [`Changes::apply`] updates a list of that index's stamps.
     Leaves {
         /// Which index: 0 the primary, then the secondaries.
         index: u16,
@@ -109,7 +109,7 @@ pub enum Moved {
         before: BucketStamp,
         /// As it is.
         after: BucketStamp,
-        /// The other half, if it has been split: a stamp of before becomes both.
+        /// The other half, if it has been split: a stamp from before becomes both.
         half: Option<BucketStamp>,
     },
 }
@@ -123,14 +123,14 @@ impl From<Step> for Moved {
 /// What a point lookup found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lookup {
-    /// The row's object, if the key is in the index: live, reserved, or deleted a moment ago; reading it tells.
+    /// The row's object, if the key is in the index: live, reserved, or deleted a moment ago; reading it shows which.
     pub found: Option<ObjectRef>,
-    /// Covers the answer. To be kept when there is no object, and also when it is absent: while the stamp is valid, no other
-    /// object has taken the key over. (For a live row its version is enough.)
+    /// Covers the answer. The caller must keep it when there is no object, and also when the object is absent: while the stamp is
+    /// valid, no other object has taken the key over. (For a live row its version is enough.)
     pub stamp: Stamp,
 }
 
-/// A table's rows and indexes on one node. Shared by all of its threads.
+/// A table's rows and indexes on one node. All of its threads share it.
 pub struct TableStore {
     store: Arc<Store>,
     id: TableId,
@@ -147,9 +147,9 @@ pub struct TableStore {
 pub(crate) struct Secondary {
     pub index: OrderedIndex,
     pub def: IndexDef,
-    /// Nobody reads it any more.
+    /// No transaction reads it any more.
     closed: AtomicBool,
-    /// Nor does anybody keep it.
+    /// No write maintains it either.
     dropped: AtomicBool,
 }
 
@@ -301,7 +301,7 @@ impl TableStore {
         Lookup { found: found.value.map(ObjectRef::from_bits), stamp: Stamp::Leaf { index: number, leaf: found.leaf } }
     }
 
-    /// Does what the stamp covered still stand? Asked at commit, after the transaction has locked what it writes.
+    /// Whether what the stamp covered is unchanged. It is asked at commit, after the transaction has locked what it writes.
     #[must_use]
     #[inline]
     pub fn validate(&self, stamp: Stamp) -> bool {
@@ -317,12 +317,12 @@ impl TableStore {
         self.slab.runs()
     }
 
-    /// Adds an index and fills it from the rows there are. Inserts that run meanwhile enter it as well; the caller makes
-    /// sure that every transaction that began before it is over when it calls (they might commit rows unseen here).
-    /// Returns its number.
+    /// Adds an index and fills it from the existing rows. Inserts that run meanwhile enter it as well. The caller guarantees that
+    /// every transaction that began before the call has ended (it might commit rows that are not seen here). Returns the index's
+    /// number.
     ///
     /// # Errors
-    /// [`StoreError::Duplicate`] if it is unique and the rows are not (it is not added then);
+    /// [`StoreError::Duplicate`] if it is unique and the rows are not (it is then not added);
     /// [`StoreError::TooMany`], [`StoreError::Row`].
     pub fn add_index(&self, def: IndexDef) -> Result<usize, StoreError> {
         let _one = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -339,8 +339,8 @@ impl TableStore {
         filled.map(|()| index)
     }
 
-    /// Adds an empty index under a number of the caller's, which no index of this table has had. Inserts enter it from now
-    /// on; [`Self::fill_slot`] brings in the rows that were there before.
+    /// Adds an empty index under a number that the caller chooses, and that no index of this table has had. Inserts enter it from
+    /// now on; [`Self::fill_slot`] enters the rows that were there before.
     ///
     /// # Errors
     /// [`StoreError::TooMany`], also for a number that is taken.
@@ -357,9 +357,9 @@ impl TableStore {
         StoreError::TooMany { what: "secondary indexes of a table, dropped ones included", limit: SECONDARIES_EVER_MAX }
     }
 
-    /// Nobody finds anything in an index from now on, and no stamp of it is valid; inserts and deletes still keep it, those
-    /// of other nodes' transactions that do not know yet included. What comes before [`Self::drop_index`] where others read
-    /// it.
+    /// Lookups in an index find nothing from now on, and no stamp of it is valid. Inserts and deletes still keep it, including
+    /// those of other nodes' transactions that do not know yet. It comes before [`Self::drop_index`] if other nodes read the
+    /// index.
     pub fn close_index(&self, index: usize) {
         if let Some(secondary) = index.checked_sub(1).and_then(|place| self.secondaries.get(place)?.get()) {
             secondary.closed.store(true, Ordering::SeqCst);
@@ -374,20 +374,20 @@ impl TableStore {
         }
     }
 
-    /// When the last handle goes, the rows go as well: DROP TABLE. Without it a dropped `TableStore` leaves its rows in
-    /// the region, to be attached again.
+    /// When the last handle is dropped, the rows are freed as well: DROP TABLE. Without it a dropped `TableStore` leaves its rows
+    /// in the region, to be attached again.
     pub fn forget(&self) {
         self.forget.store(true, Ordering::Relaxed);
     }
 
-    /// Is an object that an index names really there for others?
+    /// Whether an object that an index names is a row for other transactions.
     fn occupant(&self, reference: ObjectRef) -> Occupant {
         let object = self.store.object(reference);
         let (version, meta) = (object.version(), object.meta());
         if meta.incarnation() != reference.incarnation() {
             return Occupant::Gone;
         }
-        // A writer at work on an insert sets its state before its version: still absent, and no delete.
+        // A writer of an insert sets the object's state before its version: it is still absent, and no delete.
         // Written and not yet replicated: a row that is there or gone, but not for certain.
         if version.is_writing() || version.is_odd() || object.version() != version {
             return Occupant::Reserved;
@@ -400,14 +400,14 @@ impl TableStore {
     }
 }
 
-/// Who an index entry leads to.
+/// What an index entry leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Occupant {
     /// A row.
     Live,
     /// An insert that has not committed.
     Reserved,
-    /// A row that was deleted; its entry goes any moment.
+    /// A deleted row; its entry is removed at any moment.
     Gone,
 }
 

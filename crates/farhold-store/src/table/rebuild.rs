@@ -1,18 +1,19 @@
-//! A table found in the region after a restart: what its slots say, and the indexes made anew from them.
+//! A table found in the region after a restart: the states of its slots, and the indexes made anew from them.
 //!
-//! All cases, with the reasons, are the table in `docs/design/0017-restart-from-memory.md`. The idea:
+//! The table in `docs/design/0017-restart-from-memory.md` lists all cases, with the reasons. The idea:
 //!
-//! - What nobody was changing is what it says: rows are indexed, all else is free.
-//! - A row with `WRITING` has a torn value, perhaps. It is found by its key, so that nobody takes it for absent or its key for free, and
-//!   is reported; secondary indexes cannot have it. [`Owner::DAMAGED`] gets its lock.
-//! - Locked rows are of commits that were under way, and come last. A commit of this node that moves rows writes the new ones first, which stay
-//!   [`RESERVED`] until the old ones are done. So while one of its reservations is no row yet, no old row has changed, and the new ones go;
-//!   from then on all new ones are there, and the old ones go that they replace.
-//! - An absent row with `WRITING` is an insert from another node whose version has not come. Its coordinator unlocks it together with its version, when
-//!   its value is there: one that is not locked lacks nothing but the version. (Slots become free before they are marked.)
+//! - What no writer was changing counts as it is: rows are indexed, all else is free.
+//! - A row with `WRITING` may have a torn value. Its key finds it, so that no transaction takes it for absent or its key for
+//!   free, and it is reported; secondary indexes cannot have it. [`Owner::DAMAGED`] gets its lock.
+//! - Locked rows belong to commits that were under way, and come last. A commit of this node that moves rows writes the new ones
+//!   first, which stay [`RESERVED`] until the old ones are done. So while one of its reservations is no row yet, no old row has
+//!   changed, and the new rows are removed. From then on all new rows are there, and the old rows that they replace are removed.
+//! - An absent row with `WRITING` is an insert from another node without its version. Its coordinator unlocks it together with
+//!   its version, after its value is there. So an unlocked one lacks nothing but the version. (Slots become free before they are
+//!   marked.)
 //!
-//! A start may end here, too, and the next one must decide as this one has. So what tells the rows of a commit from others goes in this order: rows
-//! that are decided against, reservations, then, when all are in the indexes, the locks.
+//! A start may end here, too, and the next one must decide as this one has. So what tells the rows of a commit from others is
+//! removed in this order: rows that are decided against, reservations, then, when all are in the indexes, the locks.
 
 use super::{TableDef, TableStore};
 use crate::durable::Parallel;
@@ -30,12 +31,12 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A row whose writer died in the middle: its bytes are partly old and partly new.
+/// A row with a writer that died in the middle: its bytes are partly old and partly new.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damaged {
     /// The object.
     pub reference: ObjectRef,
-    /// Who was writing, if that is known.
+    /// The writer, if it is known.
     pub owner: Option<Owner>,
     /// The key, which writers do not change.
     pub key: Vec<u8>,
@@ -75,7 +76,7 @@ struct Found {
     rebuilt: Rebuilt,
     /// Live rows that were locked, and inserts that lack their version.
     held: Vec<ObjectRef>,
-    /// Reservations that were locked: their commits had not made rows of them yet.
+    /// Reservations that were locked: their commits had not turned them into rows yet.
     pending: Vec<ObjectRef>,
 }
 
@@ -91,17 +92,17 @@ impl Found {
 const RUNS_PER_TURN: usize = 64;
 
 impl TableStore {
-    /// Opens a table whose rows are in the region, after [`Store::attach`].
+    /// Opens a table with rows in the region, after [`Store::attach`].
     ///
     /// # Errors
-    /// [`StoreError::Duplicate`] if two rows claim one key of a unique index, [`StoreError::Row`] if a row's bytes are no
-    /// row of this table; the rows stay as they are then. Those of [`Self::create`].
+    /// [`StoreError::Duplicate`] if two rows claim one key of a unique index, [`StoreError::Row`] if a row's bytes are no row of
+    /// this table; the rows stay unchanged then. Those of [`Self::create`].
     pub fn attach(store: &Arc<Store>, def: TableDef) -> Result<(Self, Rebuilt), StoreError> {
         Self::attach_parallel(store, def, false, &|job| job(0))
     }
 
-    /// As [`Self::attach`], on as many threads as `run` has. Rows that are half written stay, and are reported, unless the caller
-    /// forgets them: then their slots are free, and so are their keys.
+    /// As [`Self::attach`], on as many threads as `run` has. Half-written rows stay, and are reported. If the caller forgets
+    /// them, their slots and their keys are free instead.
     ///
     /// # Errors
     /// As there.
@@ -145,10 +146,10 @@ impl TableStore {
         Ok((this, rebuilt))
     }
 
-    /// Releases the locks of owners who are dead, while this node lives on: those of a far node that was fenced. Rows that
-    /// such an owner was writing are reported, and [`Owner::DAMAGED`] gets their locks, so that nobody takes them for whole.
+    /// Releases the locks of dead owners while this node lives on: those of a far node that was fenced. Rows that such an owner
+    /// was writing are reported, and [`Owner::DAMAGED`] gets their locks, so that no transaction takes them for whole.
     ///
-    /// The caller has made sure that the dead change nothing any more. Other owners may go on meanwhile.
+    /// The caller guarantees that the dead owners change nothing any more. Other owners may go on meanwhile.
     pub fn release_locks(&self, is_dead: impl Fn(Owner) -> bool) -> Rebuilt {
         let mut found = Rebuilt::default();
         for offset in self.pages().iter().flat_map(Run::slots) {
@@ -156,7 +157,7 @@ impl TableStore {
             let is_to_go = |owner: &Owner| *owner != Owner::DAMAGED && is_dead(*owner);
             let Some(owner) = Owner::from_word(object.lock_word()).filter(is_to_go) else { continue };
             let (version, meta) = (object.version(), object.meta());
-            // Of a slot that is just being freed or taken a living thread is the writer: the dead had a stale reference.
+            // If a slot is just being freed or taken, a living thread is the writer: the dead owner had a stale reference.
             if version.is_writing() && matches!(meta.state(), Meta::ROW | RESERVED) {
                 object.mark_damaged();
                 let mut key = vec![0; meta.key_len()];
@@ -234,12 +235,14 @@ impl TableStore {
         Ok(Found { rebuilt: found, held, pending })
     }
 
-    /// Enters rows that were locked, when all that were not are in the indexes: of each commit the rows of before it, or those of behind it.
+    /// Enters rows that were locked, when all that were not are in the indexes: of each commit either the old rows or the new
+    /// ones.
     fn enter_held(&self, found: &mut Found) -> Result<(), StoreError> {
         let mut held = self.go_back(found);
         let is_new = |row: &ObjectRef| self.store.object(*row).meta().state() == RESERVED;
-        // New rows first: where there are any, all of their commit are there, and take the places of old ones. The rest of the order matters
-        // in no region that this version has left; in that of an earlier one the older row was whole before its commit.
+        // New rows first: if there are any, all of their commit are there, and take the places of old ones. The rest of the order
+        // matters in no region that this version has left; in that of an earlier version the older row was whole before its
+        // commit.
         held.sort_unstable_by_key(|row| (!is_new(row), self.store.object(*row).version().epoch(), row.offset()));
         let were_held: BTreeSet<ObjectRef> = held.iter().copied().collect();
         let mut entered = Vec::new();
@@ -292,7 +295,8 @@ impl TableStore {
         Ok(())
     }
 
-    /// Frees the new rows of commits that had not made rows of all their reservations, then these; returns the other rows that were held.
+    /// Frees the new rows of commits that had not turned all their reservations into rows, then these reservations; returns the
+    /// other rows that were held.
     fn go_back(&self, found: &mut Found) -> Vec<ObjectRef> {
         let pending = std::mem::take(&mut found.pending);
         let owner_of = |row: &ObjectRef| self.store.object(*row).lock_word();
@@ -300,7 +304,7 @@ impl TableStore {
         let is_of_unfinished =
             |row: &ObjectRef| self.store.object(*row).meta().state() == RESERVED && unfinished.contains(&owner_of(row));
         let (new, others): (Vec<_>, Vec<_>) = std::mem::take(&mut found.held).into_iter().partition(is_of_unfinished);
-        // Reservations last: they say of the others what to do.
+        // Reservations last: they decide about the others.
         for row in new.into_iter().chain(pending) {
             crate::planted::may_stop();
             self.free(row.offset());
@@ -310,7 +314,7 @@ impl TableStore {
         others
     }
 
-    /// Has rows that are half written found by their keys, when all others are in the indexes; returns them, one of each key.
+    /// Makes half-written rows known by their keys, when all others are in the indexes; returns them, one of each key.
     fn enter_damaged(&self, damaged: Vec<Damaged>) -> Result<Vec<Damaged>, StoreError> {
         let mut kept = Vec::new();
         for row in damaged {
@@ -334,14 +338,14 @@ impl TableStore {
         Ok(kept)
     }
 
-    /// Frees the slot of a row that is half written; false if another row has its key, so that nothing is lost.
+    /// Frees the slot of a half-written row; false if another row has its key, so that nothing is lost.
     fn forget_damaged(&self, row: &Damaged) -> bool {
         crate::planted::may_stop();
         self.free(row.reference.offset());
         self.primary.get(&row.key).value.is_none()
     }
 
-    /// Frees the slot of a row whose key has another one.
+    /// Frees the slot of a row if another slot has its key.
     fn free(&self, offset: u64) {
         let object = Object::at(self.store.memory(), offset);
         retire(object);

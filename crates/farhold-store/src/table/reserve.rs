@@ -1,4 +1,4 @@
-//! Rows on their way in and out: reserve, cancel, publish, remove.
+//! Insertion and removal of rows: reserve, cancel, publish, remove.
 
 use super::{Moved, Occupant, TableStore};
 use crate::error::StoreError;
@@ -12,7 +12,7 @@ use std::sync::atomic::{Ordering, fence};
 /// What became of an insert's reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserve {
-    /// The object is there, absent and unlocked, in all indexes: others see that somebody is about to insert the row.
+    /// The object is there, absent and unlocked, in all indexes: other transactions see that the row is about to be inserted.
     Reserved {
         /// The new object.
         reference: ObjectRef,
@@ -32,14 +32,14 @@ pub enum Reserve {
 }
 
 impl TableStore {
-    /// Makes the object of a row to be inserted and puts it in all indexes.
+    /// Makes the object of a row to be inserted and enters it in all indexes.
     ///
-    /// `mine` says of an object whether the transaction deletes it: such an entry does not stand in the way, and is
-    /// replaced when the commit calls [`Self::publish`]. An entry of a row whose delete has committed is taken over.
-    /// `moved` hears, in order, what this did to the stamps of leaves and buckets, also when the key turns out taken.
+    /// `mine` says of an object whether the transaction deletes it: such an entry does not stand in the way, and is replaced when
+    /// the commit calls [`Self::publish`]. An entry of a row whose delete has committed is taken over. `moved` receives, in
+    /// order, what this did to the stamps of leaves and buckets, also when the key turns out taken.
     ///
-    /// Reserve before reading the epoch of the commit: the slot may have been freed by a commit of this very moment, and
-    /// the row's version, which must be above the slot's last, would be of a later epoch than its commit.
+    /// The caller must reserve before it reads the epoch of the commit. The slot may have been freed by a commit of this very
+    /// moment, and the row's version, which must be above the slot's last, would be of a later epoch than its commit.
     ///
     /// # Errors
     /// [`StoreError::OutOfMemory`], [`StoreError::TooLarge`], [`StoreError::KeyTooLong`], [`StoreError::Row`].
@@ -79,7 +79,7 @@ impl TableStore {
         match entered {
             Entered::Yes | Entered::Mine | Entered::Over(_) => Ok(Reserve::Reserved { reference, replaces }),
             Entered::No { index, reference: other, occupant } => {
-                // Also from indexes that it has not come to: whoever fills one may have met the object in its slot.
+                // Also from indexes that it has not reached: a thread that fills an index may have met the object in its slot.
                 if index > 0 || self.secondaries().next().is_some() {
                     self.give_up(key, value, reference, alloc, moved);
                 } else {
@@ -122,7 +122,7 @@ impl TableStore {
         result
     }
 
-    /// Takes back what a reservation that fails has done so far.
+    /// Takes back what a failed reservation has done so far.
     fn give_up(
         &self,
         key: &[u8],
@@ -136,7 +136,7 @@ impl TableStore {
         alloc.give(self.slab(), reference.offset());
     }
 
-    /// The primary index has spoken; the hash index follows.
+    /// The primary index has decided; the hash index follows.
     fn enter_hash(
         &self,
         entered: Entered,
@@ -149,7 +149,7 @@ impl TableStore {
         let replaced = match entered {
             Entered::Mine | Entered::No { .. } => return Ok(()),
             Entered::Yes => None,
-            // In one step, so that nobody finds the deleted row after this one is there.
+            // In one step, so that no lookup finds the deleted row after this one is there.
             Entered::Over(other) => index.replace(hash, other, reference),
         };
         match replaced {
@@ -168,7 +168,7 @@ impl TableStore {
         mine: &dyn Fn(ObjectRef) -> bool,
         moved: &mut dyn FnMut(Moved),
     ) -> Entered {
-        // Each turn means that somebody else's delete has been unlinked meanwhile.
+        // Each turn means that another transaction's delete has been unlinked meanwhile.
         loop {
             let other = match index.insert(key, reference.to_bits()) {
                 Insert::Inserted { changes } => {
@@ -194,7 +194,7 @@ impl TableStore {
         }
     }
 
-    /// Takes a reservation back: out of the indexes, and free.
+    /// Takes a reservation back: removes it from the indexes, and frees the slot.
     pub fn cancel(&self, reference: ObjectRef, alloc: &mut AllocCache) {
         self.store.object(reference).give_up();
         self.unlink(reference, alloc);
@@ -204,8 +204,8 @@ impl TableStore {
     /// Makes all indexes name a reserved object whose reservation [replaces](Reserve::Reserved) rows that the same
     /// transaction deletes.
     ///
-    /// To be called when nothing can abort the commit any more, while the locks of the old rows are held and *before*
-    /// they are marked absent. Then whoever looks the key up meets the old row, locked or about to change, or the new.
+    /// The caller must call it when nothing can abort the commit any more, while the locks of the old rows are held, and *before*
+    /// they are marked absent. Then a lookup of the key meets the old row, locked or about to change, or the new one.
     pub fn publish(&self, reference: ObjectRef, alloc: &mut AllocCache) {
         self.with_row(reference, alloc, |key, value, index_key| {
             let other = name(&self.primary, key, reference);
@@ -221,9 +221,9 @@ impl TableStore {
         });
     }
 
-    /// As [`Self::publish`], for a message that may be served twice, by two threads, or late: each index is looked at by itself, and names
-    /// the object only if it has named one of those that it `replaces`. Said again it changes nothing, whatever has become of the
-    /// row since: no index names what has been replaced.
+    /// As [`Self::publish`], for a message that may be served twice, by two threads, or late. Each index is checked by itself,
+    /// and names the object only if it has named one of those that it `replaces`. A second call changes nothing, whatever has
+    /// become of the row since: no index names what has been replaced.
     pub fn publish_over(&self, reference: ObjectRef, replaces: &dyn Fn(ObjectRef) -> bool, alloc: &mut AllocCache) {
         self.with_row(reference, alloc, |key, value, index_key| {
             name_over(&self.primary, key, reference, replaces);
@@ -246,8 +246,8 @@ impl TableStore {
     pub fn remove(&self, reference: ObjectRef, epoch: u32, alloc: &mut AllocCache) {
         self.unlink(reference, alloc);
         if self.store.object(reference).prev().is_none() && !self.store.copied().has(reference.offset()) {
-            // No older state was saved: the row was made in the epoch of its delete, or nobody had a snapshot then and
-            // later ones are not older than the delete. So rows that come and go under one long snapshot cost nothing.
+            // No older state was saved: the row was made in the epoch of its delete, or there was no snapshot then, and later
+            // ones are not older than the delete. So rows that come and go under one long snapshot cost nothing.
             alloc.give(self.slab(), reference.offset());
         } else {
             alloc.give_after(self.slab(), reference.offset(), epoch);
@@ -271,8 +271,8 @@ impl TableStore {
         moved: &mut dyn FnMut(Moved),
     ) {
         if self.secondaries().next().is_some() {
-            // The object says by now that it is gone. Whoever fills an index enters it first and then asks; so either the
-            // entry is found here, or the answer there is that it is gone.
+            // The object says by now that it is gone. A thread that fills an index enters it first and then asks. So either the
+            // entry is found here, or that thread learns that it is gone.
             fence(Ordering::SeqCst);
         }
         for (number, secondary) in self.secondaries() {
@@ -307,16 +307,16 @@ impl TableStore {
             .try_for_each(|offset| self.enter_slot(index, offset, &mut room).map(drop))
     }
 
-    /// Puts the row of a slot, if there is one, into an index made by [`begin_index`](Self::begin_index). To be called for
-    /// every slot of [`pages`](Self::pages); of one that has become another table's since then nothing is taken. False: a writer holds the
-    /// row, or the key belongs to an insert that may or may not commit; ask again later.
+    /// Enters the row of a slot, if there is one, into an index made by [`begin_index`](Self::begin_index). The caller must call
+    /// it for every slot of [`pages`](Self::pages). If a slot has become another table's since then, nothing is entered. False: a
+    /// writer holds the row, or the key belongs to an insert that may or may not commit; ask again later.
     ///
-    /// The caller has seen to it that whoever locks a row from now on, and changes it in place, knows of the index.
+    /// The caller guarantees that an owner that locks a row from now on, and changes it in place, knows of the index.
     ///
     /// # Errors
     /// [`StoreError::Duplicate`] if the index is unique and the rows are not; [`StoreError::Row`]; [`StoreError::HalfWritten`].
     pub fn fill_slot(&self, index: usize, offset: u64, room: &mut FillRoom) -> Result<bool, StoreError> {
-        // Free now means that the next writer takes the lock, and looks which indexes there are, after this.
+        // If it is free now, the next writer takes the lock, and looks up the indexes, after this.
         let object = Object::at(self.store.memory(), offset);
         if object.lock_word() != 0 {
             let is_here = self.has_slot(offset);
@@ -332,7 +332,7 @@ impl TableStore {
         }
     }
 
-    /// Is it a row that nobody is about to change?
+    /// Whether it is a row that no writer is about to change.
     fn is_settled(&self, reference: ObjectRef) -> bool {
         self.store.object(reference).lock_word() == 0 && self.occupant(reference) == Occupant::Live
     }
@@ -353,13 +353,13 @@ impl TableStore {
             Ok(None) => return Ok(true),
             Err(Writing) => return Ok(false),
         };
-        // Behind the read: the run may have gone to another table since the caller asked for it.
+        // After the read: the run may have gone to another table since the caller asked for it.
         if !self.has_slot(offset) {
             return Ok(true);
         }
         secondary.def.keys.make(key, value, &mut room.key).map_err(StoreError::Row)?;
         let entered = self.enter(&secondary.index, index as u16, &room.key, reference, &|_| false, &mut |_| ());
-        // Whoever removed the row since we read it may have come before our entry.
+        // A transaction that removed the row since it was read may have come before this entry.
         fence(Ordering::SeqCst);
         let gone = self.occupant(reference) == Occupant::Gone;
         if gone {
@@ -372,9 +372,9 @@ impl TableStore {
     }
 }
 
-/// Were two rows there at one moment? A transaction that deletes the one and inserts the other, which is no violation, holds both locks until
-/// both are written: whoever has seen the new one sees the old one locked or gone. But it may do all that between a look at the
-/// old and one at the new; so the first is looked at again.
+/// Whether two rows were there at one moment. A transaction that deletes the one and inserts the other, which is no violation,
+/// holds both locks until both are written: a thread that has seen the new row sees the old one locked or gone. But the
+/// transaction may do all that between a look at the old row and one at the new; so the first is looked at again.
 fn are_rows_together(first: ObjectRef, second: ObjectRef, mut is_settled: impl FnMut(ObjectRef) -> bool) -> bool {
     is_settled(first) && is_settled(second) && is_settled(first)
 }
@@ -401,7 +401,7 @@ enum Entered {
     },
 }
 
-/// Makes an index name `reference` under `key`, and tells what it named before.
+/// Makes an index name `reference` under `key`, and returns what it named before.
 fn name(index: &OrderedIndex, key: &[u8], reference: ObjectRef) -> Option<ObjectRef> {
     loop {
         match index.insert(key, reference.to_bits()) {
@@ -426,7 +426,7 @@ fn name_over(index: &OrderedIndex, key: &[u8], reference: ObjectRef, replaces: &
     }
 }
 
-/// Key and value of an object of this incarnation, or `None` if its slot is used for something else now.
+/// Key and value of an object of this incarnation, or `None` if its slot has another use now.
 fn payload_of<'b>(object: Object<'_>, reference: ObjectRef, into: &'b mut Vec<u8>) -> Option<(&'b [u8], &'b [u8])> {
     loop {
         match read_some(object, reference, into) {
@@ -437,10 +437,10 @@ fn payload_of<'b>(object: Object<'_>, reference: ObjectRef, into: &'b mut Vec<u8
     }
 }
 
-/// Somebody is writing the row, perhaps for longer: a writer of another node may end in the middle.
+/// A writer is writing the row, perhaps for longer: a writer of another node may end in the middle.
 struct Writing;
 
-/// Looks at a row while a writer near by takes to write it: the bytes of its key and of all of it.
+/// Reads a row, for as long as a local writer takes to write it. Returns the bytes of its key and of all of it.
 fn read_some(object: Object<'_>, reference: ObjectRef, into: &mut Vec<u8>) -> Result<Option<(usize, usize)>, Writing> {
     use crate::object::ReadError;
     for _ in 0..TORN_MAX {

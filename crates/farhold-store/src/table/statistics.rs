@@ -1,4 +1,4 @@
-//! How much a table holds, and what it costs.
+//! The size of a table, and the memory that it costs.
 
 use super::{Secondary, TableStore};
 use crate::index::hash::HashIndex;
@@ -7,7 +7,7 @@ use crate::object::{Object, RESERVED, Words};
 use farhold_btree::KeyShape;
 use farhold_fabric::Meta;
 
-/// Counted by a walk over the pages, so it costs the hot paths nothing; exact while nobody writes.
+/// Counted by a walk over the pages, so it costs the hot paths nothing; exact while no thread writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Live rows.
@@ -18,7 +18,7 @@ pub struct Statistics {
     pub value_bytes: u64,
     /// Bytes of their slots: headers and the rest of the size class included.
     pub slot_bytes: u64,
-    /// Old copies and deleted rows that snapshots hold, and reservations.
+    /// Older copies and deleted rows that snapshots hold, and reservations.
     pub held_slots: u64,
     /// Bytes of the pages, free slots included.
     pub page_bytes: u64,
@@ -60,7 +60,7 @@ impl Statistics {
 }
 
 impl TableStore {
-    /// Entries of each index that writers keep, with its name: as many as there are live rows, while nobody writes.
+    /// Entries of each index that writers keep, with its name: as many as there are live rows, while no thread writes.
     #[must_use]
     pub fn entries(&self) -> Vec<(String, u64)> {
         let mut entries = vec![("the primary key".to_owned(), self.primary().len() as u64)];
@@ -105,7 +105,7 @@ struct IndexKeys<'t> {
     /// Of every row.
     fixed_bytes: u64,
     other_bytes: u64,
-    /// The indexes whose keys have different lengths.
+    /// The indexes with keys of different lengths.
     others: Vec<&'t Secondary>,
     row: Vec<u8>,
     key: Vec<u8>,
@@ -131,7 +131,7 @@ impl<'t> IndexKeys<'t> {
         object.copy_out(&mut self.row);
         let (key, value) = self.row.split_at(meta.key_len());
         for secondary in &self.others {
-            // A row that a writer is changing this moment may make no key: not counted.
+            // A row that a writer is changing at this moment may make no key: it is not counted.
             if secondary.def.keys.make(key, value, &mut self.key).is_ok() {
                 self.other_bytes += self.key.len() as u64;
             }

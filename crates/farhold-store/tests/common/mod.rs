@@ -1,4 +1,4 @@
-//! What the suites share.
+//! Helpers that the suites share.
 #![allow(dead_code, reason = "each suite uses a part of it")]
 
 use farhold_btree::KeyShape;

@@ -1,4 +1,4 @@
-//! The command line: every flag of the `farhold` binary, with the help texts that teach it.
+//! The command line: every flag of the `farhold` binary, with its help text.
 
 #![allow(clippy::doc_markdown, reason = "these are the texts of --help, which would show the backticks")]
 
@@ -29,17 +29,17 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Copies of rows on other nodes.
+/// Replication.
 #[derive(Debug, Clone, Args)]
 pub struct ReplicaArgs {
-    /// Copies of each row, the first included, each on another node: committed transactions survive the loss of all but one of
-    /// these nodes. 1 = none.
+    /// Copies of each row in total, each on a different node: committed transactions survive the loss of all but one of these
+    /// nodes. 1 = no replicas.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub replicas: u8,
-    /// Milliseconds for which a node may go unheard before the others go on without it.
+    /// Lease of a member, in milliseconds: the others go on without a node that they have not heard from for this long.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=600_000))]
     pub lease_ms: u64,
-    /// Make rows visible only when they are replicated: to measure what it costs.
+    /// Make rows visible only after they are replicated, to measure the cost of that order.
     #[arg(long)]
     pub pessimistic: bool,
 }
@@ -49,26 +49,26 @@ impl ReplicaArgs {
     pub const NONE: Self = Self { replicas: 1, lease_ms: 100, pessimistic: false };
 }
 
-/// What the binary does.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Three node processes on this machine run TPC-C while SQL reads the same rows; then proves that nothing was lost.
+    /// Run TPC-C on three node processes of this machine while SQL reads the same rows, then check that no transaction was lost.
     Demo(DemoArgs),
     /// Serve one node of a database over the PostgreSQL protocol.
     Serve(ServeArgs),
-    /// A SQL prompt, or statements by -c or from standard input.
+    /// Run a SQL prompt, or statements from -c or from standard input.
     Sql(SqlArgs),
     /// Measure a workload.
     Bench(BenchArgs),
-    /// A cluster whose rows are replicated: who is there, who serves what, what recovery is doing.
+    /// Show a cluster with replicas: its members, the partitions that each serves, and the state of recovery.
     Cluster(ClusterArgs),
-    /// What carries memory instructions on this machine.
+    /// Show the providers that execute memory instructions on this machine.
     Fabric(FabricArgs),
     /// Load a Parquet or CSV file into a table.
     Import(ImportArgs),
-    /// Check a database that holds TPC-C: the specification's consistency conditions, by SQL.
+    /// Check a database that holds TPC-C against the specification's consistency conditions, by SQL.
     Check(CheckArgs),
-    /// One node of a demo or bench, driven by its parent over standard input (internal).
+    /// Run one node of a demo or bench; the parent process commands it over standard input (internal).
     #[command(hide = true)]
     Node(NodeArgs),
 }
@@ -76,29 +76,29 @@ pub enum Command {
 /// Flags of `farhold cluster`.
 #[derive(Debug, Clone, Args)]
 pub struct ClusterArgs {
-    /// What of the cluster.
+    /// What to show of the cluster.
     #[command(subcommand)]
     pub command: ClusterCommand,
 }
 
-/// What `farhold cluster` does.
+/// The subcommands of `farhold cluster`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum ClusterCommand {
-    /// Configuration, roles, how far copies lag behind, and what recovery is doing.
+    /// Show the configuration, the roles, how far the replicas lag behind, and the state of recovery.
     Status(StatusArgs),
 }
 
 /// Flags of `farhold cluster status`.
 #[derive(Debug, Clone, Args)]
 pub struct StatusArgs {
-    /// Directory of the cluster, as given to `farhold serve`. This or --register is needed.
+    /// Directory of the cluster, as given to `farhold serve`. Either this or --register is required.
     #[arg(long, short = 'd')]
     pub dir: Option<PathBuf>,
-    /// Register of the cluster, as given to `farhold serve`, where it is not in --dir. An etcd has what nodes say of themselves, too; --dir says what those
-    /// of this host do while it does not answer.
+    /// Register of the cluster, as given to `farhold serve`, if it is not in --dir. In etcd the nodes also report their own
+    /// state. --dir gives the state of this host's nodes while etcd does not answer.
     #[arg(long)]
     pub register: Option<String>,
-    /// Show it again and again, this many milliseconds apart, until Ctrl-C.
+    /// Repeat after this many milliseconds, until Ctrl-C.
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u64).range(10..))]
     pub watch: Option<u64>,
 }
@@ -106,34 +106,34 @@ pub struct StatusArgs {
 /// Flags of `farhold demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
-    /// Node processes to start.
+    /// Number of node processes.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub nodes: u8,
-    /// TPC-C warehouses in all; about 110 MB each, plus what the run adds. At least one a node.
+    /// TPC-C warehouses in total, at least one a node. Each takes about 110 MB, and more as the run adds rows.
     #[arg(long, short = 'w', default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub warehouses: u32,
-    /// Seconds that the transaction mix runs.
+    /// Duration of the transaction mix, in seconds.
     #[arg(long, short = 's', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
-    /// Workers (threads) a node.
+    /// Workers (threads) of each node.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub workers: u8,
-    /// Where node 0 answers the PostgreSQL protocol; port 0 takes a free one.
+    /// Address at which node 0 serves the PostgreSQL protocol. Port 0 selects a free port.
     #[arg(long, default_value = "127.0.0.1:5433", value_parser = parse_listen)]
     pub listen: SocketAddr,
-    /// Memory of each node's region, e.g. 1300M or 2G; pages are used as they are touched.
+    /// Memory of each node's region, e.g. 1300M or 2G. The system provides a page when it is first touched.
     #[arg(long, default_value = "1300M", value_parser = parse_bytes)]
     pub memory: u64,
     /// Seed of the population and of the mix.
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// Keep serving after the summary until Ctrl-C, so that psql can look around.
+    /// Keep serving after the summary until Ctrl-C, so that psql can query the rows.
     #[arg(long)]
     pub stay: bool,
     /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
     #[arg(long, default_value = "shm")]
     pub provider: String,
-    /// Keep three copies of each row, kill the last node during the run (kill -9), show how the others go on, and start it again.
+    /// Keep three copies of each row. Kill the last node during the run (kill -9), show how the others go on, and restart it.
     #[arg(long)]
     pub kill: bool,
 }
@@ -141,65 +141,65 @@ pub struct DemoArgs {
 /// Flags of `farhold serve`.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
-    /// Directory of the cluster's regions. Left out: a new one in shared memory, removed at the end. A path on a DAX or
-    /// CXL mount works as well. Rows live as long as the files do.
+    /// Directory of the cluster's regions. Rows live as long as its files. A path on a DAX or CXL mount works as well. Default: a
+    /// new directory in shared memory, removed at the end.
     #[arg(long, short = 'd')]
     pub dir: Option<PathBuf>,
-    /// Address of the PostgreSQL protocol. Anything but loopback needs --password-file.
+    /// Address of the PostgreSQL protocol. An address other than loopback requires --password-file.
     #[arg(long, short = 'l', default_value = "127.0.0.1:5433", value_parser = parse_listen)]
     pub listen: SocketAddr,
-    /// Folder for a Unix socket, which costs clients of this machine less than TCP: psql -h FOLDER.
+    /// Folder for a Unix socket, which costs local clients less than TCP: psql -h FOLDER.
     #[arg(long)]
     pub unix_socket_dir: Option<PathBuf>,
-    /// Where the nodes of a cluster with replicas agree who belongs to it: file:///DIRECTORY (--dir otherwise), or, for many hosts,
-    /// etcd://HOST:PORT[,HOST:PORT...]/PREFIX in a build with the feature `etcd`.
+    /// Register of a cluster with replicas: the store through which its nodes agree on the members. file:///DIRECTORY on one host
+    /// (default: --dir), or etcd://HOST:PORT[,HOST:PORT...]/PREFIX for several hosts, in a build with the feature `etcd`.
     #[arg(long)]
     pub register: Option<String>,
-    /// What a commit survives.
+    /// Durability of a commit.
     #[command(flatten)]
     pub durability: DurabilityArgs,
-    /// This node's number, from 0.
+    /// Number of this node, from 0.
     #[arg(long, default_value_t = 0)]
     pub node: u8,
-    /// Nodes of the cluster; those of one host use the same directory.
+    /// Number of nodes in the cluster. Nodes on one host use the same directory.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub nodes: u8,
     /// How nodes reach each other: shm, for processes of one host, or libfabric:NAME for a network (tcp;ofi_rxm, shm,
-    /// verbs;ofi_rxm, efa). Nodes on other hosts, each with a directory of its own, are named behind it:
-    /// 'libfabric:tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&secret-file=PATH', one peer for each other node and
+    /// verbs;ofi_rxm, efa). With nodes on other hosts each node has its own directory, and the URL names the peers:
+    /// 'libfabric:tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&secret-file=PATH', with one peer for each other node and
     /// the same secret for all.
     #[arg(long, default_value = "shm")]
     pub provider: String,
-    /// Memory of this node's region, e.g. 512M or 4G; pages are used as they are touched.
+    /// Memory of this node's region, e.g. 512M or 4G. The system provides a page when it is first touched.
     #[arg(long, short = 'm', default_value = "4G", value_parser = parse_bytes)]
     pub memory: u64,
-    /// How much of it gets memory from the system at the start, and as much for the copy of each other node's rows, so that no
+    /// How much of that memory the system provides at the start, and as much for the mirror of each other node, so that no
     /// transaction waits for it later.
     #[arg(long, default_value = "0", value_parser = parse_bytes)]
     pub populate: u64,
-    /// Free the rows of this node that were half written when its process ended. They are lost; without this flag they stay, and
-    /// statements that meet them fail (XX001). Take it for one start, when the log has named them.
+    /// Free the rows of this node that were half written when its process ended. These rows are lost. Without this flag they
+    /// stay, and statements that read them fail (XX001). Use it for one start, after the log has named the rows.
     #[arg(long)]
     pub forget_half_written: bool,
-    /// Memory that all running queries together may hold, e.g. 512M or 4G.
+    /// Memory that all running queries together may use, e.g. 512M or 4G.
     #[arg(long, default_value = "2G", value_parser = parse_bytes)]
     pub query_memory: u64,
-    /// How much of it joins may hold; what does not fit is spilled. Left out: all of it.
+    /// The part of --query-memory that joins may use; a join spills what does not fit. Default: all of it.
     #[arg(long, value_parser = parse_bytes)]
     pub join_memory: Option<u64>,
-    /// Directory that joins spill to. Left out: the system's for temporary files.
+    /// Directory that joins spill to. Default: the system's directory for temporary files.
     #[arg(long)]
     pub spill_dir: Option<PathBuf>,
-    /// Copies of rows on other nodes.
+    /// Replication.
     #[command(flatten)]
     pub replicas: ReplicaArgs,
-    /// Threads that talk to clients. 0 = two a core. There are at most 245, with --replicas 2 or more 38.
+    /// Threads that serve clients. 0 = two a core. At most 245, or 38 with --replicas 2 or more.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
-    /// Bind these threads to processors: more statements a second where the machine does little else.
+    /// Bind these threads to processors, for more statements a second on a machine that does little else.
     #[arg(long)]
     pub pin: bool,
-    /// File of users, one `name:SCRAM-SHA-256$...` a line (as PostgreSQL stores it), or `name:plain password`.
+    /// File of users, one a line: `name:SCRAM-SHA-256$...` (as PostgreSQL stores it) or `name:plain password`.
     #[arg(long)]
     pub password_file: Option<PathBuf>,
     /// TLS certificate (PEM).
@@ -210,16 +210,17 @@ pub struct ServeArgs {
     pub tls_key: Option<PathBuf>,
 }
 
-/// What a commit survives.
+/// Durability of a commit.
 #[derive(Debug, Clone, Args)]
 pub struct DurabilityArgs {
-    /// What a commit survives: `replicated` the end of processes, `disk` and `nvm` a power cut of every node. Together with --replicas, both.
+    /// What a commit survives: `replicated` the end of processes, `disk` and `nvm` a power cut of all nodes. With --replicas 2 or
+    /// more, `disk` and `nvm` survive both.
     #[arg(id = "durability", long = "durability", value_name = "LEVEL", value_enum, default_value_t = DurabilityLevel::Replicated)]
     pub level: DurabilityLevel,
-    /// Directory of the journal and the checkpoints, the same for all nodes; for nvm on a DAX mount.
+    /// Directory of the journal and the checkpoints, the same for all nodes. For nvm it is on a DAX mount.
     #[arg(long, required_if_eq_any([("durability", "disk"), ("durability", "nvm")]))]
     pub journal: Option<PathBuf>,
-    /// Take it for granted that flushed cache lines below --journal are durable, though its file system does not promise it.
+    /// Treat flushed cache lines below --journal as durable, although its file system does not promise it.
     #[arg(long)]
     pub assume_persistence: bool,
 }
@@ -228,7 +229,7 @@ impl DurabilityArgs {
     /// No journal.
     pub const NONE: Self = Self { level: DurabilityLevel::Replicated, journal: None, assume_persistence: false };
 
-    /// Flags that would have no effect are refused.
+    /// Refuses flags that would have no effect.
     pub fn check(&self) -> Result<(), String> {
         if self.journal.is_some() && !self.has_journal() {
             return Err("--journal needs --durability disk or nvm: without that no journal is kept".to_owned());
@@ -248,7 +249,7 @@ impl DurabilityArgs {
 /// Levels of durability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityLevel {
-    /// In the memory of as many nodes as there are replicas.
+    /// In the memory of as many nodes as there are copies.
     Replicated,
     /// In a journal on persistent memory.
     Nvm,
@@ -270,7 +271,7 @@ pub struct SqlArgs {
     /// How to reach the database.
     #[command(flatten)]
     pub connect: ConnectArgs,
-    /// Statements to run instead of a prompt; where standard input is no terminal they are read from there.
+    /// Statements to run instead of a prompt. If standard input is not a terminal, they are read from it.
     #[arg(long, short = 'c')]
     pub command: Option<String>,
 }
@@ -286,50 +287,50 @@ pub struct BenchArgs {
 /// The workloads of `farhold bench`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Workload {
-    /// TPC-C: the full mix, closed loop without think time.
+    /// Run TPC-C: the full mix, in a closed loop without think time.
     Tpcc(TpccArgs),
-    /// The 22 CH-benCHmark queries over TPC-C's rows, without writers.
+    /// Run the 22 CH-benCHmark queries over TPC-C's rows, without writers.
     Ch(ChArgs),
-    /// Gets of far rows by one-sided reads, with puts beside them.
+    /// Get remote rows by one-sided reads, with concurrent puts.
     Kv(KvArgs),
-    /// SmallBank: six short transactions on accounts, in nodes of this process; audits the money at the end.
+    /// Run SmallBank: six short transactions on accounts, on nodes in this process, with an audit of the money at the end.
     Smallbank(SmallbankArgs),
 }
 
 /// Flags of `farhold bench smallbank`.
 #[derive(Debug, Clone, Args)]
 pub struct SmallbankArgs {
-    /// Nodes, all in this process.
+    /// Number of nodes, all in this process.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub nodes: u8,
-    /// On how many of them workers run; the others' rows are read and written from there. 0 = on all.
+    /// Number of nodes that have workers; these workers also read and write the rows of the other nodes. 0 = all nodes.
     #[arg(long, default_value_t = 0)]
     pub working_nodes: u8,
-    /// Workers (threads) of each of these.
+    /// Workers (threads) of each node that has workers.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub workers: u8,
     /// Transactions in flight on each worker.
     #[arg(long, default_value_t = 1)]
     pub in_flight: u16,
-    /// Percentage of transactions with two customers whose second one is another node's.
+    /// Percentage of two-customer transactions whose second customer is on another node.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub distributed_percent: u32,
     /// Percentage of transactions on hot accounts.
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub hot_percent: u32,
-    /// Accounts of a node.
+    /// Number of accounts on each node.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2..=50_000_000))]
     pub accounts: u32,
-    /// Hot accounts of a node.
+    /// Number of hot accounts on each node.
     #[arg(long, default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub hot: u32,
-    /// Copies of each row, on as many nodes.
+    /// Copies of each row in total, each on a different node.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub replicas: u8,
-    /// Make rows visible only when they are replicated, instead of at once.
+    /// Make rows visible only after they are replicated, instead of at once.
     #[arg(long)]
     pub pessimistic: bool,
-    /// Seconds to measure.
+    /// Duration of the measurement, in seconds.
     #[arg(long, short = 's', default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
     /// Seed of everything drawn.
@@ -343,48 +344,48 @@ pub struct SmallbankArgs {
 /// Flags of `farhold bench kv`.
 #[derive(Debug, Clone, Args)]
 pub struct KvArgs {
-    /// Bytes of a value; several sizes run one after the other. Rounded up to whole words.
+    /// Length of a value in bytes, rounded up to whole words. Several lengths run one after the other.
     #[arg(long, value_delimiter = ',', default_values_t = [128, 1024, 8192], value_parser = clap::value_parser!(u32).range(8..=32_768))]
     pub sizes: Vec<u32>,
-    /// Rows.
+    /// Number of rows.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: u64,
-    /// Threads that get.
+    /// Threads that get rows.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub readers: u16,
-    /// Threads that put.
+    /// Threads that put rows.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=64))]
     pub writers: u16,
     /// Gets in one batch.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub batch: u16,
-    /// How values are put: by a message to their home, or by a transaction of the writer.
+    /// How writers put values: by a message to the home node, or by a transaction of the writer.
     #[arg(long, value_enum, default_value_t = PutBy::Message)]
     pub put: PutBy,
-    /// Ask for keys by Zipf's law with this exponent, between 0 and 1 (YCSB: 0.99). Left out: all alike.
+    /// Choose keys by Zipf's law with this exponent, between 0 and 1 (YCSB: 0.99). Default: uniformly.
     #[arg(long, value_parser = parse_theta)]
     pub zipf: Option<f64>,
-    /// Seconds to measure each size.
+    /// Duration of the measurement of each length, in seconds.
     #[arg(long, short = 's', default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
     /// Seed of the choice of keys.
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// Also the same gets against a Redis that listens on this port of 127.0.0.1: as many clients, as many keys a pipeline.
-    /// The keys are loaded into it and stay there.
+    /// Also run the same gets against a Redis that listens on this port of 127.0.0.1, with as many clients and as many keys a
+    /// pipeline. The keys are loaded into Redis and stay there.
     #[arg(long, value_name = "PORT")]
     pub redis_port: Option<u16>,
-    /// How readers and writers reach the rows' node: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
+    /// How readers and writers reach the node of the rows: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
     #[arg(long, default_value = "shm")]
     pub provider: String,
 }
 
-/// How `farhold bench kv` puts.
+/// How writers put values in `farhold bench kv`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PutBy {
-    /// The key's home writes.
+    /// The home node of the key writes.
     Message,
-    /// The writer locks, validates and writes from afar.
+    /// The writer locks, validates and writes the row remotely.
     Transaction,
 }
 
@@ -401,22 +402,22 @@ impl PutBy {
 /// Flags of `farhold fabric`.
 #[derive(Debug, Clone, Args)]
 pub struct FabricArgs {
-    /// What of the fabric.
+    /// What to show of the fabric.
     #[command(subcommand)]
     pub command: FabricCommand,
 }
 
-/// What `farhold fabric` does.
+/// The subcommands of `farhold fabric`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum FabricCommand {
-    /// The providers of this machine: what is native, what is emulated, latency and bandwidth from 64 B to 1 MiB.
+    /// Show each provider of this machine: native and emulated instructions, latency and bandwidth from 64 B to 1 MiB.
     Info(FabricInfoArgs),
 }
 
 /// Flags of `farhold fabric info`.
 #[derive(Debug, Clone, Args)]
 pub struct FabricInfoArgs {
-    /// How long to measure each provider.
+    /// Duration of the measurement of each provider.
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=600_000))]
     pub milliseconds: u32,
 }
@@ -424,16 +425,16 @@ pub struct FabricInfoArgs {
 /// Flags of `farhold bench tpcc`.
 #[derive(Debug, Clone, Args)]
 pub struct TpccArgs {
-    /// Node processes.
+    /// Number of node processes.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub nodes: u8,
-    /// Workers (threads) a node.
+    /// Workers (threads) of each node.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub workers: u8,
-    /// Warehouses in all; 0 = one a worker.
+    /// Warehouses in total. 0 = one a worker.
     #[arg(long, short = 'w', default_value_t = 0)]
     pub warehouses: u32,
-    /// Seconds to measure.
+    /// Duration of the measurement, in seconds.
     #[arg(long, short = 's', default_value_t = 10)]
     pub seconds: u32,
     /// Transactions in flight on each worker.
@@ -442,7 +443,7 @@ pub struct TpccArgs {
     /// Memory of each node's region.
     #[arg(long, default_value = "3G", value_parser = parse_bytes)]
     pub memory: u64,
-    /// How much of it gets memory from the system at the start, and as much for the copy of each other node's rows.
+    /// How much of that memory the system provides at the start, and as much for the mirror of each other node.
     #[arg(long, default_value = "0", value_parser = parse_bytes)]
     pub populate: u64,
     /// Percentage of new-order items from another warehouse.
@@ -460,32 +461,33 @@ pub struct TpccArgs {
     /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
     #[arg(long, default_value = "shm")]
     pub provider: String,
-    /// Copies of rows on other nodes.
+    /// Replication.
     #[command(flatten)]
     pub replicas: ReplicaArgs,
-    /// Kill a node (kill -9) after so many seconds of the run. Needs --replicas 2 or more.
+    /// Kill a node (kill -9) this many seconds after the start of the run. Requires --replicas 2 or more.
     #[arg(long, value_name = "SECONDS")]
     pub kill_after: Option<f64>,
-    /// Which node is killed; the last one otherwise.
+    /// Number of the node to kill. Default: the last node.
     #[arg(long, value_name = "NODE", requires = "kill_after")]
     pub kill_node: Option<u8>,
-    /// Stop it instead (SIGSTOP): it stands still beyond its lease, believing that it lives, and has to be ended by the others.
+    /// Stop the node instead (SIGSTOP). It pauses beyond its lease and still believes that it is a member, so the others must end
+    /// it.
     #[arg(long, requires = "kill_after")]
     pub freeze: bool,
-    /// Start the killed node again after so many seconds of the run; the others let it in while they go on.
+    /// Restart the killed node this many seconds after the start of the run. The others admit it while they go on.
     #[arg(long, value_name = "SECONDS", requires = "kill_after")]
     pub return_after: Option<f64>,
-    /// What a commit survives.
+    /// Durability of a commit.
     #[command(flatten)]
     pub durability: DurabilityArgs,
-    /// Kill every node (kill -9) after so many seconds of the run, give up the memory of their rows as a power cut does, start them again
-    /// from their journals, and go on. Needs --durability disk or nvm.
+    /// Kill every node (kill -9) this many seconds after the start of the run, discard the memory of their rows as a power cut
+    /// does, restart them from their journals, and go on. Requires --durability disk or nvm.
     #[arg(long, value_name = "SECONDS", conflicts_with = "kill_after")]
     pub kill_all_after: Option<f64>,
-    /// Draw throughput over time, with failure and recovery marked, into this file (SVG).
+    /// Draw throughput over time into this SVG file, with failure and recovery marked.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// At the end check the specification's consistency conditions, and that every acknowledged transaction is there.
+    /// At the end, check the specification's consistency conditions and that every acknowledged transaction is in the tables.
     #[arg(long)]
     pub audit: bool,
 }
@@ -496,7 +498,7 @@ pub struct ChArgs {
     /// Warehouses to load.
     #[arg(long, short = 'w', default_value_t = 1)]
     pub warehouses: u32,
-    /// Runs of each query; the median is reported.
+    /// Number of runs of each query. The median is reported.
     #[arg(long, default_value_t = 3)]
     pub runs: u32,
     /// Memory of the node's region.
@@ -508,10 +510,10 @@ pub struct ChArgs {
     /// Also run each query in DataFusion over the same rows in Arrow memory, in turn.
     #[arg(long)]
     pub against_arrow: bool,
-    /// Load, then serve until Ctrl-C instead of running the queries.
+    /// Load the rows, then serve them until Ctrl-C instead of running the queries.
     #[arg(long)]
     pub stay: bool,
-    /// Where the node answers the PostgreSQL protocol; port 0 takes a free one.
+    /// Address at which the node serves the PostgreSQL protocol. Port 0 selects a free port.
     #[arg(long, default_value = "127.0.0.1:0", value_parser = parse_listen)]
     pub listen: SocketAddr,
 }
@@ -519,15 +521,15 @@ pub struct ChArgs {
 /// Flags of `farhold import`.
 #[derive(Debug, Clone, Args)]
 pub struct ImportArgs {
-    /// The file: .parquet or .csv (with a header line).
+    /// The file to load: .parquet or .csv (with a header line).
     pub file: PathBuf,
-    /// The table; by default the file's name.
+    /// Name of the table. Default: the name of the file.
     #[arg(long, short = 't')]
     pub table: Option<String>,
     /// Create the table from the file's columns, with this column as primary key.
     #[arg(long, value_name = "KEY_COLUMN")]
     pub create: Option<String>,
-    /// The format, where the file's ending does not tell.
+    /// Format of the file. Default: by its ending.
     #[arg(long, value_enum)]
     pub format: Option<FileFormat>,
     /// How to reach the database.
@@ -535,7 +537,7 @@ pub struct ImportArgs {
     pub connect: ConnectArgs,
 }
 
-/// What `farhold import` reads.
+/// File formats that `farhold import` reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FileFormat {
     /// Comma-separated values with a header line.
@@ -588,19 +590,19 @@ pub struct NodeArgs {
     /// Seed.
     #[arg(long)]
     pub seed: u64,
-    /// Copies of rows on other nodes.
+    /// Replication.
     #[command(flatten)]
     pub replicas: ReplicaArgs,
-    /// What a commit survives.
+    /// Durability of a commit.
     #[command(flatten)]
     pub durability: DurabilityArgs,
-    /// Where nodes with copies of rows agree who belongs to the cluster, as for `farhold serve`.
+    /// Register of a cluster with replicas, as for `farhold serve`.
     #[arg(long)]
     pub register: Option<String>,
-    /// Bind workers to processors from this one on.
+    /// Bind workers to processors, from this number on.
     #[arg(long)]
     pub pin_from: Option<usize>,
-    /// Answer the PostgreSQL protocol here.
+    /// Address at which this node serves the PostgreSQL protocol.
     #[arg(long)]
     pub listen: Option<SocketAddr>,
     /// Also load the CH-benCHmark tables.
@@ -609,7 +611,7 @@ pub struct NodeArgs {
     /// How nodes reach each other.
     #[arg(long, default_value = "shm")]
     pub provider: String,
-    /// Go on when another node does not answer, and count it.
+    /// Go on when another node does not answer, and count these transactions.
     #[arg(long)]
     pub survive: bool,
 }

@@ -163,20 +163,20 @@ fn failure_of(args: &TpccArgs) -> Result<Option<Failure>, String> {
     Ok(Some(Failure::One(LostNode { node, after: seconds(after)?, freeze: args.freeze, return_after })))
 }
 
-/// Throughput before and well after a failure, and how long it took from the end of the dead node's lease to 90 % of the latter.
-/// A death that the kernel tells of is acted on before the lease ends; the time counts from the lease's end all the same, and is 0
-/// then. Bins of 50 ms.
+/// Throughput before and well after a failure, and the time from the end of the dead node's lease until throughput reaches 90 %
+/// of the latter. The others may act on a death before the lease ends, if the kernel reports it. The time counts from the lease's
+/// end all the same, and is 0 then. Bins of 50 ms.
 fn recovery_of(outcome: &Outcome, failure: &LostNode, seconds: u32, lease_ms: u64) -> Value {
     let rates = plot::rates(&outcome.samples, PLOT_BIN, f64::from(seconds));
     let struck = outcome.marks.first().map_or(failure.after.as_secs_f64(), |mark| mark.at);
     let bin_of = |at: f64| ((at / PLOT_BIN) as usize).min(rates.len());
     let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len().max(1) as f64;
     let before = mean(&rates[bin_of(struck / 2.0)..bin_of(struck)]);
-    // What the survivors can do: the last part of the run, before anybody comes back, without the very end.
+    // The throughput of the survivors: the last part of the run before a node returns, without the very end.
     let until = failure.return_after.map_or(f64::from(seconds) - 0.5, |after| after.as_secs_f64());
     let after = mean(&rates[bin_of(struck + (until - struck) * 0.5)..bin_of(until)]);
     let wanted = after * 0.9;
-    // Back for good: no later half second falls below.
+    // It is back for good: no later half second is lower.
     let window = (0.5 / PLOT_BIN) as usize;
     let from = bin_of(struck);
     let back = (from..bin_of(until).saturating_sub(window))

@@ -28,7 +28,7 @@ pub async fn run(args: &CheckArgs, json: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Asks for the violations of each condition and prints a line for each.
+/// Queries the violations of each condition and prints a line for each.
 pub async fn conditions(database: &Client, json: bool) -> Result<Conditions, String> {
     if !json {
         println!("\nConsistency conditions of the TPC-C specification, by SQL");
@@ -78,8 +78,8 @@ fn head_of(sql: &str, number: usize) -> (String, &str) {
     }
 }
 
-/// Compares what the workers saw committed with what the tables hold: each line says what is missing, or too much unless some
-/// worker may have died before it could tell.
+/// Compares what the workers saw committed with what the tables hold. Each line says what is missing, or what is too much, unless
+/// some worker may have died before it could report.
 pub async fn lost_transactions(database: &Client, warehouses: u32, outcome: &Outcome) -> Result<Vec<String>, String> {
     let warehouses = u64::from(warehouses);
     let mut lost = Vec::new();
@@ -99,7 +99,7 @@ pub async fn lost_transactions(database: &Client, warehouses: u32, outcome: &Out
             .and_then(|r| r[0].as_deref())
             .and_then(|n| n.parse().ok())
             .ok_or_else(|| format!("counting {table}: no number came back"))?;
-        // A killed node may have committed more than it lived to tell.
+        // A killed node may have committed more than it had reported.
         let is_right = count == initial + acknowledged || outcome.died && count > initial + acknowledged;
         if !is_right {
             lost.push(format!(

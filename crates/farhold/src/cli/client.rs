@@ -15,7 +15,7 @@ pub struct Connection {
     pub client: Client,
 }
 
-/// Connects, or says what a person can do about it.
+/// Connects, or returns a message with a remedy.
 pub async fn connect(url: &str) -> Result<Connection, String> {
     let config: Config = url.parse().map_err(|error| format!("`{url}` is not a PostgreSQL URL: {error}"))?;
     let (client, connection) = config.connect(NoTls).await.map_err(|error| {
@@ -28,7 +28,7 @@ pub async fn connect(url: &str) -> Result<Connection, String> {
         format!("{place}: {why}")
     })?;
     tokio::spawn(async move {
-        // The client's next call reports a broken connection; there is nobody else to tell.
+        // The client's next call reports a broken connection; this task has no other receiver for the error.
         let _ = connection.await;
     });
     Ok(Connection { client })
@@ -101,10 +101,10 @@ pub async fn query(client: &Client, sql: &str) -> Result<Vec<Answer>, tokio_post
     Ok(answers)
 }
 
-/// How long a cluster may be between two configurations for somebody who only wants an answer.
+/// How long a client retries while the cluster is between two configurations.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// As [`query`], and asks again while the answer is that the same statement may succeed later (SQLSTATE 40001).
+/// As [`query`], and retries while the answer is that the same statement may succeed later (SQLSTATE 40001).
 pub async fn query_patiently(client: &Client, sql: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
     let clock = Stopwatch::start();
     loop {

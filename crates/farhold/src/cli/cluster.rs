@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::args::{DurabilityArgs, ReplicaArgs};
 use super::event::{Command, Event};
 
-/// What every node of a cluster is started with.
+/// The settings with which every node of a cluster is started.
 #[derive(Debug, Clone)]
 pub struct ClusterPlan {
     /// Node processes.
@@ -25,7 +25,7 @@ pub struct ClusterPlan {
     pub in_flight: u16,
     /// Bytes of a node's region.
     pub memory: u64,
-    /// How many of them get memory at the start, and as many for each mirror.
+    /// How much of that memory the system provides at the start, and as much for each mirror.
     pub populate: u64,
     /// Percentage of items from another warehouse.
     pub remote_item_percent: u8,
@@ -100,7 +100,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes a node stand still (SIGSTOP). From here on nothing is expected of it.
+    /// Pauses a node (SIGSTOP). From here on nothing is expected of it.
     pub fn freeze(&mut self, node: usize) -> Result<(), String> {
         let process = &mut self.nodes[node];
         process.wanted = false;
@@ -111,7 +111,7 @@ impl Cluster {
         }
     }
 
-    /// Starts a killed node again. It says `Ready` when the others have let it in.
+    /// Starts a killed node again. It sends `Ready` when the others have admitted it.
     pub fn start_again(&mut self, node: usize) -> Result<(), String> {
         let number = u8::try_from(node).map_err(|_| format!("there is no node {node}"))?;
         let plan = ClusterPlan { listen: None, ..self.plan.clone() };
@@ -124,11 +124,11 @@ impl Cluster {
         (0..self.nodes.len()).try_for_each(|node| self.kill(node))
     }
 
-    /// Starts all nodes again after [`kill_all`](Self::kill_all), without the regions that they had. Each says `Ready` when its rows are
-    /// back from its journal.
+    /// Starts all nodes again after [`kill_all`](Self::kill_all), without their old regions. Each sends `Ready` when its rows are
+    /// restored from its journal.
     pub fn start_all_again(&mut self) -> Result<(), String> {
         self.dir.clear().map_err(|error| format!("{}: {error}", self.dir().display()))?;
-        // Nothing that the dead have said may be taken for a word of their successors.
+        // An event of a dead process must not be taken for one of its successor.
         for reader in self.nodes.iter_mut().filter_map(|node| node.reader.take()) {
             let _ = reader.join(); // it only reads
         }
@@ -144,7 +144,7 @@ impl Cluster {
         self.nodes[node].wanted
     }
 
-    /// Waits until every node is a member; the address where SQL is answered, if a node does.
+    /// Waits until every node is a member; returns the address of the SQL server, if a node runs one.
     pub async fn ready(&mut self) -> Result<Option<String>, String> {
         let pick = |event: &Event| if let Event::Ready { listen } = event { Some(listen.clone()) } else { None };
         Ok(self.all(pick, |_, _| {}).await?.into_iter().flatten().next())
@@ -170,7 +170,7 @@ impl Cluster {
     pub async fn next(&mut self) -> Result<(usize, Event), String> {
         loop {
             match self.events.recv().await {
-                // It was killed, or somebody else tells how it ended.
+                // It was killed on purpose, or another event reports how it ended.
                 Some((node, Event::Failed { .. })) if !self.nodes[node].wanted => {}
                 Some((node, Event::Failed { message })) => return Err(format!("node {node}: {message}")),
                 Some(event) => return Ok(event),
@@ -276,7 +276,7 @@ fn spawn_node(
                 return;
             }
         }
-        // After a quit nobody listens any more; before it this is how a death is noticed.
+        // After a quit the receiver is closed; before it, this event reports that the process has died.
         let _ = events.send((usize::from(node), Event::Failed { message: "its process has ended".to_owned() }));
     });
     Ok(NodeProcess { wanted: true, child, stdin, reader: Some(reader) })

@@ -1,5 +1,5 @@
-//! `farhold demo`: the main job. Node processes run TPC-C, a SQL client asks analytical questions of the same rows,
-//! then SQL proves that nothing was lost.
+//! `farhold demo`: node processes run TPC-C while a SQL client runs analytical queries over the same rows; then SQL checks that
+//! no transaction was lost.
 //!
 //! ```text
 //!  demo (this process) ──pipes──> node 0 (SQL, workers)   node 1 (workers)   node 2 (workers)
@@ -23,8 +23,8 @@ use super::event::{Command, Event, Interval, Memory, TypeTotals, merge_buckets, 
 use super::failure::{Failure, LOOK_EVERY, LostNode, Mark, Story};
 use super::signal::Endings;
 
-/// Analytical questions that run while the mix does. Each row of the first must stay empty at every moment, because a
-/// query sees one consistent state.
+/// Analytical queries that run while the mix does. The first must return no row at any moment, because a query sees one
+/// consistent state.
 const QUESTIONS: [(&str, &str); 4] = [
     (
         "warehouses whose total differs from their districts'",
@@ -64,7 +64,7 @@ pub struct Outcome {
     pub marks: Vec<Mark>,
     /// Nodes that were started again.
     pub returned: Vec<usize>,
-    /// Some node did not live to tell all that it had acknowledged.
+    /// Some node died before it reported all that it had acknowledged.
     pub died: bool,
     /// What had been acknowledged when all nodes were killed, by type; not in `transactions`.
     pub before: Vec<TypeTotals>,
@@ -79,13 +79,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Is a node to tell how the run ended for it?
+    /// Whether a node is to report how the run ended for it.
     fn expects(&self, node: usize) -> bool {
         !self.returned.contains(&node)
     }
 }
 
-/// How long after the end of a run a cluster may take to come to rest.
+/// How long after the end of a run a cluster may take to become idle.
 const PATIENCE_SECONDS: f64 = 120.0;
 
 /// What a load adds up to, over all nodes.
@@ -99,8 +99,8 @@ pub struct Loaded {
 
 /// Runs the demo; the error is for a person.
 pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
-    /// The end of a process is known without it. Where more is to be done than there are processors, threads that renew leases were seen to
-    /// stand for more than a second.
+    /// The end of a process is known without the lease. With more work than processors, threads that renew leases were seen to
+    /// stop for more than a second.
     const LEASE_MS: u64 = 2_000;
     let warehouses = args.warehouses.max(u32::from(args.nodes) * u32::from(args.workers));
     let plan = ClusterPlan {
@@ -186,7 +186,7 @@ async fn drive(cluster: &mut Cluster, args: &DemoArgs, plan: &ClusterPlan, json:
     Ok(())
 }
 
-/// Starts, creates, loads with progress; returns the URL of the database.
+/// Starts the nodes, creates the tables, loads with progress; returns the URL of the database.
 async fn load(cluster: &mut Cluster, json: bool) -> Result<String, String> {
     let listen = cluster.ready().await?.ok_or("no node of the cluster answers SQL")?;
     let clock = Stopwatch::start();
@@ -268,7 +268,7 @@ async fn mix(cluster: &mut Cluster, plan: MixPlan, answers: &Mutex<Answers>, jso
 /// How the mix is run.
 #[derive(Debug, Clone, Copy)]
 pub struct MixPlan {
-    /// For so long.
+    /// Its duration.
     pub seconds: u32,
     /// Milliseconds between two samples.
     pub tick_ms: u64,
@@ -345,7 +345,7 @@ pub async fn run_mix(
         }
     }
     outcome.marks = story.marks;
-    // A killed node has said what it had acknowledged until its last tick.
+    // A killed node has reported what it had acknowledged until its last tick.
     for (finished, ticked) in finished.iter_mut().zip(&ticked).filter(|(finished, _)| finished.is_none()) {
         *finished = Some((told_by_ticks(ticked).into(), Interval::default(), Memory::default()));
         outcome.died = true;
@@ -414,7 +414,7 @@ fn show_second(second: u32, interval: &Interval, answers: &Answers, elapsed: f64
     );
 }
 
-/// Asks the questions in turn until told to stop.
+/// Runs the queries in turn until told to stop.
 async fn ask(url: String, stop: Arc<AtomicBool>, answers: Arc<Mutex<Answers>>) {
     let failed = |message: String| answers.lock().expect("no holder panics").failed = Some(message);
     let connection = match client::connect(&url).await {
@@ -441,7 +441,7 @@ async fn ask(url: String, stop: Arc<AtomicBool>, answers: Arc<Mutex<Answers>>) {
                 answers.last = format!("{title}: {value} ({milliseconds} ms)");
             }
         }
-        // Questions at a person's pace, so that the mix keeps most of a small machine.
+        // Queries at a person's pace, so that the mix keeps most of a small machine.
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
 }

@@ -1,6 +1,6 @@
-//! What a node process and its parent say to each other: one JSON object a line, commands down, events up.
+//! The protocol between a node process and its parent: one JSON object a line, commands down, events up.
 //!
-//! The parent's end of the pipe doubles as a lifeline: a node that reads the end of its standard input shuts down, so a
+//! The parent's end of the pipe also serves as a lifeline: a node that reads the end of its standard input shuts down, so a
 //! killed parent leaves no process behind.
 
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub enum Command {
     Load,
     /// Run the mix.
     Run {
-        /// For so long.
+        /// The duration.
         seconds: u32,
         /// Milliseconds between two ticks.
         tick_ms: u64,
@@ -69,7 +69,7 @@ pub enum Event {
     },
     /// The answer to an [`Command::ArrowQuery`] is complete.
     ArrowAnswer {
-        /// It took so long.
+        /// The time that it took.
         microseconds: u64,
     },
     /// The node cannot go on.

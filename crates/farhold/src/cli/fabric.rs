@@ -1,4 +1,4 @@
-//! `farhold fabric info`: what carries memory instructions on this machine, and what they cost.
+//! `farhold fabric info`: the providers of memory instructions on this machine, and their costs.
 
 use farhold_bench::fabric::info::{self, Figure, INSTRUCTIONS, Info};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! A failure in the middle of a run: what is done to nodes and when, and what was seen of it from outside.
+//! A failure in the middle of a run: what is done to nodes and when, and what is seen of it from outside.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::database::register_of;
 pub enum Failure {
     /// To one node.
     One(LostNode),
-    /// All nodes are killed at this time, their regions go, and they start again from their journals.
+    /// All nodes are killed at this time, their regions are removed, and they start again from their journals.
     All(Duration),
 }
 
@@ -25,7 +25,7 @@ pub struct LostNode {
     pub node: usize,
     /// When, from the beginning of the run.
     pub after: Duration,
-    /// It is made to stand still, instead of being killed.
+    /// It is paused, instead of being killed.
     pub freeze: bool,
     /// When it is started again.
     pub return_after: Option<Duration>,
@@ -40,7 +40,7 @@ pub struct Mark {
     pub what: String,
 }
 
-/// How far a cluster has come with a failure, as its register tells.
+/// The progress of a cluster after a failure, as its register shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
     Nothing,
@@ -48,7 +48,7 @@ enum Seen {
     Struck,
     /// All others have installed a configuration without it.
     Expelled,
-    /// All its rows are served by somebody else.
+    /// Other nodes serve all its partitions.
     TakenOver,
     /// It has been started again.
     Started,
@@ -81,7 +81,7 @@ impl Story {
         self.clock.seconds()
     }
 
-    /// Is nothing left to be done, nor to be seen but the copies?
+    /// Whether nothing is left to do, and nothing to see except the replicas.
     pub fn is_over(&self) -> bool {
         match self.failure {
             None => true,
@@ -122,7 +122,7 @@ impl Story {
                 } else {
                     cluster.kill(failure.node)?;
                 }
-                // From before it: the end of a large process takes long, and the others need not wait for it.
+                // From before the kill: the end of a large process takes long, and the others need not wait for it.
                 self.mark_at(at, Seen::Struck, format!("node {} {what}", failure.node));
             }
             Seen::Struck | Seen::Expelled | Seen::Started | Seen::Returned => self.look(cluster.dir(), failure)?,

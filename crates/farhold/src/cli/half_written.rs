@@ -1,4 +1,4 @@
-//! What a node says of rows that were half written when its process ended, where rows have no copies and no journal.
+//! The messages of a node about rows that were half written when its process ended, without replicas and without a journal.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,27 +7,28 @@ use farhold_sql::engine::format_datum;
 use farhold_txn::Node;
 use serde_json::{Value, json};
 
-/// So many rows are named.
+/// At most this many rows are named.
 const NAMED_MAX: usize = 10;
 
 /// Rows, by table and key.
 type Rows = [(String, Vec<u8>)];
 
-/// That a start has found such rows, or that a living node has, of the writes of one that has ended; `None` if there are none.
+/// The message that a start has found such rows, or that a running node has found them after the writer's process ended. `None`
+/// if there are no such rows.
 pub fn found(node: &Node, rows: &Rows) -> Option<(Value, String)> {
     let said = describe(node, rows)?;
     let words = format!(
-        "has {said} half written: a process ended in the middle of writing them. Statements that meet them fail (XX001). To go on without them, \
-         start this node once with --forget-half-written, and put them in again"
+        "has {said} half written: a process ended in the middle of writing them. Statements that read them fail (XX001). To go on without them, \
+         start this node once with --forget-half-written, and insert them again"
     );
     Some((event(node, "half_written", rows), words))
 }
 
-/// That a start has freed such rows, as it was told to.
+/// The message that a start has freed such rows, as `--forget-half-written` demands.
 pub fn forgotten(node: &Node, rows: &Rows) -> Option<(Value, String)> {
     let said = describe(node, rows)?;
     let words =
-        format!("has forgotten {said} that a process had left half written: they are lost, and their keys are free");
+        format!("has freed {said} that a process had left half written: they are lost, and their keys are free");
     Some((event(node, "forgotten", rows), words))
 }
 
@@ -37,7 +38,7 @@ fn event(node: &Node, name: &str, rows: &Rows) -> Value {
     json!({ "event": name, "rows": rows.len(), "tables": counts(rows), "first": named.collect::<Vec<_>>() })
 }
 
-/// "3 rows (2 of "people", 1 of "towns"; people (id)=(5), ...)".
+/// The text "3 rows (2 of "people", 1 of "towns"; people (id)=(5), ...)".
 fn describe(node: &Node, rows: &Rows) -> Option<String> {
     if rows.is_empty() {
         return None;
@@ -63,7 +64,7 @@ fn counts(rows: &Rows) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// As PostgreSQL names keys: `(a, b)=(1, x)`; its bytes where the table is gone.
+/// The key as PostgreSQL names keys, `(a, b)=(1, x)`, or its bytes if the table is gone.
 fn key_text(node: &Node, table: &str, key: &[u8]) -> String {
     let decoded = node.table(table).and_then(|table| {
         let schema = table.schema();

@@ -1,4 +1,4 @@
-//! `farhold import`: a file into a table, with progress.
+//! `farhold import`: loads a file into a table, with progress.
 
 use std::io::{IsTerminal, Write};
 use std::pin::pin;
@@ -32,7 +32,7 @@ pub async fn run(args: &ImportArgs, json: bool) -> Result<(), String> {
     let rows = match load(&connection.client, &mut file, &table, !json).await {
         Ok(rows) => rows,
         Err(error) if args.create.is_some() => {
-            // It is empty, and the same command would not make it again.
+            // The table is empty, and the same command would not make it again.
             return Err(match connection.client.batch_execute(&ImportFile::drop_table(&table)).await {
                 Ok(()) => format!("{error}; the table {table} is dropped again"),
                 Err(why) => format!("{error}; the table {table} stays ({})", client::describe(&why)),

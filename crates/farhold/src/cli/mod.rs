@@ -1,4 +1,4 @@
-//! The `farhold` binary: parses the command line, runs one command, says what went wrong.
+//! The `farhold` binary: parses the command line, runs one command, and prints its error.
 
 mod args;
 mod bench;

@@ -29,14 +29,14 @@ use crate::{Config, Database, TxnError};
 /// Between two progress lines of a load.
 const LOAD_TICK: Duration = Duration::from_millis(200);
 
-/// Runs the command; the error is for a person, who gets it from the parent.
+/// Runs the command. The parent prints the error.
 pub fn run(args: &NodeArgs) -> Result<(), String> {
     signal::leave_to_parent();
     let outcome = NodeProcess::open(args).and_then(|mut node| node.serve_parent());
     if let Err(message) = &outcome {
         say(&Event::Failed { message: message.clone() });
     }
-    // The parent prints the failure; whoever reads our standard error must not see it twice.
+    // The parent prints the failure. A second copy on standard error would reach the same reader.
     outcome.or(Ok(()))
 }
 
@@ -57,7 +57,7 @@ impl<'a> NodeProcess<'a> {
         if let Some(url) = &args.register {
             config = config.register(url);
         }
-        // Before this node is ready its parent has nothing to say but that it ends.
+        // Before this node is ready, its parent sends no command except quit: any command, or the end of the pipe, ends the wait.
         let is_over = || !matches!(commands.try_recv(), Err(TryRecvError::Empty));
         let database = Database::open_unless(&config, is_over).map_err(|error| error.to_string())?;
         let database = Arc::new(database);
@@ -99,12 +99,12 @@ impl<'a> NodeProcess<'a> {
         if let Some(server) = self.server.take() {
             server.shutdown();
         }
-        // The parent removes the directory; if it is gone without having done so, this does.
+        // The parent removes the directory. If the parent has ended without doing so, this process does it.
         let _ = ephemeral::remove(&self.args.dir);
         Ok(())
     }
 
-    /// An error once the others go on without this node.
+    /// An error after the others have gone on without this node.
     fn check_membership(&self) -> Result<(), String> {
         if self.database.node().is_expelled() { Err(serve::EXPELLED.to_owned()) } else { Ok(()) }
     }
@@ -193,7 +193,7 @@ impl<'a> NodeProcess<'a> {
             + if self.args.node == 0 { scale.items as u64 } else { 0 };
         let sum = || rows.iter().map(Counter::get).sum();
         while loaders.iter().any(|l| !l.is_finished()) {
-            // A quit while loading: leave at once, the files go with us.
+            // A quit while loading: leave at once, and the files go too.
             match self.commands.recv_timeout(LOAD_TICK) {
                 Ok(Command::Quit) | Err(RecvTimeoutError::Disconnected) => {
                     let _ = ephemeral::remove(&self.args.dir);
@@ -241,7 +241,7 @@ impl<'a> NodeProcess<'a> {
         let elapsed_us = clock.micros();
         for worker in workers {
             let ended = worker.join().map_err(|_| "a worker panicked".to_owned())?;
-            // What the workers of an expelled node have met follows from that.
+            // The errors of an expelled node's workers follow from the expulsion.
             self.check_membership()?;
             ended?;
         }
@@ -345,7 +345,7 @@ fn told(error: &TxnError) -> String {
     }
 }
 
-/// Tells the parent. If it is gone, the closed standard input will say so.
+/// Tells the parent. If the parent is gone, the closed standard input shows it.
 fn say(event: &Event) {
     if let Ok(line) = serde_json::to_string(event) {
         let mut out = std::io::stdout().lock();

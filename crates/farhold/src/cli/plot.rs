@@ -1,4 +1,4 @@
-//! Throughput over time as a picture (SVG), with what happened to the cluster marked.
+//! Throughput over time as a picture (SVG), with the events of the cluster marked.
 
 use std::fmt::Write;
 

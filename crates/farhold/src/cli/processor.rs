@@ -1,9 +1,9 @@
 //! Whether this processor has the instructions that the program was compiled for.
 //!
-//! `make release` compiles for x86-64-v3 (AVX2, FMA, BMI: every x86 server of the last ten years). Where that is not there the first such
-//! instruction would end the program without a word.
+//! `make release` compiles for x86-64-v3 (AVX2, FMA, BMI: every x86 server of the last ten years). On a processor without them
+//! the first such instruction would end the program without a message.
 
-/// What is missing of x86-64-v3; `None`: nothing, or the program was compiled for less.
+/// The missing parts of x86-64-v3; `None`: nothing is missing, or the program was compiled for less.
 pub fn missing() -> Option<&'static str> {
     #[cfg(all(target_arch = "x86_64", target_feature = "avx2"))]
     return lacks_v3(leaf(1, 0).ecx, leaf(7, 0).ebx, leaf(0x8000_0001, 0).ecx);
@@ -11,7 +11,7 @@ pub fn missing() -> Option<&'static str> {
     None
 }
 
-/// Not `is_x86_feature_detected`, which believes the compiler.
+/// Not `is_x86_feature_detected`, because that trusts the compiler's setting.
 #[cfg(all(target_arch = "x86_64", target_feature = "avx2"))]
 #[expect(clippy::disallowed_methods, reason = "at the start of the process")]
 fn leaf(number: u32, part: u32) -> core::arch::x86_64::CpuidResult {

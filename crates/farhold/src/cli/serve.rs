@@ -100,7 +100,7 @@ fn check(args: &ServeArgs) -> Result<(), String> {
         return Err(format!("--node {} of --nodes {}: nodes are numbered from 0", args.node, args.nodes));
     }
     let is_replicated = args.replicas.replicas > 1;
-    // Hosts of a network are named behind the provider; each has a directory of its own.
+    // The provider's URL names the hosts of a network; each has a directory of its own.
     let names_hosts = args.provider.contains('?');
     if args.dir.is_none() && (is_replicated || args.nodes > 1 && !names_hosts) {
         return Err("several nodes need --dir DIRECTORY, the same for all: they find each other there".to_owned());
@@ -128,7 +128,7 @@ pub fn durability(args: &DurabilityArgs) -> Durability {
     }
 }
 
-/// Opens the database, and says how far it is while it restores rows.
+/// Opens the database, and reports the progress while it restores rows.
 fn open(config: &Config, json: bool, give_up: impl Fn() -> bool) -> Result<Database, String> {
     let progress = config.progress();
     let (done, waiting) = std::sync::mpsc::channel::<()>();
@@ -155,10 +155,10 @@ fn open(config: &Config, json: bool, give_up: impl Fn() -> bool) -> Result<Datab
     Ok(database)
 }
 
-/// What a node says that has to be started again.
+/// The error of a node that must be started again.
 pub const EXPELLED: &str = "the cluster goes on without this node: it was silent for longer than its lease, or the others could not reach it; start it again";
 
-/// How often a node looks whether the cluster still wants it.
+/// How often a node checks whether it is still a member.
 pub const LOOK_AFTER: Duration = Duration::from_millis(20);
 
 /// A node's settings with those of replication.

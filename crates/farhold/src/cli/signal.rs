@@ -4,11 +4,11 @@ use std::sync::mpsc::{Receiver, channel};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Those signals. From their registration on they no longer kill the process.
+/// Handlers for those signals. Once registered, the signals no longer kill the process.
 pub struct Endings {
     interrupt: Signal,
     terminate: Signal,
-    /// `None` where the process was started to outlive its terminal, as `nohup` does by ignoring SIGHUP.
+    /// `None` if the process was started to outlive its terminal, as `nohup` does by ignoring SIGHUP.
     hang_up: Option<Signal>,
 }
 
@@ -60,8 +60,9 @@ pub fn ended() -> Result<Receiver<()>, String> {
     Ok(receiver)
 }
 
-/// Gives back what libraries have taken before `main`. PSM, which Debian's libfabric loads, handles the signals that end a process: Ctrl-C
-/// ends it whatever is registered later, and a crash leaves a `.btr` file in the working directory instead of what the system does.
+/// Restores the signal handlers that libraries have replaced before `main`. PSM, which Debian's libfabric loads, handles the
+/// signals that end a process: Ctrl-C ends the process whatever is registered later, and a crash leaves a `.btr` file in the
+/// working directory instead of what the system does.
 pub fn restore() {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGABRT, libc::SIGBUS, libc::SIGILL, libc::SIGSEGV]
     {
@@ -72,7 +73,8 @@ pub fn restore() {
     }
 }
 
-/// Is the signal's handler code of a library? Those that Rust has put (of `SIGSEGV` and `SIGBUS`, to tell of full stacks) are in this program.
+/// Whether the signal's handler is a library's code. The handlers that Rust has installed (for `SIGSEGV` and `SIGBUS`, to report
+/// stack overflows) are in this program.
 fn is_handled_by_a_library(signal: libc::c_int) -> bool {
     disposition(signal).is_some_and(|handler| {
         ![libc::SIG_DFL, libc::SIG_IGN].contains(&handler)
@@ -80,7 +82,7 @@ fn is_handled_by_a_library(signal: libc::c_int) -> bool {
     })
 }
 
-/// What a signal does: `SIG_DFL`, `SIG_IGN` or a handler.
+/// The disposition of a signal: `SIG_DFL`, `SIG_IGN` or a handler.
 fn disposition(signal: libc::c_int) -> Option<libc::sighandler_t> {
     // SAFETY: all-zero bytes are a valid `sigaction` to be written to.
     let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -89,7 +91,7 @@ fn disposition(signal: libc::c_int) -> Option<libc::sighandler_t> {
     (asked == 0).then_some(now.sa_sigaction)
 }
 
-/// Where the program or library is loaded whose code is at this address.
+/// The load address of the program or library that has the code at this address.
 fn object_of(code: usize) -> Option<usize> {
     // SAFETY: all-zero bytes are a valid `Dl_info` to be written to.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -98,7 +100,8 @@ fn object_of(code: usize) -> Option<usize> {
     (found != 0).then(|| info.dli_fbase.addr())
 }
 
-/// Leaves the end to the parent, which ends this process by its standard input: terminals and service managers signal every process of a group.
+/// Ignores the signals: the parent ends this process by its standard input. Terminals and service managers signal every process
+/// of a group.
 pub fn leave_to_parent() {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
         // SAFETY: SIG_IGN is a valid disposition for each of these signals, and no Rust code runs in a handler.

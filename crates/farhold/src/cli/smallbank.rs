@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::args::SmallbankArgs;
 
-/// Runs the workload and prints what came of it.
+/// Runs the workload and prints its results.
 pub fn run(args: &SmallbankArgs, json: bool) -> Result<(), String> {
     let plan = plan(args)?;
     let outcome = run::run(&plan).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! `farhold cluster status`: what the register and the nodes of a cluster say.
+//! `farhold cluster status`: what the register and the nodes of a cluster report.
 
 use std::path::Path;
 use std::time::Duration;
@@ -57,14 +57,14 @@ impl Told {
         told
     }
 
-    /// In the directory of its host, if there is one; or else in the register.
+    /// From the directory of its host, if there is one; otherwise from the register.
     fn by(dir: Option<&Path>, node: NodeId, in_register: &[String]) -> Self {
         let here = dir.and_then(|dir| FileRegister::status(dir, node));
         let text = here.or_else(|| in_register.get(usize::from(node.0)).cloned());
         text.map(|text| Self::of(&text)).unwrap_or_default()
     }
 
-    /// Does its process still run? Unknown of one that has told nothing, and of one on another host.
+    /// Whether its process still runs. Unknown for a node that has reported nothing, and for one on another host.
     fn is_running(&self) -> Option<bool> {
         let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let pid = self.pid.filter(|_| self.host == here.trim())?;
@@ -83,7 +83,7 @@ async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
     let Peeked { configuration, settled, told } = match registered.and_then(|found| found.ok_or_else(missing)) {
         Ok(found) => found,
         Err(error) => {
-            // What the nodes of this host say holds all the same.
+            // The reports of this host's nodes are valid all the same.
             if let Some(dir) = dir {
                 print_without_register(dir, json);
             }
@@ -120,12 +120,12 @@ fn print_without_register(dir: &Path, json: bool) {
     }
 }
 
-/// What is written in a register.
+/// The content of a register.
 struct Peeked {
     configuration: Configuration,
-    /// The number of the last one that all its nodes have installed.
+    /// The number of the last configuration that all its nodes have installed.
     settled: u64,
-    /// By node, what it says of itself there; in a directory it says that elsewhere.
+    /// By node, the state that it reports in the register. With a directory as register, nodes report it in files elsewhere.
     told: Vec<String>,
 }
 
@@ -134,7 +134,7 @@ fn peek_file(dir: &Path) -> Result<Option<Peeked>, String> {
     Ok(found.map(|(configuration, settled)| Peeked { configuration, settled, told: Vec::new() }))
 }
 
-/// What is written in the register at this place.
+/// The content of the register at this place.
 async fn peek(url: &str) -> Result<Option<Peeked>, String> {
     if let Some(dir) = url.strip_prefix("file://") {
         return peek_file(Path::new(dir));
@@ -166,7 +166,7 @@ fn peek_etcd(url: &str) -> impl Future<Output = Result<Option<Peeked>, String>> 
     std::future::ready(Err(crate::database::without_etcd(url)))
 }
 
-/// What a node is in a configuration, in one word.
+/// The role of a node in a configuration, in one word.
 fn role(configuration: &Configuration, node: NodeId) -> &'static str {
     if configuration.members.contains(&node) {
         "member"
@@ -212,14 +212,14 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
         "configuration {}{change}: {} copies of each row, node {} keeps the epoch",
         configuration.number, configuration.replicas, configuration.keeper.0
     );
-    println!("  node  role      pid      serves      copies on (bytes not applied yet)   recovery");
+    println!("  node  role      pid      serves      replicas on (bytes not applied yet) recovery");
     for (node, told) in nodes {
         let role = if role(configuration, *node) != "gone" && told.is_running() == Some(false) {
             "dead?"
         } else {
             role(configuration, *node)
         };
-        // Of a node on another host that has left, its last words would be taken for what it does now.
+        // The last report of a node on another host that has left would be taken for its present state.
         let says_something = told.is_running().unwrap_or(role != "gone" && told.pid.is_some());
         let serves: Vec<String> = served_by(configuration, *node).iter().map(ToString::to_string).collect();
         let copies: Vec<String> = configuration
@@ -228,7 +228,7 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
             .filter(|mirror| mirror.of == *node)
             .map(|mirror| {
                 let lag = told.lags.iter().find(|(holder, _)| *holder == mirror.on);
-                // Whoever has told of itself has sent nothing to a holder that it does not name.
+                // A node that has reported its state has sent nothing to a holder that the report does not name.
                 let lag = lag.map(|(_, bytes)| *bytes).or(told.pid.map(|_| 0));
                 let lag = lag.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
                 format!("{}{} ({lag})", mirror.on.0, if mirror.whole { "" } else { ", incomplete" })
@@ -251,12 +251,12 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
         );
     }
     if nodes.iter().all(|(_, told)| told.pid.is_none()) {
-        println!("  no node has said anything of itself yet, here or in the register");
+        println!("  no node has reported its state yet, here or in the register");
     }
     for gone in configuration.unserved() {
         match configuration.successor(gone) {
             Some(to) => println!("  the rows of node {} are being taken over by node {}", gone.0, to.0),
-            None => println!("  the rows of node {} are lost: no complete copy of them is left", gone.0),
+            None => println!("  the rows of node {} are lost: no complete replica of them is left", gone.0),
         }
     }
 }

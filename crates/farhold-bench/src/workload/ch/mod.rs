@@ -1,5 +1,5 @@
-//! CH-benCHmark: 22 analytical queries over TPC-C's tables while its transactions change them, and the three tables that
-//! the queries need besides: `region`, `nation`, `supplier`.
+//! CH-benCHmark: 22 analytical queries over TPC-C's tables while its transactions change them, and the three additional tables of
+//! the queries: `region`, `nation`, `supplier`.
 //!
 //! A customer's nation is the one whose key is the ASCII code of the first character of the state; a stock row's supplier
 //! is number `s_w_id * s_i_id` modulo 10,000. The query texts run unchanged on Farhold and DuckDB; their order is total,

@@ -1,4 +1,4 @@
-//! Puts by message: a thread of the home that writes what others send it.
+//! Puts by message: a thread of the home node writes what others send it.
 //!
 //! ```text
 //!  question  number │ key's number │ stamp │ length, then the value's bytes
@@ -15,11 +15,11 @@ const PORT: u16 = 4_000;
 const HEADER: usize = 16;
 /// How long an answer may take.
 const TIMEOUT_NS: u64 = 5_000_000_000;
-/// How long the server looks for the next question before it sleeps, and how long it sleeps before it looks whether to end.
+/// How long the server looks for the next message before it sleeps, and how long it sleeps before it checks whether to end.
 const AWAKE_NS: u64 = 20_000;
 const ASLEEP_NS: u64 = 2_000_000;
 
-/// The home's side, with its worker and endpoint, on one thread.
+/// The side of the home node, with its worker and endpoint, on one thread.
 pub(super) struct Server {
     executor: Executor,
     worker: Worker,
@@ -76,7 +76,7 @@ impl<'e> Client<'e> {
         Self { endpoint, last: Cell::new(0) }
     }
 
-    /// Puts the value that this stamp makes; returns when it is written.
+    /// Puts the value of this stamp; returns when it is written.
     pub async fn put(&self, key: u64, stamp: u64, value_bytes: usize) -> Result<(), KvError> {
         let number = self.last.get() + 1;
         self.last.set(number);

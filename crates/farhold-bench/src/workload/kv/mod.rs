@@ -1,4 +1,4 @@
-//! A key-value store over the database's own rows: far gets without the home's help, puts by message or by transaction.
+//! A key-value store over the database's own rows: remote gets without work at the home node, puts by message or by transaction.
 //!
 //! ```text
 //!   reader ──(location cache knows: one object read; else: bucket, then object)──▶ rows of node 1
@@ -6,9 +6,9 @@
 //!          ──(transaction: lock, validate, write, unlock from afar)───────────────▶
 //! ```
 //!
-//! Gets are batched: a batch's reads of all its keys are posted together, round by round. A value is one stamp again and
-//! again; of every value got, the ends are compared, and of one in [`CHECK_EVERY`] all of it, so a run also shows that no mix of
-//! two puts was read. (Redis's values are not looked at.)
+//! Gets are batched: a batch's reads of all its keys are posted together, round by round. A value repeats one stamp. Of every
+//! value, the two ends are compared, and of one in [`CHECK_EVERY`] all of it, so a run also shows that no mix of two puts was
+//! read. (Redis's values are not checked.)
 
 mod home;
 pub mod reader;
@@ -31,9 +31,9 @@ use std::sync::{Arc, Barrier};
 /// How a value is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// The key and the value go to the home, whose worker writes them.
+    /// The writer sends the key and the value to the home node, and a worker there writes them.
     Message,
-    /// A transaction of the writer's own node.
+    /// A transaction of the writer's own node writes them.
     Transaction,
 }
 
@@ -46,7 +46,7 @@ pub struct Plan {
     pub value_bytes: usize,
     /// Threads that get.
     pub readers: u16,
-    /// Clients of each of them, as tasks, that get one batch at a time each.
+    /// Clients of each reader, as tasks; each has one batch of gets under way at a time.
     pub clients: u16,
     /// Threads that put.
     pub writers: u16,
@@ -62,7 +62,7 @@ pub struct Plan {
     pub seed: u64,
     /// How the readers' node reaches the rows' node: see [`Fabric::join`].
     pub provider: String,
-    /// Each thread has a processor of its own: the rows' node the last but one, those who get the others.
+    /// Each thread has a processor of its own: the rows' node the last but one, readers the others.
     pub bound: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct Outcome {
     pub puts: u64,
     /// Object reads that met a writer and were repeated.
     pub torn: u64,
-    /// Reads of the index: what the location cache did not know.
+    /// Reads of the index, for keys that the location cache did not have.
     pub index_reads: u64,
     /// Batches of gets.
     pub batch_latency: Latencies,
@@ -144,7 +144,7 @@ impl From<std::io::Error> for KvError {
     }
 }
 
-/// The node with the rows; everybody else is node 0.
+/// The home node of the rows; readers and writers are on node 0.
 const HOME: NodeId = NodeId(1);
 const TABLE: &str = "kv";
 
@@ -162,14 +162,14 @@ fn home_processor() -> usize {
     usable[usable.len().saturating_sub(2)]
 }
 
-/// The processor of a reader there: not the home's, where there is another.
+/// The processor of a reader there: not the home node's, if there is another.
 fn reader_processor(number: u16) -> usize {
     let (usable, home) = (processor::usable(), home_processor());
     let others: Vec<usize> = usable.iter().copied().filter(|it| *it != home).collect();
     if others.is_empty() { home } else { others[usize::from(number) % others.len()] }
 }
 
-/// All keys are loaded before anybody puts.
+/// All keys are loaded before the first put.
 fn no_row() -> TxnError {
     TxnError::NotFound { what: "the row of a key that was loaded".into() }
 }
@@ -180,10 +180,10 @@ fn fill(value: &mut [u8], stamp: u64) {
     }
 }
 
-/// One in so many values is checked in full.
+/// One in this many values is checked in full.
 pub const CHECK_EVERY: usize = 16;
 
-/// Have both ends of a value one stamp? A writer that is met in the middle leaves one of them behind.
+/// Whether both ends of a value have one stamp. A writer that is met in the middle leaves another at one end.
 fn has_equal_ends(value: &[u8]) -> bool {
     value.len() >= 8 && value[..8] == value[value.len() - 8..]
 }
@@ -212,7 +212,7 @@ impl Cluster {
             if plan.bound && NodeId(node) == HOME {
                 processor::bind_this_thread(home_processor());
             }
-            // Nobody asks the readers' node, so its agent needs no processor.
+            // The readers' node receives no requests, so its agent needs no processor.
             let provider = if NodeId(node) == HOME {
                 plan.provider.clone()
             } else {
@@ -224,7 +224,7 @@ impl Cluster {
             Ok::<_, KvError>((fabric.clone(), Node::open(fabric, config)?))
         };
         let (far, zero) = open(0)?;
-        // On a thread of its own, whose processor the home agent inherits.
+        // On a thread of its own: the home agent inherits that thread's processor.
         let (home, one) = std::thread::scope(|scope| scope.spawn(|| open(1)).join().expect("the rows' node"))?;
         let agents = vec![HomeAgent::start(&zero)?, HomeAgent::start(&one)?];
         Ok(Self { _agents: agents, far, home, nodes: [zero, one], _directory: directory })
@@ -276,7 +276,7 @@ struct Counts {
     latency: LatencyRecorder,
 }
 
-/// Loads, lets each reader get every key once, runs, and checks every value that is got.
+/// Loads the rows, lets each reader get every key once, runs, and checks every value.
 ///
 /// # Errors
 /// See [`KvError`].
@@ -392,7 +392,8 @@ fn get_until(
     })
 }
 
-/// Gets each key once, so that what is measured is not how a thread comes to know where the rows are. How often it asked the index.
+/// Gets each key once, so that the measurement does not include how a thread learns the places of the rows. Returns how often it
+/// read the index.
 async fn learn_places(reader: &mut Reader, plan: &Plan) -> Result<u64, KvError> {
     const TOGETHER: usize = 64;
     let mut index_reads = 0;
@@ -415,7 +416,7 @@ async fn get_as_client(
     let mut numbers = Vec::new();
     let mut keys = Vec::new();
     let mut got_so_far = 0;
-    // Once at least: a thread may get its processor late.
+    // At least once: a thread may get its processor late.
     loop {
         numbers.clear();
         numbers.extend((0..plan.batch).map(|_| load.zipf.draw(&mut random)));
@@ -523,7 +524,7 @@ mod tests {
         }
     }
 
-    /// Clients of one thread share what it knows of rows' places, and each gets.
+    /// Clients of one thread share their knowledge of rows' places, and each gets rows.
     #[test]
     fn clients_share_a_thread() {
         let plan = Plan { readers: 2, clients: 20, writers: 0, keys: 50, batch: 1, ..plan() };
@@ -539,7 +540,7 @@ mod tests {
         assert!(matches!(error, KvError::Fabric(FabricError::ProviderUnfit(_))), "{error}");
     }
 
-    /// What is known of a row's place makes its next get one object read: far fewer index reads than gets.
+    /// If a row's place is known, its next get is one object read: far fewer index reads than gets.
     #[test]
     fn the_location_cache_spares_the_index() {
         let of_span =

@@ -1,4 +1,4 @@
-//! Batched gets by one-sided reads: the location cache, else the far hash index, then the objects.
+//! Batched gets by one-sided reads: the location cache, or else the far hash index, then the objects.
 //!
 //! ```text
 //!  key ──cache knows──▶ object ──is the row──▶ done
@@ -31,7 +31,7 @@ struct FarTable {
     id: TableId,
     payload_len_max: usize,
     locations: RefCell<LocationCache>,
-    /// None until somebody has asked for it.
+    /// `None` until the first caller has asked for it.
     index: RefCell<Option<FarIndex>>,
 }
 
@@ -76,7 +76,7 @@ enum Row {
 }
 
 impl Reader {
-    /// Of a table at `home`, with room in the cache for so many rows and values of so many bytes.
+    /// A reader of a table at `home`, with room in the cache for `rows` rows, and values of `value_bytes` bytes.
     #[must_use]
     pub fn new(endpoint: Endpoint, home: NodeId, table: TableId, rows: usize, value_bytes: usize) -> Self {
         let table = FarTable {
@@ -97,7 +97,7 @@ impl Reader {
         Self { table: self.table.clone(), batch: Batch::new(), gets: Vec::new() }
     }
 
-    /// Gets all these keys; `visit` is called once with each that has a row: its place in `keys` and its encoded value.
+    /// Gets all these keys. `visit` is called once for each that has a row, with its place in `keys` and its encoded value.
     ///
     /// # Errors
     /// What the fabric refuses.
@@ -264,7 +264,7 @@ fn go_on(lookup: FarLookup, step: FarStep) -> Step {
     }
 }
 
-/// Is this object the row that the get wants? If so, it has been visited.
+/// Whether this object is the row that the get wants. If so, it has been visited.
 fn row(
     batch: &Batch,
     slot: Slot,

@@ -1,5 +1,5 @@
-//! The same gets against a Redis that somebody has started: its protocol over TCP, as many threads and clients (connections), as many
-//! keys a batch (pipelined); by a client of ours, and by Redis's own `redis-benchmark`. For the comparison only.
+//! The same gets against a running Redis: its protocol over TCP, as many threads and clients (connections), and as many keys a
+//! batch (pipelined). The clients are this program's and Redis's own `redis-benchmark`. For the comparison only.
 
 use super::{KvError, Outcome, Plan, Zipf};
 use crate::measure::{Counter, Latencies, LatencyRecorder};
@@ -65,8 +65,8 @@ fn name(number: u64) -> String {
     format!("key:{number:012}")
 }
 
-/// Binds the threads of the server at `port` to one processor, that of a home, or lets them run where they like. False: that cannot be
-/// done here.
+/// Binds the threads of the server at `port` to one processor, that of a home node, or lets them run on any. False: that is
+/// impossible here.
 ///
 /// # Errors
 /// The server cannot be reached.
@@ -84,11 +84,12 @@ pub fn bind(port: u16, bound: bool) -> Result<bool, KvError> {
     Ok(done.is_ok_and(|done| done.status.success()))
 }
 
-/// Asks the server at `port` for the plan's keys, which [`run`] has loaded, by `redis-benchmark` with the plan's threads, clients and
-/// batches: gets a second, for about `gets` gets. Keys are drawn uniformly, whatever the plan says. None: there is no such program.
+/// Measures the server at `port` with `redis-benchmark`, on the plan's keys, which [`run`] has loaded, with the plan's threads,
+/// clients and batches. Returns gets a second, for about `gets` gets. Keys are drawn uniformly, whatever the plan says. `None`:
+/// there is no such program.
 ///
 /// # Errors
-/// The program fails or says something else.
+/// The program fails or prints something else.
 pub fn benchmark(plan: &Plan, port: u16, gets: u64) -> Result<Option<f64>, KvError> {
     let mut command = if plan.bound {
         let processors: Vec<String> =
@@ -116,9 +117,9 @@ pub fn benchmark(plan: &Plan, port: u16, gets: u64) -> Result<Option<f64>, KvErr
     rate.map(Some).ok_or_else(|| Error::other(format!("redis-benchmark says {said:?}")).into())
 }
 
-/// Loads the plan's keys into the server at `port` of this machine, then gets with the plan's readers and clients. The clients of a
-/// thread ask together and are answered together: each has one batch on its way. Writers and the way of putting have no part in it.
-/// Keys are left there: use a server of your own.
+/// Loads the plan's keys into the server at `port` of this machine, then gets with the plan's readers and clients. The clients of
+/// a thread ask together and are answered together: each has one batch under way. Writers and the way of putting are not used.
+/// The keys stay there: use a server of your own.
 ///
 /// # Errors
 /// The server cannot be reached, or a key is not there.

@@ -1,4 +1,4 @@
-//! Which key: all alike, or few of them most of the time.
+//! The choice of keys: uniform, or few of them most of the time.
 
 use crate::random::Random;
 

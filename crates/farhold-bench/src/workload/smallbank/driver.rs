@@ -1,4 +1,4 @@
-//! Terminals: each asks for one transaction after the other until it is told to stop.
+//! Terminals: each runs one transaction after the other until it is told to stop.
 
 use super::Tables;
 use super::input::{Inputs, Kind};
@@ -8,12 +8,12 @@ use crate::random::Random;
 use farhold_txn::{Retry, TxnError, Worker};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 
-/// Transactions between two that are timed: looking at the clock twice costs a tenth of one.
+/// Transactions between two that are timed: reading the clock twice costs a tenth of one.
 const TIMED_EVERY: u32 = 16;
-/// How the attempts at one transaction wait for each other.
+/// The waits between the attempts at one transaction.
 const RETRY: Retry = Retry { attempts_max: 10_000, backoff_ns: 500, backoff_ns_max: 64_000 };
 
-/// Counters of one worker: shared with whoever shows them.
+/// Counters of one worker, shared with the threads that show them.
 #[derive(Debug, Default)]
 pub struct Counters {
     commits: [Counter; 6],
@@ -29,13 +29,13 @@ pub struct Counters {
 pub struct Totals {
     /// Committed, in the order of [`Kind::ALL`].
     pub commits: [u64; 6],
-    /// Refused for want of money: they have read and written nothing.
+    /// Refused because of too little money: they have read and written nothing.
     pub refused: u64,
-    /// Attempts that lost against another transaction.
+    /// Attempts that conflicted with another transaction.
     pub conflicts: u64,
     /// Cents that committed transactions have brought into the bank.
     pub added: i64,
-    /// Of one in sixteen transactions, conflicts and waits included.
+    /// Latencies of one in sixteen transactions, conflicts and waits included.
     pub latency: Latencies,
 }
 

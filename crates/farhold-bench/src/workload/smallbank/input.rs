@@ -1,4 +1,4 @@
-//! What a terminal asks for.
+//! The inputs of a terminal's transactions.
 
 use super::Scale;
 use crate::random::Random;
@@ -64,7 +64,7 @@ pub struct Input {
     pub kind: Kind,
     /// The customer.
     pub from: i64,
-    /// The other customer; the same one where there is no other.
+    /// The other customer; the same one if there is no other.
     pub to: i64,
     /// Cents.
     pub cents: i64,
@@ -77,7 +77,7 @@ pub struct Inputs {
     pub scale: Scale,
     /// The terminals' node: where the first customer's accounts are.
     pub node: u8,
-    /// Of 100 transactions with two customers: the other one's accounts are on another node.
+    /// Of 100 transactions with two customers, those with the other customer's accounts on another node.
     pub distributed_percent: u32,
     /// Of 100 transactions: on hot accounts.
     pub hot_percent: u32,

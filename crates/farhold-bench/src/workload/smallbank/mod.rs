@@ -12,8 +12,8 @@
 //! node, of which 4,000 are hot and get 90 % of the transactions. As there, the account's number is the key at once, without
 //! a table of names.
 //!
-//! **Conservation**: money comes and goes by deposits, savings and checks alone, and each transaction knows how much. So the
-//! sum of all balances is what it was at the start and what the committed transactions have added ([`audit`]).
+//! **Conservation**: only deposits, savings and checks bring or take money, and each transaction knows how much. So the sum of
+//! all balances is the sum at the start plus what the committed transactions have added ([`audit`]).
 
 pub mod driver;
 pub mod input;
@@ -165,10 +165,10 @@ pub async fn balances(worker: &Worker, tables: &Tables) -> Result<Vec<(i64, bool
     Ok(found)
 }
 
-/// Is the money there: what was at the start and what transactions have `added`?
+/// Checks that the money is there: what was at the start and what transactions have `added`.
 ///
 /// # Errors
-/// What is not, in words; an unavailable node.
+/// The differences, in words; an unavailable node.
 pub async fn audit(worker: &Worker, tables: &Tables, scale: Scale, added: i64) -> Result<(), String> {
     let found = balances(worker, tables).await.map_err(|error| error.to_string())?;
     let rows = 2 * scale.accounts as usize * usize::from(scale.nodes);

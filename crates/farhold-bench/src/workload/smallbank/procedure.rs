@@ -4,12 +4,12 @@ use super::input::{Input, Kind};
 use super::{Tables, key};
 use farhold_txn::{RowHandle, Table, Txn, TxnError};
 
-/// What a transaction does to the bank, if it commits.
+/// The effect of a transaction on the bank, if it commits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
     /// Cents onto (first customer's savings, first customer's checking, second customer's checking).
     pub changes: [i64; 3],
-    /// It was refused for want of money, and changes nothing.
+    /// It was refused because of too little money, and changes nothing.
     pub refused: bool,
 }
 
@@ -25,8 +25,8 @@ impl Effect {
     }
 }
 
-/// The error of a transaction that does not find an account. The account is missing only if the transaction, which has written nothing yet,
-/// can be committed: until then a read may be of rows that are out of date.
+/// The error of a transaction that does not find an account. The account is missing only if the transaction, which has written
+/// nothing yet, can be committed: until then a read may have returned outdated rows.
 pub const MISSING: TxnError = TxnError::Corrupt { what: "an account of SmallBank is missing" };
 
 const REFUSED: Effect = Effect { changes: [0; 3], refused: true };
@@ -34,7 +34,7 @@ const REFUSED: Effect = Effect { changes: [0; 3], refused: true };
 /// Cents for a check that is not covered.
 const FEE: i64 = 100;
 
-/// Does what `input` asks for in `txn`, which the caller begins and ends. (Which is to be aborted if it is refused.)
+/// Executes `input` in `txn`, which the caller begins and ends. (If it is refused, the caller must abort.)
 ///
 /// # Errors
 /// As the transaction's operations.
@@ -96,8 +96,9 @@ pub async fn run(txn: &mut Txn, tables: &Tables, input: &Input) -> Result<Effect
     }
 }
 
-/// Of several rows, the first step of looking each up is begun before the first is waited for: with three copies a tenth more transactions a
-/// second, without any difference otherwise. (The second step, [`Txn::prefetch_row`], costs rows as short as these more than it gains.)
+/// If several rows are read, the first step of each look-up begins before the transaction waits for one: with three copies of
+/// each row a tenth more transactions a second, without any difference otherwise. (The second step, [`Txn::prefetch_row`], costs
+/// more than it gains for rows as short as these.)
 #[inline]
 fn prefetch<const N: usize>(txn: &Txn, rows: [(&Table, i64); N]) {
     for (table, account) in rows {

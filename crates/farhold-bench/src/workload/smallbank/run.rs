@@ -1,4 +1,4 @@
-//! A cluster of this process: its nodes, loaded, measured, audited.
+//! A cluster in this process: its nodes are loaded, measured, audited.
 
 use super::driver::{self, Counters, Totals};
 use super::input::Inputs;
@@ -18,13 +18,13 @@ use std::time::Duration;
 pub struct Plan {
     /// The bank.
     pub scale: Scale,
-    /// On how many of its nodes workers run; the others' rows are read and written from there.
+    /// Number of nodes that have workers; these workers also read and write the rows of the other nodes.
     pub working_nodes: u8,
     /// Workers (threads) of each of these.
     pub workers: u8,
     /// Transactions in flight on each worker.
     pub in_flight: u16,
-    /// Of 100 transactions with two customers: between two nodes.
+    /// Of 100 transactions with two customers, those between two nodes.
     pub distributed_percent: u32,
     /// Of 100 transactions: on hot accounts.
     pub hot_percent: u32,
@@ -68,7 +68,7 @@ pub enum RunError {
     Fabric(FabricError),
     /// The nodes have not become a cluster in time.
     NotFounded,
-    /// Money is missing, or there is too much of it.
+    /// Money is missing, or there is too much.
     Audit(String),
 }
 
@@ -118,7 +118,7 @@ impl Cluster {
             replicas: plan.replicas,
             optimistic: plan.optimistic,
             rings: plan.workers + 4,
-            // Nobody dies here; a machine that is busy with something else must not look like it.
+            // No node dies in this run, and a machine that is busy with other work must not look as if one did.
             lease_ns: 10_000_000_000,
             ..ReplicationConfig::default()
         };
@@ -188,7 +188,8 @@ impl Cluster {
 pub fn run(plan: &Plan) -> Result<Outcome, RunError> {
     let all = processor::usable();
     if plan.pin {
-        // Of other nodes above all, which in earnest are not on this one's processors: a worker that is bound cannot make way for them.
+        // This moves the threads of other nodes above all. In a real cluster they are not on this node's processors, and a bound
+        // worker cannot make way for them.
         let count = usize::from(plan.working_nodes) * usize::from(plan.workers);
         let others: Vec<usize> = all.iter().copied().filter(|processor| *processor >= count).collect();
         processor::bind_this_thread_to(&others);

@@ -1,8 +1,8 @@
-//! Terminals: each asks for one transaction after the other, as drawn from its deck, until it is told to stop.
+//! Terminals: each runs one transaction after the other, as drawn from its deck, until it is told to stop.
 //!
 //! A closed loop without keying and thinking times. A terminal serves all warehouses of its worker, drawing one for each
-//! transaction. A transaction that loses against another one is run again, with a random and growing wait; its latency
-//! counts from its first start.
+//! transaction. A transaction that conflicts with another one is run again, with a random and growing wait; its latency counts
+//! from its first start.
 
 use super::input::{Deck, Inputs, Kind, Shares};
 use super::procedure::{self, Scratch};
@@ -44,7 +44,7 @@ pub struct Plan {
 const ATTEMPTS_MAX: u32 = 1000;
 const BACKOFF_NS: u64 = 1_000;
 const BACKOFF_NS_MAX: u64 = 256_000;
-/// What a terminal waits at most when a node is being replaced, before it goes on with another transaction.
+/// The longest wait of a terminal while a node is being replaced, before it goes on with another transaction.
 const UNAVAILABLE_NS_MAX: u64 = 100_000;
 
 /// Counters of one transaction type on one worker.
@@ -57,7 +57,7 @@ pub struct KindCounters {
     latency: LatencyRecorder,
 }
 
-/// Counters of one worker: shared with whoever shows them.
+/// Counters of one worker, shared with the threads that show them.
 #[derive(Debug, Default)]
 pub struct Counters {
     kinds: [KindCounters; 5],
@@ -70,7 +70,7 @@ pub struct Counters {
 pub struct KindTotals {
     /// Committed.
     pub commits: u64,
-    /// Attempts that lost against another transaction.
+    /// Attempts that conflicted with another transaction.
     pub conflicts: u64,
     /// Rolled back as the specification asks, one new-order in a hundred.
     pub rollbacks: u64,
@@ -87,7 +87,7 @@ pub struct Totals {
     pub kinds: [KindTotals; 5],
     /// Districts that a delivery found without an undelivered order (clause 2.7.4.2).
     pub districts_skipped: u64,
-    /// Transactions that ended because a node did not answer, or was being replaced: after how long.
+    /// Latencies of transactions that ended because a node did not answer, or was being replaced.
     pub unavailable: Latencies,
 }
 
@@ -152,13 +152,13 @@ impl Totals {
         self.kinds.iter().map(|k| k.commits).sum()
     }
 
-    /// Committed new-orders. Per minute this would be tpmC, had the terminals thought and keyed.
+    /// Committed new-orders. Per minute this would be tpmC, if the terminals had thinking and keying times.
     #[must_use]
     pub fn new_orders(&self) -> u64 {
         self.kinds[Kind::NewOrder as usize].commits
     }
 
-    /// Attempts of all types that lost against another transaction.
+    /// Attempts of all types that conflicted with another transaction.
     #[must_use]
     pub fn conflicts(&self) -> u64 {
         self.kinds.iter().map(|k| k.conflicts).sum()
@@ -324,7 +324,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Runs one transaction until it commits, rolls back by its own will, or has lost too often.
+    /// Runs one transaction until it commits, rolls back as specified, or has had too many conflicts.
     async fn attempts(
         &mut self,
         kind: Kind,
@@ -358,7 +358,7 @@ impl Terminal {
                 Attempt::RolledBack => counters.rollbacks.increment(),
                 Attempt::Conflict => {
                     counters.conflicts.increment();
-                    // What a node held that has died stays locked: not to be waited for at the end.
+                    // What a dead node held stays locked: the end must not wait for it.
                     if self.shared.plan.survives && self.stop.load(Relaxed) {
                         break;
                     }
@@ -384,7 +384,7 @@ impl Terminal {
         }
     }
 
-    /// Lets the others run; after the first conflicts also waits, a random time below a bound that doubles.
+    /// Lets other tasks run. After the first conflicts it also waits, a random time below a bound that doubles.
     async fn back_off(&mut self, attempt: u32) {
         self.worker.poll();
         if attempt < 2 {
@@ -397,9 +397,9 @@ impl Terminal {
     }
 }
 
-/// Tells losing against another transaction from failing. A transaction whose reads are out of date, and which would find
-/// out at its commit, may meet an order number that is taken meanwhile, or an order of which it does not see all rows
-/// yet. Such an error is a conflict, unless it meets the last attempt as well.
+/// Tells a conflict with another transaction from a failure. A transaction whose reads are out of date would fail at its commit.
+/// Before that it may meet an order number that is taken meanwhile, or an order of which it does not see all rows yet. Such an
+/// error is a conflict, unless the last attempt meets it as well.
 fn lost(error: TxnError, last: &mut Option<TxnError>) -> Result<Attempt, TxnError> {
     match error {
         TxnError::Conflict | TxnError::DuplicateKey { .. } | TxnError::Corrupt { what: procedure::MISSING } => {

@@ -1,4 +1,4 @@
-//! What terminals ask for: the inputs of the five transactions (clause 2) and the order in which they come (clause 5.2.4.2).
+//! The inputs of the five transactions (clause 2) and the order in which they come (clause 5.2.4.2).
 
 use super::{DISTRICTS, Scale, last_name};
 use crate::random::{NonUniform, Random};
@@ -92,7 +92,7 @@ pub enum Customer {
 /// One line of a new order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Line {
-    /// The item; one above the last there is for an order that is to be rolled back.
+    /// The item; one above the last existing item for an order that is to be rolled back.
     pub i_id: i32,
     /// The warehouse it comes from.
     pub supply_w_id: i32,
@@ -202,7 +202,7 @@ impl Inputs {
         }
     }
 
-    /// Another warehouse, uniformly; the same when there is one alone.
+    /// Another warehouse, uniformly; the same if there is only one.
     fn other_warehouse(&self, random: &mut Random, w_id: i32) -> i32 {
         if self.scale.warehouses == 1 {
             return w_id;
@@ -211,7 +211,7 @@ impl Inputs {
         if other < w_id { other } else { other + 1 }
     }
 
-    /// A new order of warehouse `w_id`. One in a hundred names an item that is not there, as its last.
+    /// A new order of warehouse `w_id`. In one of a hundred the last item does not exist.
     pub fn new_order(&self, random: &mut Random, w_id: i32) -> NewOrder {
         let mut order = NewOrder {
             w_id,

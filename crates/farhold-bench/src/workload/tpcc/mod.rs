@@ -10,9 +10,9 @@
 //!   check       the consistency conditions (clause 3.3.2), natively and as SQL
 //! ```
 //!
-//! What differs from the specification, and is said wherever a figure is shown: terminals neither think nor key in, so a
-//! warehouse carries thousands of times the specified load, and the figures are not tpmC; a delivery runs at once instead
-//! of being queued.
+//! Differences from the specification, which are stated wherever a figure is shown: terminals neither think nor key in, so a
+//! warehouse carries thousands of times the specified load, and the figures are not tpmC; a delivery runs at once instead of
+//! being queued.
 
 pub mod check;
 pub mod driver;

@@ -1,8 +1,8 @@
 //! The nine tables (clause 1.3), and typed access to their columns.
 //!
-//! Where the specification asks for *at least* so many digits, some numbers here have more: at tens of thousands of
-//! payments a second a year-to-date sum of 12 digits overflows within minutes, and counters of 4 digits within hours.
-//! `history` has no key in the specification; here it gets a number, unique within its warehouse.
+//! Where the specification asks for *at least* a number of digits, some numbers here have more: at tens of thousands of payments
+//! a second a year-to-date sum of 12 digits overflows within minutes, and counters of 4 digits within hours. `history` has no key
+//! in the specification; here it gets a number, unique within its warehouse.
 
 use super::super::{Spread, TableSpec};
 use farhold_store::row::{ColumnType, Field, Layout, NullableField, RowError, Schema, VarField};
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(key_bytes, [4, 6, 10, 12, 10, 10, 12, 4, 8]);
     }
 
-    /// `sql/tpcc.sql` is this module's DDL, for whoever starts from psql. Set `FARHOLD_UPDATE=1` to write it anew.
+    /// `sql/tpcc.sql` is this module's DDL, for users of psql. Set `FARHOLD_UPDATE=1` to write it anew.
     #[test]
     fn the_sql_file_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/sql/tpcc.sql");

@@ -14,7 +14,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// The tables as they are in the database, whoever created them: this module or the DDL text.
+    /// The tables as they are in the database, whether this module or the DDL text created them.
     ///
     /// # Errors
     /// [`TxnError::NotFound`], or [`TxnError::Row`] when one has other columns.

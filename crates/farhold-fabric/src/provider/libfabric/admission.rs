@@ -1,8 +1,9 @@
-//! Which starts of which nodes use this node's regions: those that belong to the cluster as it is now.
+//! The starts of nodes that may use this node's regions: those that belong to the cluster's present configuration.
 //!
-//! A session shows that its node knows the secret. So does a node that was expelled while it was cut off and has not heard of it; and who has
-//! started since then has never [fenced](super::fence) it. Therefore whoever keeps the cluster's configuration says here
-//! who is in it, and everybody else gets no key and no instruction done.
+//! A session shows that its node knows the secret. That does not suffice: a node that was expelled while it was cut off also
+//! knows the secret, and a node that has started since then has never [fenced](super::fence) it. Therefore the keeper of the
+//! cluster's configuration says here which starts belong to it. All others get no key, and none of their instructions is
+//! executed.
 //!
 //! ```text
 //!   named with this birth ──> member: everything        named with another birth ──> stranger: no session

@@ -1,7 +1,7 @@
 //! The home agent: the thread that makes a node's memory and inboxes reachable.
 //!
-//! It admits workers of other nodes, does what a NIC cannot do (words, whole objects, small copies) with the CPU next to the memory,
-//! so an object is read whole in one round trip, puts messages into this node's inboxes, and makes the progress that
+//! It admits workers of other nodes. It executes what a NIC cannot (words, whole objects, small copies) with the CPU next to the
+//! memory, so an object is read whole in one round trip. It puts messages into this node's inboxes, and makes the progress that
 //! providers want of a target.
 //!
 //! ```text
@@ -10,13 +10,13 @@
 //!     └──refused──> Leaving ──time──> gone
 //! ```
 //!
-//! A session is who may ask: a worker's endpoint that has shown that it knows the secret. A frame that carries no session's
-//! token is dropped unread, and so is a wrong proof. The agent waits for nobody: what it cannot send at once it keeps, up to a
+//! A session stands for one worker's endpoint that has proved that it knows the secret. The agent drops a frame without a
+//! session's token unread, and also a wrong proof. The agent waits for no peer: it keeps what it cannot send at once, up to a
 //! limit.
 //!
-//! What is kept for others is bounded, and nobody takes another's share. A hello that proves nothing gets at most a refusal, of
-//! which some are kept until they are surely sent; beyond that it is dropped. Of each node there are so many sessions that have
-//! not entered yet, the oldest of which makes room for a new one, and so many live ones.
+//! What the agent keeps for others is bounded, and no peer takes another's share. A hello without a valid proof gets at most a
+//! refusal. Some refusals are kept until they are surely sent; further such hellos are dropped. The sessions of each node are
+//! bounded: those that have not entered yet, of which the oldest makes room for a new one, and the live ones.
 
 use super::admission::Standing;
 use super::channel::{Bell, Channel, Event, Peer, Size};
@@ -42,15 +42,15 @@ pub(super) const SIZE: Size = Size { rx: 256, tx: 128, bulk: 0 };
 const SESSIONS_PER_NODE_MAX: usize = 256;
 /// Most sessions of a node that are not live.
 const ENTERING_PER_NODE_MAX: usize = 64;
-/// Most refusals of those who have not proved anything: in so long, and that are with the provider. A peer that takes nothing keeps the
-/// latter from being sent for ever, and with them so many frames, an eighth of all.
+/// Most refusals to peers without a valid proof: within `STRANGER_NS_MAX`, and at one time with the provider. A peer that takes
+/// nothing keeps the latter from being sent for ever, and as many frames with them: an eighth of all.
 const STRANGERS_MAX: usize = 16;
 /// Bit of the tags of their frames.
 const STRANGER: u64 = 1 << 31;
 /// How long a session that is not live is kept.
 const STRANGER_NS_MAX: u64 = 2_000_000_000;
 const LANES_PER_SESSION_MAX: usize = 4096;
-/// Frames kept for a worker that does not take them, and for all: beyond that the worker is as good as dead.
+/// Frames kept for a worker that does not take them, and for all workers: beyond that the worker counts as dead.
 const UNSENT_PER_SESSION_MAX: usize = 1024;
 const UNSENT_MAX: usize = 8192;
 /// Turns without a frame between two offers of the core to others.
@@ -61,26 +61,26 @@ const LOOK_NS: u64 = 50_000;
 const LOOK_NS_WITHOUT_WAIT: u64 = 500_000;
 const NAP_MIN: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// Longest sleep where the provider wakes us: a bound on what a lost wake could cost.
+/// Longest sleep if the provider wakes the agent: a bound on what a lost wake could cost.
 const SLEEP_MAX: Duration = Duration::from_millis(5);
 
 struct Session {
     state: State,
-    /// Tells it from earlier sessions in its place, whose frames may still be on their way.
+    /// Tells this session from earlier sessions in its place, whose frames may still be under way.
     count: u32,
-    /// The worker's libfabric address, and how we call it.
+    /// The worker's libfabric address, and the channel's number for it.
     name: Vec<u8>,
     peer: Peer,
-    /// Has it proved that it knows the secret? Only then the rest is true.
+    /// Whether it has proved that it knows the secret. Only then the other fields are true.
     is_known: bool,
     node: NodeId,
     /// Its node's count of starts.
     incarnation: u64,
     birth: u64,
-    /// What it may do, and how many changes of that had been seen then.
+    /// Its standing, and the count of changes of admission at that time.
     standing: (u64, Standing),
     token: u64,
-    /// By numbers that are never used twice: a message that is on its way to a lane which was closed meanwhile meets no other.
+    /// The lanes, by numbers that are never used twice: a message under way to a closed lane reaches no other.
     lanes: BTreeMap<u64, Lane>,
     lanes_opened: u64,
     request: Assembly,
@@ -100,7 +100,7 @@ enum State {
     },
 }
 
-/// A worker's way into one of our inboxes.
+/// A worker's lane into one of this node's inboxes.
 struct Lane {
     from: Address,
     to: Address,
@@ -109,7 +109,7 @@ struct Lane {
     message: Assembly,
 }
 
-/// A region as last looked at: its key, and its memory.
+/// A region as of the last look: its key, and its memory.
 type Seen = Option<(u64, Arc<RegionMemory>)>;
 
 /// See the module.
@@ -120,7 +120,7 @@ pub(super) struct Agent {
     home: Home,
 }
 
-/// Who says hello.
+/// The sender of a hello.
 struct Who<'a> {
     name: &'a [u8],
     node: NodeId,
@@ -146,7 +146,7 @@ impl<'a> Who<'a> {
 /// All of the agent that frames change.
 struct Home {
     sessions: Vec<Option<Session>>,
-    /// Ways of calling workers, by name, with how many sessions use each.
+    /// The peers of workers, by name, with the number of sessions that use each.
     peers: HashMap<Vec<u8>, (Peer, usize)>,
     /// What this turn's answers are put into.
     packing: Packing,
@@ -154,7 +154,7 @@ struct Home {
     seen: Box<[Seen]>,
     answer: Vec<u8>,
     next_check_ns: u64,
-    /// Orders to shut nodes out that have been carried out.
+    /// Fencing orders that have been carried out.
     fences_seen: u64,
     /// Sessions so far.
     sessions_begun: u32,
@@ -303,7 +303,7 @@ impl Home {
         self.sessions.iter().flatten().filter(|it| is_meant(it)).count()
     }
 
-    /// Makes a session, in place of an older one if need be. None: the worker cannot be called.
+    /// Makes a session, in place of an older one if necessary. `None`: the worker cannot be called.
     fn enter(&mut self, place: &Place<'_>, who: &Who<'_>, is_known: bool, state: State) -> Option<usize> {
         let waits = |it: &Session| it.is_known == is_known && !matches!(it.state, State::Live);
         let same = self.sessions.iter().position(|it| it.as_ref().is_some_and(|it| waits(it) && it.name == who.name));
@@ -352,7 +352,7 @@ impl Home {
         Some(index)
     }
 
-    /// Tells one that has proved nothing why, if not too many are being told.
+    /// Tells a peer without a valid proof why it is refused, if not too many are being told.
     fn refuse(&mut self, place: &Place<'_>, name: &[u8], header: &Header, why: Refusal, detail: u32) {
         let is_under_way = |tag| self.unsent.count_of(tag) + place.channel.count_sending(|it| it == tag) > 0;
         let mut told = self.sessions.iter().enumerate().filter_map(|(index, it)| Some((index, it.as_ref()?)));
@@ -386,14 +386,14 @@ impl Home {
         let State::Entering { worker_nonce, home_nonce, .. } = session.state else { return };
         let introduction = session.introduction(place.shared, &worker_nonce, &home_nonce);
         let secret = place.shared.secret();
-        // Whoever has said hello knows the secret, so a wrong proof is another's.
+        // The sender of a hello knows the secret, so a wrong proof comes from another sender.
         if body.len() != PROOF_BYTES || !secret.is_proof(Side::Worker, &introduction, body) {
             return;
         }
         session.token = secret.token(&introduction);
         session.state = State::Live;
         let (node, incarnation, name) = (session.node, session.incarnation, session.name.clone());
-        // Earlier sessions of the same endpoint, and of earlier starts of its node, are nobody's any more.
+        // Earlier sessions of the same endpoint, and of earlier starts of its node, have no user any more.
         for other in 0..self.sessions.len() {
             let is_old = self.sessions[other].as_ref().is_some_and(|it| {
                 matches!(it.state, State::Live)
@@ -407,7 +407,7 @@ impl Home {
         self.say(place.channel, index, Header::new(Kind::Welcome, index as u32, 0, header.number, 0), &[]);
     }
 
-    /// Ends the session of a frame that did not arrive, if there still is that one.
+    /// Ends the session of a frame that did not arrive, if that session still exists.
     fn lose(&mut self, channel: &Channel, tag: u64) {
         let index = (tag & !STRANGER) as u32 as usize;
         if self.sessions.get(index).and_then(Option::as_ref).is_some_and(|session| session.tag(index) == tag) {
@@ -432,7 +432,7 @@ impl Home {
         }
     }
 
-    /// Ends the sessions of nodes that are to be shut out.
+    /// Ends the sessions of nodes that are to be fenced.
     fn shut_out(&mut self, shared: &Shared, channel: &Channel) {
         let mut seen = self.fences_seen;
         shared.fence.work(&mut seen, |node, birth| {
@@ -446,7 +446,7 @@ impl Home {
         self.fences_seen = seen;
     }
 
-    /// Strangers whose time is over.
+    /// Ends the sessions that are not live and whose time is over.
     fn show_out(&mut self, channel: &Channel, now_ns: u64) {
         for index in 0..self.sessions.len() {
             let is_over = self.sessions[index].as_ref().is_some_and(|session| match session.state {
@@ -459,7 +459,7 @@ impl Home {
         }
     }
 
-    /// Regions that have been removed or registered anew: their memory would be kept until the next instruction there.
+    /// Drops regions that have been removed or registered again: their memory would be kept until the next instruction there.
     fn let_go_stale(&mut self, shared: &Shared) {
         for (seen, region) in self.seen.iter_mut().zip(0..=u8::MAX) {
             seen.take_if(|(key, _)| shared.key(RegionId(region)) != Some(*key));
@@ -642,7 +642,7 @@ fn execute(
             Ok(())
         }
         OpKind::ReadObject => {
-            // The length is known when it is read: at most what was asked for.
+            // The length is known after the read: at most the length asked for.
             let start = answer.len();
             let room = frame::put_room(answer, HEADER_BYTES + op.len as usize);
             let (head, payload) = room.split_at_mut(HEADER_BYTES);
@@ -711,10 +711,10 @@ impl Session {
         who.introduction(shared, worker_nonce, home_nonce)
     }
 
-    /// A lane from the worker's port to one of ours: `lane | bytes put so far | taken so far`.
+    /// A lane from the worker's port to one of this node's: `lane | bytes put so far | taken so far`.
     fn open_lane(&mut self, place: &Place<'_>, to: u16, from: u16) -> Result<Vec<u8>, FabricError> {
         let to = Address { node: place.shared.node(), port: to };
-        // Those into inboxes that have ended would keep their memory, and their places among the lanes.
+        // Lanes into inboxes that have ended would keep their memory, and their places among the lanes.
         self.lanes.retain(|_, lane| lane.sender.taken(&lane.memory).is_some());
         if self.lanes.len() >= LANES_PER_SESSION_MAX
             || self.lanes_opened > u64::from(u32::MAX)
@@ -760,7 +760,7 @@ impl Session {
         let Some(message) = lane.message.add(header, part) else { return };
         match lane.sender.put(&lane.memory, lane.from, lane.to, message) {
             Ok(()) => place.shared.near.ring(),
-            // Its inbox is closed, and the sender hears of it. A full one cannot be: senders count.
+            // Its inbox is closed, and the sender learns of it. It cannot be full: senders count.
             Err(_) => self.close_lane(index),
         }
     }

@@ -1,23 +1,23 @@
-//! A worker's far side: its channel, its sessions with home agents, and what it has under way with them.
+//! The remote side of a worker: its channel, its sessions with home agents, and its requests under way.
 //!
 //! ```text
 //!   batches ──> requests ──> frames, one a node and turn ──> home agent ──> answers ──> the batches' buffers
 //!           └─> bulk transfers by the NIC, for reads and writes from `bulk_bytes_min` on
 //! ```
 //!
-//! - A session is made at the first contact with a node, and made anew when it broke or the node has started again. What is known of
-//!   the node's regions outlives it, so that a key that has gone stale is noticed.
-//! - Every request has a deadline. One that passes it breaks the session: the node counts as unavailable until a new hello is
-//!   answered. Late answers find nobody waiting. The memory of a bulk transfer that does not end stays with the provider,
-//!   and its batch comes back as a copy.
-//! - **What is ready together travels together.** A batch's requests wait in a frame until its owner looks for their end: by then
-//!   every other task of the thread that was ready has posted what it had, and all of it is one frame to each node, answered by
-//!   about one. A task alone loses nothing, because it looks at once.
-//! - One of those who wait polls for all of them, once a turn.
+//! - A session is made at the first contact with a node. It is made anew after it broke, or after the node has restarted. The
+//!   caller's knowledge of the node's regions outlives it, so that a stale key is noticed.
+//! - Every request has a deadline. A request that passes it breaks the session: the node counts as unavailable until a new hello
+//!   is answered. Late answers are dropped. The memory of a bulk transfer that does not end stays with the provider, and its
+//!   batch comes back as a copy.
+//! - **What is ready together travels together.** A batch's requests wait in a frame until its owner looks for their end. By then
+//!   every other task of the thread that was ready has posted its requests, and all of them are one frame to each node, answered
+//!   by about one. A task alone loses nothing, because it looks at once.
+//! - Of the waiting tasks one polls for all, once a turn.
 //! - Making a session, learning a region and opening a lane block the thread, each within its time-out; instructions and
 //!   messages do not.
 //!
-//! Nobody sends to a worker what it has not asked for, so a worker that does not poll harms only itself.
+//! A worker receives only what it has asked for, so a worker that does not poll harms only itself.
 
 use super::channel::{self, BulkTarget, Channel, Event, Peer, Registration, Size};
 use super::frame::{self, Assembly, BODY_MAX, Header, Kind, Reader, Tag, WireOp};
@@ -36,7 +36,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const SIZE: Size = Size { rx: 32, tx: 32, bulk: 16 };
-/// Bytes of one bulk transfer: large enough that its start costs nothing, small enough that a dead peer is noticed between two.
+/// Bytes of one bulk transfer: large enough to make the cost of its start negligible, small enough to notice a dead peer between
+/// two.
 const BULK_PIECE: usize = 1 << 20;
 /// Most bytes of a part of a write, and of a read, that goes in one frame.
 const WRITE_PIECE: usize = (BODY_MAX - frame::TAG_BYTES - frame::OP_BYTES) / 8 * 8;
@@ -46,15 +47,15 @@ const READ_PIECE: usize = (BODY_MAX - 8) / 8 * 8;
 const ANSWERS_MAX: usize = BODY_MAX;
 /// Turns between two looks at the clock.
 const TURNS_PER_CLOCK: u32 = 32;
-/// What a time in which nobody polled counts for at most: silence is the other side's only as long as somebody listens, and a process
-/// that was stopped, or got no processor, did not.
+/// A period without polls counts for at most this long. Silence is the other side's only while this side listens, and a process
+/// that was stopped, or got no processor, did not listen.
 const UNHEARD_NS_MAX: u64 = 100_000_000;
 /// How old a request must be before the kernel is asked whether its node still runs, and how often it is asked.
 const LOOK_AFTER_NS: u64 = 20_000_000;
-/// How long a node that did not answer a hello is not asked again: who waits for it waits once.
+/// How long a node that did not answer a hello is not asked again, so that a caller waits for it only once.
 const RETRY_AFTER_NS: u64 = 50_000_000;
 /// The same for a node that had answered before and then did not, and how long it may then take. A hello blocks the thread, so a
-/// node that is cut off costs a tenth of it at most.
+/// node that is cut off costs at most a tenth of the thread's time.
 const LOST_RETRY_AFTER_NS: u64 = 1_000_000_000;
 const LOST_CONNECT_NS_MAX: u64 = 100_000_000;
 /// How long a node may take that had answered until now: its silence may be a busy machine's.
@@ -65,9 +66,9 @@ const FLUSH_NS_MAX: u64 = 10_000_000;
 const TURNS_PER_YIELD: u32 = 16;
 /// How long a farewell may take.
 const FAREWELL_NS_MAX: u64 = 200_000_000;
-/// Turns that a request waits for its owner to look for its end: he may look for something else first.
+/// Turns that a request waits for its owner to look for its end: the owner may look for something else first.
 const PACKED_TURNS_MAX: u32 = 8;
-/// Polls of those who leave polling to another, before one of them takes it over: whoever has it may be kept from it.
+/// Polls that other owners leave to the poller before one of them takes polling over: the poller may be kept from it.
 const LEFT_TO_OTHERS_MAX: u32 = 1024;
 /// Frames that wait for the provider before a sender is told to wait.
 const UNSENT_MAX: usize = 1024;
@@ -85,15 +86,15 @@ pub(super) struct Caller {
     handed_over: u64,
     /// Turns since something is there to be handed over.
     packed_turns: u32,
-    /// The flight whose owner polls for all, and how many have left it to him since he did.
+    /// The flight whose owner polls for all, and how many polls others have left to it since its last one.
     poller: Option<u64>,
     left_to_him: u32,
-    /// Last, so that whatever it still does to our buffers is over before they go.
+    /// Last, so that its use of this caller's buffers is over before they are freed.
     channel: Option<Channel>,
 }
 
-/// What our own numbers stand for, and the few nodes, regions and ports. One multiplication spreads them, since nobody chooses them to
-/// harm us.
+/// A map with keys that this program numbers itself, and with the few nodes, regions and ports. One multiplication spreads the
+/// keys, because no adversary chooses them.
 type Numbered<K, T> = HashMap<K, T, BuildHasherDefault<NumberHasher>>;
 
 /// See [`Numbered`].
@@ -147,11 +148,11 @@ struct Known {
     session: Option<Session>,
     epoch: u32,
     regions: Numbered<RegionId, Region>,
-    /// Our ways into its inboxes, by our port and its port.
+    /// The lanes into its inboxes, by the local port and its port.
     lanes: Numbered<(u16, u16), Lane>,
-    /// Its count of starts, where we share a directory.
+    /// Its count of starts, if both nodes share a directory.
     starts: Option<Starts>,
-    /// Why it could not be met, and until when nobody asks again.
+    /// Why no session could be made, and until when it is not tried again.
     refusal: Option<(u64, FabricError)>,
     /// There has been a session with it.
     was_there: bool,
@@ -179,7 +180,7 @@ struct Region {
     nic_writes: bool,
 }
 
-/// Our way into an inbox of another node.
+/// A lane into an inbox of another node.
 struct Lane {
     index: u64,
     /// Bytes put, and taken as far as known.
@@ -222,22 +223,22 @@ struct Piece {
 enum Then {
     /// The piece is done.
     Done,
-    /// Its bytes are outside the region of this length: it was asked only whether something else is wrong, too.
+    /// Its bytes are outside the region of this length: the agent is asked only whether there is another error, too.
     Outside(u64),
     /// Key and bounds are good: the instruction's bulk transfers may start.
     Go,
-    /// The NIC could not, and the agent sees no reason: the node is not reached.
+    /// The NIC failed, and the agent sees no reason: the node cannot be reached.
     Unreached,
 }
 
 struct Flight {
     content: Box<Content>,
-    /// Requests and bulk transfers that are not over.
+    /// Requests and bulk transfers that have not ended.
     left: usize,
-    /// Bulk transfers whose instruction has not got its [`Then::Go`] yet.
+    /// Bulk transfers whose instruction has no [`Then::Go`] yet.
     bulk: Vec<BulkPiece>,
     is_abandoned: bool,
-    /// What the asker gets while the NIC still has the content.
+    /// The content for the batch's owner while the NIC still has the original.
     instead: Option<Box<Content>>,
 }
 
@@ -262,7 +263,7 @@ pub(super) enum Look {
     Over(Box<Content>),
     /// It is not, as far as the provider knows.
     Polled,
-    /// Nobody asked the provider.
+    /// The provider was not polled.
     Waits,
 }
 
@@ -307,7 +308,7 @@ impl Caller {
         self.last_number
     }
 
-    /// Is there something that only our polling brings on?
+    /// Whether anything makes progress only when this thread polls.
     pub fn is_busy(&self) -> bool {
         !self.state.asked.is_empty()
             || !self.state.packing.is_empty()
@@ -349,8 +350,8 @@ impl Caller {
         (self.handed_over, self.packed_turns) = (self.last_number, 0);
     }
 
-    /// Gives up what has waited too long: after each time that somebody else has had the processor, so that a busy machine does not
-    /// make one look out of many.
+    /// Gives up what has waited too long. It is called each time that another thread has had the processor, so that on a busy
+    /// machine many looks at the clock do not become one.
     pub fn look_at_clock(&mut self) {
         self.state.expire(&self.shared);
     }
@@ -358,7 +359,7 @@ impl Caller {
     // -----------------------------------------------------------------------------------------------------------------
     // Sessions
 
-    /// Sees to it that there is a live session with the node.
+    /// Makes a live session with the node, unless there is one.
     fn session(&mut self, node: NodeId) -> Result<(), FabricError> {
         let known = self.state.nodes.entry(node).or_default();
         if let Some(session) = &known.session {
@@ -426,7 +427,7 @@ impl Caller {
         introduced
     }
 
-    /// Forgets a session that is of no use any more.
+    /// Removes a session that is of no use any more.
     fn leave(&mut self, node: NodeId) {
         let Some(session) = self.known(node).session.take() else { return };
         self.state.break_session(node, session.epoch);
@@ -438,7 +439,7 @@ impl Caller {
         }
     }
 
-    /// Shows each other that both know the secret: see [`super::secret`].
+    /// Proves to each side that the other knows the secret: see [`super::secret`].
     fn introduce(&mut self, node: NodeId, home_name: &[u8], timeout_ns: u64) -> Result<(), FabricError> {
         let shared = self.shared.clone();
         let name = self.name.clone();
@@ -487,7 +488,7 @@ impl Caller {
         Ok(())
     }
 
-    /// A step of the introduction: what came back, and the session's number at the agent.
+    /// A step of the introduction: the answer, and the session's number at the agent.
     fn exchange(
         &mut self,
         node: NodeId,
@@ -501,7 +502,7 @@ impl Caller {
         }
         let number = self.ask(node, kind, body, What::Call(None), until_ns);
         let (kind, mut body) = self.wait_for(number, node)?;
-        // The answer's header told the number: see `State::answer`.
+        // The answer's header has the number: see `State::answer`.
         let index = body.split_off(body.len() - 4);
         Ok((kind, u32::from_le_bytes(index.try_into().expect("4 bytes")), body))
     }
@@ -541,7 +542,7 @@ impl Caller {
             match self.state.asked.get_mut(&number).map(|asked| &mut asked.what) {
                 Some(What::Call(Some(_))) => {}
                 Some(_) => {
-                    // The agent may be a thread of this very core. Where many want it, the clock goes on a good deal meanwhile.
+                    // The agent may be a thread of this very core. If many threads want the core, much time passes meanwhile.
                     std::thread::yield_now();
                     self.look_at_clock();
                     continue;
@@ -555,7 +556,7 @@ impl Caller {
         }
     }
 
-    /// Asks a node that we have a session with, and blocks until its answer.
+    /// Sends a call to a node with a session, and blocks until its answer.
     fn call(&mut self, to: Address, tag: Tag, a: u32, b: u32, timeout_ns: u64) -> Result<Vec<u8>, FabricError> {
         let until_ns = self.shared.clock.now_ns() + timeout_ns;
         let number = self.ask(to.node, Kind::Request, &frame::request(tag, a, b), What::Call(None), until_ns);
@@ -568,7 +569,7 @@ impl Caller {
     // -----------------------------------------------------------------------------------------------------------------
     // Regions
 
-    /// What is known of a region; asked for at first use.
+    /// What is known of a region; fetched at first use.
     fn region(&mut self, node: NodeId, region: RegionId) -> Result<Region, FabricError> {
         self.session(node)?;
         match self.known(node).regions.get(&region) {
@@ -590,7 +591,7 @@ impl Caller {
         Ok(learned)
     }
 
-    /// Forgets what is known of a region and asks anew.
+    /// Forgets what is known of a region, and fetches it again.
     pub fn refresh(&mut self, node: NodeId, region: RegionId) -> Result<RegionKey, FabricError> {
         self.session(node)?;
         self.known(node).regions.remove(&region);
@@ -600,7 +601,7 @@ impl Caller {
     // -----------------------------------------------------------------------------------------------------------------
     // Instructions
 
-    /// Starts the instructions; near ones are done at once. None: all are over, and the content is still there.
+    /// Starts the instructions; near ones are executed at once. `None`: all have ended, and the content is still there.
     pub fn post(&mut self, near: &Shm, kept: &mut Option<Box<Content>>) -> Option<u64> {
         let mut content = kept.take()?;
         let flight = self.next_number();
@@ -668,14 +669,14 @@ impl Caller {
         let is_bulk = len >= self.shared.config.bulk_bytes_min && by_nic;
         let is_outside = at.offset() > region.bytes || len as u64 > region.bytes - at.offset();
         if is_outside && !is_bulk && len > piece_max {
-            // Nothing of it may be done: the agent says what is wrong.
+            // None of it may be executed: the agent says what is wrong.
             wire.kind = OpKind::Flush;
             add(plans, at.node(), &wire, &[], piece(index, 0, len, Then::Outside(region.bytes)));
             return Ok(());
         }
         if is_bulk {
-            // The agent is asked first: a NIC's way of refusing an old key is to break the connection (`tcp`), or none at all. It
-            // tells the NIC's key, which changes when a node is shut out.
+            // The agent is asked first: a NIC refuses an old key by breaking the connection (`tcp`), or not at all. The agent
+            // gives the NIC's key, which changes when a node is fenced.
             (wire.kind, wire.a) = (OpKind::Flush, frame::NIC_KEY);
             add(plans, at.node(), &wire, &[], piece(index, 0, len, Then::Go));
             let local = content.data.start_of(data_start, len);
@@ -712,7 +713,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Looks for a flight's end, for its owner, who comes again next turn.
+    /// Looks for the end of a flight. Its owner looks again next turn if it is not over.
     pub fn look(&mut self, flight: u64) -> Look {
         if self.fresh.take_if(|fresh| *fresh == flight).is_some() {
             return Look::Waits;
@@ -732,7 +733,7 @@ impl Caller {
         self.take_back(flight).map_or(Look::Polled, Look::Over)
     }
 
-    /// Takes a flight's content back once everything of it is over.
+    /// Takes a flight's content back once all of it has ended.
     fn take_back(&mut self, flight: u64) -> Option<Box<Content>> {
         let found = self.state.flights.get_mut(&flight)?;
         if found.left > 0 && found.instead.is_none() {
@@ -746,7 +747,7 @@ impl Caller {
         Some(self.state.flights.remove(&flight).expect("just seen").content)
     }
 
-    /// Nobody will ask for it any more. Its requests still leave this thread.
+    /// No owner will ask for the flight any more. Its requests still leave this thread.
     pub fn abandon(&mut self, flight: u64) {
         self.poller.take_if(|poller| *poller == flight);
         match self.state.flights.get_mut(&flight) {
@@ -756,13 +757,13 @@ impl Caller {
         self.flush(FLUSH_NS_MAX);
     }
 
-    /// Polls until everything has left this thread, for so long.
+    /// Polls until everything has left this thread, for at most `max_ns`.
     pub fn flush(&mut self, max_ns: u64) {
         self.flush_to(|_| true, max_ns);
     }
 
-    /// Polls until what goes to such nodes has left this thread, for so long. A broken session's frames are not waited for: they may stay
-    /// with the provider as long as their peer is stopped.
+    /// Polls until everything for the nodes that `is_meant` accepts has left this thread, for at most `max_ns`. It does not wait
+    /// for a broken session's frames: they may stay with the provider as long as their peer is stopped.
     fn flush_to(&mut self, is_meant: impl Fn(NodeId) -> bool, max_ns: u64) {
         self.hand_over();
         let until_ns = self.shared.clock.now_ns() + max_ns;
@@ -771,13 +772,13 @@ impl Caller {
             self.turn();
             turns += 1;
             if turns.is_multiple_of(TURNS_PER_YIELD) {
-                // Who takes it may be a thread of this very core.
+                // The receiver may be a thread of this very core.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// Is something still to leave this thread that goes to such a node?
+    /// Whether anything for such a node has not left this thread yet.
     fn is_leaving(&self, is_meant: impl Fn(NodeId) -> bool) -> bool {
         let (unsent, channel) = (&self.state.unsent, self.channel());
         let is_under_way = |tag| unsent.count_of(tag) > 0 || channel.count_sending(|it| it == tag) > 0;
@@ -817,9 +818,10 @@ impl Caller {
         let index = lane.index;
         self.transmit(to.node, Kind::Message, index, message);
         self.hand_over();
-        // Who is told that it is not sent may rely on it. A session that breaks from here on, for what was sent earlier, may have taken it along.
+        // A caller that is told that the message is not sent may rely on it. A session that breaks from here on, for what was
+        // sent earlier, may have taken it along.
         let is_sent = self.known(to.node).session.as_ref().is_some_and(|session| !session.is_broken);
-        // A thread may sleep after it has sent: nothing must be left behind that only polling would send.
+        // A thread may sleep after it has sent, so it must leave nothing behind that only polling would send.
         self.flush_to(|node| node == to.node, FLUSH_NS_MAX);
         if is_sent { Ok(()) } else { Err(FabricError::NodeUnavailable { node: to.node }) }
     }
@@ -830,7 +832,7 @@ impl Caller {
 
     fn open_lane(&mut self, from: u16, to: Address) -> Result<(), FabricError> {
         let shared = self.shared.clone();
-        // Those into ports that have ended, of which the home lets go as well.
+        // The lanes into ports that have ended; the home drops them as well.
         self.known(to.node).lanes.retain(|(_, port), lane| {
             !shared.closings.has_closed(Address { node: to.node, port: *port }, &mut lane.closings)
         });
@@ -858,7 +860,7 @@ impl Caller {
         }
     }
 
-    /// Gives back the lanes of a port of ours.
+    /// Gives back the lanes of a local port.
     pub fn leave_lanes(&mut self, port: u16) {
         let mut left = Vec::new();
         for (node, known) in &mut self.state.nodes {
@@ -870,7 +872,7 @@ impl Caller {
         self.flush(FLUSH_NS_MAX);
     }
 
-    /// Tells nodes that a port of ours is closed, and waits until they know it, for a short time.
+    /// Tells nodes that a local port is closed, and waits until they know it, for a short time.
     pub fn tell_closed(&mut self, port: u16, nodes: impl Iterator<Item = NodeId>) {
         let until_ns = self.shared.clock.now_ns() + FAREWELL_NS_MAX;
         let mut numbers = Vec::new();
@@ -895,7 +897,7 @@ impl Drop for Caller {
             }
         }
         self.flush(FLUSH_NS_MAX);
-        // Registrations of ours hold the domain open, and the provider may write into the buffers until it is closed.
+        // This caller's registrations hold the domain open, and the provider may write into the buffers until it is closed.
         self.state.bulk_waiting.clear();
         let active = std::mem::take(&mut self.state.bulk_active);
         if self.channel().is_never_closed() {
@@ -981,7 +983,7 @@ impl State {
         let Some(asked) = self.asked.get_mut(&header.number) else { return };
         let session = self.nodes.get(&asked.node).and_then(|known| known.session.as_ref());
         let Some(session) = session.filter(|session| session.epoch == asked.epoch) else { return };
-        // Before the session is live the token is zero on both sides, and the body proves who speaks.
+        // Before the session is live the token is zero on both sides, and the body proves the sender.
         let is_step = matches!(header.kind, Kind::Challenge | Kind::Welcome | Kind::Refused);
         if header.token != session.token || is_step != (session.token == 0) {
             return;
@@ -1133,8 +1135,8 @@ impl State {
             };
             piece.since_ns = now_ns;
             let registration = piece.registration.as_deref();
-            // SAFETY: the flight keeps the buffer until its transfers are over, and nobody else touches these bytes: other
-            // answers go to other bytes, by raw copies (`Buffer::put`), and the asker has none of it before.
+            // SAFETY: the flight keeps the buffer until its transfers are over, and no other code touches these bytes: other
+            // answers go to other bytes, by raw copies (`Buffer::put`), and the batch's owner has none of it before.
             let posted = unsafe {
                 channel.bulk(piece.is_write, piece.local, piece.len as u64, registration, peer, piece.target)
             };
@@ -1151,7 +1153,7 @@ impl State {
         if is_done { self.land(piece.flight, 1) } else { self.classify(&piece) }
     }
 
-    /// The NIC could not: the home agent knows whether the key has gone stale.
+    /// The NIC failed: the home agent knows whether the key is stale.
     fn classify(&mut self, bulk: &BulkPiece) {
         let session = self.nodes.get(&bulk.node).and_then(|known| known.session.as_ref());
         let question = piece(bulk.op, 0, 0, Then::Unreached);
@@ -1228,7 +1230,7 @@ impl State {
         }
     }
 
-    /// Transfers that may never end: their askers get a copy of the batch, and the provider keeps the memory.
+    /// Transfers that may never end: their owners get a copy of the batch, and the provider keeps the memory.
     fn strand(&mut self, node: NodeId, epoch: u32) {
         let stranded = self.bulk_active.values().filter(|it| (it.node, it.epoch) == (node, epoch));
         for flight in stranded.map(|it| it.flight).collect::<Vec<_>>() {

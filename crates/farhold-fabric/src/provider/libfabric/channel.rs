@@ -5,7 +5,7 @@
 //!   slot      0            1                  rx           rx + 1            ; rx + tx and up: bulk transfers
 //! ```
 //!
-//! A slot is with the provider from posting to completion, and ours otherwise. Everything here stays on one thread but
+//! A slot is the provider's from posting to completion, and the channel's otherwise. Everything here stays on one thread except
 //! [`Registration`]s, which any thread may make and drop (the domain is opened thread-safe).
 
 use crate::error::FabricError;
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// and eight large ones' headers fit.
 pub(super) const FRAME_BYTES: usize = (16 << 10) - 512;
 const COMPLETIONS_MAX: usize = 16;
-/// The tag of frames of whoever had the channel before. No session's: of a node 255, and not a stranger's.
+/// The tag of frames of the channel's earlier owner. It is no session's tag: it would be of node 255, and not a stranger's.
 const NOBODY: u64 = 0xffff_ffff_7fff_ffff;
 const NAME_BYTES_MAX: usize = 256;
 const AGAIN: i64 = -(libc::EAGAIN as i64);
@@ -140,7 +140,7 @@ pub(super) struct Size {
     pub bulk: u32,
 }
 
-/// What the provider turned out to be able to do.
+/// The capabilities of the provider, as found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "what a provider can do: each by itself")]
 pub(super) struct Traits {
@@ -148,14 +148,14 @@ pub(super) struct Traits {
     pub provider: String,
     /// It does remote reads and writes by itself.
     pub has_rma: bool,
-    /// When a registration has ended, no write that it let in changes memory any more: a NIC's promise. `tcp` looks at a key once,
-    /// when a transfer begins, and puts all of its bytes into memory as they come, whenever that is. So does `efa` where the device of one
-    /// side cannot write remotely: libfabric's code at the target copies what comes (`LONGCTS_RTW`), and within a host it takes its `shm`.
-    /// libfabric's `shm` by itself looks at no key, and there the process is ended.
+    /// After a registration has ended, no write that it admitted changes memory any more: a NIC's promise. `tcp` checks a key
+    /// once, when a transfer begins, and puts all of its bytes into memory as they come, whenever that is. So does `efa` if the
+    /// device of one side cannot write remotely: libfabric's code at the target copies what comes (`LONGCTS_RTW`), and within a
+    /// host it takes its `shm`. libfabric's `shm` by itself checks no key; there fencing ends the process.
     pub stops_writes: bool,
-    /// A thread can sleep until there is something to poll for.
+    /// Whether a thread can sleep until there is something to poll for.
     pub has_wait: bool,
-    /// Memory of our own must be registered for remote reads and writes.
+    /// Whether local memory must be registered for remote reads and writes.
     pub wants_local_registration: bool,
     /// Most bytes of one transfer.
     pub transfer_bytes_max: u64,
@@ -189,7 +189,7 @@ struct Arena {
 impl Arena {
     fn new(bytes: usize) -> Result<Self, FabricError> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that anybody has.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(FabricError::io(
@@ -209,7 +209,7 @@ impl Drop for Arena {
     }
 }
 
-/// Memory that peers may read and write, or that our own bulk transfers use, until dropped.
+/// Memory that peers may read and write, or that this channel's own bulk transfers use, until dropped.
 pub(super) struct Registration {
     mr: NonNull<c_void>,
     /// What a peer must present.
@@ -238,7 +238,7 @@ impl Drop for Registration {
 pub(super) struct Registrar(Arc<Raw>);
 
 impl Registrar {
-    /// Opens a region to peers that present a key: `wanted_key` where the provider lets us choose.
+    /// Opens a region to peers that present a key: `wanted_key` if the provider permits a choice.
     pub fn open_to_peers(
         &self,
         memory: &Arc<RegionMemory>,
@@ -246,7 +246,7 @@ impl Registrar {
         can_write: bool,
     ) -> Result<Registration, FabricError> {
         let base = memory.word(0)?.as_ptr().cast();
-        // A transfer that was let in may be at work after the registration's end.
+        // An admitted transfer may be at work after the registration's end.
         memory.keep_addresses();
         let access = if can_write { Access::PeersWrite } else { Access::PeersRead };
         // SAFETY: the registration holds the mapping, which is that long.
@@ -256,10 +256,10 @@ impl Registrar {
     }
 }
 
-/// Who uses registered memory, and how.
+/// The users of registered memory, and their rights.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// Transfers of our own.
+    /// Transfers of this channel.
     Own,
     PeersRead,
     /// And read.
@@ -285,13 +285,13 @@ unsafe fn register(
     Ok(Registration { mr, key: region.key, base: region.base, _raw: raw.clone(), memory: None })
 }
 
-/// Whom to send to, as libfabric numbers them.
+/// A destination, by libfabric's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer(u64);
 
 #[cfg(test)]
 impl Peer {
-    /// For who sends nothing.
+    /// For tests that send nothing.
     pub const fn numbered(number: u64) -> Self {
         Self(number)
     }
@@ -345,22 +345,23 @@ struct Open {
     sending: Cell<u32>,
     /// What the frame in each tx slot belongs to, while that is with the provider.
     tags: RefCell<Vec<Option<u64>>>,
-    /// Receive slots that the provider would not take back at once.
+    /// Receive slots that the provider did not take back at once.
     unposted: RefCell<Vec<u32>>,
-    /// Of a provider that is never closed: all peers, by name, and those that may go, the oldest first.
+    /// For a provider that is never closed: all peers, by name, and those that may be removed, the oldest first.
     peers: RefCell<HashMap<Vec<u8>, Peer>>,
     forgotten: RefCell<VecDeque<Vec<u8>>>,
 }
 
-/// Channels of libfabric's `shm` that nobody uses any more. Its endpoints of one process reach into each other's memory
-/// (seen in 1.17), so closing one is a trap for the others: they are kept, and used again. Nor does it survive forgetting a
-/// peer of which something is still on its way: peers are forgotten only when the table, of 256, gets full.
+/// Channels of libfabric's `shm` that are not in use any more. Its endpoints of one process reach into each other's memory (seen
+/// in 1.17), so closing one harms the others: they are kept, and used again. It also does not survive the removal of a peer while
+/// something for that peer is under way: peers are removed only when the table, of 256, gets full.
 static KEPT: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 const NEVER_CLOSED: &str = "shm";
 /// See [`Traits::stops_writes`].
 const STOP_WRITES: [&str; 2] = ["shm", "verbs"];
 const PEERS_MAX: usize = 200;
-/// What the never closed ones leave behind in /dev/shm, 16 MiB each: libfabric 1.17 does not clean up when the process ends.
+/// The segments that never closed channels leave in /dev/shm, 16 MiB each: libfabric 1.17 does not clean up when the process
+/// ends.
 static SEGMENTS: Mutex<Vec<CString>> = Mutex::new(Vec::new());
 
 extern "C" fn remove_segments() {
@@ -370,7 +371,7 @@ extern "C" fn remove_segments() {
     }
 }
 
-/// Has the segment of a channel removed at the end of the process.
+/// Registers the removal of a channel's segment at the end of the process.
 fn remove_at_end(name: &[u8]) {
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     let name = String::from_utf8_lossy(name);
@@ -385,7 +386,7 @@ fn remove_at_end(name: &[u8]) {
 
 #[cfg(test)]
 thread_local! {
-    /// Frames that this thread has sent, for who checks what travels together.
+    /// Frames that this thread has sent, for tests that check what travels together.
     pub(super) static FRAMES_SENT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -424,14 +425,14 @@ fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// Does libfabric know a provider of this name, whatever that can do?
+/// Whether libfabric knows a provider of this name, whatever its capabilities.
 fn provider_exists(provider: &CStr) -> bool {
     // SAFETY: a terminated string that lives through the call.
     unsafe { farhold_provider_exists(provider.as_ptr()) != 0 }
 }
 
 impl Channel {
-    /// Opens a channel of a provider, bound to a local address where the provider has such.
+    /// Opens a channel of a provider, bound to a local address if the provider has local addresses.
     pub fn open(provider: &str, address: Option<&str>, size: Size, wants_wait: bool) -> Result<Self, FabricError> {
         if provider == NEVER_CLOSED {
             let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -535,7 +536,7 @@ impl Channel {
         Ok(name)
     }
 
-    /// Gets to know a peer by its name. No connection is made before the first frame.
+    /// Learns a peer by its name. No connection is made before the first frame.
     pub fn meet(&self, name: &[u8]) -> Result<Peer, FabricError> {
         if !self.is_never_closed() {
             return self.insert(name);
@@ -556,7 +557,7 @@ impl Channel {
         Ok(peer)
     }
 
-    /// Whoever met the peer is done with it.
+    /// Ends the use of a peer.
     pub fn forget(&self, peer: Peer) {
         if !self.is_never_closed() {
             return self.remove(peer);
@@ -566,7 +567,7 @@ impl Channel {
         self.open.forgotten.borrow_mut().extend(name);
     }
 
-    /// Does it go on after its end, with what is under way?
+    /// Whether it goes on after its end, with what is under way.
     pub fn is_never_closed(&self) -> bool {
         self.open.traits.provider == NEVER_CLOSED
     }
@@ -594,7 +595,7 @@ impl Channel {
     pub fn send(&self, peer: Peer, tag: u64, frame: &[u8]) -> Result<(), Refusal> {
         assert!(frame.len() <= FRAME_BYTES, "a frame has {FRAME_BYTES} bytes");
         let slot = self.open.free_tx.borrow_mut().pop().ok_or(Refusal::Again)?;
-        // SAFETY: the slot is ours, so nobody else touches its FRAME_BYTES, and `frame` is not longer.
+        // SAFETY: the slot is this call's, so no other code touches its FRAME_BYTES, and `frame` is not longer.
         unsafe {
             let to = self.open.raw.arena.base.as_ptr().add(slot as usize * FRAME_BYTES);
             std::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len());
@@ -633,8 +634,9 @@ impl Channel {
     /// Starts a bulk transfer; its end is an [`Event::Bulk`].
     ///
     /// # Safety
-    /// `local` points to `len` bytes that stay where they are, and that nobody else writes (for a write) or touches (for a
-    /// read), until the event has come or the channel is dropped; of one that [is never closed](Self::is_never_closed), only the former.
+    /// `local` points to `len` bytes that stay where they are. No other code writes them (for a write) or touches them (for a
+    /// read) until the event has come or the channel is dropped. For a channel that [is never closed](Self::is_never_closed),
+    /// only the event counts.
     pub unsafe fn bulk(
         &self,
         is_write: bool,
@@ -668,7 +670,7 @@ impl Channel {
         Ok(slot)
     }
 
-    /// Registers memory of our own for bulk transfers, where the provider wants that.
+    /// Registers local memory for bulk transfers, if the provider requires it.
     ///
     /// # Safety
     /// `memory` points to `len` bytes that stay where they are until the registration is dropped.
@@ -727,8 +729,8 @@ impl Channel {
         });
     }
 
-    /// Sleeps until there may be something to poll for, the bell rings, or the time is over. Where the provider cannot be
-    /// waited for, only the last two.
+    /// Sleeps until there may be something to poll for, the bell rings, or the time is over. If the provider has no wait, only
+    /// the last two.
     pub fn wait(&self, bell: &Bell, timeout: Duration) {
         let timeout = libc::timespec {
             tv_sec: timeout.as_secs() as libc::time_t,
@@ -761,7 +763,7 @@ impl Drop for Channel {
             free_bulk: RefCell::new(self.open.free_bulk.take()),
             // What was not drained ends when the channel is used again.
             sending: Cell::new(self.open.sending.get()),
-            // What was under way may still fail, when somebody else has the channel: that is nobody's news.
+            // What was under way may still fail while the channel has its next owner, to whom the failure means nothing.
             tags: RefCell::new(self.open.tags.take().into_iter().map(|tag| tag.and(Some(NOBODY))).collect()),
             unposted: RefCell::new(self.open.unposted.take()),
             forgotten: RefCell::new(peers.keys().cloned().collect()),
@@ -810,7 +812,7 @@ impl Drop for Bell {
 mod tests {
     use super::*;
 
-    /// A bell that stayed rung had the home agent look without a pause from its first ring on.
+    /// Regression: a bell that stayed rung made the home agent look without a pause from its first ring on.
     #[test]
     fn a_wait_silences_the_bell() {
         for provider in ["tcp;ofi_rxm", "shm"] {

@@ -1,7 +1,7 @@
 //! One thread's endpoint: near memory and inboxes as on shared memory, far ones by a [`Caller`].
 //!
-//! All endpoints of a node on one thread share the thread's caller, because a channel is dear: `tcp;ofi_rxm` takes 50 to 80 MiB
-//! for its buffers.
+//! All endpoints of a node on one thread share the thread's caller, because a channel is expensive: `tcp;ofi_rxm` takes 50 to 80
+//! MiB for its buffers.
 
 use super::caller::{Caller, Look};
 use super::{Member, Shared};
@@ -72,7 +72,7 @@ impl Endpoint {
         node == self.near.address().node
     }
 
-    /// On a machine with more threads than cores, what is waited for may be waiting for this very core.
+    /// On a machine with more threads than cores, the thread that is waited for may wait for this very core.
     fn count_empty_poll(&self) {
         let polls = self.empty_polls.get() + 1;
         self.empty_polls.set(polls % POLLS_PER_YIELD);
@@ -128,7 +128,7 @@ impl Provider for Endpoint {
             Look::Polled => self.count_empty_poll(),
             Look::Waits => {}
         }
-        // The answer wakes nobody: look again next turn.
+        // No waker is called when the answer arrives: look again next turn.
         cx.waker().wake_by_ref();
         Poll::Pending
     }

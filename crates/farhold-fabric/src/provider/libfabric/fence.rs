@@ -1,7 +1,7 @@
-//! Shutting a start of a node out: its sessions end, its hellos are refused, and no NIC's key that it may have opens anything any
+//! Fencing of a start of a node: its sessions end, its hellos are refused, and no NIC's key that it may have gives access any
 //! more.
 //!
-//! The home agent ends sessions, being the only one who acts for them: [`shut_out`] asks it to and waits. What it had begun for
+//! Only the home agent acts for sessions, so it also ends them: [`shut_out`] asks it to and waits. What the agent had begun for
 //! that node is done by then. A NIC's write that is under way ends with its key, or could not begin: see
 //! [`Traits::stops_writes`](super::channel::Traits::stops_writes).
 
@@ -16,10 +16,10 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long the agent may take. It waits for nobody.
+/// How long the agent may take. It waits for no peer.
 const AGENT_MAX: Duration = Duration::from_secs(10);
 
-/// Whom this node has shut out.
+/// The starts of nodes that this node has fenced.
 #[derive(Default)]
 pub(super) struct Fence {
     state: Mutex<Fenced>,
@@ -30,20 +30,21 @@ pub(super) struct Fence {
 
 #[derive(Default)]
 struct Fenced {
-    /// Births that are shut out: one for each that the cluster has expelled.
+    /// Births that are fenced: one for each that the cluster has expelled.
     births: HashSet<(NodeId, u64)>,
-    /// Those among them that the agent has still to act on.
+    /// Those among them on which the agent has not acted yet.
     ordered: Vec<(NodeId, u64)>,
     done: u64,
 }
 
 impl Fence {
-    /// Is this start of the node shut out?
+    /// Whether this start of the node is fenced.
     pub fn is_out(&self, node: NodeId, birth: u64) -> bool {
         lock(&self.state).births.contains(&(node, birth))
     }
 
-    /// For the agent: has it something to do? Then `end` gets each start that is to be shut out, and ends its sessions.
+    /// For the agent: carries out new orders, if there are any. `end` gets each start that is to be fenced, and ends its
+    /// sessions.
     pub fn work(&self, seen: &mut u64, mut end: impl FnMut(NodeId, u64)) {
         if *seen == self.wanted.load(Acquire) {
             return;
@@ -76,7 +77,7 @@ pub(super) fn shut_out(shared: &Shared, bell: &Bell, node: NodeId, birth: u64) -
     if waited.1.timed_out() {
         return Err(FabricError::Timeout { waited_ns: AGENT_MAX.as_nanos() as u64 });
     }
-    // libfabric's `shm` looks at no key: there a process that must not write must end.
+    // libfabric's `shm` checks no key: there the process must end to stop its writes.
     if shared.provider == "shm" { shared.near.fence(node, birth) } else { Ok(true) }
 }
 

@@ -1,4 +1,4 @@
-//! What workers and home agents say to each other, byte by byte (little endian).
+//! The messages between workers and home agents, byte by byte (little endian).
 //!
 //! ```text
 //! frame    parcels, each of them but the last padded to 8
@@ -15,9 +15,9 @@
 //! message  (kind MESSAGE) its bytes; `number` is the lane
 //! ```
 //!
-//! Bodies of a frame's length or less go in one parcel. What is said to one peer in one turn goes in one frame, as far as there is
-//! room: see [`super::packing`]. The first eight bytes of a frame, and the beginning of a HELLO's body 40 bytes from its start, are the
-//! same in every version, so that two versions can tell each other.
+//! A body of a frame's length or less goes in one parcel. All parcels for one peer in one turn go in one frame, as far as there
+//! is room: see [`super::packing`]. The first eight bytes of a frame, and the beginning of a HELLO's body 40 bytes from its
+//! start, are the same in every version, so that two versions can tell each other apart.
 
 use super::channel::FRAME_BYTES;
 use super::secret::{Introduction, Proof};
@@ -98,8 +98,8 @@ impl Header {
         bytes
     }
 
-    /// The first parcel of some bytes: its header, its part of the body, and what comes behind. None: no parcel of ours. Of other
-    /// versions only version and kind count, and everything is the part.
+    /// The first parcel of some bytes: its header, its part of the body, and what follows. `None`: it is no parcel of this
+    /// protocol. In other versions only version and kind count, and all the rest is the part.
     fn take(bytes: &[u8]) -> Option<(Self, &[u8], &[u8])> {
         let (head, rest) = bytes.split_at_checked(HEADER)?;
         let mut reader = Reader(head);
@@ -129,7 +129,7 @@ impl Header {
     }
 }
 
-/// The parcels of a frame, as far as they are ours.
+/// The parcels of a frame, up to the first one that is not of this protocol.
 pub(super) fn parcels(frame: &[u8]) -> impl Iterator<Item = (Header, &[u8])> {
     let mut left = frame;
     std::iter::from_fn(move || {
@@ -153,8 +153,8 @@ pub(super) fn split(header: Header, body: &[u8]) -> impl Iterator<Item = ([u8; H
 pub(super) struct Assembly(Vec<u8>);
 
 impl Assembly {
-    /// Adds a part. The whole body, when it is there. A part out of order starts over, which loses a body that a sender has left
-    /// unfinished.
+    /// Adds a part. Returns the whole body when it is complete. A part out of order starts over, which drops a body that a sender
+    /// has left unfinished.
     pub fn add<'a>(&'a mut self, header: &Header, part: &'a [u8]) -> Option<&'a [u8]> {
         if header.offset == 0 {
             self.0.clear();
@@ -176,7 +176,7 @@ impl Assembly {
     }
 }
 
-/// Reads numbers and bytes from the front; none where there is too little.
+/// Reads numbers and bytes from the front; `None` if there is too little.
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -260,7 +260,7 @@ pub(super) fn request(tag: Tag, a: u32, b: u32) -> Vec<u8> {
     body
 }
 
-/// The operand of a flush that asks for the NIC's key and base, too: two words, none if the NIC cannot be had.
+/// The operand of a flush that asks for the NIC's key and base, too: two words, none if the NIC is not available.
 pub(super) const NIC_KEY: u64 = 1;
 /// What the answer to LEARN says of the NIC: it may read the region, and write it.
 pub(super) const NIC_READS: u64 = 1;
@@ -427,6 +427,6 @@ pub(super) enum Refusal {
     NotAdmitted = 2,
     /// More workers than the agent takes.
     TooMany = 3,
-    /// The worker's node is shut out until it starts again.
+    /// The worker's node is fenced until it starts again.
     ShutOut = 4,
 }

@@ -7,30 +7,30 @@
 //!                                       └──── bulk, by the NIC ──────────┘   └── inboxes
 //! ```
 //!
-//! - **A node's own memory is shared memory**, with the files of the [`shm`] provider: near rows are loads and
-//!   stores, and a process's death leaves its regions.
+//! - **A node's own memory is shared memory**, with the files of the [`shm`] provider: near rows are accessed by loads and
+//!   stores, and regions survive a process's death.
 //! - **Everything far goes to the home agent**, a thread of the node that owns the memory, in one round trip for all of a
 //!   batch's instructions there. What NICs cannot do at all (`read_object`), or not everywhere (atomics on TCP, EFA and
 //!   `ofi_rxm`), it does with the CPU: an object is read whole where it lies, as SABRes do (*"SABRes: Atomic Object
 //!   Reads for In-Memory Rack-Scale Computing"*).
-//! - **Words have one master.** A NIC's atomics and a CPU's on one word are undefined together, so none of the NIC's is ever used:
-//!   near words are the CPU's, and far words are the CPU's of the home agent. The same holds for small reads and writes,
-//!   because a network's copies tear words: over TCP even eight aligned bytes arrived in halves.
+//! - **Words have one master.** A NIC's atomics and a CPU's on one word are undefined together, so the NIC's are never used: near
+//!   words are accessed by this CPU, and far words by the home agent's CPU. The same holds for small reads and writes, because a
+//!   network's copies tear words: over TCP even eight aligned bytes arrived in halves.
 //! - **Bulk goes by the NIC** where the provider does remote reads and writes: those of `bulk_bytes_min` bytes and more. Writes
-//!   only where the end of a key stops them (verbs): `tcp` and `efa` look at a key once, and what a node that was shut out had begun
-//!   would arrive afterwards. Such a copy may tear words that change meanwhile; whoever needs one state reads objects. Remote writes are complete when their
-//!   bytes are in place (`FI_DELIVERY_COMPLETE`).
-//! - **Keys.** A region's key changes with each registration and each start; the agent compares it before each instruction. The NIC's key
-//!   is random, and goes with the region's: an old one opens nothing. libfabric's `shm` alone looks at no key: its processes
-//!   copy by the kernel's leave (`process_vm_readv`), which is for processes of the same user.
-//! - **Admission.** Sessions ask for the cluster's [`Secret`]; without one nothing is read or written. Frames are not encrypted: that
-//!   is the network's part.
-//! - **Time-outs** are this provider's own. A node that dies without a word is [`FabricError::NodeUnavailable`] within
-//!   `request_timeout_ns`, on one host within a few 10 ms. An instruction with that outcome may have been done:
-//!   nobody can tell.
+//!   go by the NIC only where the end of a key stops them (verbs; libfabric's `shm`, where fencing ends the process). `tcp` and
+//!   `efa` check a key once, so what a fenced node had begun would arrive afterwards. Such a copy may tear words that change
+//!   meanwhile; a caller that needs one state must read objects. Remote writes are complete when their bytes are in place
+//!   (`FI_DELIVERY_COMPLETE`).
+//! - **Keys.** A region's key changes with each registration and each start; the agent compares it before each instruction. The
+//!   NIC's key is random, and goes with the region's: an old one gives no access. libfabric's `shm` alone checks no key: its
+//!   processes copy with the kernel's permission (`process_vm_readv`), which it gives to processes of the same user.
+//! - **Admission.** A session requires the cluster's [`Secret`]; without a session nothing is read or written. Frames are not
+//!   encrypted: the network must do that.
+//! - **Time-outs** are this provider's own. A node that dies without notice is [`FabricError::NodeUnavailable`] within
+//!   `request_timeout_ns`, on one host within a few 10 ms. An instruction with that outcome may have been executed or not.
 //!
-//! Capabilities are asked of the provider when a channel is opened. Its progress comes from the threads that poll: the home agent
-//! always, a worker when it waits for something.
+//! The provider's capabilities are queried when a channel is opened. Progress comes from the threads that poll: always from the
+//! home agent, and from a worker when it waits for something.
 
 mod admission;
 mod agent;
@@ -70,9 +70,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The port of the home agent's own endpoint: nobody sends there.
+/// The port of the home agent's own endpoint: no sender uses it.
 const AGENT_PORT: u16 = u16::MAX;
-/// How long an answer whether a node lives is good for: the kernel's, and that of another host.
+/// How long an answer whether a node lives is valid: the kernel's, and that of another host.
 const LIVE_NS: u64 = 20_000_000;
 const LIVE_ELSEWHERE_NS: u64 = 100_000_000;
 
@@ -89,11 +89,11 @@ pub struct Config {
     pub connect_timeout_ns: u64,
     /// How long a request may take.
     pub request_timeout_ns: u64,
-    /// Reads and writes of so many bytes and more go by the NIC, where it can. A NIC that never tears words (most on
-    /// PCI Express; none promises it) allows less.
+    /// Reads and writes of this many bytes and more go by the NIC, where it can. A NIC that never tears words (most on PCI
+    /// Express; none promises it) allows less.
     pub bulk_bytes_min: usize,
-    /// The home agent never sleeps: a microsecond less for each request, for a core of its own. Else it sleeps when nothing has
-    /// come for a while, and what wakes it costs system calls with every frame.
+    /// The home agent never sleeps: a microsecond less for each request, at the price of a core. Otherwise it sleeps when nothing
+    /// has come for a while, and waking it costs system calls with every frame.
     pub agent_spins: bool,
 }
 
@@ -131,7 +131,7 @@ impl Clock {
     }
 }
 
-/// Ports of other nodes that were closed, as their nodes told us.
+/// Closed ports of other nodes, as those nodes reported them.
 #[derive(Default)]
 struct Closings {
     count: AtomicU64,
@@ -150,7 +150,7 @@ impl Closings {
         self.count.store(number, Ordering::Release);
     }
 
-    /// Has the port been closed since `seen` closings? If not, `seen` is brought up to date.
+    /// Whether the port has been closed since `seen` closings. If not, `seen` is brought up to date.
     fn has_closed(&self, port: Address, seen: &mut u64) -> bool {
         let now = self.count();
         if now == *seen {
@@ -181,18 +181,18 @@ struct Shared {
     registrar: Option<Registrar>,
     /// NICs may write as well as read: what they have begun ends with their key.
     nics_write: bool,
-    /// Random, added to a region's key: a node that starts again without its directory has no key that it had before.
+    /// Random, added to a region's key: a node that restarts without its directory has no key that it had before.
     key_base: u64,
     /// Grows with each start of this node.
     start: u64,
-    /// Random: no other start of any node has it, also where a directory was lost or a clock set back.
+    /// Random: no other start of any node has it, even if a directory was lost or a clock set back.
     birth: AtomicU64,
     admission: Admission,
     fence: Fence,
     /// Regions that the NIC may read and write, with the key that they had when opened.
     open: Mutex<HashMap<RegionId, (u64, Registration)>>,
     closings: Closings,
-    /// Nodes that have lanes into our ports.
+    /// Nodes that have lanes into this node's ports.
     senders: Mutex<HashMap<u16, HashSet<NodeId>>>,
     /// Whether a node lives, and until when that is good.
     live: Mutex<HashMap<NodeId, (u64, bool)>>,
@@ -213,7 +213,7 @@ impl Shared {
         local_address(&self.config)
     }
 
-    /// Does the node's process run, as far as is known without waiting? Of other hosts: as far as was heard when last asked.
+    /// Whether the node's process runs, as far as is known without waiting. For other hosts: as of the last answer.
     fn is_live(&self, node: NodeId) -> bool {
         match self.config.rendezvous {
             Rendezvous::Directory => self.near.node_is_live(node),
@@ -221,8 +221,8 @@ impl Shared {
         }
     }
 
-    /// Asks another host, on a thread of its own: one that is cut off would hold up whoever asks, and with him perhaps the renewal of a
-    /// lease. One that does not answer may live.
+    /// Asks another host, on a thread of its own: a host that is cut off would block the caller, and with it perhaps the renewal
+    /// of a lease. A host that does not answer may live.
     fn ask_live(this: &Arc<Self>, node: NodeId) {
         let now_ns = this.clock.now_ns();
         if node == this.node() || lock(&this.live).get(&node).is_some_and(|(good_ns, _)| now_ns < *good_ns) {
@@ -241,7 +241,7 @@ impl Shared {
         drop(std::thread::Builder::new().name("farhold-asks".into()).spawn(ask));
     }
 
-    /// As [`Self::is_live`], not asked more often than makes sense.
+    /// As [`Self::is_live`], but asked at most once in the time for which an answer is valid.
     fn was_live(&self, node: NodeId, now_ns: u64) -> bool {
         let known = lock(&self.live).get(&node).copied();
         match known {
@@ -262,7 +262,7 @@ impl Shared {
         lock(&self.senders).remove(&port).unwrap_or_default()
     }
 
-    /// The key that opens a region of ours now.
+    /// The present key of a region of this node.
     fn key(&self, region: RegionId) -> Option<u64> {
         self.near.key(region).map(|key| self.key_base.wrapping_add(key))
     }
@@ -272,7 +272,7 @@ impl Shared {
         self.near.registered(region).map(|(key, memory)| (self.key_base.wrapping_add(key), memory))
     }
 
-    /// Opens a region to NICs, if it still has that key and the provider can: its NIC's key and base.
+    /// Opens a region to NICs, if it still has that key and the provider can. Returns its NIC's key and base.
     fn open_to_nics(&self, region: RegionId, key: u64, memory: &Arc<RegionMemory>) -> Option<(u64, u64)> {
         let registrar = self.registrar.as_ref()?;
         let mut open = lock(&self.open);
@@ -290,7 +290,7 @@ impl Shared {
         lock(&self.open).remove(&region);
     }
 
-    /// Takes all regions away from all NICs. Who may still have one asks for its new key before each transfer.
+    /// Takes all regions away from all NICs. A peer that may still use one asks for its new key before each transfer.
     fn close_all_to_nics(&self) {
         lock(&self.open).clear();
     }

@@ -1,8 +1,8 @@
-//! Frames that are being filled: what is said to one peer in one turn travels together.
+//! Frames that are being filled: what goes to one peer in one turn travels together.
 //!
-//! A frame costs its sender a trip through the system and its receiver another, some microseconds each over TCP, whatever is in it; what
-//! one instruction costs beside that is a tenth. So neither the requests of many tasks of a thread nor the answers to them have
-//! frames of their own. Who adds says when it is enough: nothing here waits for time to pass.
+//! A frame costs its sender a trip through the system and its receiver another, some microseconds each over TCP, whatever is in
+//! it. One more instruction in it costs a tenth of that. So the requests of many tasks of a thread share frames, and so do the
+//! answers to them. The sender says when a frame is to leave: nothing here waits for time to pass.
 
 use super::channel::{Channel, FRAME_BYTES, Peer, Refusal};
 use super::frame::HEADER;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 /// A frame from which this much is missing is not filled further.
 const REST_MAX: usize = 2048;
-/// A tag has at most one of so many parts of the provider's frames.
+/// A tag has at most one of this many parts of the provider's frames.
 const SHARES: usize = 4;
 /// Frames' memory that is kept.
 const SPARE_MAX: usize = 8;
@@ -36,7 +36,7 @@ impl Packing {
         self.filling.is_empty()
     }
 
-    /// Adds a parcel. Frames that come back are full and want to be sent now, in this order.
+    /// Adds a parcel. Returned frames are full and must be sent now, in this order.
     pub fn add(&mut self, peer: Peer, tag: u64, head: &[u8; HEADER], part: &[u8]) -> [Option<Filled>; 2] {
         let need = HEADER + part.len();
         assert!(need <= FRAME_BYTES, "a parcel of {need} bytes");
@@ -64,10 +64,10 @@ impl Packing {
         self.filling.pop()
     }
 
-    /// Sends a frame. One that is not sent comes back; the memory of one that is sent is used again. A tag has a share of the provider's
-    /// frames at most: if its peer takes nothing, they do not come back.
+    /// Sends a frame. A frame that is not sent is returned; the memory of a sent one is used again. A tag has at most a share of
+    /// the provider's frames: if its peer takes nothing, they are not completed.
     pub fn send(&mut self, channel: &Channel, filled: Filled) -> Result<(), (Refusal, Filled)> {
-        // No more either than are left: many tags of one peer that takes nothing leave some for others, too.
+        // Nor more than are left: many tags of one peer that takes nothing leave some for others, too.
         let left = channel.frames() - channel.count_sending(|_| true);
         if channel.count_sending(|tag| tag == filled.tag) >= left.min(channel.frames() / SHARES) {
             return Err((Refusal::Again, filled));
@@ -89,14 +89,14 @@ impl Packing {
         }
     }
 
-    /// Nobody wants to hear what belongs to this tag.
+    /// Drops what belongs to this tag.
     pub fn forget(&mut self, tag: u64) {
         self.filling.retain(|it| it.tag != tag);
     }
 }
 
-/// Frames that the provider would not take yet. Those of a tag stay in their order: a body's parcels, and messages, are lost or
-/// mixed up by another. Tags do not wait for each other: the peer of one may be dead.
+/// Frames that the provider did not take yet. Those of a tag stay in their order: another order loses or mixes up a body's
+/// parcels, and messages. Tags do not wait for each other: the peer of one may be dead.
 #[derive(Default)]
 pub(super) struct Unsent {
     /// None is empty.
@@ -133,13 +133,13 @@ impl Unsent {
         }
     }
 
-    /// Nobody wants to hear what belongs to this tag.
+    /// Drops what belongs to this tag.
     pub fn forget(&mut self, tag: u64) {
         self.queues.retain(|queue| queue.tag != tag);
     }
 
-    /// Tries the frames again, of each tag until one is refused. Returns the tags whose peer cannot be reached, and forgets their
-    /// frames.
+    /// Tries the frames again, those of each tag until one is refused. Returns the tags of peers that cannot be reached, and
+    /// drops their frames.
     pub fn send_all(&mut self, now_ns: u64, mut send: impl FnMut(Filled) -> Result<(), (Refusal, Filled)>) -> Vec<u64> {
         let mut broken = Vec::new();
         for queue in &mut self.queues {
@@ -158,7 +158,7 @@ impl Unsent {
             }
         }
         self.queues.retain(|queue| !queue.frames.is_empty());
-        // The first may have taken all there was room for: the next goes first next time.
+        // The first may have taken all the room there was: the next goes first next time.
         if !self.queues.is_empty() {
             self.queues.rotate_left(1);
         }
@@ -218,7 +218,8 @@ mod tests {
         assert_eq!(sent, wanted);
     }
 
-    /// Frames of a tag leave in the order in which they came, whatever is refused when, and a tag that gets nowhere holds up no other.
+    /// Frames of a tag leave in the order in which they came, whatever is refused when, and a tag without progress delays no
+    /// other.
     #[test]
     fn frames_of_a_tag_stay_in_order() {
         let frame = |tag: u64, number: u8| Filled { peer: PEERS[0], tag, frame: vec![number] };
@@ -286,7 +287,7 @@ mod tests {
         assert!((0..1000).any(|_| send(to_good, 2, 8)), "{sent} frames for the deaf one, and none left");
     }
 
-    /// Many small ones share a frame, one that fills a frame goes at once, and what nobody wants is not sent.
+    /// Many small ones share a frame, one that fills a frame goes at once, and what was dropped is not sent.
     #[test]
     fn a_frame_is_sent_when_it_is_full() {
         let mut packing = Packing::default();

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! - [`Rendezvous::Directory`]: in the file `node-003.address` of the cluster's directory. For one host.
-//! - [`Rendezvous::Hosts`]: whoever connects to the node's bootstrap port is sent the record, and the connection ends.
+//! - [`Rendezvous::Hosts`]: a client that connects to the node's bootstrap port receives the record, and the connection ends.
 //!
-//! A record is public: what it leads to asks for the [secret](super::Secret).
+//! A record is public: the agent that it leads to requires the [secret](super::Secret).
 
 use super::Clock;
 use super::frame::VERSION;
@@ -32,7 +32,7 @@ use std::time::Duration;
 const RECORD_BYTES_MAX: usize = 4096;
 /// How long an answer of a bootstrap port may take.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
-/// How long the port rests when it could not take a caller.
+/// How long the port pauses after it could not accept a client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// How nodes find each other.
@@ -100,7 +100,7 @@ fn record_path(cluster: &Path, node: NodeId) -> PathBuf {
     cluster.join(format!("node-{:03}.address", node.0))
 }
 
-/// Publishes our record until dropped.
+/// Publishes this node's record until dropped.
 pub(super) struct Publication(Option<Published>);
 
 enum Published {
@@ -135,7 +135,7 @@ impl Publication {
     }
 }
 
-/// Sends the text to each caller, until told to stop. `pause` is what it does when there was none to be had.
+/// Sends the text to each client, until told to stop. It calls `pause` when it could not accept a client.
 fn answer(
     callers: impl Iterator<Item = std::io::Result<TcpStream>>,
     stop: &AtomicBool,
@@ -147,11 +147,11 @@ fn answer(
             return;
         }
         match caller {
-            // One that does not take 200 bytes is not waited for.
+            // A client that does not take 200 bytes is not waited for.
             Ok(mut caller) => {
                 let _ = caller.set_write_timeout(Some(ANSWER_MAX)).and_then(|()| caller.write_all(text.as_bytes()));
             }
-            // Without a descriptor to be had, the next try fails as quickly.
+            // Without a free descriptor, the next try fails as quickly.
             Err(_) => pause(),
         }
     }
@@ -203,7 +203,7 @@ pub(super) fn find(
     Record::from_text(&text).filter(|record| record.node == node).ok_or_else(garbled)
 }
 
-/// What a bootstrap port says, if it has said all of it in that time.
+/// The text of a bootstrap port, if all of it comes in that time.
 fn ask(at: &str, timeout: Duration) -> Option<String> {
     let address = at.to_socket_addrs().ok()?.next()?;
     let clock = Clock::start();
@@ -223,8 +223,8 @@ fn ask(at: &str, timeout: Duration) -> Option<String> {
     None
 }
 
-/// Has the process of a node on another host ended, or not begun? Its host says so; if nobody says anything it may live.
-/// Assumes that the host itself refuses the connection, not a firewall in its place: the two cannot be told apart.
+/// Whether the process of a node on another host has ended, or not begun. Its host must say so: without an answer the node may
+/// live. This assumes that the host itself refuses the connection, not a firewall in its place: the two cannot be told apart.
 pub(super) fn has_ended(rendezvous: &Rendezvous, node: NodeId, timeout_ns: u64) -> bool {
     let Rendezvous::Hosts { peers, .. } = rendezvous else { return false };
     let at = peers.iter().find(|(peer, _)| *peer == node);
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(bytes_of("012"), None);
     }
 
-    /// A port that says a byte now and then holds nobody up longer than a silent one.
+    /// A port that sends a byte now and then blocks a caller no longer than a silent one.
     #[test]
     fn an_answer_has_one_deadline() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -285,7 +285,7 @@ mod tests {
         drop(slow.join().unwrap());
     }
 
-    /// A process without a descriptor to spare does not burn a core on callers that it cannot take.
+    /// A process without a free descriptor does not use a core on clients that it cannot accept.
     #[test]
     fn a_port_rests_when_it_can_take_nobody() {
         let failed = || Err(std::io::Error::from_raw_os_error(libc::EMFILE));

@@ -1,5 +1,4 @@
-//! libfabric's own remote read and its own messages with nothing around them: what the benches compare with. No use for anything
-//! else.
+//! libfabric's own remote read and its own messages with nothing around them: the yardstick of the benches. It has no other use.
 
 use super::channel::{BulkTarget, Channel, Event, FRAME_BYTES, Peer, Registration, Size};
 use super::secret::random_u64;
@@ -12,7 +11,8 @@ use std::thread::JoinHandle;
 
 const SIZE: Size = Size { rx: 32, tx: 32, bulk: 16 };
 
-/// Two endpoints of this process: one polls on a thread of its own and answers messages, the other reads from it and asks it.
+/// Two endpoints of this process: one polls on a thread of its own and answers messages, the other reads from it and sends it
+/// messages.
 pub struct Rival {
     channel: Channel,
     peer: Peer,
@@ -28,13 +28,13 @@ pub struct Rival {
 #[derive(Default)]
 struct Orders {
     stop: AtomicBool,
-    /// Poll: else sleep, so that the core is free for who is measured now.
+    /// Poll; otherwise sleep, so that the core is free for the thread that is measured now.
     poll: AtomicBool,
 }
 
 impl Rival {
-    /// Opens both over a provider; `bytes` can be read. `can_wait`: one could sleep until the provider wakes him, as home agents do. Nobody
-    /// does here, but being able to costs.
+    /// Opens both sides over a provider; `bytes` can be read. `can_wait`: the target could sleep until the provider wakes it, as
+    /// home agents do. It does not sleep here, but the ability costs time.
     ///
     /// # Errors
     /// What the provider refuses.

@@ -1,4 +1,4 @@
-//! Who belongs to the cluster: a shared secret, and proofs of knowing it that are good for one session.
+//! Membership of the cluster by a shared secret, and proofs of knowing it that are good for one session.
 //!
 //! ```text
 //!   worker                                     home agent
@@ -8,13 +8,14 @@
 //!     <─────────────────────────────────  welcome
 //! ```
 //!
-//! The worker proves first: the agent keeps nothing for a hello without a proof, and says nothing that a guess of the secret could
-//! be tried against. A hello goes to the address that the node's record names; whoever can answer there can try guesses against
-//! it, so a secret has at least [`SECRET_BYTES_MIN`] bytes and should be random.
+//! The worker proves first: the agent keeps nothing for a hello without a proof, and answers nothing against which a guess of the
+//! secret could be tried. A hello goes to the address that the node's record names. A program that can answer there can try
+//! guesses against the hello, so a secret has at least [`SECRET_BYTES_MIN`] bytes and should be random.
 //!
-//! Both sides derive the session's token from the same; every later frame carries it. The secret itself is never sent. This
-//! keeps out whoever is not of the cluster; against somebody who reads or changes packets on the way only the network's own
-//! encryption helps (`IPsec`, `MACsec`, a private network), because a NIC that reads memory by itself encrypts nothing.
+//! Both sides derive the session's token from the same values; every later frame carries it. The secret itself is never sent.
+//! This keeps out programs that do not know the secret. Against an adversary who reads or changes packets on the way only the
+//! network's own encryption helps (`IPsec`, `MACsec`, a private network), because a NIC that reads memory by itself encrypts
+//! nothing.
 
 use crate::error::FabricError;
 use crate::private;
@@ -36,7 +37,7 @@ const TOO_SHORT: &str = "a cluster's secret has at least 16 bytes";
 pub(super) type Nonce = [u8; NONCE_BYTES];
 pub(super) type Proof = [u8; PROOF_BYTES];
 
-/// What all nodes of a cluster know and nobody else.
+/// A secret that only the nodes of a cluster know.
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
@@ -58,7 +59,7 @@ impl Secret {
     /// [`FabricError::Io`], also if other users may read or write it; [`FabricError::BadFormat`] if it is shorter than 16 bytes.
     pub fn of_file(path: &Path) -> Result<Self, FabricError> {
         let failed = |error| FabricError::io("read or make the secret", path, &error);
-        // A name of its own until it is complete: others must never read half a secret.
+        // A name of its own until it is complete: other processes must never read half a secret.
         let mut made = [0; SECRET_BYTES];
         random(&mut made);
         if !path.exists() {
@@ -69,7 +70,7 @@ impl Secret {
             let mut file =
                 std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(failed)?;
             file.write_all(&made).map_err(failed)?;
-            // Fails if another node was first, whose secret then counts.
+            // Fails if another node was first; its secret then counts.
             let _ = std::fs::hard_link(&draft, path);
             std::fs::remove_file(&draft).map_err(failed)?;
         }
@@ -114,7 +115,7 @@ impl Secret {
         self.mac(side.label(), introduction).verify_slice(proof).is_ok()
     }
 
-    /// What every frame of the session carries; never zero.
+    /// The word that every frame of the session carries; never zero.
     pub(super) fn token(&self, introduction: &Introduction<'_>) -> u64 {
         let bytes: Proof = self.mac("session", introduction).finalize().into_bytes().into();
         u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")).max(1)
@@ -127,7 +128,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Whose proof it is.
+/// The side that makes a proof.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     /// A worker's, in its hello: before it knows the home's nonce.
@@ -160,7 +161,7 @@ pub(super) struct Introduction<'a> {
     pub home_name: &'a [u8],
 }
 
-/// Bytes that nobody can guess: of the operating system, not of an executor's seed.
+/// Bytes that an adversary cannot guess: from the operating system, not from an executor's seed.
 pub(super) fn random(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system gives random bytes");
 }

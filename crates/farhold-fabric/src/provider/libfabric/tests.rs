@@ -1,5 +1,5 @@
 //! What must not work: strangers, other versions, rubbish, peers that go silent. Each is a typed error in time, nothing is
-//! written, and everybody else goes on.
+//! written, and all other nodes go on.
 
 use super::channel::{BulkTarget, Channel, Event, FRAMES_SENT, Peer, Size};
 use super::frame::{self, Header, Kind, Reader, Tag, WireOp};
@@ -87,7 +87,7 @@ impl Bed {
         self.assert_usable(&self.endpoint(&self.one));
     }
 
-    /// The key of node 2's region, for who builds requests by hand.
+    /// The key of node 2's region, for tests that build requests by hand.
     fn key(&self) -> u64 {
         self.endpoint(&self.one).refresh(NodeId(2), REGION).unwrap().0
     }
@@ -118,7 +118,7 @@ fn on_each(test: impl Fn(&Bed)) {
     }
 }
 
-/// Somebody who speaks libfabric and knows where a node is.
+/// A program that speaks libfabric and knows where a node is.
 struct Stranger {
     channel: Channel,
     home: Peer,
@@ -238,7 +238,7 @@ impl Stranger {
         self.ask(Kind::Hello, 0, 0, &body)
     }
 
-    /// Says hello under so many addresses of its host, whatever is there.
+    /// Says hello under `count` addresses of its host, whether or not anything is there.
     fn hello_often(&mut self, count: u16, node: u8, secret: &Secret) {
         let name = self.channel.name().unwrap();
         for port in 1..=count {
@@ -292,7 +292,7 @@ fn who_does_not_know_the_secret_reads_and_writes_nothing() {
             outsider.send(Address::home(NodeId(2)), b"hello").map_err(|it| it == refused.clone().unwrap_err()),
             Err(true)
         );
-        // Nor does a node believe a home that does not know it.
+        // Nor does a node trust a home that does not know the secret.
         let insider = bed.endpoint(&bed.one);
         let far = FarPtr::new(NodeId(3), REGION, 0);
         three.create_region(REGION, 4096).unwrap();
@@ -310,7 +310,7 @@ fn frames_without_a_session_are_dropped_unread() {
         let mut stranger = Stranger::of(bed);
         let body = request_of(&write_of(bed.key()), &[9; 8]);
         let (challenge, _) = stranger.hello();
-        // Among these are the numbers of living sessions, whose tokens nobody can guess.
+        // Among these are the numbers of living sessions, whose tokens cannot be guessed.
         let living = bed.endpoint(&bed.one);
         bed.assert_usable(&living);
         for session in (0..8).chain([challenge.session, u32::MAX]) {
@@ -318,7 +318,7 @@ fn frames_without_a_session_are_dropped_unread() {
                 stranger.send(Header::new(Kind::Request, session, token, 99, body.len()), &body);
             }
         }
-        // Who guesses is told that, and nothing that a guess could be tried against.
+        // A sender that guesses is refused, and gets no answer that a guess could be tried against.
         let name = stranger.channel.name().unwrap();
         for guess in [&[1; 16], &[2; 16]] {
             let body = stranger.hello_body(1, &name, &Secret::new(guess).unwrap());
@@ -381,7 +381,8 @@ fn rubbish_gets_no_answer_and_harms_nobody() {
     });
 }
 
-/// A node that was expelled while it was cut off knows the secret and asks whoever has started since, and never fenced it, for keys.
+/// A node that was expelled while it was cut off knows the secret. It asks a node that has started since, and never fenced it,
+/// for keys.
 #[test]
 fn keys_go_only_to_starts_that_belong_to_the_cluster() {
     on_each(|bed| {
@@ -417,7 +418,7 @@ fn keys_go_only_to_starts_that_belong_to_the_cluster() {
         let newcomer = bed.endpoint(&bed.one);
         assert_eq!(run(&bed.executor, &newcomer, |batch| _ = batch.read(at(8), 8)), unavailable);
         bed.two.admit(10, Admitted::Everybody);
-        // Who was refused slowly does not ask again at once.
+        // A caller that was refused slowly does not ask again at once.
         bed.executor.run(async {
             while of_one.refresh(NodeId(2), REGION).is_err() {
                 bed.executor.handle().sleep_ns(1_000_000).await;
@@ -427,7 +428,7 @@ fn keys_go_only_to_starts_that_belong_to_the_cluster() {
     });
 }
 
-/// A home that does not know the secret and welcomes everybody: nobody confides in it.
+/// A home that does not know the secret and welcomes every node: no node trusts it.
 #[test]
 fn an_impostor_is_told_nothing() {
     on_each(|bed| {
@@ -473,8 +474,8 @@ fn an_impostor_is_told_nothing() {
     });
 }
 
-/// The NIC's own keys: what a peer kept of an earlier registration opens nothing, whoever asks. (Not on libfabric's `shm`,
-/// whose processes read each other by the kernel's leave and look at no key.)
+/// The NIC's own keys: a key that a peer kept from an earlier registration gives no access to any peer. (Not on libfabric's
+/// `shm`: its processes read each other with the kernel's permission and check no key.)
 #[test]
 fn an_old_key_opens_nothing_to_a_nic() {
     let bed = Bed::new("tcp;ofi_rxm");
@@ -497,8 +498,8 @@ fn an_old_key_opens_nothing_to_a_nic() {
     assert!(bytes.iter().all(|byte| *byte == 7), "an old key wrote");
 }
 
-/// `tcp` looks at a key when a transfer begins, and puts what comes into memory until it ends: a write that a node had begun before it
-/// was shut out would go on. So no NIC's key writes there, and long writes of those who belong go by the agent.
+/// `tcp` checks a key when a transfer begins, and puts what comes into memory until it ends: a write that a node had begun before
+/// it was fenced would go on. So no NIC's key permits writes there, and long writes of members go by the agent.
 #[test]
 fn nothing_writes_that_a_fence_does_not_stop() {
     let bed = Bed::new("tcp;ofi_rxm");
@@ -513,7 +514,7 @@ fn nothing_writes_that_a_fence_does_not_stop() {
     bed.assert_whole();
 }
 
-/// Neither strangers nor a node that was shut out, and does not know it, keep others out.
+/// Neither strangers, nor a fenced node that does not know that it is fenced, exclude others.
 #[test]
 fn hellos_of_some_do_not_keep_others_out() {
     let bed = Bed::new("tcp;ofi_rxm");
@@ -523,7 +524,7 @@ fn hellos_of_some_do_not_keep_others_out() {
     other.hello_often(300, 1, &Secret::new(&[1; 16]).unwrap());
     other.hello_often(300, 3, &secret());
     bed.assert_usable(&bed.endpoint(&four));
-    // Nor does one that belongs, says hello and stays silent.
+    // Nor does a member that says hello and stays silent.
     other.hello_often(300, 1, &secret());
     let five = bed.dir.join(5, &config(bed.provider));
     bed.assert_usable(&bed.endpoint(&five));
@@ -561,7 +562,7 @@ fn a_lane_is_never_another_one() {
     });
 }
 
-/// Of an inbox that is just being closed, whose file is still there, nobody hears that his message has arrived.
+/// If an inbox is just being closed and its file is still there, no sender is told that its message has arrived.
 #[test]
 fn no_lane_opens_into_a_closed_inbox() {
     on_each(|bed| {
@@ -575,7 +576,8 @@ fn no_lane_opens_into_a_closed_inbox() {
     });
 }
 
-/// A home does not keep the inboxes of ports that have ended for those who once spoke to them, nor do they use up a session's lanes.
+/// A home does not keep the inboxes of ports that have ended for endpoints that once sent to them, nor do they use up a session's
+/// lanes.
 #[test]
 fn lanes_into_ended_inboxes_are_let_go() {
     on_each(|bed| {
@@ -595,7 +597,7 @@ fn lanes_into_ended_inboxes_are_let_go() {
     });
 }
 
-/// Keys that the agent gives a node while this is being shut out are closed as well.
+/// Keys that the agent gives a node while the node is being fenced are closed as well.
 #[test]
 fn a_fence_closes_the_keys_that_were_given_meanwhile() {
     // In most of the rounds the fence comes in the middle of a request.
@@ -645,8 +647,8 @@ fn a_fence_closes_the_keys_that_were_given_meanwhile() {
     }
 }
 
-/// Who is shut out reaches nothing, neither by the agent nor by a NIC's key that it has kept, and is not heard; others go on; and
-/// so does its next start.
+/// A fenced node reaches nothing, neither by the agent nor by a NIC's key that it has kept, and its messages are dropped. Others
+/// go on, and so does its next start.
 #[test]
 fn a_fenced_node_writes_nothing() {
     let bed = Bed::new("tcp;ofi_rxm");
@@ -682,7 +684,7 @@ fn a_fenced_node_writes_nothing() {
     let again = bed.endpoint(&bed.dir.join(3, &config(bed.provider)));
     assert_eq!((write(&again, &[7; 8]), write(&again, &bulk)), (Ok(()), Ok(())));
     bed.assert_whole();
-    // Shutting out its earlier start once more, or another node, is not about who has come back.
+    // To fence its earlier start once more, or another node, does not affect the start that has come back.
     while !bed.two.fence(NodeId(3), birth).unwrap() {}
     while !bed.two.fence(NodeId(1), bed.one.birth().unwrap()).unwrap() {}
     assert_eq!((write(&again, &[7; 8]), write(&again, &bulk)), (Ok(()), Ok(())));
@@ -692,7 +694,7 @@ fn a_fenced_node_writes_nothing() {
 #[test]
 fn another_version_is_told_so() {
     on_each(|bed| {
-        // By the agent, to who says hello.
+        // By the agent, to a sender of a hello.
         let mut stranger = Stranger::of(bed);
         let body = stranger.hello_body(1, &stranger.channel.name().unwrap(), &secret());
         stranger.send(Header { version: 99, ..Header::new(Kind::Hello, 0, 0, 4, body.len()) }, &body);
@@ -819,8 +821,8 @@ fn what_is_ready_together_travels_together() {
     });
 }
 
-/// Somebody who starts instructions and then looks after other things holds nobody up: they are done, and so are others' who would
-/// have left the polling to him.
+/// A task that starts instructions and then does other work blocks no other: its instructions are done, and so are those of tasks
+/// that would have left the polling to it.
 #[test]
 fn who_does_not_look_holds_nobody_up() {
     on_each(|bed| {
@@ -889,7 +891,7 @@ fn unfit_providers_are_named() {
         }
     }
     assert!(matches!(Fabric::join(&dir.0, NodeId(1), "carrier-pigeon").err(), Some(FabricError::ProviderUnfit(_))));
-    // The node is free again, and nodes of two providers see that they cannot speak.
+    // The node is free again, and nodes of two providers report that they cannot communicate.
     let (one, two) = (dir.join(1, &config("tcp;ofi_rxm")), dir.join(2, &config("shm")));
     two.create_region(REGION, 4096).unwrap();
     let executor = Executor::real(1);

@@ -1,13 +1,13 @@
-//! A configuration in one line, as command lines and files have it.
+//! A configuration in one line, for command lines and files.
 //!
 //! ```text
 //!   tcp;ofi_rxm                                                         one host; nodes meet in the cluster's directory
 //!   tcp;ofi_rxm?listen=10.0.0.1:7470&peer=1@10.0.0.2:7470&peer=2@10.0.0.3:7470&secret-file=/etc/farhold/secret
 //! ```
 //!
-//! `listen`: where others learn this node's address, and the local address of its endpoints; then each other node is a
-//! `peer`. `secret-file`: `secret` in the cluster's directory otherwise. `timeout-ms`: of requests and of hellos. `agent`:
-//! `sleeps` when nobody asks, or `spins`.
+//! `listen`: where others learn this node's address, and the local address of its endpoints; then each other node is a `peer`.
+//! `secret-file`: `secret` in the cluster's directory otherwise. `timeout-ms`: of requests and of hellos. `agent`: `sleeps` while
+//! it has no requests, or `spins`.
 
 use super::{Config, Rendezvous, Secret};
 use crate::address::NodeId;
@@ -19,7 +19,7 @@ impl Config {
     /// Of a line as above. A secret's file is made if it is not there.
     ///
     /// # Errors
-    /// [`FabricError::ProviderUnfit`] says what cannot be read; and whatever is wrong with the secret's file.
+    /// [`FabricError::ProviderUnfit`] says what cannot be parsed; also any error of the secret's file.
     pub fn of_url(url: &str, cluster: &Path) -> Result<Self, FabricError> {
         let (provider, query) = url.split_once('?').unwrap_or((url, ""));
         let wrong = |what: String| FabricError::unfit_provider(&format!("libfabric:{url}"), what);

@@ -1,14 +1,16 @@
-//! Ending a process for certain: by a descriptor of it, which no other process can come to stand for, and only after its start time
-//! has shown that its number still is its own.
+//! Ending a process for certain: by a descriptor of it, which no other process can take over, and only after its start time has
+//! shown that its number still is its own.
 //!
-//! Invariant: a process counts as ended only if the kernel says that it does not know it. A look that fails for any other reason, such as
-//! a process that is out of descriptors, is an error: a living node that is taken for dead loses its locks and snapshots.
+//! Invariant: a process counts as ended only if the kernel says that it does not know it. A look that fails for any other reason,
+//! such as a process that is out of descriptors, is an error, because a living node that is declared dead loses its locks and
+//! snapshots.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-/// A process, as a node's entry names it. Its number may go to another process, its number and its start time do not.
+/// A process, as a node's entry names it. Its number may be given to another process; its number and its start time together are
+/// not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recorded {
     pub pid: u32,
@@ -16,7 +18,7 @@ pub(super) struct Recorded {
     pub started: u64,
     /// Where its number means something; 0: not known.
     pub namespace: u64,
-    /// The start of the node that it is; 0: it has not been told.
+    /// The start of the node that it is; 0: it has not been set yet.
     pub birth: u64,
 }
 
@@ -36,13 +38,13 @@ impl Recorded {
         Ok(self.started != 0 && self.namespace != 0 && self.namespace == namespace()?)
     }
 
-    /// Has it ended for certain? Whoever holds its lock now is another process.
+    /// Whether it has ended for certain. If its lock is held now, another process holds it.
     pub fn has_ended(&self) -> io::Result<bool> {
         Ok(self.is_known()? && started(self.pid)? != Some(self.started))
     }
 }
 
-/// Does the kernel say that there is no such thing, or process?
+/// Whether the kernel says that there is no such thing, or process.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
@@ -81,11 +83,12 @@ impl Process {
             let error = io::Error::last_os_error();
             return if error.raw_os_error() == Some(libc::ESRCH) { Ok(None) } else { Err(error) };
         }
-        // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+        // SAFETY: the kernel has just returned this descriptor, and no other code has it.
         Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })))
     }
 
-    /// Kills it. It has not ended yet when this returns: to give back the memory of a large process takes the system longer than a lease.
+    /// Kills it. It has not ended yet when this returns: freeing the memory of a large process takes the system longer than a
+    /// lease.
     pub fn kill(&self) -> io::Result<()> {
         let no_info: *const libc::siginfo_t = std::ptr::null();
         // SAFETY: the descriptor is open; without a siginfo the kernel makes one.
@@ -105,8 +108,8 @@ const STAT_MEMORY: usize = 20;
 /// `PF_EXITING` of Linux's `sched.h`.
 const EXITING: u64 = 0x4;
 
-/// Will no thread of a process touch its memory any more? Long before the process has ended: each thread of one that dies lets go of the
-/// memory first, the last of them then gives it back, and only then are locks and the process gone.
+/// Whether no thread of a process will touch its memory any more. This is so long before the process has ended: each thread of a
+/// dying process first releases the memory, the last of them then frees it, and only then are locks and the process gone.
 pub(super) fn is_ending(pid: u32) -> io::Result<bool> {
     let Some(threads) = look(std::fs::read_dir(format!("/proc/{pid}/task")))? else { return Ok(false) };
     let mut count = 0;

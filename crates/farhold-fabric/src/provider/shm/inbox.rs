@@ -8,16 +8,17 @@
 //! +36864  a ring of RING_BYTES for each lane: records of `length and sender | position | message`
 //! ```
 //!
-//! Memory: the part before the rings has it from the beginning, a ring from when a sender claims its lane, which is where a
-//! full file system is met. Nobody touches a ring before.
+//! Memory: the part before the rings has it from the beginning, a ring from when a sender claims its lane. A full file system is
+//! noticed there. No thread touches a ring before.
 //!
-//! Why lanes and not one ring for all: a producer that dies in the middle of a put must not stop the others. In its own lane
-//! a half-written record is behind a `tail` that never moved, so nobody sees it, and the next owner of the lane writes over
-//! it. Order per sender and freedom from contention between senders come for free; the price is memory (a ring for each sender
-//! that there has been) and a limit on senders.
+//! Why lanes and not one ring for all: a producer that dies in the middle of a put must not stop the others. In its own lane a
+//! half-written record is behind a `tail` that never moved, so no reader sees it, and the next owner of the lane writes over it.
+//! Order per sender and freedom from contention between senders come for free. The price is memory (a ring for each sender that
+//! there has been) and a limit on senders.
 //!
 //! A lane's owner word names the sender's node, that node's incarnation and a serial number. A sender that finds no free lane
-//! takes one whose owner is dead (the caller says how to know). Head and tail stay: what the dead one put is still read.
+//! takes the lane of a dead owner (the caller says how to know). Head and tail stay: the receiver still reads what the dead owner
+//! put.
 //!
 //! Invariants: `head <= tail <= head + RING_BYTES`; only the lane's owner moves `tail`, only the holder of the inbox's
 //! receiving side moves `head`; a record is complete before `tail` passes it; the ready bit is set after that.
@@ -29,7 +30,7 @@ use crate::memory::RegionMemory;
 use crate::provider::{LANE_BYTES_MAX, LANES, MESSAGE_BYTES_MAX};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a lane's ring. Small under Miri, where it is to go round often and 64 MiB are not to be interpreted.
+/// Bytes of a lane's ring. Small under Miri, where it must wrap often and 64 MiB must not be interpreted.
 const RING_BYTES: u64 = if cfg!(miri) { 512 } else { LANE_BYTES_MAX };
 
 const MAGIC: u64 = u64::from_le_bytes(*b"farhinb2");
@@ -39,7 +40,7 @@ const AT_READY: u64 = 64;
 const AT_OWNERS: u64 = 2048;
 const AT_LANES: u64 = 4096;
 const LANE_BYTES: u64 = 128;
-/// Where the rings start: what is before it is used from the beginning.
+/// Where the rings start: what is before them is used from the beginning.
 pub(crate) const AT_RINGS: u64 = AT_LANES + LANES as u64 * LANE_BYTES;
 const RECORD_HEADER: u64 = 16;
 const READY_WORDS: usize = LANES / 64;
@@ -91,12 +92,12 @@ pub(crate) fn check(memory: &RegionMemory) -> bool {
     memory.len() >= INBOX_BYTES && word(memory, AT_MAGIC).load(Ordering::Acquire) == MAGIC
 }
 
-/// Nobody will receive here any more.
+/// Closes the inbox: no thread will receive here any more.
 pub(crate) fn close(memory: &RegionMemory) {
     word(memory, AT_CLOSED).store(1, Ordering::Release);
 }
 
-/// Will nobody receive here any more?
+/// Whether the inbox is closed.
 pub(crate) fn is_closed(memory: &RegionMemory) -> bool {
     word(memory, AT_CLOSED).load(Ordering::Acquire) != 0
 }
@@ -106,7 +107,7 @@ pub(crate) fn record_bytes(message_len: usize) -> u64 {
     RECORD_HEADER + (message_len as u64).next_multiple_of(16)
 }
 
-/// A sender's lane in somebody's inbox.
+/// A sender's lane in an inbox.
 pub(crate) struct Sender {
     lane: usize,
     owner: u64,
@@ -116,7 +117,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Takes a free lane, or one whose owner is dead.
+    /// Takes a free lane, or the lane of a dead owner.
     pub(crate) fn claim(memory: &RegionMemory, me: u64, is_dead: impl Fn(u64) -> bool) -> Option<Self> {
         let take = |lane: usize, from: u64| {
             owner(memory, lane).compare_exchange(from, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -140,7 +141,7 @@ impl Sender {
         self.tail
     }
 
-    /// Bytes taken out of the lane since the beginning; none if nobody will take any more.
+    /// Bytes taken out of the lane since the beginning; `None` if the inbox is closed.
     #[cfg(feature = "libfabric")]
     pub(crate) fn taken(&self, memory: &RegionMemory) -> Option<u64> {
         (!is_closed(memory)).then(|| head(memory, self.lane).load(Ordering::Acquire))
@@ -223,7 +224,7 @@ impl Receiver {
         self.pending = [u64::MAX; READY_WORDS];
     }
 
-    /// Did the last `take` leave lanes that it has not found empty?
+    /// Whether the last `take` has left lanes that it has not found empty.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending.iter().any(|&word| word != 0)
     }
@@ -274,7 +275,7 @@ fn take_from(memory: &RegionMemory, lane: usize, from: &mut Address, bytes: &mut
     let need = RECORD_HEADER + (len as u64).next_multiple_of(16);
     let sound = check == position && len <= MESSAGE_BYTES_MAX && need <= end.wrapping_sub(position);
     if !sound {
-        // Another process wrote rubbish: drop what the lane holds rather than believe it.
+        // Another process wrote rubbish: drop what the lane holds instead of using it.
         head(memory, lane).store(end, Ordering::Release);
         return false;
     }
@@ -316,7 +317,7 @@ mod tests {
         number.to_le_bytes().into_iter().cycle().take(len).collect()
     }
 
-    /// Threads put, one takes, in every interleaving that the machine (or Miri, seed by seed) comes up with.
+    /// Threads put, one takes, in every interleaving that the machine (or Miri, seed by seed) produces.
     #[test]
     fn producers_and_a_consumer() {
         let memory = inbox();

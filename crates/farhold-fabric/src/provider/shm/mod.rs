@@ -1,6 +1,6 @@
-//! Shared memory: the processes of one host, whose regions are files that everybody maps.
+//! Shared memory: the regions of the processes of one host are files that all of them map.
 //!
-//! A cluster is a directory: by default below `/dev/shm`, but any path does whose file system maps shared, so a CXL pool or
+//! A cluster is a directory, by default below `/dev/shm`. Any path works if its file system maps shared, so a CXL pool or
 //! persistent memory by DAX works as it is. Its files:
 //!
 //! ```text
@@ -10,15 +10,15 @@
 //! ```
 //!
 //! - The directory and its files belong to one user alone: see [`crate::private`].
-//! - A process is node 3 while it holds `node-003` locked (flock); the kernel gives the lock back when it dies, however. The entry
-//!   names the process by number and start time, so that a lock which another process has taken does not keep a dead node alive.
-//!   Regions stay: that is the model of non-volatile memory. The next process of node 3 attaches to them.
+//! - A process is node 3 while it holds `node-003` locked (flock); the kernel releases the lock when the process dies, whatever
+//!   the cause. The entry names the process by number and start time, so that a lock which another process has taken does not
+//!   keep a dead node alive. Regions stay: that is the model of non-volatile memory. The next process of node 3 attaches to them.
 //! - The directory of regions in the entry has a key for each region, new with each registration. An endpoint remembers the
 //!   key it first found, and every instruction compares it with the directory before it touches memory. That is one load of
 //!   a word that rarely changes. It cannot stop a store that is already past the check; a fenced process must be killed.
-//! - Files are sparse and get memory piece by piece, by [`RegionMemory::reserve`], so a full file system is an error where
-//!   memory is asked for and not a signal where it is touched. A region may be larger than its file system.
-//! - Instructions are done at once, by the posting thread, as loads, stores and CPU atomics.
+//! - Files are sparse and get memory piece by piece, by [`RegionMemory::reserve`]. So a full file system is an error at the
+//!   reservation and not a signal at a touch. A region may be larger than its file system.
+//! - The posting thread executes instructions at once, as loads, stores and CPU atomics.
 
 mod fence;
 pub(super) mod inbox;
@@ -56,16 +56,16 @@ const AT_INCARNATION: u64 = 8;
 const AT_PID: u64 = 16;
 const AT_STARTED: u64 = 24;
 const AT_NAMESPACE: u64 = 32;
-/// The birth of the start that holds the lock; 0: it has not been told one.
+/// The birth of the start that holds the lock; 0: it has not been set yet.
 const AT_BIRTH: u64 = 40;
-/// Grows when the doorbell rings: what waiting threads sleep on.
+/// Grows when the doorbell rings; waiting threads sleep on it.
 const AT_RINGS: u64 = 64;
 /// Threads that sleep or are about to.
 const AT_PARKED: u64 = 128;
 const AT_REGIONS: u64 = 4096;
 const PAGE: u64 = 4096;
 
-/// The file of a cluster's directory with the secret that its nodes share, if its provider wants one.
+/// The file in a cluster's directory with the secret that its nodes share, if its provider requires one.
 pub(crate) const SECRET: &str = "secret";
 
 /// The directory that clusters without a path of their own live in.
@@ -136,9 +136,9 @@ fn lock(file: &File, how: libc::c_int) -> io::Result<bool> {
     if error.kind() == io::ErrorKind::WouldBlock { Ok(false) } else { Err(error) }
 }
 
-/// The process that runs this node, if one lives. One that is ending, and touches nothing any more, does not. A lock that is held
-/// after the end of the process that the entry names is another's, or that of a start which has not touched anything yet. An error says
-/// nothing about the node.
+/// The process that runs this node, if one lives. A process that is ending, and touches nothing any more, does not count. A lock
+/// that is held after the end of the process that the entry names belongs to another process, or to a start which has not touched
+/// anything yet. An error says nothing about the node.
 fn holder(cluster: &Path, node: NodeId) -> io::Result<Option<Recorded>> {
     let Some(process) = locked_by(cluster, node)? else { return Ok(None) };
     let touches_nothing = process.has_ended()? || fence::is_ending(process.pid)?;
@@ -205,7 +205,7 @@ impl Entry {
         self.word(AT_INCARNATION).load(Ordering::Acquire)
     }
 
-    /// The low half of a word, as what the kernel's futex wants.
+    /// The low half of a word, as the kernel's futex requires it.
     fn futex(&self) -> *mut u32 {
         self.word(AT_RINGS).as_ptr().cast::<u32>()
     }
@@ -292,7 +292,7 @@ impl Ports {
 }
 
 impl Member {
-    /// How long a joiner waits for a lock that somebody only looks at.
+    /// How long a joiner waits for a lock that another process holds only to look.
     const LOCK_TRIES: u32 = 50;
 
     pub(crate) fn join(cluster: &Path, node: NodeId) -> Result<Arc<Self>, FabricError> {
@@ -304,7 +304,7 @@ impl Member {
         let failed = |error| FabricError::io("lock the node's entry", &path, &error);
         while !lock(&file, libc::LOCK_EX).map_err(failed)? {
             let by = locked_by(cluster, node).map_err(failed)?;
-            // One that is ending will let go of it, however long that takes.
+            // A process that is ending will release it, however long that takes.
             if !by.is_some_and(|process| fence::is_ending(process.pid).unwrap_or(false)) {
                 if tries == Self::LOCK_TRIES {
                     let holder_pid = by.map_or(0, |process| process.pid);
@@ -352,7 +352,7 @@ impl Member {
     }
 }
 
-/// Bit of a directory's key that says: no region now, or none for others; this was its last key.
+/// Bit of a directory's key that means: no region now, or none for others; this was its last key.
 const REMOVED: u64 = 1 << 63;
 
 fn create_inbox(cluster: &Path, of: Address, incarnation: u64) -> Result<RegionMemory, FabricError> {
@@ -401,7 +401,7 @@ impl Membership for Member {
         if path.symlink_metadata().is_ok() {
             return Err(FabricError::RegionExists { node: self.node, region });
         }
-        // Under another name until it has its length: a process may be killed at any moment, and none could use half a region.
+        // Under another name until it has its length: a process may be killed at any moment, and half a region is of no use.
         let draft = path.with_extension(format!("draft-{:03}", region.0));
         let _ = fs::remove_file(&draft);
         let file = open(&draft, true).map_err(failed)?;
@@ -426,7 +426,8 @@ impl Membership for Member {
         Ok(memory)
     }
 
-    /// With a key that this region never had: its last key plus one. (The last key stays behind, marked, when a region is closed or removed.)
+    /// With a key that this region never had: its last key plus one. (When a region is closed or removed, its last key stays,
+    /// marked.)
     fn open_region(&self, region: RegionId) -> Result<(), FabricError> {
         let own = self.own.lock().expect("the regions");
         let memory = own.get(&region).ok_or(FabricError::NoSuchRegion { node: self.node, region })?;
@@ -456,11 +457,11 @@ impl Membership for Member {
     }
 
     fn node_is_live(&self, node: NodeId) -> bool {
-        // A look that fails says nothing of the node, so it may live.
+        // A look that fails says nothing about the node, so it may live.
         node == self.node || holder(&self.cluster, node).map_or(true, |holder| holder.is_some())
     }
 
-    /// Memory that another process has mapped cannot be taken away from it, so the process is ended.
+    /// Memory that another process has mapped cannot be revoked, so the process is ended.
     fn fence(&self, node: NodeId, birth: u64) -> Result<bool, FabricError> {
         let path = entry_path(&self.cluster, node);
         let look_failed = |error: io::Error| FabricError::io("look at the process of", &path, &error);
@@ -492,7 +493,7 @@ impl Membership for Member {
 }
 
 impl Member {
-    /// Opens an endpoint, as a provider that is built on this one needs it.
+    /// Opens an endpoint for a provider that is built on this one.
     pub(super) fn open(self: Arc<Self>, port: Option<u16>) -> Result<Shm, FabricError> {
         let port = {
             let mut ports = self.ports.lock().expect("the ports");
@@ -568,7 +569,7 @@ fn map_region(cluster: &Path, node: NodeId, region: RegionId, mine: bool) -> Res
 
 /// A region of some node as an endpoint knows it.
 struct Known {
-    /// Let go when the key has gone stale: the file may have been removed, and its memory is kept as long as it is mapped.
+    /// Dropped when the key is stale: the file may have been removed, and its memory is kept as long as it is mapped.
     memory: Option<Arc<RegionMemory>>,
     key: u64,
 }
@@ -597,7 +598,7 @@ struct Peer {
 pub(super) struct Shm {
     member: Arc<Member>,
     address: Address,
-    /// Word that marks our lanes.
+    /// The word that marks this endpoint's lanes.
     owner: u64,
     inbox: RegionMemory,
     receiver: RefCell<inbox::Receiver>,
@@ -609,17 +610,17 @@ pub(super) struct Shm {
     waits: Cell<u32>,
 }
 
-/// Turns of waiting for a message, some 25 ns each, before the processor is offered to others, and between two offers. Without
-/// it a thread that waits for one that is not running keeps it from running until its time slice is over: where threads are more
-/// than processors, a question and its answer took milliseconds. Not sooner, since two threads that talk to each other beside
-/// many strangers are quickest while both of them run.
+/// Turns of waiting for a message, some 25 ns each, before the thread offers its processor to others, and between two offers.
+/// Without the offer a thread that waits for one that is not running keeps it from running until its time slice is over: with
+/// more threads than processors, a question and its answer took milliseconds. The offer does not come sooner, because two threads
+/// that exchange messages beside many strangers are quickest while both of them run.
 const WAITS_BEFORE_YIELD: u32 = 8192;
 const WAITS_PER_YIELD: u32 = 2048;
 
 /// Sleeps between two looks whether a region's key has gone stale: some microseconds with many nodes.
 const WAITS_PER_LOOK_AT_KEYS: u32 = 64;
 
-/// Empty looks between two looks that believe no ready bit: see [`inbox`].
+/// Empty looks between two looks that ignore the ready bits: see [`inbox`].
 const EMPTY_POLLS_PER_RESCAN: u32 = 100_000;
 
 impl Shm {
@@ -656,7 +657,7 @@ impl Shm {
         Ok(Peer { entry, regions: Box::new([const { None }; 256]), lanes: HashMap::new(), incarnation })
     }
 
-    /// The memory of a region, if the key we know still opens it.
+    /// The memory of a region, if the known key still opens it.
     #[inline]
     fn region<'a>(&self, peers: &'a mut [Option<Peer>], at: FarPtr) -> Result<&'a RegionMemory, FabricError> {
         let (node, region) = (at.node(), at.region());
@@ -688,7 +689,7 @@ impl Shm {
         Ok(Known { memory: Some(memory), key })
     }
 
-    /// Lets go of regions whose keys have gone stale, for a thread that does not touch them any more.
+    /// Drops regions with stale keys, for a thread that does not touch them any more.
     #[cold]
     fn let_go_stale(&self) {
         for peer in self.peers.borrow_mut().iter_mut().flatten() {
@@ -707,7 +708,7 @@ impl Shm {
         inbox::close(&self.inbox);
     }
 
-    /// Does one instruction on a region of this node.
+    /// Executes one instruction on a region of this node.
     #[cfg(feature = "libfabric")]
     pub(super) fn execute(&self, op: &mut Op, data: &mut Buffer) -> Result<(), FabricError> {
         op.execute(data, self.region(&mut self.peers.borrow_mut(), op.at)?)
@@ -747,7 +748,7 @@ impl Shm {
         }
     }
 
-    /// Is the endpoint that wrote this owner word gone for good?
+    /// Whether the endpoint that wrote this owner word is gone for good.
     fn owner_is_dead(&self, owner: u64) -> bool {
         let node = NodeId((owner >> 56) as u8);
         let incarnation = owner >> 32 & 0xff_ffff;
@@ -832,7 +833,7 @@ impl Provider for Shm {
             peer.incarnation = incarnation;
         }
         if !peer.lanes.contains_key(&to.port) {
-            // An ended inbox keeps its memory as long as it is mapped, and nothing is sent to it any more.
+            // An ended inbox keeps its memory as long as it is mapped, and receives nothing any more.
             peer.lanes.retain(|_, (memory, _)| !inbox::is_closed(memory));
             let lane = self.open_lane(peer, to)?;
             peer.lanes.insert(to.port, lane);
@@ -975,7 +976,7 @@ mod tests {
         default_cluster(&format!("{test}-{}", std::process::id()))
     }
 
-    /// A sender that never speaks to an ended port again does not keep its inbox, 64 MiB of addresses, for ever.
+    /// A sender that never sends to an ended port again does not keep its inbox, 64 MiB of addresses, for ever.
     #[test]
     fn lanes_into_ended_inboxes_are_let_go() {
         let cluster = cluster("ended-inboxes");
@@ -1015,7 +1016,7 @@ mod tests {
             let found = looker.join().unwrap();
             assert!(found.iter().all(|len| *len == 2 * PAGE), "{found:?}");
         });
-        // What a process left that was killed while it made one is in nobody's way.
+        // A draft that a killed process has left does no harm.
         let draft = path.with_extension("draft-005");
         fs::write(&draft, b"half").unwrap();
         member.create_region(region, PAGE).unwrap();

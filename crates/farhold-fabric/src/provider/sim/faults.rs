@@ -1,4 +1,4 @@
-//! What goes wrong in a simulation, and when.
+//! The faults of a simulation, and when they happen.
 
 use super::model::Hop;
 use crate::address::NodeId;
@@ -10,26 +10,26 @@ pub enum Fault {
     Kill(NodeId),
     /// The node's machine dies. Of what it has posted some lands, some lands much later, and some never or in part, by the seed.
     Crash(NodeId),
-    /// As [`Fault::Crash`]; and of its regions' lines that have not been flushed each has reached the memory or has not, where
-    /// [`Sim::keep_durable`](super::Sim::keep_durable) has been asked for.
+    /// As [`Fault::Crash`]; in addition each line of its regions that has not been flushed has reached the memory or has not, if
+    /// [`Sim::keep_durable`](super::Sim::keep_durable) has been called.
     PowerCut(NodeId),
-    /// The node stands still until this time: no task of its [machine](crate::Handle::of_machine) runs, it hears of nothing,
-    /// and what it has posted goes on.
+    /// The node is paused until this time: no task of its [machine](crate::Handle::of_machine) runs, it receives nothing, and
+    /// what it has posted goes on.
     Pause(NodeId, u64),
     /// Everything this way takes so much longer.
     Delay(Hop, u64),
-    /// Times are stretched by up to so many hundredths: instructions and their completions overtake each other.
+    /// Times are stretched by up to this many hundredths: instructions and their completions overtake each other.
     Jitter(u64),
-    /// Of all instructions, answers and messages one in so many takes up to so much longer, from now on.
+    /// From now on, of all instructions, answers and messages one in the first number takes longer, by up to the second.
     Hiccups(u64, u64),
-    /// To shut a node out takes so long from now on: until then what it posts still lands.
+    /// From now on fencing a node takes this long: until then what it posts still takes effect.
     SlowFence(u64),
-    /// Nothing gets through this way: messages are lost, instructions are given up; those whose answer would come this way are
-    /// done, but their initiator gives them up.
+    /// Nothing passes this way: messages are lost, and instructions are given up. Instructions whose answer would come this way
+    /// are executed, but their initiator gives them up.
     Cut(Hop),
-    /// Of the instructions that a cut loses from now on, so many of a hundred are done all the same, some time after their initiator has given
-    /// them up. Not once a later one, or a message, of the same endpoint has come there: a connection keeps its order, and a new one comes
-    /// after the end of the old.
+    /// Of the instructions that a cut loses from now on, this many of a hundred are executed all the same, some time after their
+    /// initiator has given them up. They are not executed once a later instruction or message of the same endpoint has arrived
+    /// there: a connection keeps its order, and a new connection comes after the end of the old.
     Late(u64),
     /// This way is as new.
     Heal(Hop),

@@ -5,16 +5,17 @@
 //!   send ──(message)──> inbox
 //! ```
 //!
-//! The engine, one task of the executor, does the events in the order of their time. Bulk transfers touch memory one 64-byte
-//! line an event, so a read that meets a write is torn just as on hardware. Instructions of one batch are under way
-//! independently of each other and may overtake. All randomness (jitter, fates) comes from the executor, so the seed of
-//! [`crate::Executor::virtual_time`] decides every time and every order; [`Sim::trace_hash`] tells whether two runs were the same.
+//! The engine, one task of the executor, executes the events in the order of their time. Bulk transfers touch memory one 64-byte
+//! line an event, so a read that meets a write is torn as on hardware. Instructions of one batch are under way independently of
+//! each other and may overtake. All randomness (jitter, fates) comes from the executor, so the seed of
+//! [`crate::Executor::virtual_time`] decides every time and every order; [`Sim::trace_hash`] tells whether two runs were the
+//! same.
 //!
-//! A killed node's posted instructions still happen, its endpoints say [`FabricError::NodeUnavailable`] about their own
-//! node, and its regions stay for the next join.
+//! A killed node's posted instructions still happen, its endpoints return [`FabricError::NodeUnavailable`] for their own node,
+//! and its regions stay for the next join.
 //!
-//! An event costs some 50 ns: while nothing but the engine has anything to do, it goes from event to event by itself, without
-//! the executor's timers.
+//! An event costs some 50 ns: while only the engine has work, it goes from event to event by itself, without the executor's
+//! timers.
 
 mod endpoint;
 mod faults;
@@ -113,26 +114,26 @@ impl Sim {
         effects.happen(&self.handle);
     }
 
-    /// Makes a fault happen when so many more [events](Self::events) have happened.
+    /// Makes a fault happen after `events` more [events](Self::events).
     pub fn inject_after(&self, events: u64, fault: Fault) {
         let mut state = self.world.lock();
         let at = state.trace.count + events;
         state.after.push((at, fault));
     }
 
-    /// How many things have happened: lines touched, instructions completed, messages delivered.
+    /// The number of events so far: lines touched, instructions completed, messages delivered.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.world.lock().trace.count
     }
 
-    /// From now on new regions have a memory behind their caches, as NVM has: [`Fault::PowerCut`] leaves of a line what was
-    /// flushed last, or anything newer.
+    /// From now on new regions have a memory behind their caches, as NVM has: [`Fault::PowerCut`] leaves of a line the content
+    /// that was flushed last, or any newer one.
     pub fn keep_durable(&self) {
         self.world.lock().keeps_durable = true;
     }
 
-    /// A number that two runs share only if everything happened in both at the same time in the same order.
+    /// A number that two runs share only if all events happened in both at the same time in the same order.
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.world.lock().trace.hash
@@ -155,7 +156,7 @@ impl World {
         self.state.lock().expect("nothing panics while it holds the simulation")
     }
 
-    /// The engine: does what is due, lets time pass while nobody else has anything to do, and sets a timer for the next event.
+    /// The engine: does what is due, lets time pass while no task has work, and sets a timer for the next event.
     fn run_due(&self, handle: &Handle, effects: &mut Effects, cx: &mut Context<'_>) -> Poll<()> {
         let mut now_ns = handle.true_now_ns();
         loop {

@@ -1,14 +1,14 @@
-//! What an instruction costs: the latency models.
+//! The cost of an instruction: the latency models.
 
 use crate::address::NodeId;
 use crate::batch::OpKind;
 
-/// From which node to which an instruction or a message goes; the same one twice for a node's own memory.
+/// The source and the target of an instruction or a message; the same node twice for a node's own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hop {
-    /// Who asks.
+    /// The initiator.
     pub from: NodeId,
-    /// Whose memory or inbox it is.
+    /// The node of the memory or inbox.
     pub to: NodeId,
 }
 
@@ -18,7 +18,7 @@ impl Hop {
     }
 }
 
-/// A machine, as far as time goes. All times are virtual nanoseconds; the simulation adds the jitter.
+/// The times of a machine. All times are virtual nanoseconds; the simulation adds the jitter.
 pub trait LatencyModel: Send + Sync {
     /// Name for traces and figures.
     fn name(&self) -> &'static str;
@@ -34,7 +34,7 @@ pub trait LatencyModel: Send + Sync {
     fn post_gap_ns(&self) -> u64;
     /// Until an instruction towards a dead or unreachable node is given up.
     fn give_up_ns(&self) -> u64;
-    /// Each of these times is stretched by up to so many hundredths, at random.
+    /// Each of these times is stretched by up to this many hundredths, at random.
     fn jitter_percent(&self) -> u64;
 }
 

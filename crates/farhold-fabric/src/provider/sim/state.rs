@@ -102,13 +102,13 @@ pub(super) struct Node {
     pub regions: Vec<(RegionId, Region)>,
     pub inboxes: BTreeMap<u16, InboxState>,
     pub next_port: u16,
-    /// Nodes that it has shut out, up to which incarnation.
+    /// Nodes that it has fenced, up to which incarnation.
     pub fenced: BTreeMap<NodeId, u64>,
-    /// From when on others are, who are being shut out: their incarnations, and the times.
+    /// Nodes whose fencing is under way: their incarnations, and when it takes effect.
     pub fencing: BTreeMap<NodeId, (u64, u64)>,
-    /// What tells each incarnation of it from all others, by incarnation from 1 on.
+    /// What tells each incarnation of the node from all others, by incarnation from 1 on.
     pub births: Vec<Option<u64>>,
-    /// Who uses its regions; the number of the configuration that says so.
+    /// The starts that may use its regions, and the number of the configuration that says so.
     pub admitted: (u64, Option<Admitted>),
     paused_until_ns: u64,
 }
@@ -186,7 +186,7 @@ pub(super) struct OnTheWay {
     pub message: Message,
 }
 
-/// What follows outside of the simulation's state.
+/// The effects outside of the simulation's state.
 #[derive(Default)]
 pub(super) struct Effects {
     pub wakers: Vec<Waker>,
@@ -264,7 +264,7 @@ impl State {
         }
     }
 
-    /// Is a timer wanted for this time? None that is set already comes before it.
+    /// Whether a timer is needed for this time: none that is set already comes before it.
     #[inline]
     pub fn arm(&mut self, at_ns: u64) -> bool {
         let earlier = at_ns < self.armed_ns;
@@ -272,7 +272,7 @@ impl State {
         earlier
     }
 
-    /// For whoever has scheduled something while the engine sleeps: sees to it that it wakes in time.
+    /// After an event has been scheduled while the engine sleeps: sees to it that the engine wakes in time.
     pub fn see_to_engine(&mut self, handle: &Handle) {
         if let Some(next_ns) = self.next_ns()
             && self.engine.is_some()
@@ -344,8 +344,8 @@ impl State {
         &mut self.nodes[usize::from(node.0)]
     }
 
-    /// A start of a node meets those who run as strangers, whomever its predecessor has shut out: that one may have stood still
-    /// and have shut out a start that it had never met.
+    /// A new start of a node forgets the fences of running starts, whatever its predecessor has fenced: the predecessor may have
+    /// paused, and have fenced a start that it had never met.
     pub fn forget_fences_of_the_living(&mut self, node: NodeId) {
         let last: Vec<u64> =
             self.nodes.iter().map(|entry| entry.incarnation.saturating_sub(u64::from(entry.live))).collect();
@@ -360,14 +360,15 @@ impl State {
         self.nodes.iter_mut()
     }
 
-    /// Has the target shut the initiator out?
+    /// Whether the target has fenced the initiator.
     #[inline]
     fn is_fenced(&self, hop: Hop, incarnation: u64) -> bool {
         let fenced = self.node(hop.to).and_then(|target| target.fenced.get(&hop.from));
         fenced.is_some_and(|last| incarnation <= *last)
     }
 
-    /// Does the target have instructions of this incarnation of the initiator done? Who has started since that was expelled has never shut it out.
+    /// Whether the target executes instructions of this incarnation of the initiator. A target that has started after that
+    /// incarnation was expelled has never fenced it.
     #[inline]
     fn is_admitted(&self, hop: Hop, incarnation: u64) -> bool {
         let Some((_, Some(Admitted::Births(births)))) = self.node(hop.to).map(|target| &target.admitted) else {
@@ -540,7 +541,7 @@ impl State {
         }
     }
 
-    /// Until when a node stands still, if it does.
+    /// Until when a node is paused, if it is.
     #[inline]
     fn paused_until(&self, node: NodeId) -> Option<u64> {
         let until_ns = self.node(node)?.paused_until_ns;
@@ -683,7 +684,7 @@ impl State {
         self.schedule(at_ns, Event::Step { flight, op: index, step });
     }
 
-    /// Something of an endpoint has come to a node: what it had posted there before comes no more.
+    /// Something of an endpoint has come to a node: what the endpoint had posted there before does not come any more.
     #[cold]
     fn too_late(&mut self, from: Address, to: NodeId, posted: u64) {
         let is_before = |late: &Late| late.from == from && late.to == to && late.posted < posted;
@@ -692,7 +693,7 @@ impl State {
         }
     }
 
-    /// Does the rest of an instruction that was given up, in one go: what is behind it on its connection comes later.
+    /// Executes the rest of an instruction that was given up, at once: what follows it on its connection comes later.
     #[cold]
     fn land(&mut self, number: u64, index: u32, mut step: u32) {
         let Some(mut flight) = self.flights.remove(number) else { return };

@@ -94,7 +94,7 @@ fn time_follows_the_model() {
     });
 }
 
-/// The other nodes hear of it, the dead one cannot go on, its posted write still lands, and it may come back.
+/// The other nodes learn of it, the dead one cannot go on, its posted write still takes effect, and it may come back.
 #[test]
 fn a_killed_node() {
     let executor = Executor::virtual_time(1);
@@ -159,7 +159,8 @@ fn links_can_be_slow_and_cut() {
     });
 }
 
-/// Who is shut out changes nothing any more, not even by what was under way, and is not heard; its next incarnation is.
+/// A fenced node changes nothing any more, not even by what was under way, and its messages are dropped; its next incarnation is
+/// heard.
 #[test]
 fn a_fenced_node_writes_nothing() {
     let executor = Executor::virtual_time(4);
@@ -190,7 +191,7 @@ fn a_fenced_node_writes_nothing() {
     });
 }
 
-/// A start that a node has never shut out has nothing done there all the same, unless it is admitted.
+/// A node executes nothing for a start that it has not admitted, even if it has never fenced that start.
 #[test]
 fn a_start_that_is_not_admitted_writes_nothing() {
     let executor = Executor::virtual_time(4);

@@ -1,4 +1,4 @@
-//! What has happened, as a number and, if asked for, in words.
+//! The events so far, as a number and, if requested, in words.
 
 /// What an event of the trace is.
 #[derive(Clone, Copy, Debug)]

@@ -1,12 +1,12 @@
-//! A thread at the word's home, asked by message (delegation).
+//! An agent: a thread at the word's home node that executes word instructions by message (delegation).
 //!
 //! ```text
 //!   question  number | at | code | operand | second operand          40 bytes
 //!   answer    number | 0 and the old value, or what went wrong       24 bytes
 //! ```
 //!
-//! The word stays in the agent's cache; what travels are messages, each in its sender's own lane. Many tasks of a thread may
-//! ask at the same time: answers carry the question's number.
+//! The word stays in the agent's cache. Only messages travel, each in its sender's own lane. Many tasks of a thread may ask at
+//! the same time: answers carry the question's number.
 
 use super::super::{WordOp, Words};
 use super::cpu::{LOOKS_PER_TURN, execute_on};
@@ -22,7 +22,7 @@ pub(super) const KIND: super::Kind =
 
 /// How long an answer may take.
 const TIMEOUT_NS: u64 = if cfg!(test) { 30_000_000_000 } else { 2_000_000_000 };
-/// Questions that one [`WordAgent::poll`] answers at most.
+/// The most questions that one [`WordAgent::poll`] answers.
 const ANSWERS_MAX: usize = 64;
 
 fn words_of<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
@@ -56,32 +56,32 @@ fn decode([code, a, b]: [u64; 3]) -> Option<WordOp> {
     })
 }
 
-/// The home's side: executes what its messages ask, on the regions of its own node. It lives on one thread; that thread, or a
-/// task, calls [`Self::poll`] again and again.
+/// The side of the home node: executes the instructions in its messages on the regions of its own node. It lives on one thread.
+/// That thread, or a task, must call [`Self::poll`] again and again.
 pub struct WordAgent {
     endpoint: Rc<Endpoint>,
     message: Cell<Message>,
-    /// The region of the last question: mostly the next one's, too.
+    /// The region of the last question; the next question is mostly for the same.
     region: RefCell<Option<Arc<RegionMemory>>>,
 }
 
 impl WordAgent {
-    /// An agent that is asked at the endpoint's own inbox, which is its alone.
+    /// An agent that receives questions at the endpoint's own inbox; no other code may receive there.
     #[must_use]
     pub fn at(endpoint: &Rc<Endpoint>) -> Self {
         Self { endpoint: endpoint.clone(), message: Cell::default(), region: RefCell::default() }
     }
 
-    /// Where it is asked.
+    /// The address for questions.
     #[must_use]
     pub fn address(&self) -> Address {
         self.endpoint.address()
     }
 
-    /// Answers what is there, up to a limit. Returns how many there were.
+    /// Answers the questions that have arrived, up to a limit. Returns how many messages there were.
     ///
-    /// Messages that are no questions are dropped, and so are answers to somebody who is gone or takes none: who asked hears
-    /// of it by its own time-out.
+    /// Messages that are not questions are dropped. So are answers to an endpoint that is gone or takes none; that endpoint's
+    /// request ends by its own time-out.
     #[allow(clippy::must_use_candidate, reason = "done for what it does")]
     pub fn poll(&self) -> usize {
         let mut message = self.message.take();
@@ -129,7 +129,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Asks the agent at `to`. The endpoint's own inbox is this one's alone.
+    /// Sends questions to the agent at `to`. No other code may receive at the endpoint's own inbox.
     #[must_use]
     pub fn asked_at(endpoint: &Rc<Endpoint>, to: Address) -> Self {
         Self {
@@ -148,7 +148,7 @@ impl Agent {
         while found.is_none() && self.endpoint.try_recv_into(&mut message) {
             match words_of(&message.bytes) {
                 Some([of, status, value]) if of == number => found = Some([status, value]),
-                // Of another task, or of one that has given up; those are few.
+                // It is of another task, or of one that has given up; those are few.
                 Some([of, status, value]) => drop(self.answers.borrow_mut().insert(of, [status, value])),
                 None => {}
             }

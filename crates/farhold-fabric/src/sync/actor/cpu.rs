@@ -17,7 +17,7 @@ pub struct Cpu {
     pauses: Cell<u32>,
 }
 
-/// Looks between two turns that a waiting thread gives to others: who holds what it waits for may be one of them.
+/// Looks between two turns that a waiting thread gives to other tasks: one of them may be the holder that it waits for.
 pub(super) const LOOKS_PER_TURN: u32 = 64;
 
 impl Cpu {

@@ -1,4 +1,4 @@
-//! Who executes word instructions, and the list of them.
+//! The actors that execute word instructions, and the list of them.
 //!
 //! | actor | executes | costs |
 //! |---|---|---|

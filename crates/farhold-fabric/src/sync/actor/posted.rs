@@ -1,4 +1,4 @@
-//! The provider: whatever executes its instructions.
+//! The provider, which executes instructions in its own way.
 
 use super::super::{WordOp, Words};
 use crate::{Batch, Endpoint, FabricError, FarPtr};

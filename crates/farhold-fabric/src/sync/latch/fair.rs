@@ -4,17 +4,18 @@
 //!  +0 head: the ticket that holds │ +64 tail: the next ticket │ +128 places, one a line
 //!
 //!  place of ticket t = t modulo the number of places:
-//!     free for turn n ──(compare_swap)──▶ taken in turn n, by whom ──(compare_swap)──▶ free for turn n + 1
+//!     free for turn n ──(compare_swap)──▶ taken in turn n, with its holder ──(compare_swap)──▶ free for turn n + 1
 //!  where the turn of ticket t is t divided by the number of places
 //! ```
 //!
-//! A ticket is taken by taking its place, not by moving `tail`: so each ticket has an owner from the first moment, and nobody
-//! can die between the two. `tail` and `head` only follow: `tail` may go past a ticket whose place is taken, `head` past one
-//! whose place is in a later turn, and whoever sees that moves them. A dead waiter's place is put into its next turn, and
-//! `head` passes over it when it gets there.
+//! A ticket is taken by taking its place, not by moving `tail`. So each ticket has an owner from the first moment, and no holder
+//! can die between the two. `tail` and `head` only follow: `tail` may go past a ticket whose place is taken, and `head` past a
+//! ticket whose place is in a later turn. Each thread that sees this moves them. A dead waiter's place is put into its next turn,
+//! and `head` passes over it when it gets there.
 //!
-//! Turns have 22 bits and come back after four million times all places: an instruction that was posted before and arrives
-//! after that would be taken for right. A thread waits for its instructions, so that takes a zombie, which fencing keeps away.
+//! Turns have 22 bits and come back after four million times all places. An instruction that was posted before and arrives after
+//! that would be taken for valid. A thread waits for its instructions, so this needs a node that runs on after it was declared
+//! dead, which fencing excludes.
 
 use super::super::{WordOp, Words, swapped};
 use super::{Held, Holder, LINE, LatchError};
@@ -87,7 +88,7 @@ impl Places {
                 Place(words.execute(self.place(ticket), WordOp::CompareSwap { expected: free, new: mine }).await?);
             let past = found.0 == free || found.ahead_of(turn) > 0 || (found.turn() == turn & TURN_MASK);
             if past {
-                // Taken, by us or by somebody who has not moved the tail yet.
+                // Taken, by this thread or by one that has not moved the tail yet.
                 swapped(words, self.tail(), ticket, ticket.wrapping_add(1)).await?;
             }
             if found.0 == free {
@@ -132,7 +133,7 @@ impl Places {
         Ok(())
     }
 
-    /// Moves `head` on if its ticket is over: given back, given up, or a dead one's. True if it was.
+    /// Moves `head` on if its ticket is over: given back, given up, or a dead holder's. True if it was.
     async fn pass_over(&self, words: &impl Words, head: u64) -> Result<bool, FabricError> {
         let place = Place(words.execute(self.place(head), WordOp::Load).await?);
         let over = place.ahead_of(self.turn(head)) > 0;

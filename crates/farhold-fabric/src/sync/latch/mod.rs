@@ -1,13 +1,14 @@
-//! Latches in regions: at most one holder in the cluster, named in the word, so that a dead one's can be freed.
+//! Latches in regions: at most one holder in the cluster. The word names the holder, so that a latch can be freed if its holder
+//! is dead.
 //!
 //! | form | order | acquire, uncontended | bytes |
 //! |---|---|---|---|
-//! | [`Form::Plain`] | who comes at the right moment | 1 instruction | 8 |
+//! | [`Form::Plain`] | none: an attempt at the right moment succeeds | 1 instruction | 8 |
 //! | [`Form::Fair`] | first come, first served | 5 instructions | 64 a place, and 128 |
 //!
-//! A holder is a thread of a node in one configuration of the cluster. Whoever knows that a holder is dead, and that nothing
-//! of it can still arrive (fencing is the membership's), calls [`Latch::free_dead`]; the latch then is free, and a release by
-//! the holder, should it live, says [`LatchError::Lost`].
+//! A holder is a thread of a node in one configuration of the cluster. The caller of [`Latch::free_dead`] must know that a holder
+//! is dead, and that none of its instructions can still arrive (fencing is the membership's task). The latch then is free. If the
+//! holder still lives, its release returns [`LatchError::Lost`].
 
 mod fair;
 mod plain;
@@ -16,7 +17,7 @@ use super::{LINE, Words};
 use crate::{FabricError, FarPtr, NodeId};
 use std::fmt;
 
-/// Who holds or waits for a latch: `configuration:16 | node:8 | thread:16` in the latch's words.
+/// A holder of a latch, or a waiter: `configuration:16 | node:8 | thread:16` in the latch's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Holder {
     /// The configuration of the cluster that it belongs to.
@@ -39,12 +40,12 @@ impl Holder {
     }
 }
 
-/// In which order waiters get a latch.
+/// The order in which waiters get a latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// In none: each tries until it succeeds.
+    /// None: each tries until it succeeds.
     Plain,
-    /// As they came, through so many places. More than that wait for a place first, in no order.
+    /// The order of arrival, for as many waiters as there are places. Further waiters wait for a place first, in no order.
     Fair(u32),
 }
 
@@ -55,7 +56,7 @@ pub struct Latch {
     form: Form,
 }
 
-/// A held latch. It is given back by [`Latch::release`] only: giving back is an instruction that takes time and may fail.
+/// A held latch. Only [`Latch::release`] gives it back, because that is an instruction that takes time and may fail.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "it stays held until it is released"]
 pub struct Held {
@@ -65,25 +66,25 @@ pub struct Held {
     pub attempts: u64,
 }
 
-/// Why a latch was not had or not given back.
+/// Why a latch was not acquired or not released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LatchError {
-    /// Somebody else held it for all the attempts allowed.
+    /// Another holder kept it during all attempts allowed.
     Busy {
         /// How many these were.
         attempts: u64,
     },
-    /// It was freed meanwhile, because somebody took its holder for dead: what it protects may have another holder.
+    /// It was freed meanwhile, because a caller declared its holder dead: what it protects may have another holder.
     Lost,
-    /// The fabric could not. The latch may be held: see [`super::Words::execute`].
+    /// The fabric failed. The latch may be held: see [`super::Words::execute`].
     Fabric(FabricError),
 }
 
 impl fmt::Display for LatchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy { attempts } => write!(f, "somebody else holds the latch, also after {attempts} attempts"),
-            Self::Lost => f.write_str("the latch was freed meanwhile: its holder was taken for dead"),
+            Self::Busy { attempts } => write!(f, "another holder has the latch after {attempts} attempts; try again"),
+            Self::Lost => f.write_str("the latch was freed meanwhile: its holder was declared dead"),
             Self::Fabric(error) => error.fmt(f),
         }
     }
@@ -117,10 +118,10 @@ impl Latch {
         }
     }
 
-    /// Takes the latch for `me`, with at most so many attempts; between two it pauses.
+    /// Takes the latch for `me`, with at most `attempts_max` attempts; between two it pauses.
     ///
     /// # Errors
-    /// [`LatchError::Busy`]: not had. [`LatchError::Lost`]: somebody took `me` for dead meanwhile. [`LatchError::Fabric`].
+    /// [`LatchError::Busy`]: not acquired. [`LatchError::Lost`]: a caller declared `me` dead meanwhile. [`LatchError::Fabric`].
     pub async fn acquire(&self, words: &impl Words, me: Holder, attempts_max: u64) -> Result<Held, LatchError> {
         match self.form {
             Form::Plain => plain::acquire(words, self.at, me, attempts_max).await,
@@ -139,10 +140,10 @@ impl Latch {
         }
     }
 
-    /// Who holds it now.
+    /// The present holder.
     ///
     /// # Errors
-    /// What kept it from being read.
+    /// What prevented the read.
     pub async fn holder(&self, words: &impl Words) -> Result<Option<Holder>, FabricError> {
         match self.form {
             Form::Plain => plain::holder(words, self.at).await,
@@ -150,11 +151,11 @@ impl Latch {
         }
     }
 
-    /// Frees it of the dead, who hold it or wait for it. Returns how many there were. The caller guarantees that whoever
+    /// Frees the latch from dead holders and waiters. Returns how many there were. The caller guarantees that a holder that
     /// `is_dead` accepts never acts again.
     ///
     /// # Errors
-    /// What kept it from being read or changed.
+    /// What prevented the read or the change.
     pub async fn free_dead(&self, words: &impl Words, is_dead: impl Fn(Holder) -> bool) -> Result<u32, FabricError> {
         match self.form {
             Form::Plain => plain::free_dead(words, self.at, is_dead).await,

@@ -1,7 +1,7 @@
 //! One word: 0, or the holder. Acquired and released by compare-and-swap.
 //!
-//! The GRU's latch is released by a clear. A swap that names the holder costs the same, and cannot take the latch from
-//! somebody who got it after this holder had been taken for dead.
+//! The GRU's latch is released by a clear. A swap that names the holder costs the same. It cannot take the latch from a thread
+//! that got it after this holder had been declared dead.
 
 use super::super::{WordOp, Words, swapped};
 use super::{Held, Holder, LatchError};

@@ -4,9 +4,10 @@
 //!  +0 lock │ +8 CRC64 of all that follows │ +16 version │ +24 length │ +32 payload
 //! ```
 //!
-//! A reader takes the bytes as they come and computes their checksum; a mix of two states has another one, but for one in
-//! 2^64. Nothing is assumed of the fabric: bytes may come in any order and any pieces. The writer pays the same again.
-//! (The CRC is computed with carry-less multiplication where the processor has it, some twenty times faster than the dozen
+//! A reader takes the bytes as they come and computes their checksum; a mix of two states has another one, except in one case of
+//! 2^64. Nothing is assumed of the fabric: bytes may come in any order and in any pieces. The writer pays the same again. (If the
+//! processor has carry-less multiplication, the CRC uses it, some twenty times faster than the dozen cycles a byte that Pilaf's
+//! authors and their critics count with.)
 //! cycles a byte that Pilaf's authors and their critics count with.)
 
 use super::{Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, clean_bytes, planted, word, word_of};
@@ -15,7 +16,7 @@ use farhold_fabric::{Batch, Handle, RegionMemory};
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// A CRC64 in each object's header, computed again by the reader.
+/// A CRC64 in each object's header; the reader computes it again.
 pub struct Checksum;
 
 const SUM: u64 = 8;

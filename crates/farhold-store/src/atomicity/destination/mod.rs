@@ -1,6 +1,6 @@
 //! The version is checked where the data lives: `read_object`, the database's own rows.
 //!
-//! One round; the answer says whether it is one state, and its payload is used where it came (no copy of it is cleaned up).
+//! One round: the answer says whether it is one state, and its payload is used in place (it is not copied or cleaned).
 //! Daglis et al., section 3.1, "destination-side concurrency control". Layout and protocol: [`crate::object`].
 
 use super::{Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, clean_bytes};

@@ -5,8 +5,8 @@
 //!  line n   +0 version │ +8 payload, 56 bytes
 //! ```
 //!
-//! A read of many lines is one state if all their versions are the header's, and that is even. Before the payload can be used,
-//! the versions between it must be taken out: a copy that the other mechanisms do not make.
+//! A read of many lines is one state if all their versions equal the header's, and that is even. Before the payload can be used,
+//! the versions in it must be removed: a copy that the other mechanisms do not make.
 //!
 //! ```text
 //!  writer (holds `lock`), versions v, v + 1, v + 2, v even          reader
@@ -15,12 +15,12 @@
 //!  header := v + 2; lock := 0                                       payload without them
 //! ```
 //!
-//! A line is odd while its payload changes, so a line with an even version is whole, whenever it was read. Loads of a
-//! processor do not take a line as a whole; in mapped memory the reader also takes the header's version before and after,
-//! which makes it a sequence lock whose layout still has to be stripped.
+//! A line is odd while its payload changes, so a line with an even version is whole, whenever it was read. Loads of a processor
+//! do not read a line as a whole. In mapped memory the reader therefore also loads the header's version before and after, which
+//! makes the mechanism a sequence lock with a layout that must still be stripped.
 //!
-//! FaRM keeps 16 bits of the version in a line and bounds the time of a read, since 16 bits come back. Here a line has all 64
-//! bits, which need no clock, are written and read as words, and cost 12.5 % of memory instead of 3 %.
+//! FaRM keeps 16 bits of the version in a line, and limits the time of a read because 16 bits wrap. Here a line has all 64 bits.
+//! They need no clock, are written and read as words, and cost 12.5 % of memory instead of 3 %.
 
 use super::{Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, planted, word, word_of};
 use crate::object::Owner;
@@ -51,7 +51,7 @@ fn bytes_of(line: usize, payload_len: usize) -> Range<usize> {
     start.min(payload_len)..end.min(payload_len)
 }
 
-/// Takes the payload out of an object's raw lines. `None`: their versions are not all the same.
+/// Extracts the payload from an object's raw lines. `None`: their versions are not all the same.
 fn strip(raw: &[u8], version: u64, into: &mut [u8]) -> Option<()> {
     let (first, rest) = into.split_at_mut(into.len().min(FIRST_BYTES));
     first.copy_from_slice(&raw[FIRST..FIRST + first.len()]);
@@ -98,7 +98,7 @@ impl Mechanism for LineVersions {
         }
         let (first, rest) = into[..len].split_at_mut(len.min(FIRST_BYTES));
         memory.copy_out(at + FIRST as u64, first)?;
-        // All versions are looked at, as FaRM's readers do, though in place the header's two looks decide.
+        // All versions are checked, as FaRM's readers do, although in place the header's two loads decide.
         let differences = memory.copy_out_lines(at + LINE, version, rest)?;
         fence(Acquire);
         let whole = differences == 0 && header.load(Relaxed) == version;

@@ -7,10 +7,10 @@
 //!   └─────(writer: swap)──▶ owned ──(writer: store 0)──▶ free
 //! ```
 //!
-//! A far reader needs two rounds: a `compare_swap` that takes or learns of a lease, then the read, which counts if the lease
-//! has not ended when it is back. Readers share a lease, nobody gives it back, and a writer waits for its end: a reader that
-//! dies blocks nobody for longer. So a busy object is rarely written, and clocks must agree: all go by
-//! [`Handle::shared_now_ns`], and [`SKEW_NS`] is what they may differ by.
+//! A far reader needs two rounds: a `compare_swap` that takes or learns of a lease, then the read. The read counts if the lease
+//! has not ended when it is back. Readers share a lease and do not give it back, and a writer waits for its end: a reader that
+//! dies blocks no writer for longer. So a busy object is rarely written, and clocks must agree: all use
+//! [`Handle::shared_now_ns`], and may differ by [`SKEW_NS`].
 
 use super::{Busy, FarRead, LINE, Lease, Mechanism, Seen, Unread, View, Writing, clean_bytes, planted, word, word_of};
 use crate::object::Owner;
@@ -23,7 +23,7 @@ pub struct Lock;
 
 /// How long a lease lasts. DrTM's 0.4 ms are for transactions; a read of 8 KiB over RDMA takes 3 µs, so this covers ten.
 pub const LEASE_NS: u64 = 50_000;
-/// What two clocks may differ by: those of one machine not at all, this is for the time between a look and what it is for.
+/// The most that two clocks may differ by. Clocks of one machine do not differ; this covers the time between a look and its use.
 pub const SKEW_NS: u64 = 1_000;
 
 const VERSION: u64 = 8;
@@ -40,7 +40,7 @@ fn is_owned(word: u64) -> bool {
     word & 1 != 0
 }
 
-/// May somebody who holds this lease still use what it read?
+/// Whether a reader that holds this lease may still use what it read.
 fn protects(word: u64, now_ns: u64) -> bool {
     (now_ns + SKEW_NS < word >> 1) || planted::unchecked()
 }
@@ -76,7 +76,7 @@ fn under_lease<T>(
         return Err(Unread::TooShort { payload_len: len });
     }
     let used = use_it(at + PAYLOAD, len)?;
-    // The kernel's clock is read behind a load fence: what was read was there before this moment.
+    // The kernel's clock is read behind a load fence: all earlier loads were complete at this moment.
     if protects(held, clock.shared_now_ns()) { Ok((Seen { version, len }, used)) } else { Err(Unread::Torn) }
 }
 
@@ -129,7 +129,7 @@ impl Mechanism for Lock {
                 if is_owned(found) && !planted::unchecked() {
                     return Err(Unread::Torn);
                 }
-                // Ours, another's that lasts, or one that has ended, which the next round takes over.
+                // This reader's lease, another one that lasts, or one that has ended; the next round takes over the latter.
                 read.lease = match found {
                     _ if found == read.word => Lease::Held(wanted),
                     _ if protects(found, now_ns) => Lease::Held(found),

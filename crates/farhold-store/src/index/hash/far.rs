@@ -1,6 +1,6 @@
-//! Looking a key up in another node's index with reads alone.
+//! Remote look-ups in another node's hash index, by reads alone.
 //!
-//! Nothing here does input or output: [`FarLookup`] says what to read next, the caller reads it however it can.
+//! This module does no input or output: [`FarLookup`] says what to read next, and the caller reads it.
 //!
 //! ```text
 //!  Directory (once a table and node) ──▶ FarIndex { N, chunk pointers }
@@ -9,9 +9,9 @@
 //!                         └── directory again ◀┘
 //! ```
 //!
-//! What the reads must give: each aligned 8-byte word whole, and the words of a bucket in ascending order or all at once.
-//! The bucket's word comes first, so a miss judged from older entries than its word cannot be. A match is only a tag and a
-//! reference: the caller reads the object and compares incarnation and key. A miss is final if the stamp still holds
+//! Requirements on the reads: each aligned 8-byte word is whole, and the words of a bucket come in ascending order or all at
+//! once. The bucket's word comes first, so a miss cannot be judged from entries older than its word. A match is only a tag and a
+//! reference: the caller must read the object and compare incarnation and key. A miss is final if the stamp still holds
 //! ([`BucketStamp::is_still`], or a read of its word) when the transaction validates.
 
 use super::layout::{
@@ -38,7 +38,7 @@ impl Directory {
         Self { node, region, table, probe: 0 }
     }
 
-    /// What to read next: where, and how many bytes. `None`: the table has no hash index there.
+    /// What to read next: the place and the number of bytes. `None`: the table has no hash index there.
     #[must_use]
     pub fn next(&self) -> Option<(FarPtr, usize)> {
         let at = FarPtr::new(self.node, self.region, directory_entry(self.table, self.probe));
@@ -62,7 +62,7 @@ impl Directory {
     }
 }
 
-/// What is known of another node's index: enough to go to a bucket with one read.
+/// The known state of another node's index: enough to reach a bucket with one read.
 #[derive(Clone, Debug)]
 pub struct FarIndex {
     entry: FarPtr,
@@ -78,7 +78,7 @@ impl FarIndex {
         FarPtr::new(self.entry.node(), self.entry.region(), offset & FarPtr::OFFSET_MAX)
     }
 
-    /// Takes what the directory says now; `false` if the index is gone from there.
+    /// Takes over the directory's present content; `false` if the index is not in it any more.
     fn refresh(&mut self, bytes: &[u8]) -> bool {
         if word_at(bytes, 0) != table_word(self.table) || !(1..=BUCKETS_MAX).contains(&word_at(bytes, 2)) {
             return false;
@@ -115,11 +115,11 @@ pub enum FarStep {
         /// How many.
         bytes: usize,
     },
-    /// Read these objects; if one has the key, that is it. If none has, call [`FarLookup::no_match`].
+    /// Read these objects. If one has the key, it is the answer. If none has, call [`FarLookup::no_match`].
     Matches(Matches),
     /// The key is not there, as long as the stamp holds.
     Missing(BucketStamp),
-    /// The index is gone: the table was dropped, or its node started anew. Begin with its [`Directory`].
+    /// The index is gone: the table was dropped, or its node has restarted. Begin with its [`Directory`].
     Gone,
 }
 
@@ -197,7 +197,7 @@ impl FarLookup {
             State::Bucket { bucket } => {
                 let word = BucketWord(word_at(bytes, 0));
                 if word.level() == 0 {
-                    // No bucket looks like this: the pages belong to something else by now.
+                    // No bucket has this form: the pages have another use by now.
                     index.chunks.clear();
                     return self.go_to_directory(index);
                 }

@@ -1,4 +1,4 @@
-//! Growing by one bucket at a time, and the buckets behind full ones.
+//! Growth by one bucket at a time, and the overflow buckets behind full ones.
 
 use super::layout::{BUCKETS_MAX, BucketWord, COUNT, chunk_of, chunk_pages, entry_of, hash_key};
 use super::{BucketStamp, ENTRIES, HashIndex, OVERFLOW_BYTES, OVERFLOW_ENTRIES, Step, at, wait};
@@ -9,12 +9,12 @@ use crate::slab::Run;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{MutexGuard, PoisonError};
 
-/// Entries a bucket should have on average, at most. At 14 of 15, right after a doubling, a bucket in three has an overflow
-/// (Poisson) with 7 % of the keys. Between doublings the buckets not yet split have twice the average of the others: at
-/// worst 17 % of the keys are in an overflow. At 13 it was 13 %, at 0.6 bytes more a row.
+/// The most entries that a bucket should have on average. At 14 of 15, right after a doubling, a bucket in three has an overflow
+/// (Poisson) with 7 % of the keys. Between doublings the buckets not yet split have twice the average of the others: at worst 17
+/// % of the keys are in an overflow. At 13 it was 13 %, at 0.6 bytes more a row.
 const FILL: u64 = 14;
 
-/// The memory of an index. Its lock is taken while holding a bucket, so nobody waits for a bucket while holding it.
+/// The memory of an index. Its lock is taken while holding a bucket, so no thread waits for a bucket while holding it.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     pub runs: Vec<Run>,
@@ -23,11 +23,11 @@ pub(super) struct Pool {
 }
 
 impl HashIndex {
-    /// Splits as many buckets as the number of entries asks for; leaves it to whoever is at it already.
+    /// Splits as many buckets as the number of entries asks for. If another thread is splitting, leaves it to that thread.
     #[cold]
     pub(super) fn grow(&self, moved: &mut dyn FnMut(Step)) {
         let Ok(mut key) = self.growing.try_lock() else { return };
-        // At most a few at a time: no inserter pays for all.
+        // At most a few at a time, so that no inserter pays for all.
         for _ in 0..8 {
             let count = self.count();
             if self.len() < count * FILL || count >= BUCKETS_MAX {
@@ -64,7 +64,7 @@ impl HashIndex {
         let overflow = self.lay_out(new, &go, &mut spare);
         let half = BucketStamp { offset: new, word: BucketWord::new(level + 1, overflow).0 };
         at(memory, new).store(half.word, Release);
-        // From here on lookups come to the new bucket; those that came to the old one find it locked, or changed.
+        // From here on look-ups come to the new bucket; those that came to the old one find it locked, or changed.
         at(memory, self.entry + COUNT).store(count + 1, Release);
         let overflow = self.lay_out(old, &stay, &mut spare);
         let step = self.unlock(old, word, word.with(level + 1, overflow));

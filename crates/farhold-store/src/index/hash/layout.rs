@@ -1,4 +1,4 @@
-//! What a hash index looks like in the region: the directory, the root, the buckets.
+//! The layout of a hash index in the region: the directory, the root, the buckets.
 //!
 //! ```text
 //!  superblock, entry of 64 bytes:  table + 1 │ root offset │ N (buckets) │ 0 ...
@@ -16,10 +16,10 @@
 //! entries at 14 on average a row takes 11 to 12 bytes and a far lookup 1.1 to 1.2 reads. One line of 7 entries at 4 on
 //! average took 18 bytes at 1.05 reads, and by calculation 12.9 bytes at 1.2 reads at 6, with overflows of half a line.
 //!
-//! Linear hashing (Litwin, VLDB 1980): with L = floor(log2 N), a hash belongs to bucket `hash mod 2^(L+1)` if there is one,
-//! else to `hash mod 2^L`. Growing by one splits bucket `N - 2^L`. Each bucket says at which level it is, that is how many
-//! bits of a hash it stands for; so a reader with an old N, near or far, sees from the bucket alone that its hash has gone
-//! elsewhere. The word of the first bucket covers its overflow buckets too, whose words hold nothing but the next link.
+//! Linear hashing (Litwin, VLDB 1980): with L = floor(log2 N), a hash belongs to bucket `hash mod 2^(L+1)` if there is one, else
+//! to `hash mod 2^L`. Growing by one splits bucket `N - 2^L`. Each bucket stores its level, which is how many bits of a hash it
+//! stands for. So a reader with an old N, near or far, sees from the bucket alone that its hash has moved elsewhere. The word of
+//! the first bucket covers its overflow buckets too; their words hold only the next link.
 
 use crate::error::TableId;
 use crate::object::ObjectRef;
@@ -68,7 +68,7 @@ pub(crate) const BUCKETS_MAX: u64 = {
 };
 
 /// The hash of a key, the same on every node and in every run: 8 bytes at a time, folded by a 128-bit product (the step of
-/// wyhash). It resists bad luck, not an adversary: who can choose keys can make chains long.
+/// wyhash). It resists bad luck, not an adversary: an adversary that can choose keys can make chains long.
 #[must_use]
 #[inline]
 pub fn hash_key(key: &[u8]) -> u64 {
@@ -175,14 +175,14 @@ impl BucketWord {
     pub const fn with(self, level: u32, overflow: u64) -> Self {
         Self(self.0 & (Self::VERSION_BITS | 1) | Self::new(level, overflow).0)
     }
-    /// Does the bucket, if it is number `bucket`, stand for this hash?
+    /// Whether the bucket, if it is number `bucket`, stands for this hash.
     #[inline(always)]
     pub const fn covers(self, hash: u64, bucket: u64) -> bool {
         hash & ((1 << self.level()) - 1) == bucket
     }
 }
 
-/// A bucket at a version: covers what was not found in it.
+/// A bucket at a version: it covers what was not found in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BucketStamp {
     /// Its offset in the region.
@@ -192,7 +192,7 @@ pub struct BucketStamp {
 }
 
 impl BucketStamp {
-    /// Is the bucket as it was? (False while a writer is at it.)
+    /// Whether the bucket is unchanged. (False while a writer changes it.)
     #[must_use]
     #[inline(always)]
     pub fn is_still(&self, memory: &RegionMemory) -> bool {
@@ -216,7 +216,7 @@ pub(crate) fn clear_directory(memory: &RegionMemory) {
     }
 }
 
-/// Takes a directory entry for a table; its offset, `None` if all are taken. The caller excludes others.
+/// Takes a directory entry for a table. Returns its offset, or `None` if all are taken. The caller excludes other threads.
 pub(crate) fn claim(memory: &RegionMemory, table: TableId) -> Option<u64> {
     (0..DIRECTORY_ENTRIES).map(|probe| directory_entry(table, probe)).find(|at| {
         let word = memory.word(*at).expect("the superblock");

@@ -1,10 +1,11 @@
-//! Where far rows were last seen, so that most far reads need no index at all (DrTM's location cache).
+//! Where far rows were last seen, so that most far reads need no index (DrTM's location cache).
 //!
-//! A remembered reference may be out of date; the read of the object tells, by incarnation and key, and the caller then
-//! [forgets](LocationCache::forget) it. The cache is one worker's, bounded, and loses the oldest of some places when full.
+//! A remembered reference may be stale. The read of the object shows it, by incarnation and key, and the caller then
+//! [forgets](LocationCache::forget) it. The cache is one worker's, bounded, and evicts the oldest of some places when it is full.
 //!
-//! Places are in sets of four, a cache line. A row that finds its set full goes into the neighbour, so with half as many rows as places
-//! one in a hundred is lost. (With sets of two it was one in ten, and nearly every batch of 32 far reads took the long way for it.)
+//! Places are in sets of four, a cache line. A row whose set is full goes into the neighbour, so with half as many rows as places
+//! one in a hundred is lost. (With sets of two it was one in ten, and nearly every batch of 32 far reads had to use the index for
+//! it.)
 
 use crate::object::ObjectRef;
 use farhold_fabric::NodeId;
@@ -41,7 +42,7 @@ const REFERENCE: usize = 1;
 const WAYS: usize = 4;
 const LINE_BYTES: usize = 64;
 const _: () = assert!(WAYS * size_of::<Place>() == LINE_BYTES);
-/// With how many sets a cache begins, and how many times as many it has when half of its places are taken: most workers see few rows.
+/// The number of sets at the beginning, and the factor of growth when half of the places are taken: most workers see few rows.
 const SETS_FIRST: usize = 64;
 const GROWTH: usize = 8;
 
@@ -63,7 +64,7 @@ impl LocationCache {
     fn grow(&mut self) {
         let grown = Self::with_sets((GROWTH * (self.mask + 1)).min(self.sets_max), self.sets_max);
         let before = std::mem::replace(self, Self { counts: self.counts, ..grown });
-        // The newest of a set is its first and has to be put last.
+        // The newest of a set is its first, and must be put last.
         before.places.into_iter().rev().filter(|place| place[NAME] != 0).for_each(|place| self.put_new(place));
     }
 
@@ -110,7 +111,7 @@ impl LocationCache {
         set[0] = new;
     }
 
-    /// Takes a place out that turned out wrong, and counts it.
+    /// Removes a place that turned out wrong, and counts it.
     pub fn forget(&mut self, node: NodeId, table: crate::TableId, hash: u64) {
         let name = name(node, table, hash);
         while let Some(at) = self.place(name) {
@@ -120,7 +121,7 @@ impl LocationCache {
         self.counts.stale += 1;
     }
 
-    /// Forgets everything of a node: it has started anew.
+    /// Forgets everything of a node: it has restarted.
     pub fn forget_all(&mut self) {
         *self = Self { counts: self.counts, ..Self::with_sets(SETS_FIRST.min(self.sets_max), self.sets_max) };
     }
@@ -148,7 +149,7 @@ impl LocationCache {
     }
 }
 
-/// Two rows may share a name; then they push each other out, and reads find the other's key: slow, never wrong.
+/// Two rows may share a name; then they evict each other, and reads find the other row's key: slow, never wrong.
 fn name(node: NodeId, table: crate::TableId, hash: u64) -> u64 {
     let place = u64::from(table.0) << 8 | u64::from(node.0);
     (hash ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1
@@ -191,7 +192,7 @@ mod tests {
         }
         let known = (0..rows).filter(|i| cache.get(node, table, hash(*i)) == Some(reference(*i))).count();
         assert!(known > rows - rows / 80, "{known} of {rows}");
-        // Who is remembered twice is forgotten once.
+        // An entry that is there twice is evicted once.
         cache.put(node, table, hash(7), reference(8));
         assert_eq!(cache.get(node, table, hash(7)), Some(reference(8)));
         cache.forget(node, table, hash(7));

@@ -1,9 +1,9 @@
-//! A hash index in the region: point lookups of this node in a few cache lines, and of others in one or two reads.
+//! A hash index in the region: point look-ups of this node in a few cache lines, and of others in one or two reads.
 //!
-//! The layout is told in `layout.rs`. Readers of this node store nothing; they check the bucket's word around what they
-//! read. A hit is right by itself: the object's incarnation and key are checked, and neither changes. A miss holds while
-//! the bucket's word stands, which is its [`BucketStamp`]. Writers lock one bucket, in its word; growing splits one bucket
-//! at a time, under that bucket's lock and a lock of the growing itself.
+//! `layout.rs` describes the layout. Readers of this node store nothing; they check the bucket's word before and after what they
+//! read. A hit needs no further check: the object's incarnation and key are compared, and neither changes. A miss holds while the
+//! bucket's word is unchanged, which is its [`BucketStamp`]. A writer locks one bucket, in its word. Growing splits one bucket at
+//! a time, under that bucket's lock and a lock of the growth itself.
 
 mod far;
 mod grow;
@@ -29,17 +29,17 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI64, AtomicU64, fence};
 use std::sync::{Arc, Mutex};
 
-/// The entries of an index, counted apart so that inserters seldom meet on a line.
+/// The number of entries, counted apart so that inserters seldom share a line.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 struct Count(AtomicI64);
 
-/// One change of a bucket, for those who hold stamps of it.
+/// One change of a bucket, for transactions that hold stamps of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub before: BucketStamp,
     pub after: BucketStamp,
-    /// Where some of its keys went, if it was split: whoever held the stamp of before needs both.
+    /// Where some of its keys went, if it was split: a transaction that held the stamp from before needs both.
     pub half: Option<BucketStamp>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct HashIndex {
     entry: u64,
     root: u64,
     counts: [Count; 16],
-    /// Held by whoever grows the index; room for a key.
+    /// Held by the thread that grows the index; room for a key.
     growing: Mutex<Vec<u8>>,
     pool: Mutex<Pool>,
 }
@@ -140,7 +140,8 @@ impl HashIndex {
         }
     }
 
-    /// Adds an entry. The caller has made sure, by the primary index, that the key is not there. `moved` hears, in order, of the buckets that this changes.
+    /// Adds an entry. The caller guarantees, by the primary index, that the key is not there. `moved` receives, in order, the
+    /// buckets that this changes.
     pub fn insert(&self, hash: u64, reference: ObjectRef, moved: &mut dyn FnMut(Step)) -> Result<(), StoreError> {
         let (offset, word) = self.lock(hash);
         let entry = entry_of(hash, reference);
@@ -148,8 +149,8 @@ impl HashIndex {
             at(self.memory(), place).store(entry, Relaxed);
             moved(self.unlock(offset, word, word));
             self.counts[hash as usize & 15].0.fetch_add(1, Relaxed);
-            // A full bucket: time to grow, if the index is full on the whole. That takes a look at all counts, and at this
-            // load every third bucket is full, so only one key in eight looks.
+            // A full bucket: grow, if the index is full on the whole. That check reads all counts, and at this load every third
+            // bucket is full, so only one key in eight checks.
             let full = place == offset + ENTRIES as u64 * 8 || word.overflow() != 0;
             if full && (hash >> 48).is_multiple_of(8) {
                 self.grow(moved);
@@ -195,7 +196,7 @@ impl HashIndex {
         Some(self.unlock(offset, word, word))
     }
 
-    /// How many entries there are; exact while nobody writes.
+    /// The number of entries; exact while no thread writes.
     pub fn len(&self) -> u64 {
         self.counts.iter().map(|count| count.0.load(Relaxed)).sum::<i64>().max(0) as u64
     }
@@ -265,11 +266,11 @@ impl Drop for HashIndex {
     }
 }
 
-/// An entry of an unlocked chain whose object has the key. What it meets may be changing; a hit counts by the object.
+/// An entry of an unlocked chain with an object that has the key. What it reads may be changing; the object decides about a hit.
 #[inline(always)]
 fn find(memory: &RegionMemory, offset: u64, word: BucketWord, hash: u64, key: &[u8]) -> Option<ObjectRef> {
     let (mut offset, mut overflow, mut count) = (offset, word.overflow(), ENTRIES as u64);
-    // A chain that is being changed could lead in circles; a true one is never this long by far.
+    // A chain that is being changed could lead in circles; a true one is never nearly this long.
     for _ in 0..1 << 20 {
         for entry in 1..=count {
             let entry = at(memory, offset + entry * 8).load(Acquire);

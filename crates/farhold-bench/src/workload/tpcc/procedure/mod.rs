@@ -1,7 +1,7 @@
 //! The five transactions as stored procedures.
 //!
-//! They name columns by typed offsets, build keys on the stack and values in a buffer that is kept, so that a row costs
-//! no allocation and no text. Each runs within a transaction that its caller begins and ends.
+//! They name columns by typed offsets, and build keys on the stack and values in a buffer that is kept, so that a row costs no
+//! allocation and no text. Each runs within a transaction that its caller begins and ends.
 
 mod delivery;
 mod new_order;
@@ -32,12 +32,12 @@ pub struct Scratch {
     orders: Vec<(i16, i32, i32)>,
 }
 
-/// A stock row with header and key, up to about its end: what is loaded ahead.
+/// A stock row with header and key, up to about its end: the bytes to prefetch.
 const STOCK_BYTES: u64 = 384;
 /// A customer's.
 const CUSTOMER_BYTES: u64 = 640;
 
-/// What is said of a row that the population or an earlier transaction made and that is not there.
+/// The error text for a missing row that the population or an earlier transaction has made.
 pub const MISSING: &str = "a row of TPC-C that must be there is missing";
 
 #[inline]

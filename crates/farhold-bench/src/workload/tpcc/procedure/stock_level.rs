@@ -1,4 +1,4 @@
-//! Stock-level (clause 2.8.2). The specification would allow it to see less than a serializable state; here it does not.
+//! Stock-level (clause 2.8.2). The specification permits less than a serializable state here; this implementation reads one.
 
 use super::{STOCK_BYTES, Scratch, district_key, district_part_key, present};
 use crate::workload::tpcc::input::StockLevel;
@@ -38,7 +38,7 @@ pub async fn stock_level(
     scratch.items.sort_unstable();
     scratch.items.dedup();
 
-    // Some 200 rows, most of them in memory alone: while one is read, the next ones and the buckets of those behind are loaded.
+    // Some 200 rows, most of them not in a cache: while one is read, the next ones and the buckets of those behind are loaded.
     let stocks = tables.get(TableKind::Stock);
     let key = |i_id: i32| StackKey::<8>::new().with(w_id).with(i_id);
     let mut low_items = 0;
