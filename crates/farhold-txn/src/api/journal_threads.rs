@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long it sleeps when nobody calls: alone, and with other nodes, whose epochs it has to close too.
+/// How long it sleeps without a call: on a node that is alone, and with other nodes, whose epochs it has to close too.
 const IDLE: Duration = Duration::from_millis(20);
 const IDLE_WITH_OTHERS: Duration = Duration::from_millis(1);
 /// Between two attempts to make a segment on a full disk, or a checkpoint.
@@ -116,7 +116,7 @@ fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
     journaling.close();
 }
 
-/// With one copy of each row, nobody can tell any more what of the last epochs counts when a node is gone.
+/// With one copy of each row, no node can tell what of the last epochs counts once a node is gone.
 fn expect_all(node: &Node, journaling: &Journaling) {
     if node.replication.is_some() {
         return;
@@ -150,7 +150,7 @@ impl JournalTurns {
     /// Takes one: makes a segment, does a step, goes on with a checkpoint, as far as that is due. Waits for the disk.
     pub fn take(&mut self) {
         let (node, journaling) = (&self.node, &self.journaling);
-        // Why there is none is said to those who want one.
+        // The reason why there is none goes to the callers that want one.
         let _ = journaling.make_spare();
         journaling.step(&node.store);
         if let Some(good) = self.written.take_if(|written| journaling.is_good(written)) {
@@ -177,8 +177,8 @@ impl Worker {
         self.keep_journal_in_turns(in_place).await;
     }
 
-    /// As [`Self::keep_journal`], with turns that somebody else [takes](JournalTurns::take): nobody here waits for the disk, not even
-    /// a commit for which there is no room.
+    /// As [`Self::keep_journal`], with turns that the caller [takes](JournalTurns::take): no thread of the node waits
+    /// for the disk, not even a commit for which there is no room.
     pub async fn keep_journal_by(&self, take: impl AsyncFn(JournalTurns) -> JournalTurns) {
         if let Some(journaling) = &self.node().journaling {
             journaling.has_thread.store(true, SeqCst);

@@ -66,7 +66,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Held by whoever makes a table that may be there.
+    /// Held by a caller that makes a table that may be there.
     pub fn turn_of_makers(&self) -> MutexGuard<'_, ()> {
         self.making.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,7 +84,7 @@ impl Catalog {
         Some(table)
     }
 
-    /// Forgets all tables but one, as if they had never been: nobody uses them.
+    /// Forgets all tables but one, as if they had never been. They must not be in use.
     pub fn forget_all_but(&self, id: TableId) {
         let mut tables = self.write();
         let kept = tables.by_id.remove(&id);
@@ -156,9 +156,10 @@ impl Catalog {
         }
     }
 
-    /// Lets go of the dropped tables that nobody uses any more; `is_gone` says of a node that it has no transactions, `is_unread` that no
-    /// snapshot is open. It is asked when the tables are known to be over: by then no node lists their pages for a scan any more, so a scan
-    /// that still reads them has its snapshot open. Returns those tables.
+    /// Releases the dropped tables that are no longer in use; `is_gone` says of a node that it has no transactions,
+    /// `is_unread` that no snapshot is open. `is_unread` is asked when the tables are known to be over: by then no node
+    /// lists their pages for a scan any more, so a scan that still reads them has its snapshot open. Returns those
+    /// tables.
     pub fn let_go(
         &self,
         me: NodeId,

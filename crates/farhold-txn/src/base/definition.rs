@@ -42,7 +42,7 @@ pub struct TableDef {
 /// What has become of an index of a table, as all nodes can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recorded {
-    /// It is being created. Nobody reads it, and its coordinator may have died.
+    /// It is being created. No transaction reads it, and its coordinator may have died.
     Begun = 0,
     /// All nodes have it complete.
     Live = 1,

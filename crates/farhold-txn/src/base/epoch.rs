@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// Whose superblock counts.
 pub(crate) const KEEPER: NodeId = NodeId(0);
 
-/// The last epoch that a snapshot takes. The rest, 2^24, is for writes and for the time until somebody has seen to it: behind 2^32 epochs would begin
-/// anew, and what is new would be old.
+/// The last epoch that a snapshot takes. The rest, 2^24, is for writes and for the time until an operator has acted:
+/// beyond 2^32 epochs would begin anew, and new versions would count as old.
 pub(crate) const SNAPSHOT_EPOCH_LAST: u32 = u32::MAX - (1 << 24);
 /// The last epoch that a journal begins.
 pub(crate) const EPOCH_LAST: u32 = u32::MAX - (1 << 10);
@@ -45,7 +45,7 @@ impl Epoch {
         }
     }
 
-    /// The word, for those who have no load for it.
+    /// The word, for an endpoint that has no instruction to load it.
     pub fn counter(keeper: NodeId) -> Counter {
         Counter::new(FarPtr::new(keeper, DATA, Superblock::EPOCH), counter::Form::Single)
     }

@@ -106,7 +106,7 @@ pub enum TxnError {
         /// Its words.
         reason: Box<str>,
     },
-    /// A region that this node cannot use: somebody else's, damaged, or of another version.
+    /// A region that this node cannot use: another node's, damaged, or of another version.
     Store(Box<StoreError>),
     /// The fabric refused for a reason that is none of the above.
     Fabric(Box<FabricError>),
@@ -131,7 +131,8 @@ impl TxnError {
         matches!(self, Self::NodeUnavailable { committed: true, .. } | Self::NotDurable { committed: true, .. })
     }
 
-    /// What it means for whoever has written nothing: what was read may be taken back by a power cut, so it is not told.
+    /// What it means for a transaction that has written nothing: a power cut may take back what it read, so the result
+    /// is withheld.
     pub(crate) fn of_a_read(self) -> Self {
         match self {
             Self::NotDurable { reason, .. } => Self::NotDurable { reason, committed: false },

@@ -4,7 +4,7 @@ use farhold_fabric::NodeId;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
-/// The node number that stands for nobody. A cluster has at most 255 nodes.
+/// The node number that stands for no node. A cluster has at most 255 nodes.
 pub(crate) const NOBODY: u8 = 255;
 
 /// A set of nodes that may change at any time.
@@ -25,7 +25,7 @@ impl NodeSet {
     }
 }
 
-/// Who serves each partition.
+/// The server of each partition.
 #[derive(Debug)]
 pub(crate) struct ServingMap([AtomicU8; 256]);
 

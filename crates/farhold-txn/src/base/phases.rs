@@ -73,8 +73,8 @@ fn count_in<W: Word>(running: &[W; 2], seen: u64) -> Running {
     crate::base::planted::may_stop();
     let parity = (seen & 1) as u8;
     let count = &running[usize::from(parity)];
-    // The swap's full barrier is what orders the count before the transaction's reads, and before the second look at the phase; nobody
-    // else writes the word.
+    // The swap's full barrier is what orders the count before the transaction's reads, and before the second look at
+    // the phase. No other thread writes the word.
     count.swap(count.load(Relaxed) + 1, SeqCst);
     Running(parity)
 }
@@ -188,7 +188,7 @@ mod model {
             end(&self.running, begun);
         }
 
-        /// Drops one table after the other, each as soon as nobody uses it.
+        /// Drops one table after the other, each as soon as it is no longer in use.
         fn drop_tables(&self) {
             for (dropped, table) in self.dropped.iter().zip(&self.tables) {
                 let is_late = self.planted == Planted::DroppedLate;

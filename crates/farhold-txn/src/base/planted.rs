@@ -50,7 +50,7 @@ pub enum Defect {
     NoFreeze,
     /// The dead are not fenced.
     NoFence,
-    /// Who is being shut out counts as shut out.
+    /// A node that is being fenced counts as fenced.
     FenceBelieved,
     /// What the dead have left in the logs is not redone.
     NoDrain,
@@ -62,7 +62,7 @@ pub enum Defect {
     LeaseIgnored,
     /// A new keeper begins with its own epoch.
     EpochFalls,
-    /// A founding node begins its mirrors only when it hears that everybody is there.
+    /// A founding node begins its mirrors only when it hears that all members are there.
     LateMirrors,
     /// A record names the rows that its transaction deletes first.
     DeletesFirst,
@@ -78,7 +78,7 @@ pub enum Defect {
     OpenIgnored,
     /// A record goes into the journal when its rows are written and its epoch may be closed.
     LateRecord,
-    /// What the dead have left is not written into the journals of those who redo it.
+    /// Records of dead nodes are not written into the journals of the nodes that redo them.
     RedoUnwritten,
     /// A record is of no use to others any more as soon as its rows are written, though its coordinator's journal does not have it.
     FinishedTooEarly,
@@ -86,19 +86,21 @@ pub enum Defect {
     TailCounts,
     /// A configuration begins before everything of before is in the journals.
     SettledTooEarly,
-    /// Who expels a node does not wait until its lease has ended.
+    /// The node that expels another does not wait until its lease has ended.
     LeaseNotWaitedFor,
     /// What was meant for a node's rows before it left is done to it when it has come back.
     ComesBackTheSame,
     /// A new mirror hears nothing of slots without a row.
     NoTombstones,
-    /// Who has read an odd row does not wait until it is even.
+    /// A reader of an odd row does not wait until the row is even.
     OddReadsForgotten,
-    /// Who waits for an odd row waits until it is even, or until he hears that his node is gone, which nobody may tell him.
+    /// A reader of an odd row waits until the row is even or its node hears that it has been expelled; it has no
+    /// deadline.
     OddWaitedForEver,
-    /// Who waits behind his commit point waits until his record is at its holders, or until he hears that his node is gone.
+    /// A commit past its commit point waits until its record is at its holders or its node hears that it has been
+    /// expelled; it has no deadline.
     OutcomeWaitedFor,
-    /// A node keeps to itself whom it does not reach.
+    /// A node does not report which nodes it cannot reach.
     MissedUntold,
     /// A row between two parts of a mirror that is promoted is in neither.
     PartsApart,

@@ -1,6 +1,6 @@
 //! What the processor can do.
 
-/// This process's processor, if it has hardware transactions that can commit. Whoever holds it may use them.
+/// This process's processor, if it has hardware transactions that can commit. Its holder may use them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Processor(());
 

@@ -85,7 +85,7 @@ pub(crate) struct TableShared {
     /// The longest payload met so far on other nodes: how much room a far read asks for.
     payload_hint: AtomicU32,
     dropped: AtomicBool,
-    /// Whose table it is: handles of one node's tables mean nothing to another's workers.
+    /// The node that the table belongs to: handles of one node's tables mean nothing to another's workers.
     pub owner: u64,
 }
 
@@ -96,7 +96,7 @@ struct IndexSlot {
     coordinator: Option<Coordinator>,
 }
 
-/// Who creates an index: a node, and which start of it ([`system::start`](crate::system::start)).
+/// The creator of an index: a node, and which start of it ([`system::start`](crate::system::start)).
 pub(crate) type Coordinator = (NodeId, u64);
 
 #[derive(Clone, PartialEq, Eq)]
@@ -109,7 +109,7 @@ pub(crate) enum IndexState {
     /// It cannot be complete.
     Refused(TxnError),
     Ready,
-    /// Writers keep it, because there may be readers on other nodes; nobody reads it here.
+    /// Writers keep it, because there may be readers on other nodes. No transaction of this node reads it.
     Closed,
     Dropped,
 }
@@ -154,7 +154,7 @@ impl Route {
         self.served(self.partition(key))
     }
 
-    /// Who serves a partition.
+    /// The node that serves a partition.
     #[inline]
     fn served(&self, partition: NodeId) -> NodeId {
         match &self.serving {
@@ -163,7 +163,7 @@ impl Route {
         }
     }
 
-    /// Is there a partition that nobody serves?
+    /// Is there a partition that no node serves?
     pub fn has_unserved(&self) -> bool {
         self.serving.as_ref().is_some_and(|serving| (0..self.nodes).any(|it| serving.of(NodeId(it)).0 == NOBODY))
     }
@@ -373,7 +373,7 @@ impl TableShared {
         }
     }
 
-    /// An index that does not lead to this object although it is a row. For checks, while nobody writes.
+    /// An index that does not lead to this object although it is a row. For checks, while nothing writes.
     pub fn missing_in(&self, object: farhold_store::Object<'_>) -> Option<String> {
         let meta = object.meta();
         let mut payload = vec![0; meta.payload_len()];
@@ -461,7 +461,7 @@ impl TableShared {
     /// Makes a filled index readable.
     ///
     /// # Errors
-    /// [`TxnError::NotFound`]: there is none, because the node has started again or somebody has dropped it.
+    /// [`TxnError::NotFound`]: there is none, because the node has started again or the index was dropped.
     pub fn open_index(&self, slot: u16) -> Result<(), TxnError> {
         let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
         let found = slots.get_mut(usize::from(slot));
@@ -470,7 +470,8 @@ impl TableShared {
         Ok(())
     }
 
-    /// Nobody here reads an index from now on; writers still keep it. One that nobody may read yet never will be.
+    /// No transaction of this node reads an index from now on; writers still keep it. An index that must not be read
+    /// yet is never read.
     pub fn close_index(&self, slot: u16) {
         let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
         let found = slots.get_mut(usize::from(slot));
@@ -480,7 +481,7 @@ impl TableShared {
         }
     }
 
-    /// Writers let an index be from now on. Nobody reads it, on any node.
+    /// Writers stop maintaining an index from now on. No node reads it.
     pub fn drop_index(&self, slot: u16) {
         let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = slots.get_mut(usize::from(slot)) {
@@ -490,7 +491,7 @@ impl TableShared {
         self.has_secondary.store(slots.iter().any(|slot| slot.state != IndexState::Dropped), Relaxed);
     }
 
-    /// Indexes that are being created here and whose coordinators are not there any more.
+    /// Indexes that are being created here and whose coordinators are gone.
     pub fn orphans(&self, is_there: &dyn Fn(Coordinator) -> bool) -> Vec<u16> {
         let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
         let is_orphan = |slot: &IndexSlot| {
@@ -543,8 +544,9 @@ impl TableShared {
     /// The maker of a ready index's keys.
     ///
     /// # Errors
-    /// [`TxnError::SchemaChanged`] if it is not ready: who knows its number has met it before it was dropped, here or on another node, and the
-    /// number may be a new index's by now. [`TxnError::NotFound`] if there never was one.
+    /// [`TxnError::SchemaChanged`] if it is not ready: a caller that knows its number has met it before it was dropped,
+    /// here or on another node, and the number may be a new index's by now. [`TxnError::NotFound`] if there never was
+    /// one.
     pub fn keys_of(&self, index: Index) -> Result<Arc<SecondaryKeys>, TxnError> {
         let Index::Secondary(number) = index else { return Err(no_index(&self.name, index)) };
         let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);

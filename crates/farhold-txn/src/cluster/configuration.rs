@@ -5,19 +5,19 @@ use crate::base::nodes::NOBODY;
 use crate::base::wire::{GARBAGE, Reader, Writer};
 use farhold_fabric::{Admitted, NodeId};
 
-/// Who serves a partition.
+/// The node that serves a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serving {
     /// This node.
     By(NodeId),
-    /// Nobody yet: its rows are in the mirrors of this node, which is gone.
+    /// No node yet: its rows are in the mirrors of this node, which is gone.
     From(NodeId),
 }
 
 /// A copy of one node's rows on another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mirror {
-    /// Whose rows.
+    /// The node whose rows it holds.
     pub of: NodeId,
     /// Where the copy is.
     pub on: NodeId,
@@ -35,7 +35,7 @@ pub struct Configuration {
     pub number: u64,
     /// Which copies of each row there are to be.
     pub replicas: u8,
-    /// Who makes every member install it.
+    /// The node that makes every member install it.
     pub leader: NodeId,
     /// The full members, ascending.
     pub members: Vec<NodeId>,
@@ -49,7 +49,7 @@ pub struct Configuration {
     pub partitions: Vec<Serving>,
     /// All mirrors, in the order in which they may take over.
     pub mirrors: Vec<Mirror>,
-    /// Whose epoch word counts.
+    /// The epoch keeper: the node whose epoch word is authoritative.
     pub keeper: NodeId,
     /// The epoch is at least this.
     pub epoch_min: u32,
@@ -59,7 +59,7 @@ pub struct Configuration {
 const MAGIC: u32 = u32::from_le_bytes(*b"CONB");
 
 impl Configuration {
-    /// The first one: everybody is a member, nobody has started.
+    /// The first one: every node is a member, no node has started.
     #[must_use]
     pub fn first(nodes: u8, replicas: u8) -> Self {
         let members: Vec<NodeId> = (0..nodes).map(NodeId).collect();
@@ -95,7 +95,7 @@ impl Configuration {
         self.is_founded() && *self == claimed
     }
 
-    /// Members and those who are joining.
+    /// Members and joining nodes.
     pub fn everybody(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.members.iter().chain(&self.joining).copied()
     }
@@ -106,7 +106,7 @@ impl Configuration {
         self.everybody().any(|other| other == node)
     }
 
-    /// Who uses the regions of its nodes.
+    /// The nodes that use the regions of its nodes.
     #[must_use]
     pub fn admitted(&self) -> Admitted {
         if planted!(NoFence) || planted!(FenceBelieved) {
@@ -121,13 +121,13 @@ impl Configuration {
         self.mirrors.iter().filter(move |mirror| mirror.of == of).map(|mirror| mirror.on)
     }
 
-    /// Who is to take over the rows of a node that is gone.
+    /// The node that takes over the rows of a node that is gone.
     #[must_use]
     pub fn successor(&self, of: NodeId) -> Option<NodeId> {
         self.mirrors.iter().find(|mirror| mirror.of == of && mirror.whole).map(|mirror| mirror.on)
     }
 
-    /// The nodes that are gone and whose rows nobody serves yet.
+    /// The nodes that are gone and whose rows no node serves yet.
     #[must_use]
     pub fn unserved(&self) -> Vec<NodeId> {
         let mut gone: Vec<NodeId> = self
@@ -144,7 +144,7 @@ impl Configuration {
         Self { number: self.number + 1, leader, ..self.clone() }
     }
 
-    /// The same, led by somebody else: its leader is gone.
+    /// The same, led by another node: its leader is gone.
     #[must_use]
     pub fn led_by(&self, leader: NodeId) -> Self {
         self.next(leader)
@@ -238,14 +238,15 @@ impl Configuration {
         next
     }
 
-    /// The one with which a cluster goes on all of whose nodes have ended in this one: its members have their rows again, and no copies yet. The
-    /// rows of a node that had left and that nobody served are in the journals, from where a successor gets them.
+    /// The configuration that follows this one when all nodes of the cluster have ended in this one. Its members have
+    /// their rows again, and no copies yet. The rows of a node that had left and that no node served are in the
+    /// journals; a successor gets them from there.
     #[must_use]
     pub fn restarted(&self, replicas: u8) -> Self {
         let first = self.members.first().copied().unwrap_or(NodeId(0));
         let mut next = Self { replicas, mirrors: Vec::new(), joining: Vec::new(), keeper: first, ..self.next(first) };
         next.births.fill(0);
-        // Whoever has begun to insert these rows has to go on.
+        // The node that has begun to insert these rows has to go on.
         let on = |of| self.successor(of).unwrap_or(first);
         let since = next.number;
         next.mirrors = self.unserved().into_iter().map(|of| Mirror { of, on: on(of), whole: true, since }).collect();

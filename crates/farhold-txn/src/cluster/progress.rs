@@ -30,9 +30,9 @@ pub struct Moving {
 pub struct Progress {
     /// Why it cannot read the cluster's register.
     pub register: Option<Box<str>>,
-    /// It hears nothing of this node, which alone has some rows: nobody goes on without it.
+    /// It hears nothing of this node, which alone has some rows: no node goes on without it.
     pub waiting: Option<NodeId>,
-    /// It leads everybody into the configuration with this number.
+    /// It leads all members into the configuration with this number.
     pub leading: Option<(u64, Leading)>,
     /// It makes the rows of its mirror of this node its own.
     pub promoting: Option<(NodeId, Moving)>,

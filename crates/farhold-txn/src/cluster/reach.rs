@@ -1,4 +1,5 @@
-//! Whom a node asks in vain, though their leases go on: a host may reach the register and not the others, and a node that hangs may renew.
+//! The nodes that do not answer a node although their leases go on: a host may reach the register and not the others,
+//! and a node that hangs may renew.
 //!
 //! ```text
 //!   every member asks every other one, once a lease ──► it answers
@@ -9,11 +10,12 @@ use farhold_fabric::NodeId;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Who has not answered so many questions in a row, for so many leases, is missed: a node that is put aside for a while is not.
+/// A node that has not answered so many questions in a row, for so many leases, is missed. A node that is descheduled
+/// for a while is not.
 const FAILED_MIN: u32 = 3;
 const MISSED_LEASES: u64 = 2;
 
-/// What a node knows of its way to the others: those who did not answer last.
+/// What a node knows of its way to the others: those that did not answer last.
 #[derive(Debug, Default)]
 pub(crate) struct Reach(Mutex<BTreeMap<NodeId, Doubt>>);
 

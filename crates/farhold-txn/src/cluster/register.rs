@@ -14,7 +14,8 @@ pub type RegisterFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, RegisterE
 pub struct Registered {
     /// The configuration, if there has ever been one.
     pub configuration: Option<Configuration>,
-    /// The number of the last configuration that all its nodes have installed. Nobody comes in, and nothing is handed over, before.
+    /// The number of the last configuration that all its nodes have installed. Until then no node joins, and nothing is
+    /// handed over.
     pub settled: u64,
     /// For each node, its renewals.
     pub renewals: Vec<Renewals>,
@@ -25,7 +26,7 @@ pub struct Registered {
 pub struct Renewals {
     /// How many there have been.
     pub count: u64,
-    /// Whom it has not reached for long, though they renew theirs.
+    /// The nodes that it has not reached for long although they renew their leases.
     pub misses: Vec<NodeId>,
 }
 
@@ -98,11 +99,11 @@ pub trait Register {
     /// Says that all nodes of the configuration with this number have installed it.
     fn settle(&self, number: u64) -> RegisterFuture<'_, ()>;
 
-    /// Counts a renewal of this node's lease, and says whom it misses.
+    /// Counts a renewal of this node's lease, and says which nodes it misses.
     fn renew<'a>(&'a self, node: NodeId, misses: &'a [NodeId]) -> RegisterFuture<'a, ()>;
 
-    /// Writes down what a node says of itself, for people who look from elsewhere. Lost words do no harm; a register that the nodes' own
-    /// directory holds has no need of them.
+    /// Writes down what a node says of itself, for operators on other hosts. Lost words do no harm; a register that the
+    /// nodes' own directory holds has no need of them.
     fn tell<'a>(&'a self, _node: NodeId, _words: &'a str) -> RegisterFuture<'a, ()> {
         Box::pin(async { Ok(()) })
     }

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// A time by both clocks of a machine. Leases go by the first; a machine that was stopped with it, as virtual ones may be, shows in the second
-/// when somebody has set that right.
+/// A time by both clocks of a machine. Leases go by the first. A machine that was stopped together with it, as virtual
+/// ones may be, shows in the second once that clock has been set right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
     now_ns: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// For whoever may be late: the time of day is as of the last tick, which costs a fifth.
+    /// For callers that tolerate an older time: the time of day is as of the last tick, which costs a fifth.
     #[inline]
     pub fn now(handle: &Handle) -> Self {
         Self { now_ns: handle.now_ns(), day_ns: handle.coarse_wall_ns() }
@@ -39,7 +39,7 @@ pub(crate) struct View {
     frozen: AtomicBool,
     /// It has been expelled, for good.
     gone: AtomicBool,
-    /// Who belongs to the latest configuration that this node knows of, installed or proposed.
+    /// The nodes of the latest configuration that this node knows of, installed or proposed.
     pub present: NodeSet,
     /// For each node, the number of the configuration that it was not in any more, the last time that it left.
     left_at: [AtomicU64; 256],
@@ -60,8 +60,8 @@ pub(crate) struct View {
     clock_jumps: AtomicU64,
 }
 
-/// A worker's commits between their admission and their marks. Nobody else writes the word, so to count one out is a plain store, which
-/// does not wait until the stores of its record are in the cache; and no two workers change one line.
+/// A worker's commits between their admission and their marks. Only the worker writes the word, so to count one out is
+/// a plain store, which does not wait until the stores of its record are in the cache. No two workers change one line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct InFlight(AtomicU64);
@@ -150,7 +150,7 @@ impl View {
         self.lease_until_ns.store(began.now_ns + lease_ns, SeqCst);
     }
 
-    /// A clock has jumped, so nobody knows how long the lease has lasted: it is over, until it is renewed.
+    /// A clock has jumped, so it is unknown how long the lease has lasted: it is over, until it is renewed.
     pub fn void_lease(&self) {
         self.lease_until_ns.store(0, SeqCst);
         self.clock_jumps.fetch_add(1, SeqCst);
@@ -180,13 +180,14 @@ impl View {
     pub fn pass(&self, worker: u8, may: impl FnOnce() -> bool) -> Option<Passed<'_>> {
         let passed = Passed(self.in_flight.get(usize::from(worker))?);
         passed.0.begin();
-        // The count first, then the look: whoever freezes raises the flag first and then looks at the count.
+        // The count first, then the look: the freezing thread raises the flag first and then looks at the count.
         let may = may() || planted!(NoFreeze);
         may.then_some(passed)
     }
 
-    /// Is the last start of the node that this node knows of the one that it was in the configuration with this number? Who has come
-    /// back has an empty region: what was meant for rows of an earlier start would hit others there.
+    /// Is the last start of the node that this node knows of the one that it was in the configuration with this number?
+    /// A node that has come back has an empty region: what was meant for rows of an earlier start would hit others
+    /// there.
     pub fn is_same_start(&self, node: NodeId, since: u64) -> bool {
         self.began_after[usize::from(node.0)].load(SeqCst) <= since || planted!(ComesBackTheSame)
     }
@@ -206,12 +207,13 @@ impl View {
         self.own_start.store(number, SeqCst);
     }
 
-    /// Was this configuration one before this node's start came? Who is in it has been left behind, and means an earlier start.
+    /// Was this configuration one before this node's start came? A node that is still in it has been left behind, and
+    /// means an earlier start.
     pub fn is_before_this_start(&self, number: u64) -> bool {
         number < self.own_start.load(SeqCst)
     }
 
-    /// Notes who leaves and who comes between two configurations.
+    /// Notes which nodes leave and which come between two configurations.
     fn note_starts(&self, before: &Configuration, next: &Configuration) {
         for node in before.everybody().filter(|node| !next.contains(*node)) {
             self.left_at[usize::from(node.0)].fetch_max(next.number, SeqCst);
@@ -336,7 +338,7 @@ mod tests {
         assert!(view.is_same_start(it, 4));
         view.freeze(&configuration(7, &[0, 1, 2]), &catalog);
         assert!(!view.is_same_start(it, 4) && view.is_same_start(it, 7));
-        // It leaves before everybody has installed the configuration with which it came.
+        // It leaves before all members have installed the configuration with which it came.
         view.freeze(&configuration(8, &[0, 2]), &catalog);
         view.install(&configuration(8, &[0, 2]), &catalog);
         view.install(&configuration(9, &[0, 1, 2]), &catalog);

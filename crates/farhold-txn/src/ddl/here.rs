@@ -27,7 +27,7 @@ impl Core {
     ) -> Result<(), TxnError> {
         table.add_index(slot, definition, coordinator)?;
         if !system::is_there(&self.node, coordinator) {
-            // Whoever has noted its end may have looked for its indexes before this one was there.
+            // The thread that noted its end may have looked for its indexes before this one was there.
             table.drop_index(slot);
             return Err(TxnError::Recovering { node: coordinator.0 });
         }

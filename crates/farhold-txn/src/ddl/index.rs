@@ -26,7 +26,8 @@ impl Worker {
     /// [`TxnError::Recovering`] if a node has come or gone meanwhile; an unavailable node. There is an index only after
     /// [`TxnError::NodeUnavailable`] with `committed`.
     pub async fn create_index(&self, table: &Table, definition: SecondaryIndex) -> Result<Index, TxnError> {
-        // Rows that nobody is served yet are in no index: one that they contradict would be complete before they come.
+        // Rows that are not served yet are in no index: an index that they contradict would be complete before they
+        // come.
         let configuration = self.node().settled_configuration()?;
         let (slot, recorded) = self.record_index(table, &definition).await?;
         let mut unfinished = Unfinished { core: &self.core, table, slot, is_over: false };
@@ -77,7 +78,7 @@ impl Worker {
             Ok(()) => Ok(Index::Secondary(slot)),
             // It has it when it is back.
             Err(error @ TxnError::NodeUnavailable { .. }) => Err(error),
-            // Some node has lost it since it was filled there, or somebody has dropped it.
+            // Some node has lost it since it was filled there, or it was dropped.
             Err(error) => {
                 self.take_away(table, slot).await?;
                 Err(error)
@@ -105,9 +106,10 @@ impl Worker {
         self.record(async |txn| self.enter_drop(txn, table, slot).await, take).await
     }
 
-    /// What follows a recorded drop: first nobody anywhere reads the index any more, and what was read in it counts no more; only then do
-    /// writers let it be. In one step a writer of one node would change rows under a reader of another's. Those of this node are the last,
-    /// so it knows what others may not have heard, and a worker of it goes on.
+    /// What follows a recorded drop. First all nodes stop reading the index, and what was read in it counts no more;
+    /// only then do writers stop maintaining it. In one step, a writer of one node would change rows under a reader on
+    /// another. The writers of this node are the last, so this node knows what others may not have heard, and one of
+    /// its workers goes on.
     pub(super) async fn drop_everywhere(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
         let told = async {
             self.step_index(table, slot, IndexStep::Close).await?;
@@ -162,7 +164,7 @@ impl Worker {
         let entered = self.run(Retry::default(), async |txn| self.change_definition(txn, table, change).await);
         let entered = self.told(entered.await).await;
         if let Err(TxnError::AlreadyExists { .. }) = entered {
-            // Whoever has recorded it may have died before he told this node.
+            // The coordinator that recorded it may have died before it told this node.
             let _ = system::reconcile(self.node());
         }
         let definition = entered?;
@@ -229,8 +231,9 @@ impl Worker {
         Ok(definition)
     }
 
-    /// Adds the index on every node, then has every node make and fill its own. Only when all writers everywhere know of it
-    /// may anybody make an entry: a writer elsewhere changes rows here without asking, and would leave the entry behind.
+    /// Adds the index on every node, then has every node make and fill its own. A node may make an entry only when all
+    /// writers on all nodes know of the index: a writer elsewhere changes rows here without asking, and would leave the
+    /// entry behind.
     pub(super) async fn fill_everywhere(
         &self,
         table: &Table,
@@ -280,7 +283,8 @@ impl Worker {
     }
 }
 
-/// An index on its way. Dropped before it is over, because nobody waits for it any more, it takes the index away everywhere.
+/// An index on its way. If it is dropped before it is over, because its caller has stopped waiting, it removes the
+/// index everywhere.
 struct Unfinished<'w> {
     core: &'w Rc<Core>,
     table: &'w Table,

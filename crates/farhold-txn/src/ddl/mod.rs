@@ -22,7 +22,7 @@ use farhold_store::TableId;
 use crate::node::system;
 
 impl Worker {
-    /// Creates a table on every node and records it. Whoever stops waiting may find it created, or not.
+    /// Creates a table on every node and records it. A caller that stops waiting may find it created, or not.
     ///
     /// # Errors
     /// [`TxnError::AlreadyExists`]; [`TxnError::Row`] for a definition that makes no sense; an unavailable node.
@@ -68,8 +68,8 @@ impl Worker {
         missed.map(|()| table)
     }
 
-    /// Drops a table that could not be made. What is in the way, it waits for: a node, or room for what open snapshots see of its record. For long
-    /// it does so beside the client, who has been told by then.
+    /// Drops a table that could not be made. It waits for what is in the way: a node, or room for what open snapshots
+    /// see of its record. A long wait goes on beside the client, which has its answer by then.
     async fn take_back(&self, name: &str, id: TableId) {
         let until_ns = self.handle().now_ns().saturating_add(self.node().config().request_timeout_ns);
         if !self.take_back_until(name, id, until_ns).await {
@@ -94,8 +94,8 @@ impl Worker {
         }
     }
 
-    /// Drops a table on every node; transactions that use it fail with [`TxnError::SchemaChanged`]. Whoever stops waiting may find it dropped,
-    /// or not.
+    /// Drops a table on every node; transactions that use it fail with [`TxnError::SchemaChanged`]. A caller that stops
+    /// waiting may find it dropped, or not.
     ///
     /// # Errors
     /// [`TxnError::NotFound`]; an unavailable node, with `committed` if it has been dropped, and that node hears of it later.
@@ -125,8 +125,9 @@ impl Worker {
         }
     }
 
-    /// Changes the system table, and does what follows from that. From the commit on both come to their end, also if whoever waits for it stops, or is
-    /// told that the outcome is unknown: into a table that is recorded as dropped and still there clients would write, and lose, rows.
+    /// Changes the system table, and does what follows from that. From the commit on both come to their end, also if
+    /// the caller stops waiting or is told that the outcome is unknown: otherwise clients would write rows into a table
+    /// that is recorded as dropped and still there, and lose them.
     ///
     /// # Errors
     /// What any of it fails with; [`TxnError::OutcomeUnknown`] when the commit, or what follows, takes longer than the others would take to

@@ -140,8 +140,8 @@ async fn until(worker: &Worker, what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// The coordinator of a drop dies when it has told node 1 alone. Node 0 still has the table, so nobody hears that its transactions are
-/// over, and the pages would be held back for ever.
+/// The coordinator of a drop dies when it has told node 1 alone. Node 0 still has the table, so no node hears that its
+/// transactions are over, and the pages would be held back for ever.
 #[test]
 fn what_was_not_told_of_a_drop_is_asked_for() {
     with_two("quiet", async |workers, table| {
@@ -290,9 +290,9 @@ fn a_write_makes_copies_alike_that_a_death_has_left_different() {
     });
 }
 
-/// The coordinator of a drop dies when it has recorded it and closed the index on its own node, where nobody can name it any more. It may
-/// be dropped again from the other, and each node does it to the end that knows of it. However often it is told to be closed, writers
-/// keep it until all have heard that.
+/// The coordinator of a drop dies when it has recorded it and closed the index on its own node, where it can no longer
+/// be named. It may be dropped again from the other, and each node that knows of it completes the drop. However often a
+/// node is told to close it, writers keep it until all have heard that.
 #[test]
 fn a_drop_that_was_told_in_part_comes_to_its_end() {
     with_two("dropped", async |workers, table| {
@@ -322,8 +322,9 @@ fn a_drop_that_was_told_in_part_comes_to_its_end() {
     });
 }
 
-/// The coordinator of a drop dies when all have closed the index, and starts again; rows have no copies, so nobody is expelled. The drop comes to
-/// its end on all nodes: a closed index goes on refusing keys that it has, and cannot be named.
+/// The coordinator of a drop dies when all have closed the index, and starts again; rows have no copies, so no node is
+/// expelled. The drop comes to its end on all nodes: a closed index goes on refusing keys that it has, and cannot be
+/// named.
 #[test]
 fn a_drop_whose_coordinator_starts_again_comes_to_its_end() {
     with_two("hello", async |workers, table| {
@@ -337,7 +338,8 @@ fn a_drop_whose_coordinator_starts_again_comes_to_its_end() {
     });
 }
 
-/// A node does not answer in time while an index is dropped, and is back a little later. It hears of the drop then, and nobody keeps the index.
+/// A node does not answer in time while an index is dropped, and is back a little later. It hears of the drop then, and
+/// no node keeps the index.
 #[test]
 fn a_drop_that_a_node_does_not_hear_in_time_is_told_again() {
     with_two_served("told-again", async |workers, table, is_served| {
@@ -355,8 +357,8 @@ fn a_drop_that_a_node_does_not_hear_in_time_is_told_again() {
     });
 }
 
-/// The coordinator of an index dies when all have filled it, and starts again; rows have no copies. Nobody keeps the index, and what its earlier start
-/// has said comes too late.
+/// The coordinator of an index dies when all have filled it, and starts again; rows have no copies. No node keeps the
+/// index, and what its earlier start has said comes too late.
 #[test]
 fn an_index_goes_when_its_coordinator_starts_again() {
     with_two("again", async |workers, table| {
@@ -451,8 +453,9 @@ fn a_node_that_is_joining_goes_by_its_records() {
     std::fs::remove_dir_all(&directory).expect("removed");
 }
 
-/// A node has come when a table was recorded as dropped, so that it never had it, and mirrors rows of it: of records, and of one who filled the
-/// mirror before he had heard of the drop. It forgets them when the others let the table go.
+/// A node has come when a table was recorded as dropped, so that it never had it, and mirrors rows of it: from records,
+/// and from a node that filled the mirror before it had heard of the drop. It forgets them when the others let the
+/// table go.
 #[test]
 fn a_table_that_is_let_go_is_forgotten_by_a_node_that_never_had_it() {
     let directory = std::env::temp_dir().join(format!("farhold-ddl-never-had-{}", std::process::id()));
@@ -498,8 +501,8 @@ fn a_table_that_is_let_go_is_forgotten_by_a_node_that_never_had_it() {
     std::fs::remove_dir_all(&directory).expect("removed");
 }
 
-/// Whoever makes a table because it is recorded is held up until that has been taken back by somebody who has found no table here. Nobody would take
-/// it out of use any more.
+/// A thread that makes a table because it is recorded is held up until the record has been taken back by another that
+/// found no table here. Nothing would take the table out of use any more.
 #[test]
 fn a_table_whose_record_is_gone_is_not_made() {
     with_two("taken-back", async |workers, table| {
@@ -511,7 +514,8 @@ fn a_table_whose_record_is_gone_is_not_made() {
     });
 }
 
-/// Whoever fills an index ends before it is full. Its coordinator hears that, where it would ask for ever.
+/// The task that fills an index ends before the index is full. The coordinator hears that; otherwise it would ask for
+/// ever.
 #[test]
 fn an_index_whose_filler_ends_early_is_refused() {
     with_two("given-up", async |workers, table| {

@@ -25,7 +25,8 @@ impl Journaling {
         made
     }
 
-    /// Makes the next segment, if whoever does so otherwise is waiting for a disk that writes a checkpoint, which may wait for this segment.
+    /// Makes the next segment if the thread that usually does so is waiting for a disk that writes a checkpoint, which
+    /// may wait for this segment.
     pub fn make_spare_if_nobody_does(&self) {
         if self.is_checkpointing.load(SeqCst) && !self.spare.is_made() {
             // Why it could not be made is in `refused`.

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// How long anybody waits for a disk: no sound one takes as long, and what hangs may hang for ever.
+/// The longest wait for a disk: no sound one takes as long, and one that hangs may hang for ever.
 pub(crate) const DURABLE_NS_MAX: u64 = 30_000_000_000;
 
 /// Bytes of page events that a step usually finds at most.
@@ -94,9 +94,9 @@ pub(crate) struct Journaling {
     pub(super) has_copies: bool,
     /// All records of this start are of later epochs.
     pub(super) before: AtomicU32,
-    /// Whoever makes segments is busy with a checkpoint.
+    /// The thread that makes segments is busy with a checkpoint.
     pub(super) is_checkpointing: AtomicBool,
-    /// Somebody else does the steps.
+    /// Another thread does the steps.
     pub has_thread: AtomicBool,
     /// Why the journal can never be written again.
     failed: Mutex<Option<Box<str>>>,
@@ -263,7 +263,7 @@ impl Journaling {
         self.bell.ring();
     }
 
-    /// Has those who wait look at the clock: for a thread that waits for no disk.
+    /// Makes the waiting tasks look at the clock: for a thread that waits for no disk.
     pub fn wake_the_late(&self) {
         for (_, waker) in &*held(&self.waiters) {
             waker.wake_by_ref();
@@ -318,7 +318,8 @@ impl Journaling {
         self.memory.word(offset).ok().map(look)
     }
 
-    /// Asks the other nodes' regions how far their journals are, and the keeper's for the epoch, which it raises if somebody waits.
+    /// Asks the other nodes' regions how far their journals are, and the keeper's for the epoch, which it raises if a
+    /// commit waits.
     pub async fn look(&self, endpoint: &Endpoint) {
         let (keeper, others, changes) = {
             let members = held(&self.members);
@@ -436,7 +437,7 @@ impl Journaling {
         self.bell.ring();
     }
 
-    /// Is somebody waiting, or something to be written?
+    /// Is a commit waiting, or is there something to write?
     pub fn is_wanted(&self) -> bool {
         self.pending.load(SeqCst) > 0
             || !held(&self.waiters).is_empty()
@@ -450,7 +451,7 @@ impl Journaling {
         self.nodes == 1 && self.pending.load(SeqCst) == 0 && self.epoch_done.load(SeqCst) <= self.durable()
     }
 
-    /// Does one step: closes the epochs that are over, and raises the epoch for it if somebody waits.
+    /// Does one step: closes the epochs that are over, and raises the epoch for it if a commit waits.
     pub fn step(&self, store: &Store) -> Step {
         if self.is_failed.load(SeqCst) {
             return Step::Stuck;
@@ -475,7 +476,7 @@ impl Journaling {
                     self.epoch_heard.fetch_max(word.load(SeqCst) as u32, SeqCst);
                 });
             }
-            // While the configuration changes it is set by those who change it.
+            // While the configuration changes, the threads that change it set it.
             if members.keeper().is_some() {
                 self.target.fetch_max(self.epoch_heard.load(SeqCst), SeqCst);
             }
@@ -489,7 +490,7 @@ impl Journaling {
         if self.desks.iter().any(is_open) && !planted!(OpenIgnored) {
             return Step::Open;
         }
-        // Whoever has given up a commit without knowing what became of it has said so before it was not open any more.
+        // A caller that gave up a commit with unknown outcome has said so before the commit was no longer open.
         if self.is_failed.load(SeqCst) {
             return Step::Stuck;
         }
@@ -513,7 +514,7 @@ impl Journaling {
         Step::Closed
     }
 
-    /// Tells everybody what is durable, and forgets what no restart needs.
+    /// Tells all waiting commits what is durable, and forgets what no restart needs.
     pub(super) fn publish(&self) {
         let (durable, checkpointed) = self.count(&held(&self.members));
         if let Some(durable) = durable {
@@ -535,9 +536,9 @@ impl Journaling {
         }
     }
 
-    /// Raises what is durable, and what all checkpoints contain, to the least that any node has that counts; what has been raised. Under the
-    /// lock of the members to its end: once a node that comes in counts, the others close epochs that it has not, and a list from before
-    /// would take theirs for everybody's.
+    /// Raises what is durable, and what all checkpoints contain, to the least that any node has that counts. Returns
+    /// what has been raised. It holds the lock of the members to its end: once a joining node counts, the others close
+    /// epochs that it has not closed, and an earlier list would take theirs for those of all nodes.
     pub(super) fn count(&self, members: &Members) -> (Option<u32>, Option<u32>) {
         let all = |mine: u32, of: &dyn Fn(&Heard) -> u32| {
             let of = |node: &NodeId| if *node == self.me { mine } else { of(&self.heard[usize::from(node.0)]) };

@@ -1,8 +1,9 @@
-//! Whose journals have to have closed an epoch for it to be durable, while the cluster changes.
+//! The nodes whose journals must have closed an epoch for it to be durable, while the cluster changes.
 //!
-//! A restart believes the last configuration that it finds in any journal, and what all of its nodes have closed. So until a configuration
-//! is in this node's own journal, those count too that belonged to the one before, because that may be what is found; and whoever belongs to a later one that
-//! is known of counts at once, because that may be found already in somebody else's.
+//! A restart believes the last configuration that it finds in any journal, and what all of its nodes have closed. So
+//! until a configuration is in this node's own journal, the nodes of the one before count too, because that one may be
+//! found. The nodes of a later configuration that is known of count at once, because that one may already be in another
+//! node's journal.
 
 use crate::base::epoch::KEEPER;
 use crate::base::error::TxnError;
@@ -13,7 +14,7 @@ use farhold_store::durable::Standing;
 /// What this node's journal knows of the cluster.
 #[derive(Debug)]
 pub(super) struct Members {
-    /// Whose journals count.
+    /// The nodes whose journals count.
     counted: Vec<NodeId>,
     /// Configurations that are known and not in this node's journal yet: numbers and nodes.
     known: Vec<(u64, Vec<NodeId>)>,
@@ -21,10 +22,10 @@ pub(super) struct Members {
     installed: Option<Standing>,
     /// The number of the last one that is in its journal.
     written: u64,
-    /// Whose epoch counts, unless the node is frozen.
+    /// The epoch keeper, unless the node is frozen.
     keeper: NodeId,
     frozen: bool,
-    /// Somebody's rows are served by nobody: a restart would need all records of them.
+    /// No node serves the rows of some node: a restart would need all records of them.
     is_unserved: bool,
     /// The last starts of all nodes that are known; 0: none is.
     births: Vec<u64>,
@@ -48,7 +49,7 @@ impl Members {
         }
     }
 
-    /// Whose epoch counts; nobody's, while the configuration changes.
+    /// The epoch keeper; none, while the configuration changes.
     pub fn keeper(&self) -> Option<NodeId> {
         (!self.frozen).then_some(self.keeper)
     }
@@ -57,7 +58,7 @@ impl Members {
         &self.counted
     }
 
-    /// May records be forgotten that everybody's checkpoint contains?
+    /// May records be forgotten that all nodes' checkpoints contain?
     pub fn may_forget(&self) -> bool {
         !self.is_unserved && !self.has_news()
     }

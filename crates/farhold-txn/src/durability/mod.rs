@@ -1,4 +1,4 @@
-//! Commits that survive a power cut: their records go into a journal before anybody is told.
+//! Commits that survive a power cut: their records go into a journal before their callers are told.
 //!
 //! ```text
 //!   a commit ── commit.rs: record ──► buffer of its worker ── journaling.rs: a step of the journal ──► files
@@ -8,10 +8,11 @@
 //!   open.rs      a start: what of the files counts, and the region made anew from it
 //! ```
 //!
-//! The order of a commit: room in the journal ─► *open* ─► epoch, validation, commit point ─► record into the buffer ─► rows, near and far
-//! ─► *closed* ─► wait. A step raises the epoch, waits until no commit of before is open, takes the buffers and writes them. So
-//! when it says that an epoch is closed, all records up to it are there and all their rows are in memory. Rows are visible before they are
-//! durable; whoever has read them has the same epoch or a later one, and is not told before that is durable either.
+//! The order of a commit: room in the journal ─► *open* ─► epoch, validation, commit point ─► record into the buffer ─►
+//! rows, near and far ─► *closed* ─► wait. A step raises the epoch, waits until no commit of before is open, takes the
+//! buffers and writes them. So when it says that an epoch is closed, all records up to it are there and all their rows
+//! are in memory. Rows are visible before they are durable. A transaction that has read them has the same epoch or a
+//! later one, and its caller is not told before that epoch is durable either.
 //!
 //! Design and proof sketch: `docs/design/0005-durability.md`.
 
@@ -44,7 +45,7 @@ pub struct JournalConfig {
     pub step_ns: u64,
     /// Threads of a restart.
     pub threads: usize,
-    /// How far a restart has come, for somebody else to look at.
+    /// How far a restart has come, for another thread to look at.
     pub progress: Arc<Progress>,
 }
 

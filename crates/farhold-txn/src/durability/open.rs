@@ -99,7 +99,7 @@ impl Generation {
         Ok(Configuration { epoch_min: self.cluster.epoch_first, ..configuration })
     }
 
-    /// Visits the rows of a node that left before the generation, and whose rows nobody had taken over yet.
+    /// Visits the rows of a node that left before the generation, and whose rows no node had taken over yet.
     pub(crate) fn visit(&self, node: NodeId, visit: &mut dyn FnMut(&SlotState<'_>)) -> Result<(), TxnError> {
         let plan = plan(&self.shape.directory, &self.cluster, node).map_err(refused)?;
         plan.visit(visit).map_err(refused)

@@ -159,7 +159,7 @@ fn a_disk_that_hangs_is_given_up() {
     assert!(look(1));
 }
 
-/// Nobody waits for ever for an epoch that no disk takes.
+/// No commit waits for ever for an epoch that no disk takes.
 #[test]
 fn who_waits_for_a_disk_that_hangs_hears_of_it() {
     let regions = std::env::temp_dir().join(format!("farhold-hangs-{}", std::process::id()));
@@ -180,7 +180,7 @@ fn who_waits_for_a_disk_that_hangs_hears_of_it() {
             worker.handle().yield_now().await;
         };
         assert!(matches!(told, Err(TxnError::NotDurable { committed: true, .. })), "{told:?}");
-        // One that nobody polls is woken.
+        // A wait that is not being polled is woken.
         let waiter = worker.clone();
         let late = worker.handle().spawn(async move { waiter.core.durable_within(epoch, 1_000_000).await });
         worker.handle().sleep_ns(20_000_000).await;

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// Says hello to the cluster, then sleeps until a message comes, serves it, sleeps again. Stopped and joined on drop.
 ///
-/// While the node's workers look into the inbox themselves, as they do between transactions, it takes naps instead: a message
-/// then wakes nobody, which would cost its sender a system call and the workers a processor.
+/// While the node's workers look into the inbox themselves, as they do between transactions, it takes naps instead. A
+/// message then wakes no thread; to wake one would cost its sender a system call and the workers a processor.
 pub struct HomeAgent {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -123,8 +123,8 @@ const TELL_EVERY_NS: u64 = 20_000_000;
 /// How often it says so to the register, which is written by all of them.
 const TELL_REGISTER_EVERY_NS: u64 = 1_000_000_000;
 
-/// Says what this node is doing, for whoever looks at the cluster; in a file, which also tells of a node that hangs or is gone, and, for
-/// whoever looks from elsewhere, to the register.
+/// Says what this node is doing, for operators: in a file, which also tells of a node that hangs or is gone, and, for
+/// operators on other hosts, to the register.
 async fn tell_status(worker: &Worker, cluster: &Path, register: &Arc<impl Register + Send + Sync + 'static>) {
     let (node, handle) = (worker.node().clone(), worker.handle());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -149,7 +149,7 @@ async fn tell_status(worker: &Worker, cluster: &Path, register: &Arc<impl Regist
             told.clone_from(&status);
         }
         let is_due = register_told_ns.is_none_or(|at_ns| handle.now_ns() >= at_ns + TELL_REGISTER_EVERY_NS);
-        // A register that does not answer keeps nobody from writing the file.
+        // A register that does not answer does not keep the node from writing the file.
         if is_due && status != register_told && telling.as_ref().is_none_or(|it| it.try_take().is_some()) {
             let (register, me, words) = (register.clone(), node.id(), status.clone());
             telling = Some(handle.spawn(async move { drop(register.tell(me, &words).await) }));

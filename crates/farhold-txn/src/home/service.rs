@@ -52,7 +52,7 @@ impl Core {
     fn serve(&self, message: &Message) {
         self.slot.count(Counter::RequestsServed);
         let Ok((number, request)) = Request::decode(&message.bytes) else {
-            // Who sends garbage gets no answer: its number cannot be believed either.
+            // A sender of garbage gets no answer: its number cannot be believed either.
             return;
         };
         let sender = message.from.node;
@@ -60,7 +60,7 @@ impl Core {
             // Late words of a node that the others go on without.
             return;
         }
-        // One that nobody wants an answer to is done in any case.
+        // A request that wants no answer is done in any case.
         if number != 0 && self.node.unsent.is_full(message.from) {
             self.reply(message.from, number, &encode_ask_again(number));
             return;

@@ -6,11 +6,11 @@
 //!   any thread of any node ────┘ Counter::take, one fetch-and-add a block
 //! ```
 //!
-//! The row is found, or made, by a transaction like any other. Its word then changes under the row protocol's feet, so the rules
-//! are: nobody else writes the row while it exists (tables of counters have no other writers), its key and its header leave the
-//! word on a multiple of 8, and each instruction happens while a transaction is open that has read the row. That transaction never
-//! commits; it is there for the grace period of dropped tables: memory that a counter was in is not given to others while an
-//! instruction on it may be under way.
+//! The row is found, or made, by a transaction like any other. Its word then changes under the row protocol's feet, so
+//! the rules are: nothing else writes the row while it exists (tables of counters have no other writers), its key and
+//! its header leave the word on a multiple of 8, and each instruction happens while a transaction is open that has read
+//! the row. That transaction never commits; it is there for the grace period of dropped tables: memory that a counter
+//! was in is not given to others while an instruction on it may be under way.
 //!
 //! What has been taken is never given back, whatever becomes of the taker's transactions. That is what SQL's sequences are, and
 //! why they have gaps. Where rows have copies or a journal, [`promise`] keeps numbers apart that were taken before and after the
@@ -35,7 +35,7 @@ const VALUE_BYTES: usize = RowCounter::COLUMNS.len() * WORD_BYTES;
 /// Which row a counter is.
 #[derive(Clone, Copy, Debug)]
 pub struct RowCounter<'a> {
-    /// The table. Nobody but counters writes it.
+    /// The table. Only counters write it.
     pub table: &'a Table,
     /// The row's key, a multiple of 8 bytes long.
     pub key: &'a [u8],
@@ -146,7 +146,7 @@ impl Worker {
         unreachable!("the attempts are limited")
     }
 
-    /// Makes the row, unless somebody else does.
+    /// Makes the row, unless another transaction does.
     async fn make_row(&self, counter: RowCounter<'_>) -> Result<(), TxnError> {
         let mut txn = self.begin();
         let value = words_of(&[counter.first, 0, 0, 0, 0]);

@@ -1,4 +1,4 @@
-//! How far a counter may have come, for whoever meets its word again after it was lost.
+//! How far a counter may have come: for a transaction that meets its word again after the word was lost.
 //!
 //! The word changes without a commit, so copies of its row, journals and checkpoints hold an old one. Beside it is a row that is written by
 //! transactions like any other:
@@ -11,15 +11,16 @@
 //!   life     in which configuration and generation: together they are the word's life
 //! ```
 //!
-//! Positions are taken first. They are given out, as numbers, only when the row says that `next` lies behind them, which a transaction makes so
-//! for some blocks ahead. Who finds the row with another life has met a word that began again: he moves it to `next`, and `from` as well. So
-//! what was given out in two lives never overlaps, and a life costs at most [`BLOCKS_AHEAD`] blocks of numbers.
+//! Positions are taken first. They are given out, as numbers, only when the row says that `next` lies behind them. A
+//! transaction moves `next` some blocks ahead. A caller that finds the row with another life has met a word that began
+//! again: it moves the word to `next`, and `from` as well. So what was given out in two lives never overlaps, and a
+//! life costs at most [`BLOCKS_AHEAD`] blocks of numbers.
 //!
 //! The word itself only ever goes on. A counter that is set gets another offset: were the word set back, the next life could begin with a copy of it from
 //! before, which is ahead of it.
 //!
-//! A dead node's word may still be seen by one who has not heard; what he takes there lies before the `next` of its life, and
-//! the transaction that would move that further does not commit.
+//! A node that has not heard of a death may still see the dead node's word. What it takes there lies before the `next`
+//! of that life, and the transaction that would move `next` further does not commit.
 
 use crate::api::row_counter::{RowCounter, WORD_BYTES, words_of};
 use crate::base::error::TxnError;
@@ -35,7 +36,7 @@ const BLOCKS_AHEAD: i128 = 8;
 /// How far a position may be from where its life began, before that is said anew: compared as signed numbers, no two may be further apart than 2^63.
 const DISTANCE_MAX: u64 = 1 << 61;
 
-/// Positions that somebody has taken from the word.
+/// Positions that have been taken from the word.
 #[derive(Clone, Copy)]
 pub(super) struct Taken {
     pub first: u64,
@@ -101,8 +102,8 @@ impl Worker {
         [u64::from(at.node().0) << 48 | at.offset(), generation << 40 | configuration]
     }
 
-    /// Makes it certain that nobody will be given these positions again: how far their numbers are from them. `None`: they must not be given out;
-    /// take others.
+    /// Makes it certain that these positions are never given out again. Returns how far their numbers are from them.
+    /// `None`: they must not be given out; take others.
     pub(super) async fn keeps_promise(
         &self,
         counter: RowCounter<'_>,
@@ -124,7 +125,7 @@ impl Worker {
                 return Ok(None);
             }
             if !taken.reaches(taken.first, promise.from) {
-                // Who has set it may not have come to the word.
+                // The caller that set it may not have come to the word.
                 self.move_on(counter, promise.from, taken).await?;
                 return Ok(None);
             }
@@ -152,7 +153,8 @@ impl Worker {
     ) -> Result<u64, TxnError> {
         self.promising(async |txn| {
             let found = txn.get(counter.table, counter.promise_key).await?;
-            // After the row was read. Whoever takes this position, or a later one, does so before this is committed or by what it says.
+            // After the row was read. A caller that takes this position, or a later one, does so before this is
+            // committed or by what it says.
             let load = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::Load).await;
             let (word, at) = self.with_word(Retry::never(), counter, load).await?;
             let first = Promise { next: word, from: word, offset: 0, life: self.life(at) };
@@ -201,7 +203,7 @@ impl Worker {
     /// Whatever has met a conflict is done again as a whole, with the words that it has to do with.
     async fn promising<T>(&self, mut body: impl AsyncFnMut(&mut Txn) -> Result<T, TxnError>) -> Result<T, TxnError> {
         self.run(Retry::default(), async |txn| match body(txn).await {
-            // Made by somebody else at the same time.
+            // Another transaction made it at the same time.
             Err(TxnError::DuplicateKey { .. }) => Err(TxnError::Conflict),
             outcome => outcome,
         })
