@@ -69,7 +69,7 @@ impl FileRegister {
             None => Ok(true),
             Some((now, settled)) => {
                 let is_there = now.births.get(usize::from(node.0)).is_some_and(|birth| *birth != 0);
-                // Nobody is shut out of a cluster that is not founded.
+                // No node is fenced in a cluster that is not founded.
                 Ok(!now.is_founded() || (!is_there && settled == now.number))
             }
         }
@@ -99,7 +99,8 @@ impl FileRegister {
     }
 }
 
-/// Looks at the lock, and the time between two: it is held for some 100 µs. The node of whoever waits has messages to answer meanwhile.
+/// Looks at the lock, and the time between two: it is held for some 100 µs. The waiting task's node has messages to
+/// answer meanwhile.
 const LOCK_LOOKS: u32 = 100;
 const LOCK_LOOK: Duration = Duration::from_micros(100);
 

@@ -1,8 +1,8 @@
 //! A node's lease is renewed, and those of the others are looked at, apart from everything else that the node does.
 //!
-//! On a thread of its own ([`LeaseThread`]; so does FaRM): whoever serves messages and brings about changes is at one thing for longer than
-//! a lease now and then, on a machine with more to do than processors, and a node that lives would be expelled for it. In virtual time
-//! it is a task.
+//! On a thread of its own ([`LeaseThread`]; so does FaRM): on an overloaded machine the thread that serves messages and
+//! brings about changes is now and then busy with one thing for longer than a lease, and a node that lives would be
+//! expelled for it. In virtual time it is a task.
 
 use crate::base::error::TxnError;
 use crate::cluster::configuration::Configuration;
@@ -21,8 +21,8 @@ use std::thread::JoinHandle;
 const APART_LEASES: u64 = 8;
 /// How often the thread looks whether it shall end.
 const LOOK_EVERY_NS: u64 = 20_000_000;
-/// How many times in a lease whoever is to renew it looks whether it has begun: for such a part of it a node may be a member that cannot commit
-/// yet.
+/// How many times in a lease the renewing task looks whether it has begun: for such a part of it a node may be a member
+/// that cannot commit yet.
 const BEGUN_LOOKS: u64 = 64;
 
 /// The two clocks of a machine: one that only goes on, and the time of day. When the one has gone another way than the other by
@@ -55,7 +55,7 @@ pub(crate) struct Leases {
     number: u64,
     expire_ns: u64,
     looked_ns: u64,
-    /// Who misses whom.
+    /// Which node misses which.
     missing: Vec<Missing>,
 }
 
@@ -92,14 +92,14 @@ impl Leases {
         }
         self.number = configuration.number;
         self.seen.resize(configuration.births.len(), Seen::default());
-        // Who has stood still himself has not heard the others for that reason.
+        // An observer that was paused has not heard the others for that reason.
         let stood_still = now_ns > self.looked_ns + self.expire_ns / 2;
         self.looked_ns = now_ns;
         let now = configuration.births.iter().zip(&registered.renewals);
         for (lease, (birth, renewals)) in self.seen.iter_mut().zip(now) {
             let is_first = lease.at_ns == 0;
             if lease.birth == 0 && *birth == 0 && !is_first {
-                // A renewal counts only for who sees after it that he is a member.
+                // A renewal counts only for a node that sees after it that it is a member.
                 continue;
             }
             let has_come = *birth != 0 && lease.birth != *birth;
@@ -130,8 +130,9 @@ impl Leases {
         self.seen.get(usize::from(node.0)).map_or(0, |seen| seen.birth)
     }
 
-    /// Somebody who renews his lease and has lost the way to others, if there is anybody: who is missed by more than half of the others, or, where
-    /// ways are cut in another manner for long, whoever is missed by most. Those whose leases are over neither miss nor are missed.
+    /// A node that renews its lease and has lost the way to others, if there is one: the node that more than half of
+    /// the others miss, or, where links are cut in another pattern for long, the node that most others miss. Nodes
+    /// whose leases are over neither miss nor are missed.
     pub fn cut_off(&self, configuration: &Configuration, silent: &[NodeId], now_ns: u64) -> Option<NodeId> {
         let speaking: Vec<NodeId> = configuration.everybody().filter(|node| !silent.contains(node)).collect();
         let is_for = |it: &&Missing, ns| now_ns >= it.since_ns + ns;
@@ -148,13 +149,14 @@ impl Leases {
     /// Is the lease of this start of a node over? One that has not been seen yet has just begun.
     pub fn is_over(&self, node: NodeId, birth: u64, now_ns: u64) -> bool {
         let lease = self.seen.get(usize::from(node.0));
-        // Nor says anything who has not looked for long: he may have stood still.
+        // An observer that has not looked for long must not declare leases expired: it may have been paused.
         let has_looked = now_ns <= self.looked_ns + self.expire_ns / 2;
         has_looked && lease.is_some_and(|lease| lease.birth == birth && now_ns > lease.at_ns + self.expire_ns)
     }
 
-    /// Has the lease of a node that has been expelled ended? It may have renewed it between the last look of whoever expelled it
-    /// and the expulsion; such a renewal shows in the first look after the expulsion, and no later one counts.
+    /// Has the lease of a node that has been expelled ended? It may have renewed it between the last look of the
+    /// expelling node and the expulsion; such a renewal shows in the first look after the expulsion, and no later one
+    /// counts.
     pub fn has_ended(&self, node: NodeId, now_ns: u64) -> bool {
         let lease = self.seen.get(usize::from(node.0));
         planted!(LeaseNotWaitedFor)
@@ -213,7 +215,7 @@ impl Lease {
         self.of_others().look(registered, now_ns);
     }
 
-    /// Whom this node does not reach, of those who are there.
+    /// The present nodes that this node does not reach.
     fn misses(&self, replication: &Replication, now_ns: u64) -> Vec<NodeId> {
         let missed = replication.reach.missed(now_ns, replication.config.lease_ns);
         let others = self.of_others();
@@ -304,7 +306,7 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
-    /// A look at three nodes that have all renewed, of whom some miss others.
+    /// A look at three nodes that have all renewed; some of them miss others.
     fn look(leases: &mut Leases, births: [u64; 3], missing: &[(u8, u8)], now_ns: u64) -> Option<NodeId> {
         let mut configuration = Configuration::first(3, 2);
         configuration.births = births.to_vec();

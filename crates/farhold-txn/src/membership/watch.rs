@@ -68,7 +68,7 @@ impl Worker {
         self.watch(&*register, &lease).await
     }
 
-    /// As [`keep_membership`](Self::keep_membership), where somebody else keeps the lease.
+    /// As [`keep_membership`](Self::keep_membership), where another thread keeps the lease.
     pub(crate) async fn watch(&self, register: &dyn Register, lease: &Lease) -> Result<(), TxnError> {
         let node = self.node().clone();
         let replication = replication_of(&node)?;
@@ -84,7 +84,7 @@ impl Worker {
         let asking = self.clone();
         drop(handle.spawn(async move { asking.ask_the_others().await }));
         let mut work = Work::default();
-        // A member whose journal is over would have to be waited for by everybody: it goes.
+        // All members would have to wait for a member whose journal is over, so it leaves.
         while node.journal_failure().is_none() {
             let registered = register.load().await;
             self.note_register(registered.as_ref().err());
@@ -100,14 +100,14 @@ impl Worker {
                     continue;
                 }
             }
-            // Nobody is served the rows of a promotion before its end is seen.
+            // The rows of a promotion are not served before its end is seen.
             handle.sleep_ns(if work.promoting.is_some() { every_ns.min(PROMOTING_LOOK_NS) } else { every_ns }).await;
         }
         replication.view.set_gone();
         if planted!(TailCounts) {
             self.handle().sleep_ns(replication.config.lease_ns).await;
         }
-        // Whoever waits for it hears that he will never know.
+        // A caller that waits for the journal hears that the outcome stays unknown.
         if let Some(journaling) = &node.journaling {
             journaling.fail(GONE);
         }
@@ -158,7 +158,8 @@ impl Worker {
                                 };
                             }
                             if configuration.is_founded() {
-                                // The others have gone on: whoever leads them has this node install what they have come to.
+                                // The others have gone on: their leader makes this node install the configuration that
+                                // they have reached.
                                 return Ok(());
                             }
                         }
@@ -187,11 +188,13 @@ impl Worker {
                         Some(found) if found == 0 || (is_founder && !configuration.is_founded()) => {
                             let mut next = Configuration { number: configuration.number + 1, ..configuration.clone() };
                             next.births[usize::from(me.0)] = birth;
-                            // Whoever installs it first may commit at once, and his records are taken only by mirrors that are there.
+                            // The node that installs it first may commit at once, and only mirrors that are there take
+                            // its records.
                             if !planted!(LateMirrors) {
                                 replication.applier().begin_mirrors(&next, me);
                             }
-                            // The others may hear of the founding first. Nobody has left a cluster that is not founded.
+                            // The others may hear of the founding first. No node has left a cluster that is not
+                            // founded.
                             node.fabric.admit(next.number, Admitted::Everybody);
                             // Whether it has landed, the next look says.
                             if register.compare_and_set(configuration.number, &next).await.is_ok() {
@@ -225,7 +228,7 @@ impl Worker {
                 return Err(TxnError::Recovering { node: me });
             }
             let installed = replication.view.configuration();
-            // A member leads the others there as any does, and expels who does not answer.
+            // A member leads the others there as any does, and expels a node that does not answer.
             if configuration.members.contains(&me) {
                 return Ok(());
             }
@@ -271,7 +274,7 @@ impl Worker {
         let is_silent = |node| lease.of_others().is_over(node, birth_of(node), now_ns) || register.is_dead(node);
         let mut silent: Vec<NodeId> =
             configuration.everybody().filter(|node| *node != me && is_silent(*node)).collect();
-        // Whoever it is himself hears of it when the others have gone on.
+        // This node is left out: if it is the one cut off, it hears of it when the others have gone on.
         silent.extend(lease.of_others().cut_off(configuration, &silent, now_ns).filter(|node| *node != me));
         let lowest = configuration.members.iter().find(|node| !silent.contains(node));
         let gone = configuration.dispensable(&silent, |node| register.is_dead(node));

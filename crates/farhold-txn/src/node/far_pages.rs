@@ -1,7 +1,7 @@
 //! Questions for other nodes' pages, from threads that have no worker: one thread of the node asks for them all.
 //!
-//! Only for fabrics that map nobody else's memory. The thread starts with the first question, and ends when nobody has asked
-//! for a while or the node closes; it holds the node open as long.
+//! Only for fabrics that map no other node's memory. The thread starts with the first question. It ends when there has
+//! been none for a while or the node closes; it holds the node open as long.
 
 use crate::base::error::TxnError;
 use crate::node::Node;
@@ -94,8 +94,8 @@ impl FarPages {
     }
 }
 
-/// Waits for a question; `None`: for want of questions nobody can be asked any more. That is so under the lock under which whoever has a
-/// question looks for somebody to ask, so none is sent to a thread that has gone.
+/// Waits for a question; `None`: for want of questions the thread ends and takes no more. It decides so under the lock
+/// under which a caller with a question looks for the thread, so no question is sent to a thread that has gone.
 pub(crate) fn next_question<L>(
     asked: Receiver<Question>,
     idle: Duration,
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use farhold_fabric::NodeId;
 
-    /// The thread has waited long enough, and somebody has a question before it is gone.
+    /// The thread has waited long enough, and a caller has a question before it is gone.
     #[test]
     fn a_question_to_a_thread_that_is_about_to_go_is_heard() {
         let (questions, asked) = channel();

@@ -21,7 +21,7 @@ pub struct MemoryUse {
 }
 
 impl Table {
-    /// Counts by a walk over the table's pages, so it costs the hot paths nothing; exact while nobody writes.
+    /// Counts by a walk over the table's pages, so it costs the hot paths nothing; exact while nothing writes.
     #[must_use]
     pub fn memory(&self) -> MemoryUse {
         let found = self.0.store.statistics();

@@ -37,8 +37,8 @@ pub struct NodeConfig {
     pub nodes: u8,
     /// Bytes of this node's region, when it is created.
     pub region_bytes: u64,
-    /// Bytes of the region, and as many for each mirror of another node's, that get memory from the system at the start. What
-    /// lies beyond gets it when it is first used, by whoever uses it.
+    /// Bytes of the region, and as many for each mirror of another node's, that get memory from the system at the
+    /// start. What lies beyond gets it at its first use, from the thread that uses it.
     pub populate_bytes: u64,
     /// How long a request to another node may take before the node counts as unavailable.
     pub request_timeout_ns: u64,
@@ -49,8 +49,9 @@ pub struct NodeConfig {
     /// Whether the part of a commit on this node may be a hardware transaction, where the processor has them. A worker with
     /// which fewer than half commit takes latches for a while.
     pub hardware_transactions: bool,
-    /// Whether a start frees rows of the user that were half written when the node's process ended, without copies and without a journal.
-    /// They are lost then; otherwise they stay, and whoever meets them is refused ([`TxnError::HALF_WRITTEN`]).
+    /// Whether a start frees rows of the user that were half written when the node's process ended, without copies and
+    /// without a journal. They are lost then; otherwise they stay, and a transaction that meets one is refused
+    /// ([`TxnError::HALF_WRITTEN`]).
     pub forgets_half_written: bool,
 }
 
@@ -77,7 +78,7 @@ pub struct Recovered {
     /// Locks of dead owners that were released. Their transactions may have been half committed: far rows are written one
     /// node after the other, and here no row has a second copy.
     pub locks_released: u64,
-    /// Rows that a dead owner was writing: table and key. They stay locked, so that nobody takes them for whole
+    /// Rows that a dead owner was writing: table and key. They stay locked, so that no transaction takes them for whole
     /// ([`TxnError::HALF_WRITTEN`]).
     pub damaged: Vec<(String, Vec<u8>)>,
     /// Tables that could not be opened: name, number and why. What the region has of them stays there.
@@ -241,7 +242,7 @@ impl Node {
         self.journaling.as_ref().and_then(|journaling| journaling.failure())
     }
 
-    /// Makes a checkpoint now. Nobody else makes one at the same time.
+    /// Makes a checkpoint now. No other checkpoint may be under way at the same time.
     ///
     /// # Errors
     /// [`TxnError::Durable`]: there is none, the last one stands.

@@ -12,10 +12,10 @@
 //! that is not named is closed for good, whenever the list arrives: `StillOpen` may be lost, repeated and overtaken, and an `Announce`
 //! whose answer was lost, or that is late, is undone by the next one. It is told when a snapshot closes, and again and again.
 //!
-//! The first number of a start is random, so no list of one start names, or releases, a slot of another. What a start has that has ended
-//! goes by [`FarHolds::release_of`], when the node is expelled, or by [`FarHolds::release_before`], when its next start says so. An
-//! announcement that a worker has in its hands meanwhile must not take a slot afterwards: nobody would release it. So
-//! [`FarHolds::announce`] asks under the lock whether the start still counts.
+//! The first number of a start is random, so no list of one start names, or releases, a slot of another. What an ended
+//! start holds goes by [`FarHolds::release_of`], when the node is expelled, or by [`FarHolds::release_before`], when
+//! its next start says so. An announcement that a worker has in its hands meanwhile must not take a slot afterwards:
+//! the slot would never be released. So [`FarHolds::announce`] asks under the lock whether the start still counts.
 
 use crate::node::reservations::is_earlier;
 use farhold_fabric::NodeId;
@@ -154,8 +154,8 @@ impl FarHolds {
         lock(&self.0).is_over(holder)
     }
 
-    /// Gives back what holders that are gone have, also what they have taken in mapped memory. What says that they are gone has to be true
-    /// before, also for whoever announces a snapshot of theirs.
+    /// Gives back what holders that are gone have, also what they have taken in mapped memory. What says that they are
+    /// gone must be true before, also for a thread that announces a snapshot of theirs.
     pub fn release_of(&self, superblock: Superblock<'_>, is_gone: impl Fn(Holder) -> bool) {
         let mut held = lock(&self.0);
         held.slots.retain(|(holder, _), _| !is_gone(*holder));
@@ -196,7 +196,8 @@ mod tests {
         std::fs::remove_dir_all(&directory).unwrap();
     }
 
-    /// One copy of each row, so nobody is ever expelled: the memory that snapshots of a process held must not be held for ever by its end.
+    /// One copy of each row, so no node is ever expelled: the memory that snapshots of a process held must not be held
+    /// for ever by its end.
     #[test]
     fn what_a_dead_process_holds_is_released_where_nobody_is_expelled() {
         with_node("dead", |node| {

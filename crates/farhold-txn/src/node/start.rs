@@ -95,7 +95,7 @@ impl Node {
         let refused = |error| TxnError::store(error, id);
         let mut starts = 0;
         let replication = if config.replication.replicas > 1 {
-            // Nobody has business here before there is a configuration: one who was expelled may think otherwise.
+            // No other node may access this region before there is a configuration; an expelled node may try to.
             fabric.admit(0, Admitted::Births(Vec::new()));
             if generation.is_none() {
                 starts = remove_old_region(&fabric, &config)?;
@@ -202,7 +202,7 @@ fn remove_old_region(fabric: &Fabric, config: &NodeConfig) -> Result<u64, TxnErr
     let starts = match Superblock::of(&memory) {
         Ok(found) if matches!(found.shape() >> 8, 0 | 2..) => found.starts(),
         Ok(found) => return Err(other_directory(found.shape(), config)),
-        // The earlier start did not live to say whose it was.
+        // The earlier start ended before it could say which node it was of.
         Err(StoreError::Foreign { found: 0 }) => 0,
         Err(error) => return Err(TxnError::store(error, id)),
     };

@@ -128,7 +128,8 @@ fn forget_value(system: &TableShared, reference: ObjectRef, key: &[u8], alloc: &
     }
 }
 
-/// As [`forget_damaged`], when nobody else is there: also of what stands beside another damaged place of the same record.
+/// As [`forget_damaged`], when no other node is there: also of what stands beside another damaged place of the same
+/// record.
 fn forget_all_damaged(node: &Node, system: &TableShared, found: &mut Rebuilt) {
     let mut alloc = AllocCache::new(&node.store);
     forget_damaged(node, system, found, &mut alloc);
@@ -219,7 +220,7 @@ pub(crate) fn reconcile_all(node: &Node) -> Result<bool, TxnError> {
     Ok(whole && rows.iter().all(|(_, id, _)| node.catalog.by_id(*id).is_some()))
 }
 
-/// Where this node's tables and indexes are not those of its system table, in words. Exact while nobody changes them.
+/// Where this node's tables and indexes are not those of its system table, in words. Exact while nothing changes them.
 pub(crate) fn differences(node: &Node) -> Vec<String> {
     let Some(system) = node.catalog.by_id(ID) else { return vec!["there is no system table".to_owned()] };
     let rows = match read(&system.0) {
@@ -254,7 +255,8 @@ pub(crate) fn differences(node: &Node) -> Vec<String> {
     wrong
 }
 
-/// Makes a table on this node, unless it is there, or was: whoever comes first may be its creator, or who reconciles. Numbers do not come again.
+/// Makes a table on this node, unless it is there, or was. Its creator or a reconciling node may come first. Numbers do
+/// not come again.
 ///
 /// # Errors
 /// [`TxnError::Conflict`] if another table has this number; there is no room for it.
@@ -268,14 +270,15 @@ pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), Tx
         return Ok(());
     }
     if node.replication.as_ref().is_some_and(|it| it.view.is_joining(node.id())) {
-        // Whoever says so may have stood still since, and know nothing of its indexes. If the record is still to come, it is opened then.
+        // The node that says so may have been paused since, and know nothing of its indexes. If the record is still to
+        // come, it is opened then.
         let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
         let recorded = rows_of(&system.0)?.0.into_iter().find(|(_, recorded, _)| *recorded == id);
         return recorded.map_or(Ok(()), |(_, _, definition)| add(node, id, &definition));
     }
     add(node, id, definition)?;
-    // Its record may have been taken back meanwhile, and whoever did has found no table to take out of use. A node that is joining may
-    // not have the record yet, and looks again when it is in.
+    // Its record may have been taken back meanwhile, by a node that found no table to take out of use. A node that is
+    // joining may not have the record yet, and looks again when it is in.
     if node.is_member() && !is_recorded(node, id, definition)? {
         node.catalog.retire(id);
     }

@@ -94,7 +94,7 @@ fn send_first(messages: &mut VecDeque<Vec<u8>>, mut send: impl FnMut(&[u8]) -> R
             Ok(()) => drop(messages.pop_front()),
             // Another worker of the node may have a lane there.
             Err(error) if is_full(&error) => return,
-            // Nobody reads that inbox any more.
+            // That inbox has no reader any more.
             Err(_) => return messages.clear(),
         }
     }

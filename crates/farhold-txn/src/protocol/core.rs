@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// What the transactions of a thread share.
 pub(crate) struct Core {
-    /// Itself, for what goes on beside whoever has begun it.
+    /// Itself, for work that goes on beside the task that began it.
     pub this: Weak<Core>,
     /// Its way to other nodes.
     line: Line,
@@ -179,7 +179,7 @@ impl Core {
 
     /// Does what a transaction leaves to be done, beside whatever comes next.
     pub fn leave(&self, rest: impl Future<Output = ()> + 'static) {
-        // Gone is it when it is dropped, and then nobody calls this.
+        // It is gone only when it is dropped, and then no caller is left.
         let Some(core) = self.this.upgrade() else { return };
         core.left.set(core.left.get() + 1);
         drop(self.handle.spawn(async move {
@@ -243,7 +243,7 @@ impl Core {
     #[inline]
     pub fn take_state(&self) -> Box<State> {
         self.states.borrow_mut().pop().unwrap_or_else(|| {
-            // In virtual time everybody shares one thread: nothing changes while it looks.
+            // In virtual time all tasks share one thread: nothing changes while it looks.
             Box::new(State::new(self.node.replication.is_some(), self.handle.is_virtual()))
         })
     }
@@ -280,7 +280,8 @@ impl Core {
         }
     }
 
-    /// Brings what is in this node's rings into its mirrors, if nobody else is at it; true if there was something.
+    /// Brings what is in this node's rings into its mirrors, unless another thread is doing so; true if there was
+    /// something.
     #[inline]
     pub fn apply_log(&self) -> bool {
         self.node.replication.as_ref().is_some_and(|it| it.try_applier().is_some_and(|mut applier| applier.apply()))

@@ -13,7 +13,7 @@ async fn read_far(endpoint: &Endpoint, keeper: NodeId) -> Result<u32, FabricErro
 }
 
 impl Core {
-    /// Whose epoch word counts now.
+    /// The epoch keeper at this moment.
     pub fn keeper(&self) -> NodeId {
         self.node.replication.as_ref().map_or(KEEPER, |replication| replication.view.keeper())
     }

@@ -5,9 +5,9 @@
 //!        └────────────rows of a run of pages──────────┘
 //! ```
 //!
-//! Only for fabrics that map nobody else's memory. The thread starts with the first question, and ends when nobody has asked
-//! for a while or the node closes; it holds the node open as long. A question waits for nothing but far nodes, each of which
-//! answers within the fabric's time-out, or counts as unavailable.
+//! Only for fabrics that map no other node's memory. The thread starts with the first question. It ends when there has
+//! been none for a while or the node closes; it holds the node open as long. A question waits for nothing but far
+//! nodes, each of which answers within the fabric's time-out, or counts as unavailable.
 
 use crate::base::error::TxnError;
 use crate::base::slots::WORKERS_MAX;
@@ -85,7 +85,7 @@ fn answer_all(executor: &Executor, worker: &Worker, mut asked: Receiver<Question
     }
 }
 
-/// Who asked may be gone: then nobody hears the answer.
+/// The caller may be gone: then the answer is lost.
 async fn answer(worker: &Worker, question: Question) {
     match question {
         Question::Runs { start, table, answer } => {

@@ -24,8 +24,9 @@ const ASK_EVERY_NS_MAX: u64 = 100_000_000;
 const PAGE_ROWS_MAX: usize = 1500;
 
 impl Core {
-    /// Releases what snapshots of nodes hold here that have died, where rows have no copies and so nobody is expelled. Only on fabrics
-    /// that know for certain that a process has ended: those that map its memory. Elsewhere its next start says so.
+    /// Releases what the snapshots of dead nodes hold here, where rows have no copies and so no node is expelled. Only
+    /// on fabrics that know for certain that a process has ended: those that map its memory. Elsewhere its next start
+    /// says so.
     pub fn release_dead_snapshots(&self) {
         if self.node.replication.is_some() || !self.endpoint.maps_others() {
             return;
@@ -40,7 +41,7 @@ impl Core {
         }
     }
 
-    /// Lets dropped tables go when nobody uses them any more.
+    /// Releases dropped tables when they are no longer in use.
     #[inline]
     pub fn tidy_catalog(&self) {
         if self.node.catalog.has_retired() {
@@ -62,8 +63,8 @@ impl Core {
         for (id, other) in catalog.to_ask(now_ns, every_ns, &others) {
             self.hint(other, &Request::AskQuiet { id });
         }
-        // Whoever does not belong to the cluster any more has been shut out.
-        // With copies, what is left of a dead one is redone before.
+        // A node that no longer belongs to the cluster has been fenced. With copies, what a dead one has left is redone
+        // before.
         let is_dead = |other| node.replication.is_none() && !node.fabric.node_is_live(other);
         let is_gone = |other| !node.present.contains(other) || is_dead(other);
         let is_unread = || !node.store.superblock().snapshots_open() || planted!(PagesUnderSnapshot);
@@ -231,7 +232,7 @@ impl Core {
     pub fn forget_mirrored(&self, table: TableId) {
         if let Some(replication) = &self.node.replication {
             let mut applier = replication.applier();
-            // One that is damaged is told by whoever applies next.
+            // A damaged one is reported by the thread that applies next.
             applier.apply_so_far();
             applier.forget_table(table);
         }

@@ -1,9 +1,9 @@
 //! One consistent state of all tables, for analytical scans.
 //!
 //! Taking it: announce it on every node, then raise the global epoch, then tell every node which epoch it has become. A
-//! writer reads the epoch while it holds all its locks, so a row that is found unlocked afterwards is final for this state,
-//! and whoever overwrites it later keeps a copy. Reading it: page by page, in place where the memory is mapped; a row that
-//! is newer leads to its older copy, locked or not; another that is locked is waited for.
+//! writer reads the epoch while it holds all its locks, so a row that is found unlocked afterwards is final for this
+//! state, and a transaction that overwrites it later keeps a copy. Reading it: page by page, in place where the memory
+//! is mapped; a row that is newer leads to its older copy, locked or not; another that is locked is waited for.
 
 use crate::base::epoch::{Epoch, SNAPSHOT_EPOCH_LAST, check_snapshot_epoch};
 use crate::base::error::TxnError;
@@ -90,7 +90,7 @@ pub struct PageTask {
     node: NodeId,
     place: usize,
     part: Part,
-    /// Its pages are its own while somebody has a handle.
+    /// Its pages are its own while a handle exists.
     table: Table,
 }
 
@@ -249,7 +249,7 @@ impl Worker {
             && !self.core.handle.is_virtual()
         {
             let (mut scan, mut turns) = (MappedScan::new(snapshot, mapped, task, usize::MAX), 0);
-            // Whoever has a row locked may be a task of this thread, or wait for one.
+            // The owner of a row's lock may be a task of this thread, or wait for one.
             while !scan.go_on(&mut Vec::new(), visit)? {
                 turns += 1;
                 self.core.handle.pause(turns).await;
@@ -309,7 +309,7 @@ impl Worker {
             if let Some(first) = offsets.first() {
                 if turns % TURNS_PER_CHECK == 0 {
                     core.check_damage(FarPtr::new(node, DATA, *first)).await?;
-                    // Who holds them may have died with his node.
+                    // Their owner may have died with its node.
                     self.check(as_of)?;
                 }
                 core.handle.pause(turns).await;
@@ -318,7 +318,7 @@ impl Worker {
         self.check(as_of)
     }
 
-    /// Is everything still where it was, and does this node still belong to those who know?
+    /// Is everything still where it was, and is this node still a member with a valid lease?
     fn check(&self, as_of: AsOf) -> Result<(), TxnError> {
         let core = &*self.core;
         let leased = core.node.replication.as_ref().is_none_or(|it| it.view.is_settled(Moment::now(&core.handle)));
@@ -394,7 +394,7 @@ enum StateAt {
     Nothing,
 }
 
-/// Whoever has its lock or takes it later commits at a later epoch.
+/// A transaction that has its lock or takes it later commits at a later epoch.
 fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
     let (meta, version) = (Meta(view.meta), Version(view.version));
     if !matches!(meta.state(), Meta::ROW | RESERVED) {
@@ -408,8 +408,8 @@ fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
     }
 }
 
-/// How many slots of a run come before those at its end that are free. Whoever takes one of these for a row from now on reads the
-/// epoch of his commit afterwards, so a snapshot that is open already does not have the row.
+/// How many slots of a run come before those at its end that are free. A transaction that takes one of these for a row
+/// from now on reads the epoch of its commit afterwards, so a snapshot that is open already does not have the row.
 fn used_slots(memory: &RegionMemory, run: &Run) -> u32 {
     let free = run.slots().rev().take_while(|offset| Object::at(memory, *offset).meta().state() == Meta::FREE);
     run.slot_count() - free.count() as u32
@@ -442,7 +442,7 @@ pub(crate) fn first_runs(mut runs: Vec<Run>, from_page: u32) -> Vec<Run> {
     runs
 }
 
-/// The answer to [`Request::Pages`], by this start of who has them in `memory`.
+/// The answer to [`Request::Pages`], by this start of the node that has them in `memory`.
 pub(crate) fn write_runs(memory: &RegionMemory, incarnation: u16, runs: &[Run], w: &mut Writer) {
     w.u16(incarnation).list(runs, |w, run| put_run(w, run, used_slots(memory, run)));
 }

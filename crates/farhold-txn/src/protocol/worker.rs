@@ -177,9 +177,10 @@ impl Worker {
         }
     }
 
-    /// Waits until what this worker's transactions have left to be done is done: the rest of a commit that nobody waited for, keys to be given
-    /// back and deleted rows to be taken out on other nodes. It goes on beside everything else, so this is for whoever is about to end the
-    /// executor. False: not within `timeout_ns`; where rows have copies, the others do it when this node leaves.
+    /// Waits until what this worker's transactions have left to be done is done: the rest of a commit that no caller
+    /// waited for, keys to be given back and deleted rows to be taken out on other nodes. That work goes on beside
+    /// everything else, so a caller needs this only before it ends the executor. False: not within `timeout_ns`; where
+    /// rows have copies, the others do it when this node leaves.
     pub async fn drain(&self, timeout_ns: u64) -> bool {
         let handle = &self.core.handle;
         let until_ns = handle.now_ns().saturating_add(timeout_ns);

@@ -79,8 +79,8 @@ impl Core {
                     is_fenced &= self.node.fabric.fence(gone, birth).map_err(|error| TxnError::far(error, gone))?;
                 }
             }
-            // Of rows that are redone no older state is kept: the snapshots of those who go on are over with their configuration, and here
-            // those who are gone find theirs closed.
+            // Of rows that are redone no older state is kept. The snapshots of the remaining nodes are over with their
+            // configuration, and those of the nodes that are gone are closed here.
             self.node.far_holds.release_of(self.node.store.superblock(), |holder| !next.contains(holder.node));
         } else {
             // Frozen for a later one.
@@ -110,7 +110,8 @@ impl Core {
             match entry.change {
                 Change::Write => row.write(entry.value, entry.new),
                 Change::Insert => {
-                    // Written first: its coordinator may have left it half written. Nobody commits what he sees meanwhile.
+                    // Written first: its coordinator may have left it half written. No transaction commits what it sees
+                    // meanwhile.
                     row.write(entry.value, entry.new);
                     table.store.publish(entry.reference, &mut alloc);
                 }
@@ -168,8 +169,8 @@ impl Core {
         }
         let present = |node: NodeId| replication.view.present.contains(node);
         let mut applier = replication.applier();
-        // Who comes has written nothing yet; a late record of its earlier start may be there. One that has been joining for a while may have
-        // written, and goes on behind that.
+        // A node that comes has written nothing yet; a late record of its earlier start may be there. One that has been
+        // joining for a while may have written, and goes on behind that.
         let comes =
             |node| !installed.contains(node) && proposed.as_ref().is_some_and(|next| next.joining.contains(&node));
         applier.clear_rings(&replication.log, |node| present(node) && !comes(node));
@@ -209,7 +210,7 @@ impl Core {
         replication.forget_rings_of_the_gone();
         self.node.catalog.changed();
         if next.members.contains(&self.me) && crate::node::system::reconcile(&self.node).is_err() {
-            // There is no room, perhaps. A worker tries again, and nobody promotes a mirror before.
+            // There may be no room. A worker tries again, and no mirror is promoted before.
             self.node.catalog.set_behind(true);
         }
         Ok(())
@@ -273,7 +274,7 @@ fn take_floors(replication: &Replication, from: NodeId, since: u64, pages: &[(u3
     Ok(())
 }
 
-/// Whoever sends rows to a mirror that is not there any more has to hear of it: he would say that it is whole.
+/// A node that sends rows to a mirror that is gone must hear of it: otherwise it would report the mirror as whole.
 fn take_copies(replication: &Replication, from: NodeId, since: u64, rows: &[CopyRow<'_>]) -> Result<(), TxnError> {
     let mut applier = replication.applier();
     let mirror = applier.mirror_since(from, since).ok_or(TxnError::Conflict)?;

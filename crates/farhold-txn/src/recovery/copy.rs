@@ -89,7 +89,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What a slot holds, when nobody is about to change it.
+    /// What a slot holds, when no transaction is about to change it.
     async fn read_settled(&self, table: TableId, offset: u64) -> Result<Option<Copied>, TxnError> {
         let core = &*self.core;
         for turn in 0..PATIENCE_MAX {
@@ -116,12 +116,13 @@ impl Worker {
     }
 }
 
-/// Somebody is about to change the slot.
+/// A transaction is about to change the slot.
 struct Changing;
 
-/// What a slot holds, if nobody is about to change it: who holds its lock, or has not replicated it yet, may have got his
-/// room in the rings before this mirror was one. Also of a slot without a row the version: a record from before the mirror, redone
-/// into it, would bring back a row that has been deleted since. `None`: the slot has never held a row, or is not the table's any more.
+/// What a slot holds, if no transaction is about to change it: one that holds its lock, or has not replicated it yet,
+/// may have got its room in the rings before this mirror was one. The version is returned for a slot without a row too:
+/// a record from before the mirror, redone into it, would bring back a row that has been deleted since. `None`: the
+/// slot has never held a row, or is not the table's any more.
 fn look(store: &Store, table: TableId, offset: u64) -> Result<Option<Copied>, Changing> {
     let object = Object::at(store.memory(), offset);
     let (meta, version) = (object.meta(), object.version());

@@ -15,11 +15,11 @@ use std::ops::Bound;
 /// Rows in one transaction; bytes of them: [`Node::moved_bytes_max`](crate::Node::moved_bytes_max).
 const ROWS_PER_TRANSACTION: usize = 32;
 
-/// How long before this node looks again whether nobody changes a record of a table.
+/// How long before this node looks again whether all records of tables are unlocked.
 const AGAIN_NS: u64 = 3_000;
 
-/// Of a transaction: some milliseconds. Then the register is looked at: the others may have gone on without this node, or that member, and
-/// nobody says so to either.
+/// Of a transaction: some milliseconds. Then the register is looked at: the others may have gone on without this node,
+/// or without that member, and neither is told.
 const RETRY: Retry = Retry { attempts_max: 24, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
 
 impl Worker {
@@ -44,14 +44,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Opens every table that is recorded, before rows are copied: one whose record somebody is just changing would be opened later, and
-    /// stay without the rows of before this node came.
+    /// Opens every table that is recorded, before rows are copied. A table whose record is just being changed would be
+    /// opened later, and would lack the rows of before this node came.
     async fn open_recorded(&self) -> Result<(), TxnError> {
         let (node, handle) = (self.node(), self.handle());
         let until_ns = handle.now_ns() + node.config.replication.lease_ns;
         while !crate::node::system::reconcile_all(node)? {
             if handle.now_ns() > until_ns {
-                // Whoever changes it may have died: only a look at the register can tell.
+                // The node that changes it may have died: only a look at the register can tell.
                 return Err(TxnError::Recovering { node: node.id() });
             }
             handle.sleep_ns(AGAIN_NS).await;
@@ -106,7 +106,7 @@ impl Worker {
         self.node().configuration().is_some_and(|installed| installed.members.contains(&node))
     }
 
-    /// Leads everybody into a configuration that is in the register, and says so there.
+    /// Leads all members into a configuration that is in the register, and says so there.
     pub(crate) async fn lead_and_settle(&self, register: &dyn Register, next: &Configuration) -> Result<(), TxnError> {
         self.lead(next).await?;
         // Lost, it is said again when the watch finds it missing.
@@ -114,10 +114,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Writes `next` into the register in place of the configuration before it, and leads everybody into it.
+    /// Writes `next` into the register in place of the configuration before it, and leads all members into it.
     ///
     /// # Errors
-    /// Somebody else came first ([`TxnError::Conflict`]); a member or the register does not answer.
+    /// Another node came first ([`TxnError::Conflict`]); a member or the register does not answer.
     pub(crate) async fn change_to(&self, register: &dyn Register, next: &Configuration) -> Result<(), TxnError> {
         let written = register.compare_and_set(next.number - 1, next).await;
         match written {
@@ -137,7 +137,8 @@ mod tests {
     use farhold_store::{ObjectRef, Owner, TableId};
     use std::task::{Context, Poll, Waker};
 
-    /// Somebody creates an index as a node joins, and is at the table's record: the table is opened, all the same, before rows are copied.
+    /// An index is being created as a node joins, and its coordinator is at the table's record: the table is opened,
+    /// all the same, before rows are copied.
     #[test]
     fn a_table_whose_record_is_being_changed_is_opened_too() {
         let directory = std::env::temp_dir().join(format!("farhold-opened-{}", std::process::id()));

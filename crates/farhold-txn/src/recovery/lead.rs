@@ -64,7 +64,7 @@ impl Worker {
                 if quiet {
                     break;
                 }
-                // Its commits may be waiting for somebody who has died since: only a look at the leases can tell.
+                // Its commits may be waiting for a node that has died since: only a look at the leases can tell.
                 if core.handle.now_ns() > until_ns {
                     return Err(TxnError::Recovering { node });
                 }
@@ -76,7 +76,8 @@ impl Worker {
             now(Leading::Redoing(node));
             epoch = epoch.max(self.redo_what_is_left_at(node, number, &everybody).await?);
         }
-        // No commit of before has it, and all later ones have it or a later one: whoever reads it from a keeper finds it there.
+        // No commit of before has it, and all later ones have it or a later one: a node that reads it from a keeper
+        // finds it there.
         let epoch_min = next.epoch_min.max(epoch + 1);
         let until_ns = core.handle.now_ns() + lease_ns + SETTLING_NS;
         for &node in &everybody {

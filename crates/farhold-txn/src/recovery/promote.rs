@@ -1,5 +1,5 @@
-//! The rows of a mirror become rows of this node, by ordinary replicated transactions: so each of them has its copies before
-//! anybody else can change it.
+//! The rows of a mirror become rows of this node, by ordinary replicated transactions: so each of them has its copies
+//! before another transaction can change it.
 //!
 //! ```text
 //!   slots with a row, ascending:  │ part │ part │ part │ part │ ...      who is free takes the next one
@@ -7,9 +7,9 @@
 //!              threads of their own ─┴──────┘  in virtual time: tasks of this worker
 //! ```
 //!
-//! Until the last row is there nobody is served any of them, so it is done by threads of its own, as many as the machine has
-//! processors. The thread that looks after the membership naps a millisecond at a time while workers run: tasks of its own
-//! took over a warehouse of TPC-C in 8 s, two threads take about one.
+//! Until the last row is there none of them is served, so the promotion has threads of its own, as many as the machine
+//! has processors. The thread that looks after the membership naps a millisecond at a time while workers run: tasks of
+//! its own took over a warehouse of TPC-C in 8 s, two threads take about one.
 
 use crate::base::definition::Placement;
 use crate::base::error::TxnError;
@@ -33,12 +33,12 @@ const TASKS: usize = 8;
 /// Rows in one transaction; bytes of them: [`Node::moved_bytes_max`].
 const ROWS_PER_TRANSACTION: usize = 64;
 const BYTES_PER_TRANSACTION: usize = 16 << 10;
-/// Slots that somebody takes at a time: neighbours have neighbouring keys, so two threads rarely meet in a leaf.
+/// Slots that a thread takes at a time: neighbours have neighbouring keys, so two threads rarely meet in a leaf.
 const SLOTS_PER_PART: usize = 2_048;
-/// Threads that take part, at most: so many rings are kept for them. On a smaller machine as many as it has processors: nobody is served these rows before they are
-/// done, and with half of the processors a warehouse took a third longer.
+/// Threads that take part, at most: so many rings are kept for them. On a smaller machine as many as it has processors:
+/// these rows are not served before they are done, and with half of the processors a warehouse took a third longer.
 pub(crate) const HELPERS_MAX: usize = 8;
-/// How often whoever waits for the threads looks at them.
+/// How often the task that waits for the threads looks at them.
 const LOOK_EVERY_NS: u64 = 1_000_000;
 
 /// The rows of a mirror that are to become rows of this node.
@@ -49,11 +49,11 @@ struct Promotion {
     has_all_tables: bool,
     slots: Vec<u32>,
     part_len: usize,
-    /// The first slot that nobody has taken.
+    /// The first slot that has not been taken.
     next: AtomicUsize,
     /// Slots that are done.
     done: AtomicU64,
-    /// Nobody waits for it any more.
+    /// No task waits for it any more.
     stop: AtomicBool,
 }
 
@@ -210,9 +210,10 @@ impl Worker {
         if !self.handle().is_virtual() {
             Helpers::start(self.node(), &promotion).end(self).await?;
         }
-        // Whatever nobody has taken: all of it, where there are no threads.
+        // All slots that have not been taken: the whole mirror, where there are no threads.
         self.promote_parts(&promotion).await?;
-        // Whoever says that it is done ends the mirror. A part that a thread took and did not end is nobody's error by then.
+        // The task that reports the end also ends the mirror. A part that a thread took and did not finish raises no
+        // error by then.
         if promotion.is_whole() || planted!(ServedTooEarly) { Ok(()) } else { Err(TxnError::Conflict) }
     }
 
@@ -326,8 +327,8 @@ fn help(node: &Arc<Node>, promotion: &Arc<Promotion>, seed: u64) -> Result<(), T
             if let Some(done) = all.try_take() {
                 break Some(done);
             }
-            // What is stopped takes no more rows, and ends what it has begun: of a commit that is left behind its commit point nobody writes
-            // the rest.
+            // A stopped thread takes no more rows, and finishes what it has begun: if a commit is abandoned past its
+            // commit point, the rest of it is never written.
             let now_ns = handle.now_ns();
             if promotion.is_stopped() && now_ns > *until_ns.get_or_insert(worker.core.outcome_until_ns()) {
                 break None;

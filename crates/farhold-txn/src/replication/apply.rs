@@ -20,8 +20,8 @@ pub(crate) struct Applier {
     records: Records,
     /// A record that is marked and damaged: nothing behind it can be read.
     damaged: Option<LogError>,
-    /// The configuration with which this node came into the cluster, 0 for a founder. Who had left before knows nothing of it, and is not
-    /// fenced here: his late records are for an earlier start of this node.
+    /// The configuration with which this node came into the cluster, 0 for a founder. A node that had left before knows
+    /// nothing of it, and is not fenced here: its late records are for an earlier start of this node.
     since: u64,
     /// The highest epoch of a record that has been applied.
     epoch_seen: u32,
@@ -92,7 +92,7 @@ impl Applier {
         }
     }
 
-    /// Applies until nothing is marked: while nobody writes.
+    /// Applies until nothing is marked. To be called while nothing writes.
     ///
     /// # Errors
     /// [`TxnError::Corrupt`] if a record is damaged.
@@ -169,7 +169,8 @@ impl Applier {
         }
     }
 
-    /// Begins the mirrors that a configuration wants here. Before anybody commits in it: a record that comes before its mirror is lost.
+    /// Begins the mirrors that a configuration wants here. It must be called before any node commits in it: a record
+    /// that comes before its mirror is lost.
     pub fn begin_mirrors(&mut self, configuration: &Configuration, me: NodeId) {
         let wanted = configuration.mirrors.iter().filter(|mirror| mirror.on == me);
         forget(wanted.filter_map(|mirror| self.mirrors.begin(mirror.of, mirror.since)).collect());
@@ -202,7 +203,8 @@ impl Mirrors {
         self.0.get_mut(usize::from(node.0))?.as_mut()
     }
 
-    /// Begins one, if it is not there. Returns the earlier one in its place: that lacks records of a time in which nobody wanted it.
+    /// Begins one, if it is not there. Returns the earlier one in its place: that lacks records of a time in which no
+    /// configuration wanted it.
     fn begin(&mut self, of: NodeId, since: u64) -> Option<MirrorRows> {
         let place = usize::from(of.0);
         if self.0.len() <= place {
@@ -249,10 +251,11 @@ const NAP: Duration = Duration::from_millis(1);
 
 /// A thread that brings the node's rings into its mirrors. Stopped and joined on drop.
 ///
-/// It takes many records at a time and sleeps in between: a reader close behind the writer would take the lines from him that he is
-/// about to write. It has the same rights as a worker: with a tenth of a share (`nice` 10), on a machine with more to do than processors, rings
-/// filled up, and nobody else could help, because it was put aside with the lock of the mirrors in its hands. A writer whose ring is full asks by a
-/// message, and whoever of the node finds it acts upon it.
+/// It takes many records at a time and sleeps in between: a reader close behind the writer would take the lines from it
+/// that it is about to write. It has the same rights as a worker: with a tenth of a share (`nice` 10), on a machine
+/// with more to do than processors, rings filled up, and no other thread could help, because it was descheduled while
+/// it held the lock of the mirrors. A writer whose ring is full asks by a message, and any thread of the node that
+/// finds the message acts upon it.
 #[derive(Debug)]
 pub(crate) struct MirrorKeeper {
     stop: Arc<AtomicBool>,

@@ -15,7 +15,7 @@ pub(crate) struct MappedRings {
     /// The node's count of changes when this was found; no commit of a transaction that was begun in another is let through.
     indexes_version: Option<u64>,
     configuration: u64,
-    /// Whose superblock has the epoch that counts.
+    /// The region of the epoch keeper, whose superblock has the authoritative epoch.
     keeper: Option<Arc<RegionMemory>>,
     /// Where this worker's ring begins, and where the word is that says how far its reader has come: the same at all holders.
     ring: u64,
@@ -84,7 +84,7 @@ impl MappedRings {
         let (ring, applied) = (layout.record(me, worker, 0), layout.applied(me, worker));
         let (indexes_version, keeper) = (Some(indexes_version), Some(keeper));
         *self = Self { indexes_version, configuration, keeper, ring, applied, ring_bytes: layout.ring_bytes, holders };
-        // It is what it was when the count was looked at, or nobody uses it.
+        // It is what it was when the count was looked at, or it is not used.
         Some(catalog.indexes_version()) == self.indexes_version
     }
 
@@ -145,7 +145,7 @@ impl MappedRings {
                 holder.mark(ring + ring_bytes - size, holder.skip_mark);
             }
             holder.mark(ring + place.at, holder.mark);
-            // Lines of records to come are in their reader's cache: by then nobody has to wait for them.
+            // Lines of records to come are in their reader's cache: by then no reader has to wait for them.
             let ahead = place.at + AHEAD_BYTES;
             let ahead = if ahead < ring_bytes { ahead } else { ahead - ring_bytes };
             let lines = record.len().min(AHEAD_BYTES).min(ring_bytes - ahead);

@@ -9,9 +9,10 @@
 //! version is not here yet, because it comes by another ring or with the copy of a row, waits for it. Of slots that are known no more,
 //! because their page has had another use, the floor of the page says which states come too late.
 //!
-//! Rows come in no order, so what a state costs is two cache misses, one after the other. Whoever takes many starts both for all of
-//! them before he takes the first ([`MirrorRows::prefetch`], [`MirrorRows::prefetch_row`]). A hash map of boxes, tried before, has
-//! three that nobody can start early, and stands still for as long as it takes to grow.
+//! Rows come in no order, so what a state costs is two cache misses, one after the other. A caller with many states
+//! starts both for all of them before it takes the first ([`MirrorRows::prefetch`], [`MirrorRows::prefetch_row`]). A
+//! hash map of boxes, tried before, has three that cannot be started early, and stands still for as long as it takes to
+//! grow.
 
 use farhold_fabric::bytes::{Bytes, LARGE_PAGE};
 use farhold_fabric::object::ALIGN;
@@ -317,7 +318,7 @@ impl MirrorRows {
             self.blocks.resize(block + 1, NOWHERE);
         }
         if self.blocks[block] == NOWHERE {
-            // What nobody has had yet is zero, so each of its slots is nowhere.
+            // What was never used is zero, so each of its slots is nowhere.
             self.blocks[block] = self.rooms.extend(BLOCK_SLOTS * ENTRY_BYTES);
         }
         if let Some(entry) = self.entry(slot) {
@@ -337,7 +338,7 @@ impl std::fmt::Debug for MirrorRows {
 struct Rooms {
     /// Each of [`LARGE_PAGE`] bytes, but for the first, which grows until it is so long.
     chunks: Vec<Bytes>,
-    /// The first unit that nobody has had.
+    /// The first unit that was never used.
     next: usize,
     /// Rooms that were given back, by class.
     free: Vec<Vec<u32>>,
@@ -424,7 +425,7 @@ impl Rooms {
     /// So many zeros, at most a large page of them.
     fn extend(&mut self, bytes: usize) -> u32 {
         let units = bytes.div_ceil(UNIT_BYTES);
-        // Place 0 is nobody's.
+        // Place 0 belongs to no row.
         let begin = self.next.max(1);
         let left = CHUNK_UNITS - begin % CHUNK_UNITS;
         let place = if units > left { begin + left } else { begin };

@@ -59,13 +59,13 @@ pub(crate) struct Replication {
     pub layout: RingLayout,
     pub view: View,
     pub log: LogRegion,
-    /// Who does not answer this node.
+    /// The nodes that do not answer this node.
     pub reach: Reach,
     progress: Mutex<Progress>,
     /// Why its cluster does not take it.
     pub refusal: OnceLock<TxnError>,
     applier: Mutex<Applier>,
-    /// Whoever does a step of a change of the configuration has it.
+    /// Held by the task that does a step of a change of the configuration.
     turn: Mutex<()>,
     /// What each worker knows of its rings.
     writers: Box<[Mutex<Writers>]>,
@@ -74,7 +74,7 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    /// Makes this node's rings; what an earlier start has left in them is of no use to anybody.
+    /// Makes this node's rings; what an earlier start has left in them is of no use.
     pub fn open(
         fabric: &Fabric,
         nodes: u8,
@@ -126,7 +126,7 @@ impl Replication {
         change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Mirrors and readers, for whoever gets them first.
+    /// Mirrors and readers, for the thread that gets them first.
     pub fn applier(&self) -> MutexGuard<'_, Applier> {
         self.applier.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -137,12 +137,12 @@ impl Replication {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Self::applier`], unless somebody else has them.
+    /// As [`Self::applier`], unless another thread has them.
     pub fn try_applier(&self) -> Option<MutexGuard<'_, Applier>> {
         self.applier.try_lock().ok()
     }
 
-    /// What a worker knows of its rings. Only that worker asks, and whoever begins a configuration.
+    /// What a worker knows of its rings. Only that worker asks, and the thread that begins a configuration.
     pub fn writers(&self, worker: u8) -> Result<MutexGuard<'_, Writers>, TxnError> {
         let limit = self.writers.len();
         let writers = self.writers.get(usize::from(worker));
@@ -167,8 +167,8 @@ impl Replication {
         for node in written {
             let before = holders.len();
             holders.extend(configuration.backups(node));
-            // One backup is the coordinator, whose own copy dies with it; or there is no other one, which may die with the coordinator: then the
-            // node itself has what was being written there, and half of it would stay.
+            // One backup is the coordinator, whose own copy dies with it. Or there is a single backup, which may die
+            // with the coordinator: then the node itself has what was being written there, and half of it would stay.
             if node != me && (holders[before..].contains(&me) || self.config.replicas == 2) {
                 holders.push(node);
             }

@@ -36,8 +36,8 @@ pub(crate) struct Unclosed {
 }
 
 impl Sent {
-    /// All rows are written: nobody needs the record for them any more. With a journal somebody does until this node has closed the
-    /// record's epoch: if it dies before, the others have to make it durable.
+    /// All rows are written: they no longer need the record. With a journal the other nodes do until this node has
+    /// closed the record's epoch: if it dies before, they must make it durable.
     pub fn finish(self, journaling: Option<&Journaling>, epoch: u32) {
         let Self { replication, worker, places, number } = self;
         let unclosed = Unclosed { epoch, places, number };

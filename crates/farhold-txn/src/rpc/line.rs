@@ -41,7 +41,7 @@ struct Waiting {
     answer: Option<Answer>,
     /// Nothing more will come.
     is_answered: bool,
-    /// Who asked: another task of the worker may be the one that finds the answer in the inbox.
+    /// The task that asked: another task of the worker may be the one that finds the answer in the inbox.
     asker: Option<Waker>,
 }
 
@@ -59,13 +59,13 @@ pub(crate) struct Line {
     server: Weak<dyn Serve>,
 }
 
-/// Whoever serves a node's inbox.
+/// The server of a node's inbox.
 pub(crate) trait Serve {
     /// Answers the next request to the node, if there is one; true if there was.
     fn serve_one(&self) -> bool;
 }
 
-/// Takes a question out when nobody waits for its answer any more.
+/// Takes a question out when no task waits for its answer any more.
 struct Asked<'c> {
     line: &'c Line,
     number: u64,
@@ -216,8 +216,8 @@ impl Line {
         }
     }
 
-    /// As [`Self::tell`], at once: for those who cannot wait. If the inbox is full it is sent later; only the end of the node, or of this
-    /// one, loses it.
+    /// As [`Self::tell`], at once: for callers that cannot wait. If the inbox is full it is sent later; only the end of
+    /// the node, or of this one, loses it.
     pub fn tell_now(&self, node: NodeId, request: &Request<'_>) {
         let _ = self.send_or_keep(Address::home(node), &request.encode(0));
     }
@@ -275,7 +275,8 @@ impl Line {
         }
     }
 
-    /// Takes answers out that nobody waits for any more: they would take room in the inbox, and keep their sender's answers waiting.
+    /// Takes answers out that no task waits for any more: they would take room in the inbox, and keep their sender's
+    /// answers waiting.
     #[inline]
     pub fn take_late_answers(&self) {
         if self.pending.borrow().given_up > 0 {
@@ -283,7 +284,7 @@ impl Line {
         }
     }
 
-    /// Takes the answers that have come to those who wait for them.
+    /// Takes the answers that have come to the tasks that wait for them.
     pub fn receive(&self) {
         let mut message = self.inbox.take();
         while self.endpoint.try_recv_into(&mut message) {

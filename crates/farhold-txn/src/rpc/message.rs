@@ -27,8 +27,8 @@ pub(crate) enum Request<'a> {
     Lookup { table: TableId, index: u16, key: &'a [u8] },
     /// Which objects have keys in this range? Answer: [`Page`].
     Scan { table: TableId, index: u16, lo: Bound<&'a [u8]>, hi: Bound<&'a [u8]>, descending: bool, limit: u32 },
-    /// Make an object for an insert by somebody who is in this configuration (0: rows have one copy); `mine` are rows that the transaction
-    /// deletes. Answer: [`Reserved`].
+    /// Make an object for an insert by a node that is in this configuration (0: rows have one copy); `mine` are rows
+    /// that the transaction deletes. Answer: [`Reserved`].
     Reserve { table: TableId, owner: u64, configuration: u64, key: &'a [u8], value: &'a [u8], mine: Vec<ObjectRef> },
     /// Take reservations back.
     Cancel { table: TableId, references: Vec<ObjectRef> },
@@ -58,7 +58,8 @@ pub(crate) enum Request<'a> {
     AskQuiet { id: TableId },
     /// How many rows? Answer: u64.
     Count { table: TableId },
-    /// A node has started anew: locks and reservations of its earlier starts are nobody's. Its rows reach up to this epoch.
+    /// A node has started anew: locks and reservations of its earlier starts have no owner. Its rows reach up to this
+    /// epoch.
     Hello { node: NodeId, incarnation: u16, epoch: u32 },
     /// A snapshot will be taken by this start of the asker, which is in this configuration: see `home/snapshots.rs`.
     Announce { incarnation: u16, configuration: u64, number: u64 },
@@ -80,7 +81,7 @@ pub(crate) enum Request<'a> {
 pub(crate) enum IndexStep {
     /// It may be read.
     Open = 0,
-    /// Nobody reads it, and writers keep it.
+    /// No transaction reads it, and writers keep it.
     Close = 1,
     /// Writers let it be.
     Drop = 2,
@@ -129,7 +130,7 @@ pub(crate) struct Made {
     pub replaces: bool,
 }
 
-/// Who is in the way of an insert.
+/// What is in the way of an insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub index: Index,

@@ -43,7 +43,8 @@ impl Txn {
                 return refused;
             }
         };
-        // The commit point: from here on everything is done, whatever happens to others, or to whoever waits for it.
+        // The commit point: from here on everything is done, whatever happens to other nodes, or to the caller that
+        // waits for it.
         let Held { admitted, durably, near_is_written, .. } = std::mem::take(&mut self.held);
         self.past_commit_point();
         let serial = self.serial;
@@ -230,8 +231,9 @@ impl Txn {
 const LEASES_FOR_OUTCOME: u64 = 8;
 
 impl Core {
-    /// Until when whoever has passed a commit point waits, at most: longer than the others take to go on without a node that does not
-    /// answer, which a commit is then done without. Without copies each step of a commit has an end of its own.
+    /// The latest time until which a commit past its commit point waits: longer than the others take to go on without a
+    /// node that does not answer, which a commit is then done without. Without copies each step of a commit has an end
+    /// of its own.
     pub fn outcome_until_ns(&self) -> u64 {
         let Some(replication) = &self.node.replication else { return u64::MAX };
         let leases_ns = replication.config.lease_ns.saturating_mul(LEASES_FOR_OUTCOME);

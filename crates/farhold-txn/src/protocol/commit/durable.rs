@@ -140,7 +140,8 @@ impl Txn {
 }
 
 impl Worker {
-    /// Returns when everything is durable that could be seen until now: for whoever says something of it without a commit, as that a key is taken.
+    /// Returns when everything is durable that could be seen until now: for an answer that tells something of it
+    /// without a commit, such as that a key is taken.
     ///
     /// # Errors
     /// [`TxnError::NotDurable`]; the keeper of the epoch is unavailable.
@@ -181,7 +182,7 @@ impl Core {
         self.durable_within(epoch, DURABLE_NS_MAX).await
     }
 
-    /// As [`Self::durable`], for so long. Somebody wakes it then ([`Journaling::wake_the_late`]).
+    /// As [`Self::durable`], for so long. [`Journaling::wake_the_late`] wakes it then.
     pub async fn durable_within(&self, epoch: u32, ns_max: u64) -> Result<(), TxnError> {
         let Some(journaling) = self.node.journaling.as_ref().filter(|_| !planted!(AckBeforeDurable)) else {
             return Ok(());

@@ -266,7 +266,8 @@ impl Txn {
         replaced.map(|row| row.ident.reference())
     }
 
-    /// Can each home be told by messages which rows are replaced there? Asked before the commit point: behind it nobody could refuse.
+    /// Can each home be told by messages which rows are replaced there? Asked before the commit point: past it the
+    /// commit cannot be refused.
     pub(super) fn check_replaced(&self) -> Result<(), TxnError> {
         const REFERENCE_BYTES: usize = size_of::<ObjectRef>();
         let counts = self.replacing_far().into_iter().map(|(node, table, _)| self.replaced_at(node, table).count());
@@ -289,7 +290,7 @@ impl Txn {
             core.try_once(&self.steps(round, &rows, epoch), &mut lost).await;
             self.keep_reached(core, &mut rows, &mut lost);
         }
-        // Whoever gets the lock before the version has landed finds the mark.
+        // A transaction that gets the lock before the version has landed finds the mark.
         let mut last = self.steps(Round::Versions, &rows, epoch);
         last.extend(self.steps(Round::Locks, &rows, epoch));
         core.try_once(&last, &mut lost).await;
@@ -365,7 +366,7 @@ fn first_version(row: &Row, epoch: u32) -> Version {
     }
 }
 
-/// Is the row at its version, and locked by nobody, or by the transaction if it writes it, or anything?
+/// Is the row at its version, and its lock as demanded: free, or this transaction's if it writes the row, or anything?
 fn check_header(row: &Row, header: &[u8], owner: u64, locks_all: bool) -> Result<(), Refused> {
     let word = |at: usize| header[at..at + 8].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
     let (lock, version) = (word(0), word(8));
@@ -392,7 +393,7 @@ pub(crate) async fn unlock_far(core: &Rc<Core>, idents: &[Ident], owner: u64) {
     if failed.is_empty() {
         return;
     }
-    // The lock of a living node is nobody else's to free. The transaction need not wait for it.
+    // No other node may free the lock of a living node. The transaction need not wait for it.
     if let Some(replication) = core.node.replication.clone() {
         let insisting = core.clone();
         let steps = failed.iter().map(|ident| Step::release(Core::lock_place(*ident), owner)).collect();

@@ -147,8 +147,8 @@ impl Txn {
         let epoch = rings.epoch();
         replication.view.saw_epoch(epoch);
         validate(near).map_err(|refused| self.refused(refused))?;
-        // The lease is not looked at: who is shut out from memory that he has mapped is so by the end of his process, and until then what he
-        // marks counts. The clock alone would be a twentieth of the commit.
+        // The lease is not looked at: mapped memory cannot be revoked, so fencing kills the process, and what it marks
+        // until then counts. The clock alone would be a twentieth of the commit.
         let is_current = || core.node.catalog.indexes_version() == self.indexes_version;
         let admitted = replication.view.pass(core.slot.number(), || !replication.view.is_frozen() && is_current());
         let admitted = admitted.ok_or(TxnError::Recovering { node: core.me })?;

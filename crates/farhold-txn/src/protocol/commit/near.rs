@@ -44,8 +44,9 @@ impl Txn {
         Near { store, node: core.me, state, order: &state.order, owner: self.owner, odd }
     }
 
-    /// Nothing to write: all reads together must be of one moment. One row that was unlocked when it was read is by itself: a commit
-    /// locks all its rows before it writes the first, so nobody can have seen a commit that this read has missed.
+    /// Nothing to write: all reads together must be of one moment. One row that was unlocked when it was read is so by
+    /// itself: a commit locks all its rows before it writes the first, so no other transaction can have seen a commit
+    /// that this read has missed.
     #[inline]
     fn commit_reads(&mut self) -> Result<CommitInfo, TxnError> {
         self.serial = next_serial();
@@ -95,7 +96,7 @@ pub(crate) fn is_plain(core: &Core, indexes_version: u64) -> bool {
 #[inline]
 pub(crate) fn before_write(core: &Core, near: &Near<'_>, indexes_version: u64, epoch: u32) -> Result<(), Refused> {
     if core.node.catalog.indexes_version() != indexes_version && !planted!(IndexUnseen) {
-        // Somebody fills a new index: what this transaction writes may be missing there.
+        // A new index is being filled: what this transaction writes may be missing there.
         return Err(Refused::Changed);
     }
     if core.node.store.superblock().snapshots_open() && !planted!(NoUndo) {

@@ -5,8 +5,8 @@
 //!   writes too:  wait for odd rows to write ─► lock, validate ─► commit point ─► wait for odd rows read ─► record, ...
 //! ```
 //!
-//! Validated first, a reader comes between the row's writer and the next one, whoever that is; waiting first, he would lose to the next
-//! one whenever that is quicker. Why it is safe: `docs/design/0004-replication.md`.
+//! A reader that validates first comes between the row's writer and the next writer. A reader that waits first would
+//! lose to the next writer whenever that one is quicker. Why it is safe: `docs/design/0004-replication.md`.
 
 use crate::base::ident::Ident;
 use crate::cluster::view::Moment;
@@ -21,9 +21,10 @@ use std::pin::pin;
 use std::task::{Poll, Waker};
 
 impl Txn {
-    /// Rows to write that were read odd must have become even: nobody writes an odd row. So must rows of other nodes that a
-    /// transaction has read that writes: if their node dies, what it has read may never have been. The versions to validate are
-    /// the even ones. Odd rows of this node that are only read are validated as they are: see [`Self::wait_for_odd_reads`].
+    /// Rows to write that were read odd must have become even: no transaction writes an odd row. So must rows of other
+    /// nodes that a writing transaction has read: if their node dies, what it has read may never have been. The
+    /// versions to validate are the even ones. Odd rows of this node that are only read are validated as they are: see
+    /// [`Self::wait_for_odd_reads`].
     pub(crate) async fn expect_settled(&mut self, core: &Core) {
         if self.state.writes == 0 || planted!(OddCommits) {
             return;
@@ -57,10 +58,11 @@ impl Txn {
 }
 
 impl Core {
-    /// Waits while a row has this odd version. Of this node: until its writer has brought its record to all holders, or cannot;
-    /// the writer waits for nobody who waits here; and, before the commit point, no longer than this node's lease lasts, since a node that is cut
-    /// off may never hear that it is gone, nor than a request may take, since a holder may be silent and needed. Of another node: until a bound, and
-    /// validation judges what is there then. False: it may still be odd.
+    /// Waits while a row has this odd version. Of this node: until its writer has brought its record to all holders, or
+    /// cannot; the writer waits for no task that waits here; and, before the commit point, no longer than this node's
+    /// lease lasts, since a node that is cut off may never hear that it is gone, nor than a request may take, since a
+    /// holder may be silent and needed. Of another node: until a bound, and validation judges what is there then.
+    /// False: it may still be odd.
     async fn wait_while_odd(&self, ident: Ident, odd: Version, is_committed: bool) -> bool {
         if ident.node() != self.me {
             return self.wait_while_far_row_is_odd(ident, odd).await;
@@ -96,7 +98,7 @@ impl Core {
     }
 }
 
-/// Who of a worker waits for odd rows: woken by each commit of the same worker whose rows have become even.
+/// The tasks of a worker that wait for odd rows: woken by each commit of the same worker whose rows have become even.
 ///
 /// Looking again and again instead keeps an idle executor from parking its thread, and over a network the thread is in the way of those
 /// that bring the record to its holders.

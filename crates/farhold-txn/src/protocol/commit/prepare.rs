@@ -116,8 +116,8 @@ impl Txn {
         let row = *self.state.row(handle);
         let table = SharedTable(row.table);
         let (key, value) = (self.state.key(&row).to_vec(), self.state.value(&row).to_vec());
-        // Where ours is not like its copy somebody is in the middle of changing all, who holds the locks of one of them; or it stays so, where a death
-        // has left copies different: then this write makes them alike.
+        // Where ours is not like its copy, another transaction is in the middle of changing all, and holds the lock of
+        // one of them. Or a death has left the copies different: then this write makes them alike.
         let may_differ = self.core.node.records_may_differ();
         if row.state == RowState::Inserted {
             match self.insert_far(table, node, &key, &value).await {
@@ -169,7 +169,7 @@ struct Moving {
 /// Why a changed row cannot be inserted.
 fn moved_meanwhile(error: TxnError) -> TxnError {
     match error {
-        // The key leads to another object than the one read: somebody else has moved the row.
+        // The key leads to another object than the one read: another transaction has moved the row.
         TxnError::DuplicateKey { index: Index::Primary, .. } => TxnError::Conflict,
         error => error,
     }

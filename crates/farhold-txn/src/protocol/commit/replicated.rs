@@ -63,7 +63,7 @@ impl Txn {
         let Some(sent) = sent else {
             core.settled.wake();
             core.give_up_journal();
-            // Near rows stay as they are: nobody but this node's own transactions can see them, and none of them commits.
+            // Near rows stay as they are: only this node's own transactions can see them, and none of them commits.
             let unknown = Err(TxnError::OutcomeUnknown);
             self.ended(&unknown);
             return unknown;
@@ -205,7 +205,7 @@ impl Txn {
         }
         bodies.append(&mut marks);
         if planted!(AckBeforeMarks) {
-            // Nobody waits for it.
+            // No caller waits for it.
             let mut batch = core.take_batch();
             for step in &bodies {
                 step.add_to(&mut batch);
@@ -225,7 +225,8 @@ impl Txn {
         writer.begin(self.owner.word(), configuration, epoch);
         // Mirrors have each version of a row before the next one. Journals are read in any order, so they get whole rows.
         let is_patched = self.core.node.journaling.is_none();
-        // Inserts first: whoever redoes the record gives them the index entries of the rows that they replace, while those are there.
+        // Inserts first: the node that redoes the record gives them the index entries of the rows that they replace,
+        // while those are there.
         let is_insert = |row: &&Row| (row.state == RowState::Inserted) != planted!(DeletesFirst);
         for row in self.written().filter(is_insert).chain(self.written().filter(|row| !is_insert(row))) {
             let Some(change) = row.change() else { continue };

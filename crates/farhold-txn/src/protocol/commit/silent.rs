@@ -24,9 +24,10 @@
 //! it writes rows anywhere. Whether the worker has met a later start of a home since it locked rows there says so too
 //! ([`Core::has_met_start`]).
 //!
-//! What it costs: rows there stay locked as long as the home stands still or is cut off, and until the coordinator's next start if the coordinator ends
-//! meanwhile. Over a network nobody knows that a process has ended: a home that never comes back is asked for ever, and memory of tables that
-//! are dropped meanwhile stays in use. A home that is killed and starts again between two looks of the coordinator has the rows as they were before.
+//! What it costs: rows there stay locked as long as the home stands still or is cut off, and until the coordinator's
+//! next start if the coordinator ends meanwhile. Over a network the end of a process is not known: a home that never
+//! comes back is asked for ever, and memory of tables that are dropped meanwhile stays in use. A home that is killed
+//! and starts again between two looks of the coordinator has the rows as they were before.
 
 use crate::base::ident::Ident;
 use crate::protocol::commit::durable::Durably;

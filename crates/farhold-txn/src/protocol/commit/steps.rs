@@ -87,8 +87,8 @@ impl Core {
             steps.retain(|step| {
                 let done = batch.done(slots.next().expect("one for each"));
                 is_dead |= done == Err(FabricError::NodeUnavailable { node: self.me });
-                // A region registered anew, or one that this endpoint had never met. Who does not answer is not asked: that would hold up
-                // this thread, and with it commits that have somebody to wait for.
+                // A region registered anew, or one that this endpoint had never met. A node that does not answer is not
+                // asked: that would hold up this thread, and with it commits that wait for nodes that do answer.
                 if !matches!(done, Ok(()) | Err(FabricError::NodeUnavailable { .. } | FabricError::Timeout { .. })) {
                     strange.push((step.at.node(), step.at.region()));
                 }

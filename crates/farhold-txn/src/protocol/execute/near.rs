@@ -206,7 +206,8 @@ impl Txn {
     pub(crate) fn insert_near(&mut self, table: SharedTable, key: &[u8], value: &[u8]) -> Result<RowHandle, TxnError> {
         if !self.state.replacing.is_empty() {
             let checked = self.state.check_own_replacements(table, self.core.me, key, value);
-            // Whose key is in the way may be the row that it has made of one which another has changed since.
+            // The key in the way may be that of a row that this transaction has made from one which another has changed
+            // since.
             checked.map_err(|taken| self.unless_doomed(taken))?;
         }
         let me = self.core.me;

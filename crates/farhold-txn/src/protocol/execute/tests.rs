@@ -51,8 +51,8 @@ fn value(age: i32) -> Vec<u8> {
     value
 }
 
-/// A row has been deleted by another node, and is still in all indexes. A transaction meets it by one of them; that nobody has its key it knows from the
-/// other, and has to know at its commit.
+/// A row has been deleted by another node, and is still in all indexes. A transaction meets it by one of them. From the
+/// other it knows that no row has its key, and must still know so at its commit.
 #[test]
 fn a_key_without_a_row_is_looked_for_again_at_the_commit() {
     with_nodes("met-deleted", 1, async |workers| {

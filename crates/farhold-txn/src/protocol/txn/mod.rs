@@ -189,8 +189,9 @@ impl Txn {
         self.state.value(self.state.row(row))
     }
 
-    /// The row's value, to be changed in place; its length stays. Marks the row as written, changed or not, so it is also how
-    /// SELECT ... FOR UPDATE says that nobody else may write the row before this transaction's commit.
+    /// The row's value, to be changed in place; its length stays. Marks the row as written, changed or not, so it is
+    /// also how SELECT ... FOR UPDATE says that no other transaction may write the row before this transaction's
+    /// commit.
     ///
     /// Indexed columns may change; the commit then moves the index entries.
     ///
@@ -386,7 +387,7 @@ impl Drop for Txn {
         if self.stage != Stage::Over {
             self.take_back();
         }
-        // SAFETY: nobody uses the state after `drop`.
+        // SAFETY: nothing uses the state after `drop`.
         let state = unsafe { ManuallyDrop::take(&mut self.state) };
         self.core.give_state(state);
         self.core.slot.end(self.running);

@@ -65,8 +65,8 @@ impl<T: Copy + Eq + Hash> Stamps<T> {
         }
     }
 
-    /// A write of the transaction's own has made these of the stamp of before: if it has held that, it holds these. Stamps that somebody else had
-    /// outdated already stay so.
+    /// A write of the transaction's own has made these of the stamp of before: if it has held that, it holds these.
+    /// Stamps that another transaction had outdated already stay so.
     pub fn carry(&mut self, before: T, after: impl IntoIterator<Item = T>) {
         if self.places.is_empty() {
             let count = self.held.len();

@@ -53,9 +53,9 @@ impl RowState {
         matches!(self, Self::Written | Self::Deleted | Self::Inserted)
     }
 
-    /// Does the commit have to lock it? A reservation that the transaction has given up changes nothing by itself, but index
-    /// entries may lead to it until the commit names the object that takes its place: who finds it unlocked would take the
-    /// key for free after the commit point.
+    /// Does the commit have to lock it? A reservation that the transaction has given up changes nothing by itself, but
+    /// index entries may lead to it until the commit names the object that takes its place. A transaction that finds it
+    /// unlocked would take the key for free after the commit point.
     #[inline]
     pub fn is_locked_by_commit(self) -> bool {
         self.is_write() || self == Self::Gone
@@ -205,7 +205,7 @@ pub(crate) struct State {
     pub far: bool,
     /// Rows have copies on other nodes.
     pub replicated: bool,
-    /// Whether nobody else can change anything while it looks.
+    /// Whether nothing else can change anything while it looks.
     pub alone: bool,
     /// Some row of this node was read while a commit held its lock: that commit may have been seen elsewhere already.
     pub met_lock: bool,
@@ -224,7 +224,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// An empty one; `replicated` if rows have copies on other nodes, `alone` if nobody else runs while this thread does.
+    /// An empty one; `replicated` if rows have copies on other nodes, `alone` if no other thread runs while this one
+    /// does.
     pub fn new(replicated: bool, alone: bool) -> Self {
         Self { replicated, alone, ..Self::default() }
     }

@@ -26,7 +26,7 @@ pub(crate) enum Refused {
     Changed,
     /// There is no memory for the older copies that open snapshots need.
     Memory,
-    /// A row to write is half written, by one who is dead.
+    /// A row to write is half written, by a dead owner.
     Damaged,
 }
 

@@ -244,7 +244,7 @@ fn body(near: &Near<'_>, epoch: &impl Fn() -> u32, is_plain: &impl Fn() -> bool)
     Ok(epoch)
 }
 
-/// Are the rows to write as they were read, and locked by nobody? What the locks do for the other form.
+/// Are the rows to write as they were read, and unlocked? The locks do this for the other form.
 #[inline]
 fn all_free(near: &Near<'_>) -> Result<(), Stopped> {
     for &position in near.order {
