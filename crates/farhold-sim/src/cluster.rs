@@ -46,7 +46,7 @@ pub struct Outcome {
     pub statistics: Statistics,
     /// Rows whose bytes were no row of any transaction; errors that no run may meet.
     pub broken: Vec<String>,
-    /// Locks and reservations that nobody holds any more, and what is kept for nobody.
+    /// Locks and reservations without a living holder, and what is kept without need.
     pub left_behind: Vec<String>,
 }
 

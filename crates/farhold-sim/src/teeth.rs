@@ -68,11 +68,11 @@ impl Wrong {
             Self::Replication(Defect::DeletesFirst) => run(&Failover::with_moving_rows(seed)).check(),
             // It takes a death while most rows that are read are odd.
             Self::Replication(Defect::OddReadsForgotten) => run(&Failover::with_odd_reads(seed)).check(),
-            // They take a host that nobody tells that it is gone.
+            // They take a host that is never told that it is gone.
             Self::Replication(Defect::OddWaitedForEver | Defect::OutcomeWaitedFor | Defect::FenceBelieved) => {
                 run(&Failover::with_lost_host(seed)).check()
             }
-            // It takes a host that renews its lease and reaches nobody.
+            // It takes a host that renews its lease and reaches no other node.
             Self::Replication(Defect::MissedUntold) => run(&Failover::with_lonely_host(seed)).check(),
             // It takes a machine that is stopped with its clock.
             Self::Replication(Defect::ClockTrusted) => run(&Failover::with_stopped_clocks(seed)).check(),

@@ -5,8 +5,8 @@
 //!   its stack               runs ── so long ──►  · · · · · · · · · · · · runs ── done ──►
 //! ```
 //!
-//! Both are of one thread, so a run is what its seed says. In return nobody in the simulation may wait for a lock that the code holds while it
-//! waits for its disk: that would be for ever.
+//! Both are of one thread, so a run is what its seed says. In return no task of the simulation may wait for a lock that
+//! the code holds while it waits for its disk: that would be for ever.
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};

@@ -200,7 +200,7 @@ impl Changer {
         1 + self.dice(u64::from(KEYS)) as u32
     }
 
-    /// A row that nobody else writes.
+    /// A row that no other client writes.
     fn row(&mut self, attribute: i32) -> Row {
         Row { writer: self.fresh(), attribute, padding: PADDINGS[self.dice(PADDINGS.len() as u64) as usize] }
     }
@@ -386,7 +386,7 @@ impl Changer {
             let Some(index) = ready.get(self.dice(ready.len().max(1) as u64) as usize) else { return Ok(()) };
             self.worker.drop_index(&table, &index.definition.name).await
         } else {
-            // By the attribute, or by who has written the row, which every write changes.
+            // By the attribute, or by the writer's name in the row, which every write changes.
             let columns = vec![[2, 1][self.dice(2) as usize]];
             // Most of these are refused: attributes are few. Elsewhere one node cannot tell.
             let unique = table.placement() == Placement::Replicated && self.dice(3) == 0;

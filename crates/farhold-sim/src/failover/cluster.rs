@@ -33,9 +33,11 @@ pub(super) const HEALING_NS_MAX: u64 = 60_000_000;
 const RESTART_NS_MAX: u64 = 300_000_000;
 /// How long a cut of the power waits for a change of the configuration.
 const CHANGE_NS_MAX: u64 = 4_000_000;
-/// How long a session of a host that is cut off may wait for anything: requests that nobody answers, and the outcome of a commit.
+/// How long a session of a host that is cut off may wait for anything: requests without an answer, and the outcome of a
+/// commit.
 const ANSWER_NS_MAX: u64 = 40_000_000;
-/// How long the others may go on with a host that is cut off: requests that nobody answers, some leases, and a change of the configuration.
+/// How long the others may go on with a host that is cut off: requests without an answer, some leases, and a change of
+/// the configuration.
 const EXPELLED_NS_MAX: u64 = 40_000_000;
 /// Between two looks at whether something has come true.
 const LOOK_NS: u64 = 20_000;
@@ -51,7 +53,7 @@ pub(super) struct Process {
     disk: Option<Arc<ProcessDisk>>,
 }
 
-/// A client on its way, and whose it is.
+/// A running client, and its node.
 pub(super) struct Running {
     number: usize,
     process: Process,
@@ -97,7 +99,7 @@ pub(super) struct Cluster {
     /// Clients of such starts.
     pub later: RefCell<Vec<Running>>,
     pub story: RefCell<Vec<String>>,
-    /// For whom each node waited when it was last looked at.
+    /// The node that each node waited for when it was last looked at.
     waiting: RefCell<Vec<Option<NodeId>>>,
     pub recorder: Rc<RefCell<Recorder>>,
     pub ledger: Rc<RefCell<Ledger>>,
@@ -411,7 +413,7 @@ impl Cluster {
         .await;
         match ended {
             Some(ended) => ended,
-            // It waits for answers that nobody gives to a dead node.
+            // It waits for answers, and a dead node gets none.
             None if is_dead() => Ended::Gone,
             None => Ended::Stuck(format!("client {} waits for ever", client.number)),
         }
@@ -590,7 +592,7 @@ impl Cluster {
         }
     }
 
-    /// Clients until the power of all nodes is cut, with some blows before; then everybody starts again.
+    /// Clients until the power of all nodes is cut, with some faults before; then all nodes start again.
     async fn life(self: &Rc<Self>, cut: &Cut, broken: &mut Vec<String>) {
         let begun_ns = self.handle.now_ns();
         let clients = self.clients();
@@ -638,7 +640,7 @@ impl Cluster {
         self.tell("everybody has started again");
     }
 
-    /// Everybody starts after a cut of the power.
+    /// All nodes start after a cut of the power.
     async fn start_all(self: &Rc<Self>, starts: &Starts) -> Result<(), String> {
         let start = |node: u8| self.try_start(node).map_err(|error| error.to_string());
         let (nodes, is_away) = (self.setup.nodes, |node: u8| starts.away == Some(node));
@@ -659,7 +661,8 @@ impl Cluster {
         if self.until(HEALING_NS_MAX, are_in).await {
             return Ok(());
         }
-        // A node that had left comes in when another has taken over its rows, which has no room, perhaps: who filled its region went with the power.
+        // A node that had left joins when another has taken over its rows. That one may have no room: the node that
+        // filled its region went with the power.
         let is_over = Rc::new(Cell::new(false));
         self.begin_to_drop_hogs(is_over.clone());
         let all_are_in = self.until(RESTART_NS_MAX, are_in).await;

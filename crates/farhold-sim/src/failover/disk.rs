@@ -214,7 +214,7 @@ impl Directory for ProcessDisk {
         let mut locks = self.locks();
         if locks.get(name).is_some_and(|holder| !holder.load(SeqCst)) {
             drop(locks);
-            // Whoever has it may be waiting for the disk, and looks are made until it is free.
+            // Its holder may be waiting for the disk, and looks are made until it is free.
             return self.process.wait(LOCK_LOOK_NS).map(|()| None);
         }
         let process = self.process.has_ended.clone();

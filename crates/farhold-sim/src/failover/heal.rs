@@ -15,7 +15,7 @@ const TRANSACTIONS_AFTER: usize = 3;
 
 impl Cluster {
     pub async fn heal(self: &Rc<Self>, broken: &mut Vec<String>) {
-        // Who filled a region may be gone.
+        // The node that filled a region may be gone.
         self.begin_to_drop_hogs(Rc::default());
         let mut back = Vec::new();
         let mut whole = || {
@@ -26,7 +26,7 @@ impl Cluster {
             }
             self.is_whole()
         };
-        // Twice: whoever was cut off until now may be about to be expelled.
+        // Twice: a node that was cut off until now may be about to be expelled.
         let mut is_whole = self.until(HEALING_NS_MAX, &mut whole).await;
         self.handle.sleep_ns(2 * LEASE_NS).await;
         is_whole &= self.until(HEALING_NS_MAX, whole).await;
@@ -105,7 +105,7 @@ impl Cluster {
         true
     }
 
-    /// Is everybody a member that knows the last configuration, with all partitions served and all mirrors whole?
+    /// Is every node a member that knows the last configuration, with all partitions served and all mirrors whole?
     fn is_whole(&self) -> bool {
         let processes = self.processes.borrow();
         let Some(last) = self.register().configuration() else { return false };

@@ -83,7 +83,8 @@ impl Cluster {
         others.iter().flat_map(|other| other.node.copies_differ(&first.node)).collect()
     }
 
-    /// What is left behind, or kept for nobody, when the others have heard that the snapshot of this look is closed, and of dropped tables.
+    /// What is left behind, or kept without need, when the others have heard that the snapshot of this look is closed,
+    /// and of dropped tables.
     async fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         for _ in 0..LEFT_LOOKS_MAX {

@@ -1,4 +1,4 @@
-//! Clients that take numbers from counters in rows: nobody ever gets a number that another has been given.
+//! Clients that take numbers from counters in rows: no client ever gets a number that another has been given.
 
 use crate::workload::Persistent;
 use farhold_store::row::{Column, ColumnType, Schema};
@@ -15,7 +15,7 @@ const TABLE: &str = "counters";
 /// What was given out.
 #[derive(Default)]
 pub(super) struct Given {
-    /// By counter and number: to whom.
+    /// By counter and number: the client that got it.
     to: HashMap<(i64, u64), String>,
     pub blocks: u64,
     pub broken: Vec<String>,

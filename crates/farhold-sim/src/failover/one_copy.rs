@@ -1,8 +1,9 @@
 //! Where rows have one copy: a node that dies starts again with what it has left in its memory, and the others go on without its rows until then.
 //!
-//! What is promised is less than with copies (0017, 0018, 0005). A commit that misses a node past its commit point says so, and is written there in the end,
-//! unless its coordinator or that node ends first: then its rows there may be as they were ([`CutShort`]), all of them if it was the coordinator. Rows that a
-//! coordinator was writing as it ended, or as their node did, are reported as damaged: of these is asked that whoever meets them is told so.
+//! What is promised is less than with copies (0017, 0018, 0005). A commit that misses a node past its commit point says
+//! so, and is written there in the end, unless its coordinator or that node ends first: then its rows there may be as
+//! they were ([`CutShort`]), all of them if it was the coordinator. Rows that a coordinator was writing as it ended, or
+//! as their node did, are reported as damaged: a transaction that meets one must be told so.
 
 use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS};
 use super::plan::{Blow, Failover};
@@ -17,7 +18,7 @@ use std::rc::Rc;
 
 /// Transactions of each client of a start.
 const TRANSACTIONS_LATER: usize = 20;
-/// How long what a machine has posted lingers in the network when it dies: nobody fences a node that has no copies.
+/// How long what a machine has posted lingers in the network when it dies: no node fences a node that has no copies.
 const LINGERS_NS: u64 = 4_000_000;
 /// Reads of a row that is reported: a node may not know yet that another has started again.
 const LOOKS_MAX: u32 = 10;
@@ -94,8 +95,9 @@ impl Cluster {
         self.setup.replicas == 1 && self.setup.cut_short() == CutShort::Half
     }
 
-    /// Are there rows that a coordinator was writing as it ended? A machine that crashes may lose the version that it has posted, and not the release of the
-    /// lock beside it: such a row is as unreadable as others, and nobody reports it.
+    /// Are there rows that a coordinator was writing as it ended? A machine that crashes may lose the version that it
+    /// has posted, and not the release of the lock beside it: such a row is as unreadable as others, and is not
+    /// reported.
     pub fn is_damaged(&self) -> bool {
         let is_damaged = |node: &Node| !node.recovered().damaged.is_empty() || !node.half_written().is_empty();
         self.may_be_damaged() && self.processes.borrow().iter().any(|process| is_damaged(&process.node))
@@ -112,8 +114,8 @@ impl Cluster {
         damaged.filter_map(|(_, key)| Row::key_of(&key)).map(|key| Key { table: SPREAD, key: u64::from(key) }).collect()
     }
 
-    /// Whoever reads a row that a living node has reported is told what it is, and not to run again. (Where only its coordinator has died, another row may
-    /// have its key by then.)
+    /// A transaction that reads a row which a living node has reported is told what it is, and not to run again. (Where
+    /// only its coordinator has died, another row may have its key by then.)
     pub async fn check_reported(&self, broken: &mut Vec<String>) {
         let worker = self.process(0).worker;
         let reported: Vec<_> =

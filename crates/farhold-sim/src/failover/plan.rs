@@ -97,9 +97,9 @@ pub enum Load {
 /// One transaction runs alone, and a node dies at a step of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KillAt {
-    /// Who runs the transaction.
+    /// The node that runs the transaction.
     pub coordinator: u8,
-    /// Who dies; nobody, to count the steps.
+    /// The node that dies; none, to count the steps.
     pub victim: Option<u8>,
     /// After so many events of the simulation since the transaction's beginning.
     pub step: u64,
@@ -107,7 +107,7 @@ pub struct KillAt {
     pub crash: bool,
 }
 
-/// The power of all nodes is cut, and everybody starts again from the journals.
+/// The power of all nodes is cut, and all nodes start again from the journals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// When, after the clients have begun.
@@ -292,7 +292,8 @@ pub(super) fn blows(seed: u64, (nodes, replicas): (u8, u8), random: &mut Random)
     one_clock_each(blows)
 }
 
-/// The time of day of a machine whose other clock stands is left as it is: of two clocks that are both wrong nobody could tell.
+/// The time of day of a machine whose other clock stands is left as it is: if both clocks are wrong, no node could
+/// tell.
 pub(super) fn one_clock_each(mut blows: Vec<(u64, Blow)>) -> Vec<(u64, Blow)> {
     let stops = |blow: &Blow| if let Blow::Stop(node, _) = *blow { Some(node) } else { None };
     let stopped: Vec<u8> = blows.iter().filter_map(|(_, blow)| stops(blow)).collect();

@@ -99,8 +99,8 @@ impl Failover {
         Self::scenario(seed, 4, workload, one_clock_each(blows))
     }
 
-    /// A few rows that everybody reads and writes, on a node whose records take long and out of order, so that most of what is read
-    /// there is odd; then it dies with them under way.
+    /// A few rows that all clients read and write, on a node whose records take long and out of order, so that most of
+    /// what is read there is odd; then it dies with them under way.
     #[must_use]
     pub fn with_odd_reads(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x0dd5);
@@ -124,8 +124,9 @@ impl Failover {
         Self::scenario(seed, 4, workload, vec![(at_ns, dies)])
     }
 
-    /// A few transactions whose rows are up to the limit, in whatever carries rows: records and what the dead leave of them, copies to new
-    /// mirrors and to nodes that come back, answers. One node dies, and in half of the seeds another when the first is back.
+    /// A few transactions whose rows are up to the limit, in whatever carries rows: records and what dead nodes leave
+    /// of them, copies to new mirrors and to nodes that come back, answers. One node dies, and in half of the seeds
+    /// another when the first is back.
     #[must_use]
     pub fn with_long_rows(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x1096);
@@ -191,7 +192,7 @@ impl Failover {
         Self { load, transactions, with_returns, region_bytes, ring_bytes: 128 << 10, power, ..of_seed }
     }
 
-    /// As of the seed, but some nodes hear of the founding much later than those who write the first rows.
+    /// As of the seed, but some nodes hear of the founding much later than those that write the first rows.
     #[must_use]
     pub fn with_slow_founding(seed: u64) -> Self {
         Self { founding_slow_ns: 200_000, ..Self::of_seed(seed) }
@@ -223,8 +224,8 @@ impl Failover {
         Self { idle, transactions, with_returns: true, ..Self::scenario(seed, 2, workload, blows) }
     }
 
-    /// The host of a node is cut off with records of its commits on their way, and nobody ever tells it what has become of them or
-    /// of it. Its sessions have to hear something all the same.
+    /// The host of a node is cut off with records of its commits on their way, and it is never told what has become of
+    /// them or of itself. Its sessions have to hear something all the same.
     #[must_use]
     pub fn with_lost_host(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x1057);

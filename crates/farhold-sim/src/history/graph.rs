@@ -1,4 +1,4 @@
-//! Who must come before whom, and whether that is possible.
+//! Which transaction must come before which, and whether that is possible.
 //!
 //! Real-time order would be an edge between any two transactions that did not overlap; instead there is a node for each
 //! end of a transaction, these in a chain, and an edge from a transaction to its own end and from the last end before its

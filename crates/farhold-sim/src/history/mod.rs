@@ -10,10 +10,11 @@
 //!   a cycle: no such order; the shortest one is reported in words                       report.rs
 //! ```
 //!
-//! The idea is Adya's ("Weak consistency", 1999) and Elle's (VLDB 2020): every version has one known writer, because every
-//! value says who wrote it, and every write has read its predecessor, so the order of a key's versions need not be guessed.
-//! A range read is a read of every key in its range, also of those that it did not see: of these it has read the latest
-//! version, before its own place, that the range does not contain. That makes a phantom an ordinary `rw` edge.
+//! The idea is Adya's ("Weak consistency", 1999) and Elle's (VLDB 2020): every version has one known writer, because
+//! every value names its writer, and every write has read its predecessor, so the order of a key's versions need not be
+//! guessed. A range read is a read of every key in its range, also of those that it did not see: of these it has read
+//! the latest version, before its own place, that the range does not contain. That makes a phantom an ordinary `rw`
+//! edge.
 //!
 //! The one thing taken from the protocol is [`Record::serial`]: a number from one counter, drawn while the transaction held
 //! its locks. It orders the versions of a key whose chain was broken by a delete; nothing else relies on it.
@@ -97,7 +98,7 @@ pub struct RangeRead {
 pub struct Record {
     /// Its number, which its values carry.
     pub id: u64,
-    /// For the report: who ran what.
+    /// For the report: which client ran what.
     pub label: String,
     /// When it began, on the history's clock.
     pub began: u64,
@@ -115,8 +116,8 @@ pub struct Record {
     pub epoch: u32,
     /// Whether it has committed is not known: its node was lost in the middle.
     pub in_doubt: bool,
-    /// Of each of these writes by itself it is not known whether it has been done; the others have been, or will be. Whoever has such writes is in
-    /// no doubt as a whole.
+    /// Of each of these writes by itself it is not known whether it has been done; the others have been, or will be. A
+    /// transaction that has such writes is not in doubt as a whole.
     pub loose: BTreeSet<Key>,
     /// It is a look at a snapshot of this epoch: it must have seen the transactions of this epoch and before, and no others.
     pub snapshot: Option<u32>,
@@ -190,8 +191,9 @@ impl History {
         Self { records, ..self.without_records() }
     }
 
-    /// As [`Self::check`], with transactions in doubt: those that somebody has seen have committed; of the others there must be a
-    /// choice that makes an order. Of one with [loose](Record::loose) writes that holds for each write by itself.
+    /// As [`Self::check`], with transactions in doubt: those that another transaction has seen have committed; of the
+    /// others there must be a choice that makes an order. Of one with [loose](Record::loose) writes that holds for each
+    /// write by itself.
     ///
     /// # Errors
     /// What is wrong when none of those that are not seen has committed, in words.
@@ -202,8 +204,8 @@ impl History {
         self.check_whole_with_doubts()
     }
 
-    /// Has a write that nobody names been done? Only one that has deleted a row may be: others would have been seen. While it was under way its row was
-    /// locked, so whoever has committed later knows.
+    /// Has a write that no transaction names been done? Only one that has deleted a row may be: others would have been
+    /// seen. While it was under way its row was locked, so a transaction that has committed later knows.
     fn was_done(decided: &[&Record], half: &Record) -> Option<bool> {
         let write = half.writes.first()?;
         if write.row.is_some() {
@@ -239,7 +241,7 @@ impl History {
         const DOUBTS_MAX: usize = 8;
         let mut decided: Vec<&Record> = self.records.iter().filter(|record| !record.in_doubt).collect();
         let mut open: Vec<&Record> = self.records.iter().filter(|record| record.in_doubt).collect();
-        // Who was seen by one who has committed has committed.
+        // A transaction that a committed one has seen has committed.
         loop {
             let is_seen =
                 |record: &&Record| decided.iter().any(|it| it.reads.iter().any(|read| read.saw == Saw::By(record.id)));
@@ -250,11 +252,11 @@ impl History {
             }
             decided.extend(seen);
         }
-        // One that only reads, or of which nobody could know, changes nothing.
+        // One that only reads, or of which no transaction could know, changes nothing.
         open.retain(|record| !record.writes.is_empty());
         let serials = self.records.iter().map(|record| (record.id, record.serial)).collect();
         open.retain(|record| !Self::is_refuted(&serials, &decided, record));
-        // Who has written a row next, or has looked at it last, tells whether a half transaction has written it.
+        // The next writer of a row, or its last reader, tells whether a half transaction has written it.
         let (halves, whole): (Vec<_>, Vec<_>) = open.into_iter().partition(|record| !record.loose.is_empty());
         open = whole;
         for half in halves {

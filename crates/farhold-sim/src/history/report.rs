@@ -21,9 +21,9 @@ pub enum EdgeKind {
 /// One step of a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// Who comes first.
+    /// The transaction that comes first.
     pub from: TxnIndex,
-    /// Who comes later.
+    /// The transaction that comes later.
     pub to: TxnIndex,
     /// Why.
     pub kind: EdgeKind,

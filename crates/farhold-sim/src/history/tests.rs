@@ -150,7 +150,8 @@ fn epochs_that_fall_along_a_dependency_are_named() {
     assert!(anomaly.to_string().contains("from 5 to 4"), "{anomaly}");
 }
 
-/// Many transactions whose node lost its disk are in doubt. All but the last were lost; that one has deleted a row, so nobody names it.
+/// Many transactions whose node lost its disk are in doubt. All but the last were lost; that one has deleted a row, so
+/// no transaction names it.
 #[test]
 fn of_many_in_doubt_those_that_cannot_have_committed_are_left_out() {
     let update = |saw| (vec![read(X, saw)], vec![write(X)]);

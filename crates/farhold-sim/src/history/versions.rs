@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 /// One state of a row, or of its absence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Version {
-    /// Who made it; `None`: it was there before the history.
+    /// Its writer; `None`: it was there before the history.
     pub writer: Option<TxnIndex>,
     /// Drawn under the writer's locks; 0 before the history.
     pub serial: u64,
@@ -52,7 +52,7 @@ impl Versions {
     /// Which version of `key` a read saw: its position in the row of versions.
     pub fn seen(&self, history: &History, reader: TxnIndex, key: Key, saw: Saw) -> Result<usize, Box<Anomaly>> {
         let Some(versions) = self.by_key.get(&key) else {
-            // Nobody ever wrote it.
+            // No transaction ever wrote it.
             return if saw == Saw::Absent { Ok(0) } else { Err(Anomaly::unknown(history, reader, key, saw)) };
         };
         let position = match saw {

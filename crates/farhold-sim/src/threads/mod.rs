@@ -13,8 +13,9 @@
 //!   restart.rs with journals: another cluster starts from what is left, at the end or after a cut of the power
 //! ```
 //!
-//! A seed decides what a run is made of, what its clients draw and how its threads stop, but not their order: the same seed may fail once
-//! and pass then. A run that fails is still a bug report, as its history says who has seen what.
+//! A seed decides what a run is made of, what its clients draw and how its threads stop, but not their order: the same
+//! seed may fail once and pass then. A run that fails is still a bug report, as its history says which transaction has
+//! seen what.
 
 mod bank;
 mod restart;
@@ -428,7 +429,7 @@ impl Shared<'_> {
     async fn analyse(&self, worker: &Worker) -> Result<(), String> {
         let bank = Bank::of(worker);
         loop {
-            // Also of what is there when nobody writes any more.
+            // Also of what is there when nothing writes any more.
             let is_last = self.is_over();
             let snapshot = worker.snapshot().await.map_err(|error| format!("a snapshot: {error}"))?;
             bank.look(&snapshot).await?;

@@ -1,8 +1,8 @@
 //! Tables that come and go beside the clients, with indexes on them and on the clients' own table; and tables that fill the region, so that
 //! pages are released and taken by others.
 //!
-//! A table that comes has a number of rows, which its definition says, and a sum over them, both the same for as long as it is there:
-//! whoever uses it moves amounts from one row to another.
+//! A table that comes has a number of rows, which its definition says, and a sum over them, both the same for as long
+//! as it is there: its users move amounts from one row to another.
 
 use super::bank::{RETRY, sum_of};
 use super::{may_happen, pause};
@@ -123,8 +123,8 @@ pub(super) async fn visit(worker: &Worker) -> Result<(), TxnError> {
     unless_gone(moved.await)
 }
 
-/// Looks at all tables that are there in a snapshot, each twice, and long enough after its pages were listed for it to be dropped and its pages to be
-/// used again, if anybody did that: it is whole, or not filled yet.
+/// Looks at all tables that are there in a snapshot, each twice, and long enough after its pages were listed for it to
+/// be dropped and its pages to be used again, if that could happen: it is whole, or not filled yet.
 ///
 /// # Errors
 /// What is wrong, in words.

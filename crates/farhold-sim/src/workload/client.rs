@@ -110,7 +110,7 @@ impl Client {
         }
     }
 
-    /// Reads the rows of [`SPREAD`] but these, each by itself: whoever met one of these would be refused.
+    /// Reads the rows of [`SPREAD`] but these, each by itself: a transaction that met one of these would be refused.
     pub async fn look_at_all_but(&self, damaged: &BTreeSet<Key>) {
         for key in 1..=self.workload.keys {
             let name = Key { table: SPREAD, key: u64::from(key) };
@@ -126,8 +126,9 @@ impl Client {
         running.commit().await
     }
 
-    /// Reads both tables in one transaction each, when nobody else runs. Locations that a node remembers may be out of date, and a
-    /// cluster that has just started still fills its mirrors, which changes its configuration: such a look is made again, in a moment.
+    /// Reads both tables in one transaction each, when no other client runs. Locations that a node remembers may be out
+    /// of date, and a cluster that has just started still fills its mirrors, which changes its configuration: such a
+    /// look is made again, in a moment.
     pub async fn look_at_everything(&self) {
         for number in [SPREAD, COPIED] {
             self.look_until_settled(&format!("table {number}"), async || self.look_at_table(number).await).await;

@@ -1,4 +1,4 @@
-//! Rows that say who wrote them, and the growing history.
+//! Rows that name their writers, and the growing history.
 
 use crate::history::{History, Key, Record, Saw};
 use farhold_fabric::NodeId;

@@ -29,7 +29,7 @@ fn fewer_survivors_than_the_rows_need_are_waited_for() {
     assert!(waited > 0, "nobody ever waited");
 }
 
-/// Both are dead for good: the third waits for ever and says for whom. What it has acknowledged stays right.
+/// Both are dead for good: the third waits for ever and says for which node. What it has acknowledged stays right.
 #[test]
 fn without_the_only_copies_of_some_rows_nobody_goes_on() {
     for seed in [0, 4] {

@@ -52,7 +52,8 @@ fn what_was_read_on_its_way_to_its_holders_survives_with_whoever_read_it() {
     seeds::are_the_same_again(seeds::TWICE, Failover::with_odd_reads);
 }
 
-/// Nobody ever tells a node that it has been expelled: its sessions hear an error all the same, and what they were told holds.
+/// A node is never told that it has been expelled: its sessions hear an error all the same, and what they were told
+/// holds.
 #[test]
 fn sessions_of_a_host_that_is_cut_off_for_ever_hear_something_in_time() {
     seeds::are_in_order(seeds::FIXED, Failover::with_lost_host);
@@ -87,7 +88,7 @@ fn records_of_long_ago_are_redone_nowhere_but_where_they_belong() {
     seeds::are_the_same_again(seeds::TWICE, Failover::with_old_records);
 }
 
-/// A host renews its lease and reaches nobody: the others find out, and go on without it.
+/// A host renews its lease and reaches no other node: the others find out, and go on without it.
 #[test]
 fn a_host_that_reaches_only_the_register_is_expelled() {
     seeds::are_in_order(seeds::FIXED, Failover::with_lonely_host);

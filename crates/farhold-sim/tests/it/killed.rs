@@ -315,7 +315,7 @@ impl Cluster {
         (found, lost)
     }
 
-    /// Whoever meets such a row is told what it is, however he comes to it, and at once.
+    /// A transaction that meets such a row is told what it is, by whatever way it comes to the row, and at once.
     fn check_refusals(&self, lost: &BTreeSet<i32>) {
         let table = self.nodes[0].table("people").expect("the table");
         self.run(async |worker| {
@@ -375,7 +375,7 @@ fn name_of(txn: &Txn, table: &Table, handle: RowHandle) -> String {
     name
 }
 
-/// The table of people, whose index by name comes after one that is dropped, perhaps.
+/// The table of people; its index by name may come after one that is dropped.
 async fn table_of(worker: &Worker, is_later: bool) -> Table {
     let mut definition = people(worker.node().config().nodes);
     if !is_later {
@@ -403,7 +403,7 @@ async fn some_writes(worker: &Worker, table: &Table, random: &mut Random, before
             let proper = PROPER[random.below(PROPER.len() as u64) as usize];
             let name =
                 if random.below(2) == 0 { proper.to_owned() } else { format!("{proper} of {}", random.below(1 << 40)) };
-            // Whoever has that name gives it up.
+            // The row that has that name gives it up.
             let other = after.iter().find(|(other, it)| **it == name && **other != id).map(|(other, _)| *other);
             if let Some(other) = other {
                 let another = format!("not {proper} but {}", random.below(1 << 40));

@@ -153,8 +153,8 @@ impl Cluster {
     }
 }
 
-/// The register takes the claim of a founder, and the answer is lost. The founder is no node that joins: nobody gives it anything, and
-/// nobody leads it into the first configuration but itself.
+/// The register takes the claim of a founder, and the answer is lost. The founder is no joining node: no other node
+/// gives it anything, and it alone leads itself into the first configuration.
 #[test]
 fn a_founder_whose_claim_is_not_answered_founds() {
     let executor = Executor::virtual_time(3);
@@ -249,8 +249,9 @@ fn mirrors_keep_nothing_of_a_dropped_table() {
     });
 }
 
-/// The ways between two nodes are cut, and those to the register, while a table is dropped. Its session hears in time that the outcome is unknown.
-/// When all ways are whole again nobody has been expelled, and the table is on both nodes what is recorded.
+/// The ways between two nodes are cut, and those to the register, while a table is dropped. Its session hears in time
+/// that the outcome is unknown. When all links are whole again no node has been expelled, and the table is on both
+/// nodes what is recorded.
 #[test]
 fn a_drop_whose_outcome_is_unknown_comes_to_its_end() {
     let mut unknown = 0;

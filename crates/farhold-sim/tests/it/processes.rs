@@ -50,7 +50,7 @@ async fn add(txn: &mut Txn, table: &Table, id: i32, change: i64) -> Result<(), T
     Ok(())
 }
 
-/// Rows that nobody changes, so many that whoever takes over a node's part of them does it in several pieces.
+/// Rows that no client changes, so many that a node that takes over another's part of them does it in several pieces.
 const BALLAST: i32 = 3_000;
 
 async fn fill(worker: &Worker) -> Result<(), TxnError> {
@@ -111,8 +111,8 @@ async fn audit(worker: &Worker, table: &Table) -> Result<String, TxnError> {
 /// Starts a node.
 fn open(cluster: &Path, id: NodeId) -> (Arc<Node>, Option<JournalThreads>, HomeAgent) {
     let replicas = std::env::var(REPLICAS).map_or(3, |replicas| replicas.parse().expect("a number"));
-    // The end of a process is known at once; on a machine with too much to do nobody else shall be taken for dead: on a third of a processor the
-    // threads that renew leases were seen to stand for more than a second.
+    // The end of a process is known at once; on an overloaded machine no other process may be taken for dead: on a
+    // third of a processor the threads that renew leases were seen to stand for more than a second.
     let lease_ns = 3_000_000_000;
     let replication = ReplicationConfig { replicas, ring_bytes: 64 << 10, lease_ns, ..ReplicationConfig::default() };
     let directory = |path| -> std::io::Result<Arc<dyn Directory>> {
@@ -162,7 +162,7 @@ fn node(cluster: &Path, number: u8, counter: i32) {
     let watched = node.clone();
     std::thread::spawn(move || {
         loop {
-            // A run takes seconds: whoever is still here has something to tell.
+            // A run takes seconds: a process that still runs has something to tell.
             std::thread::park_timeout(Duration::from_secs(30));
             eprintln!(
                 "node {number}: member {}, {:?}, {:?}, {:?}",

@@ -31,7 +31,7 @@ fn setup((provider, transactions): (&'static str, usize), kind: u64, replicas: u
     }
 }
 
-/// However many times: whoever has locked a row may be without a processor for as long as a busy machine likes.
+/// Without a limit on attempts: the owner of a lock may be without a processor for as long as the machine is busy.
 const UNTIL_DONE: Retry = Retry { attempts_max: u32::MAX, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
 
 fn check(setup: &Setup) {

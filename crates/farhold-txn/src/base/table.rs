@@ -82,7 +82,7 @@ pub(crate) struct TableShared {
     /// Every index it ever had: its slots. Writers need the store's list only.
     indexes: RwLock<Vec<IndexSlot>>,
     has_secondary: AtomicBool,
-    /// The longest payload met so far on other nodes: how much room a far read asks for.
+    /// The longest payload met so far on other nodes: the room that a far read asks for.
     payload_hint: AtomicU32,
     dropped: AtomicBool,
     /// The node that the table belongs to: handles of one node's tables mean nothing to another's workers.
@@ -125,7 +125,7 @@ pub(crate) struct Route {
     me: NodeId,
     /// Bytes of the first key column, for a placement by integer.
     width: u8,
-    /// Who serves each partition, if that may change.
+    /// The server of each partition, if that may change.
     serving: Option<Arc<ServingMap>>,
 }
 
@@ -134,7 +134,7 @@ pub(crate) struct Cluster {
     pub nodes: u8,
     /// Of the node: tells its tables from those of other nodes in the same process.
     pub tag: u64,
-    /// Who serves each partition, if that may change.
+    /// The server of each partition, if that may change.
     pub serving: Option<Arc<ServingMap>>,
 }
 

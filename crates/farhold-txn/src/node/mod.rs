@@ -152,7 +152,7 @@ impl Node {
         (0..self.config.nodes).map(NodeId).filter(|node| self.present.contains(*node))
     }
 
-    /// As [`Self::everybody`], without this one.
+    /// As [`Self::everybody`], but without this node.
     pub(crate) fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
         let me = self.id();
         self.everybody().filter(move |node| *node != me)

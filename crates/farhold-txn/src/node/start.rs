@@ -202,7 +202,7 @@ fn remove_old_region(fabric: &Fabric, config: &NodeConfig) -> Result<u64, TxnErr
     let starts = match Superblock::of(&memory) {
         Ok(found) if matches!(found.shape() >> 8, 0 | 2..) => found.starts(),
         Ok(found) => return Err(other_directory(found.shape(), config)),
-        // The earlier start ended before it could say which node it was of.
+        // The earlier start ended before it had written its superblock.
         Err(StoreError::Foreign { found: 0 }) => 0,
         Err(error) => return Err(TxnError::store(error, id)),
     };

@@ -128,8 +128,8 @@ fn forget_value(system: &TableShared, reference: ObjectRef, key: &[u8], alloc: &
     }
 }
 
-/// As [`forget_damaged`], when no other node is there: also of what stands beside another damaged place of the same
-/// record.
+/// As [`forget_damaged`], while nothing else uses the node: also of what stands beside another damaged place of the
+/// same record.
 fn forget_all_damaged(node: &Node, system: &TableShared, found: &mut Rebuilt) {
     let mut alloc = AllocCache::new(&node.store);
     forget_damaged(node, system, found, &mut alloc);

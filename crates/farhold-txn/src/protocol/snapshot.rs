@@ -343,7 +343,7 @@ impl Worker {
             let view = batch.object(slot).map_err(|error| self.core.far_error(error, start.node))?;
             let meta = Meta(view.meta);
             if meta.state() != Meta::UNDO {
-                return Err(TxnError::Corrupt { what: "a row's older copy is not there" });
+                return Err(TxnError::Corrupt { what: "the older copy of a row is missing" });
             }
             if link.epoch() <= epoch {
                 visit(&view.payload[..meta.key_len()], &view.payload[meta.key_len()..]);

@@ -1,5 +1,6 @@
-//! Nodes that are cut off from each other for longer than a request may take, and starts of nodes that others hear of late or in another order, where rows have
-//! no copies: a commit is there in the end, or not at all, and nothing stays locked or reserved for those who cannot say so.
+//! Nodes that are cut off from each other for longer than a request may take, and starts of nodes that others hear of
+//! late or in another order, where rows have no copies: a commit is there in the end, or not at all, and nothing stays
+//! locked or reserved for nodes that cannot say so.
 
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle};

@@ -103,7 +103,7 @@ fn far_conflicts_are_found() {
         }
         a.commit().await.expect("first");
         assert_eq!(b.commit().await, Err(TxnError::Conflict));
-        // A key that is not there, by hash and by range, until somebody inserts it.
+        // A key that is not there, by hash and by range, until another transaction inserts it.
         let (mut by_hash, mut by_range) = (one.begin_read_only(), one.begin_read_only());
         assert_eq!(look(&mut by_hash, &tables[0], 15).await, None);
         assert_eq!(ids(&mut by_range, &tables[0], ScanSpec::all()).await.len(), 9);
@@ -256,7 +256,8 @@ fn a_scan_lets_those_go_on_whom_it_waits_for() {
                 while !is_over.get() {
                     let moved = worker.run(Retry::default(), async |txn| {
                         for (id, change) in [(1, 1), (2, -1), (3, 1), (4, -1)] {
-                            // Between the two steps of an update of an indexed column it is not to be seen, by who then cannot commit.
+                            // Between the two steps of an update of an indexed column the row cannot be seen, and a
+                            // transaction that misses it cannot commit.
                             let row = txn.get(&there, &key(id)).await?.ok_or(TxnError::Conflict)?;
                             let value = txn.value_mut(row);
                             age.set(value, age.get(value) + change);
@@ -301,8 +302,8 @@ fn a_dropped_table_is_gone_everywhere() {
     });
 }
 
-/// A table is there on the node that creates it, and on its way to another one, whose directory does not have its hash index yet. Whoever looks
-/// for a row there is told what that node says.
+/// A table is there on the node that creates it, and on its way to another one, whose directory does not have its hash
+/// index yet. A transaction that looks for a row there gets that node's answer.
 #[test]
 fn a_row_of_a_table_that_is_just_being_created_is_looked_for_at_its_home() {
     Cluster::new(2).run(async |cluster| {

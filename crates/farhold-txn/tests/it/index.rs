@@ -196,7 +196,7 @@ fn nobody_waits_for_it_any_more() {
     executor.run(async {
         let table = worker.create_table(none("people")).await.expect("a table");
         common::fill(&worker, &table, &[(1, "ann", 1)]).await;
-        // Nobody knows yet whether this will be a row, and so whether the index can be.
+        // It is not known yet whether this will be a row, and so whether the index can be.
         let mut undecided = worker.begin();
         put(&mut undecided, &table, 2, "ann", 2).await.expect("inserted");
         let mut creating = Box::pin(worker.create_index(&table, by_name.clone()));

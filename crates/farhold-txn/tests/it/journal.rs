@@ -421,7 +421,7 @@ fn without_the_other_node_s_journal_nothing_is_written() {
         let message = refused.expect_err("the other node is not there").to_string();
         assert!(message.contains("unavailable") || message.contains("has not started yet"), "{message}");
     });
-    // Who comes later takes the same cut.
+    // A node that comes later takes the same cut.
     let other = open_of(&disk, &dir, 1, 2).expect("the other starts");
     drop((node, other));
     with_two(&disk, async |one, _| assert!(has(one, 2).await)).expect("both start");
@@ -551,7 +551,8 @@ fn a_journal_that_fails_ends_those_of_all_nodes() {
             let refused = in_time(worker, insert(worker, std::iter::once(1000))).await.expect_err("refused");
             assert!(matches!(refused, TxnError::NotDurable { committed: false, .. }), "{refused:?}");
         }
-        // What lies in memory alone is told nobody, and whoever only read has nothing of which the outcome could be unknown.
+        // What lies in memory alone is not told, and a transaction that only read has nothing of which the outcome
+        // could be unknown.
         let mut reading = one.begin();
         look(&mut reading, &one.node().table("people").expect("the table"), 10 + told).await;
         let refused = in_time(one, reading.commit()).await.expect_err("not durable");
@@ -819,7 +820,7 @@ fn numbers_are_given_once_over_restarts() {
                     assert_eq!(node.checkpoint(&mut || true), Ok(true));
                 }
             }
-            // The other way, with a block that nobody promised at the end of each life.
+            // The other way, with a block that was never promised at the end of each life.
             let before = worker.next_number(falling).await.expect("a number");
             let first = worker.take_numbers(falling, 5, -2).await.expect("numbers");
             assert!(life == 0 || first.cast_signed() < before.cast_signed(), "it had to move on");

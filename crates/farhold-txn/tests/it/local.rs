@@ -89,7 +89,7 @@ fn a_phantom_is_refused() {
             assert_eq!(ids(txn, &table, ScanSpec::all()).await, [1]);
             put(txn, &table, id, name, 5).await.expect("inserted");
         }
-        // Whoever inserted second has moved the other's leaf, so of the two at most one goes through.
+        // The second to insert has moved the other's leaf, so at most one of the two commits.
         let committed = [one.commit().await.is_ok(), two.commit().await.is_ok()];
         assert!(committed.iter().filter(|ok| **ok).count() <= 1, "{committed:?}");
         let mut none = worker.begin_read_only();
@@ -132,8 +132,8 @@ fn duplicate_keys_are_named_and_the_transaction_goes_on() {
     });
 }
 
-/// Whoever has read what is different by now has lost to another transaction, and is told that: the key in the way is that of a row which it
-/// has changed, or has not found, and running it again may find it free.
+/// A transaction that has read what is different by now has lost to another, and is told that. The key in the way is
+/// that of a row which it has changed, or has not found, and running it again may find the key free.
 #[test]
 fn a_transaction_that_has_lost_is_not_told_of_duplicates() {
     with_people(async |worker, table| {
@@ -510,7 +510,8 @@ fn as_many_workers_write_as_the_node_says() {
     });
 }
 
-/// Its own inserts make the index grow, in which it has met that a key is not there. Nobody else is there to be in conflict with.
+/// Its own inserts make the index grow, in which it has met that a key is not there. There is no other transaction to
+/// be in conflict with.
 #[test]
 fn a_transaction_is_in_no_conflict_with_its_own_inserts() {
     with_people(async |worker, table| {

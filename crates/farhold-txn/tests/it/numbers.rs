@@ -86,7 +86,7 @@ fn a_counter_is_set_swapped_and_lives_on() {
     });
 }
 
-/// A row that somebody else made is left alone.
+/// A row that another transaction made is left alone.
 #[test]
 fn what_is_no_counter_is_refused() {
     common::with_people(async |worker, table| {

@@ -382,8 +382,8 @@ fn a_home_that_starts_again_at_once_is_left_as_it_is() {
     });
 }
 
-/// While a commit waits for the answer of one home, another one ends and starts again, and somebody changes the row there whose lock that
-/// start has freed.
+/// While a commit waits for the answer of one home, another one ends and starts again, and a transaction changes the
+/// row there whose lock that start has freed.
 #[test]
 fn a_home_that_starts_again_while_another_is_asked_is_left_as_it_is() {
     let waits = async |txn: &mut Txn, table: &Table| {
@@ -447,7 +447,8 @@ fn a_range_of_one_start(is_first: bool) {
 
 const OTHER: NodeId = NodeId(2);
 
-/// What a commit is told that waits for [`HOME`] by what `waits` does, and deletes a row on [`OTHER`]; and who is in [`THERE`] afterwards.
+/// The outcome of a commit that waits for [`HOME`] by what `waits` does, and deletes a row on [`OTHER`]; and the
+/// numbers in [`THERE`] afterwards.
 fn beside_another_that_starts_again(waits: &impl AsyncFn(&mut Txn, &Table)) -> (Result<(), TxnError>, Vec<i32>) {
     const TOWN: i32 = 3;
     let pair = Pair { nodes: 3, ..Pair::new() };

@@ -366,7 +366,8 @@ fn first_version(row: &Row, epoch: u32) -> Version {
     }
 }
 
-/// Is the row at its version, and its lock as demanded: free, or this transaction's if it writes the row, or anything?
+/// Is the row at its version, and its lock as it must be? A row that the transaction locks must have its lock; another
+/// row must be free, or have its lock too.
 fn check_header(row: &Row, header: &[u8], owner: u64, locks_all: bool) -> Result<(), Refused> {
     let word = |at: usize| header[at..at + 8].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
     let (lock, version) = (word(0), word(8));
