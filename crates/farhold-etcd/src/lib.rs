@@ -160,7 +160,7 @@ enum Ask {
 
 /// The content of a register, for a reader that is not a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peeked {
+pub struct RegisterView {
     /// The configuration.
     pub configuration: Configuration,
     /// The number of the last configuration that all its nodes have installed.
@@ -204,13 +204,13 @@ impl EtcdRegister {
     ///
     /// # Errors
     /// [`RegisterError`].
-    pub async fn peek(url: EtcdUrl, timeout: Duration) -> Result<Option<Peeked>, RegisterError> {
+    pub async fn peek(url: EtcdUrl, timeout: Duration) -> Result<Option<RegisterView>, RegisterError> {
         let store = Store { url, nodes: None, timeout, client: Arc::default() };
         let look = async { store.find(&mut store.kv().await?).await };
         let Found { registered: Registered { configuration, settled, .. }, mut told, .. } = store.within(look).await?;
         Ok(configuration.map(|configuration| {
             told.resize(configuration.births.len(), String::new());
-            Peeked { configuration, settled, told }
+            RegisterView { configuration, settled, told }
         }))
     }
 

@@ -1,7 +1,7 @@
 //! The register with a real etcd (`scripts/install-deps test` installs it): running, unreachable, slow, and with another
 //! program's keys.
 
-use farhold_etcd::{EtcdRegister, EtcdUrl, Peeked};
+use farhold_etcd::{EtcdRegister, EtcdUrl, RegisterView};
 use farhold_fabric::Executor;
 use farhold_txn::{Configuration, NodeId, Register, RegisterError, Renewals};
 use std::io::{Read, Write};
@@ -303,7 +303,7 @@ fn whoever_only_looks_finds_what_nodes_say_of_themselves() {
         assert_eq!(register.tell(NodeId(1), "pid 8\ndoing nothing\n").await, Ok(()));
     });
     let told = vec![String::new(), "pid 8\ndoing nothing\n".to_owned(), String::new()];
-    assert_eq!(peek(), Some(Peeked { configuration: first.clone(), settled: 0, told }));
+    assert_eq!(peek(), Some(RegisterView { configuration: first.clone(), settled: 0, told }));
     let found = executor.run(register.load()).expect("found");
     assert_eq!(found.configuration, Some(first), "words are nothing to the nodes");
 }

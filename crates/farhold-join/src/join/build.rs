@@ -164,7 +164,7 @@ impl Spilling {
         let keeps_invalid = matches!(cx.spec.kind.keep_build(), Keep::Unmatched | Keep::Marked);
         let (partitions, is_group) = (&self.partitions, group.len() > 1);
         let batches: Vec<Mutex<Option<RecordBatch>>> = group.into_iter().map(Some).map(Mutex::new).collect();
-        let routes = partitions.crew().on_tasks(batches.len(), |task| {
+        let routes = partitions.workers().on_tasks(batches.len(), |task| {
             cx.options.run.cancel.check()?;
             let batch = batches[task].lock().unwrap_or_else(PoisonError::into_inner).take();
             let batch = batch.ok_or_else(|| JoinError::Invalid("a batch is distributed once".into()))?;

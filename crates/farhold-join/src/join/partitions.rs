@@ -30,7 +30,7 @@ use crate::keys::Codes;
 use crate::memory::Reservation;
 use crate::pages::trim_heap;
 use crate::planted::{self, Defect};
-use crate::run::Crew;
+use crate::run::WorkerPool;
 use crate::spill::{SharedFile, SpillFile, Writer};
 
 /// One partition of one side.
@@ -68,7 +68,7 @@ pub struct Partitions {
     /// Bytes of pieces that have become chunks since the allocator was asked for its free pages.
     packed_bytes: u64,
     /// The threads that copy rows and write files.
-    crew: Crew,
+    workers: WorkerPool,
 }
 
 /// Where rows of a batch go.
@@ -155,7 +155,7 @@ impl Partitions {
             seed: hash(u64::from(round), cx.options.run.seed ^ 0x7269_6464_6c65_0001),
             next_without_code: 0,
             packed_bytes: 0,
-            crew: Crew::new(threads),
+            workers: WorkerPool::new(threads),
         }
     }
 
@@ -175,8 +175,8 @@ impl Partitions {
     }
 
     /// The threads that copy rows and write files.
-    pub fn crew(&self) -> &Crew {
-        &self.crew
+    pub fn workers(&self) -> &WorkerPool {
+        &self.workers
     }
 
     /// Where the rows go for which `wants(code, partition)`. Rows without a valid code go to one partition after the other, if `keeps_invalid`.
@@ -247,7 +247,7 @@ impl Partitions {
             bloom.into_iter().flat_map(BloomBuilder::parts).map(Some).map(Mutex::new).collect();
         blooms.resize_with(self.parts.len(), Mutex::default);
         let (schema, parts) = (&self.schema, self.parts.iter_mut().map(Mutex::new).collect::<Vec<_>>());
-        let done = self.crew.on_tasks(parts.len(), |number| {
+        let done = self.workers.on_tasks(parts.len(), |number| {
             cx.options.run.cancel.check()?;
             let mut part = lock(&parts[number]);
             if leaving.contains(&number) {
@@ -341,7 +341,7 @@ impl Partitions {
     fn flush(&mut self, parts: &[usize], cx: &Context) -> Result<u64, JoinError> {
         let of_parts = self.parts.iter_mut().enumerate().filter(|(part, _)| parts.contains(part));
         let of_parts: Vec<Mutex<&mut Part>> = of_parts.map(|(_, part)| Mutex::new(part)).collect();
-        let freed = self.crew.on_tasks(of_parts.len(), |task| lock(&of_parts[task]).flush(&self.schema, cx))?;
+        let freed = self.workers.on_tasks(of_parts.len(), |task| lock(&of_parts[task]).flush(&self.schema, cx))?;
         Ok(freed.into_iter().sum())
     }
 

@@ -80,7 +80,7 @@ async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
         (None, None) => return Err("which cluster? Say --dir DIRECTORY or --register URL".to_owned()),
     };
     let missing = || format!("{place}: no cluster with replicas has begun here");
-    let Peeked { configuration, settled, told } = match registered.and_then(|found| found.ok_or_else(missing)) {
+    let RegisterView { configuration, settled, told } = match registered.and_then(|found| found.ok_or_else(missing)) {
         Ok(found) => found,
         Err(error) => {
             // The reports of this host's nodes are valid all the same.
@@ -121,7 +121,7 @@ fn print_without_register(dir: &Path, json: bool) {
 }
 
 /// The content of a register.
-struct Peeked {
+struct RegisterView {
     configuration: Configuration,
     /// The number of the last configuration that all its nodes have installed.
     settled: u64,
@@ -129,13 +129,13 @@ struct Peeked {
     told: Vec<String>,
 }
 
-fn peek_file(dir: &Path) -> Result<Option<Peeked>, String> {
+fn peek_file(dir: &Path) -> Result<Option<RegisterView>, String> {
     let found = FileRegister::peek(&register_of(dir)).map_err(|error| error.to_string())?;
-    Ok(found.map(|(configuration, settled)| Peeked { configuration, settled, told: Vec::new() }))
+    Ok(found.map(|(configuration, settled)| RegisterView { configuration, settled, told: Vec::new() }))
 }
 
 /// The content of the register at this place.
-async fn peek(url: &str) -> Result<Option<Peeked>, String> {
+async fn peek(url: &str) -> Result<Option<RegisterView>, String> {
     if let Some(dir) = url.strip_prefix("file://") {
         return peek_file(Path::new(dir));
     }
@@ -146,7 +146,7 @@ async fn peek(url: &str) -> Result<Option<Peeked>, String> {
 }
 
 #[cfg(feature = "etcd")]
-async fn peek_etcd(url: &str) -> Result<Option<Peeked>, String> {
+async fn peek_etcd(url: &str) -> Result<Option<RegisterView>, String> {
     use crate::database::{generation_name, generation_of};
     use farhold_etcd::{EtcdRegister, EtcdUrl};
 
@@ -158,11 +158,11 @@ async fn peek_etcd(url: &str) -> Result<Option<Peeked>, String> {
         url.prefix = format!("{}/{}", url.prefix, generation_name(latest));
     }
     let found = EtcdRegister::peek(url, REGISTER_ANSWERS_IN).await.map_err(|error| error.to_string())?;
-    Ok(found.map(|it| Peeked { configuration: it.configuration, settled: it.settled, told: it.told }))
+    Ok(found.map(|it| RegisterView { configuration: it.configuration, settled: it.settled, told: it.told }))
 }
 
 #[cfg(not(feature = "etcd"))]
-fn peek_etcd(url: &str) -> impl Future<Output = Result<Option<Peeked>, String>> {
+fn peek_etcd(url: &str) -> impl Future<Output = Result<Option<RegisterView>, String>> {
     std::future::ready(Err(crate::database::without_etcd(url)))
 }
 
