@@ -31,8 +31,8 @@ pub struct TableDef {
     pub placement: Placement,
     /// Whether it has a hash index for point reads beside the ordered one. Far point reads need it to be one-sided.
     pub hash: bool,
-    /// Its secondary indexes. Each node indexes its own rows, so a unique index can be promised only if all rows with the
-    /// same index key are on one node: the table is replicated, or the cluster has one node, or the index begins with the
+    /// Its secondary indexes. Each node indexes its own rows, so a unique index requires that all rows with the same
+    /// index key are on one node: the table is replicated, or the cluster has one node, or the index begins with the
     /// integer that places the row. [`create_table`](crate::Worker::create_table) refuses others.
     pub indexes: Vec<SecondaryIndex>,
     /// For the layer above: kept with the definition and given back, never read here.

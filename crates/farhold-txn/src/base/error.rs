@@ -7,9 +7,9 @@ use farhold_store::row::RowError;
 use farhold_store::{StoreError, TableId};
 use std::fmt;
 
-/// Why an operation did not happen. After [`DuplicateKey`](Self::DuplicateKey), [`TooLarge`](Self::TooLarge),
-/// [`ReadOnly`](Self::ReadOnly), [`NotFound`](Self::NotFound) and [`Row`](Self::Row) the transaction stands where it stood
-/// before the call; after any other it can only be dropped.
+/// The reason why an operation did not happen. After [`DuplicateKey`](Self::DuplicateKey),
+/// [`TooLarge`](Self::TooLarge), [`ReadOnly`](Self::ReadOnly), [`NotFound`](Self::NotFound) and [`Row`](Self::Row) the
+/// transaction stands where it stood before the call; after any other it can only be dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TxnError {
@@ -53,7 +53,7 @@ pub enum TxnError {
         /// The node.
         node: NodeId,
     },
-    /// Something that there can be only so many of.
+    /// A limit on the number of something is reached.
     TooMany {
         /// Of what.
         what: &'static str,

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   a transaction:  count in under the phase ─► is that still the phase? ─► run ─► count out
-//!   who waits:      take away what new ones shall not find ─► turn the phase ─► wait until the old one's counts are 0
+//!   a waiter:       take away what new ones must not find ─► turn the phase ─► wait until the old one's counts are 0
 //! ```
 //!
-//! Each worker has a count for either parity of the phase, so there is one wait at a time. A transaction that has looked at the phase long ago
-//! would be counted under a parity whose wait is over: the next wait would miss it, so it looks again once it is counted.
+//! Each worker has a count for either parity of the phase, so there is one wait at a time. A transaction that looked at
+//! the phase long ago would be counted under a parity whose wait is over, and the next wait would miss it. So it looks
+//! again once it is counted.
 //!
 //! Every interleaving of a transaction and two waits is checked, on loom's words.
 

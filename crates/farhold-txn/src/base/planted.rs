@@ -1,7 +1,8 @@
-//! Defects on purpose, one at a time: what the tests of the tests switch on to see whether they notice.
+//! Planted defects, one at a time: the mutation tests switch one on and demand that the checks notice it.
 //!
-//! Only with the feature `planted`; without it every question is `false` at compile time. No other module asks for the feature: what runs
-//! with it is what ships. It adds a number for each commit, places where threads of tests may stop, and, once planted, the defect itself.
+//! Only with the feature `planted`; without it every question is `false` at compile time. No other module asks for the
+//! feature: the code that runs with it is the code that ships. It adds a number for each commit, places where threads
+//! of tests may stop, and, once planted, the defect itself.
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

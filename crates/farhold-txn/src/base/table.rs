@@ -114,7 +114,7 @@ pub(crate) enum IndexState {
     Dropped,
 }
 
-/// Room of a far read of a table of which nothing is known.
+/// Room of a far read of a table whose row lengths are not known yet.
 const PAYLOAD_HINT_FIRST: u32 = 256;
 
 /// Where the rows of a table are.

@@ -1,4 +1,4 @@
-//! What the recovery of a node is doing, for people.
+//! What the recovery of a node is doing, for operators.
 
 use farhold_fabric::NodeId;
 use std::fmt;

@@ -3,8 +3,8 @@
 /// Settings of replication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicationConfig {
-    /// Copies of each row, the first included: 1 is none, and costs nothing. Acknowledged transactions survive the loss
-    /// of all nodes but one of so many.
+    /// Copies of each row, the first included: 1 means no replication, and costs nothing. Acknowledged transactions
+    /// survive the loss of `replicas - 1` nodes.
     pub replicas: u8,
     /// Whether near rows are visible while they are being replicated (DrTM+R's order); else only afterwards.
     pub optimistic: bool,

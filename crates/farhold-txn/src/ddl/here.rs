@@ -1,4 +1,5 @@
-//! What a node does for a change of tables and indexes that another one coordinates: an index is added, filled, opened and taken away.
+//! What a node does for a change of tables and indexes that another node coordinates: it adds, fills, opens and removes
+//! an index.
 
 use crate::base::definition::TableDef;
 use crate::base::error::TxnError;

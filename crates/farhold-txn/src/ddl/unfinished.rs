@@ -1,4 +1,4 @@
-//! Changes that their coordinators have left half done: every node does them to their end.
+//! Changes that their coordinators have left half done: every node completes them.
 
 use crate::base::back_off::BackOff;
 use crate::base::error::TxnError;

@@ -1,15 +1,15 @@
 //! Commits that survive a power cut: their records go into a journal before their callers are told.
 //!
 //! ```text
-//!   a commit ── commit.rs: record ──► buffer of its worker ── journaling.rs: a step of the journal ──► files
-//!      └── waits until its epoch is durable on all nodes ◄────────────┘
-//!   threads.rs   the thread that does the steps, and the one that makes checkpoints
-//!   members.rs   whose journals count, while the cluster changes
-//!   open.rs      a start: what of the files counts, and the region made anew from it
+//!   a commit ── commit/durable.rs: record ──► buffer of its worker ── journaling.rs: a step of the journal ──► files
+//!      └── waits until its epoch is durable on all nodes ◄────────────────────┘
+//!   journal_threads.rs (api)   the thread that does the steps, and the one that makes checkpoints
+//!   members.rs                 the nodes whose journals count, while the cluster changes
+//!   open.rs                    a start: what of the files counts, and the region made anew from it
 //! ```
 //!
 //! The order of a commit: room in the journal ─► *open* ─► epoch, validation, commit point ─► record into the buffer ─►
-//! rows, near and far ─► *closed* ─► wait. A step raises the epoch, waits until no commit of before is open, takes the
+//! rows, near and far ─► *closed* ─► wait. A step raises the epoch, waits until no earlier commit is open, takes the
 //! buffers and writes them. So when it says that an epoch is closed, all records up to it are there and all their rows
 //! are in memory. Rows are visible before they are durable. A transaction that has read them has the same epoch or a
 //! later one, and its caller is not told before that epoch is durable either.

@@ -5,7 +5,8 @@
 //!  register.renewals   8 bytes a node, written by that node alone
 //! ```
 //!
-//! The kernel knows which process runs, so a death is known at once and for certain; leases are for processes that stand still.
+//! The kernel knows which process runs, so a death is known at once and for certain. Leases are for processes that are
+//! stopped.
 
 use crate::base::wire::{Reader, Writer};
 use crate::cluster::configuration::Configuration;

@@ -1,8 +1,8 @@
-//! A node's lease is renewed, and those of the others are looked at, apart from everything else that the node does.
+//! Renews a node's lease and watches the leases of the others, apart from everything else that the node does.
 //!
-//! On a thread of its own ([`LeaseThread`]; so does FaRM): on an overloaded machine the thread that serves messages and
-//! brings about changes is now and then busy with one thing for longer than a lease, and a node that lives would be
-//! expelled for it. In virtual time it is a task.
+//! It has a thread of its own ([`LeaseThread`]), as in FaRM. On an overloaded machine, the thread that serves messages
+//! and makes changes is now and then busy for longer than a lease, and a living node would be expelled for it. In
+//! virtual time it is a task.
 
 use crate::base::error::TxnError;
 use crate::cluster::configuration::Configuration;
@@ -130,9 +130,9 @@ impl Leases {
         self.seen.get(usize::from(node.0)).map_or(0, |seen| seen.birth)
     }
 
-    /// A node that renews its lease and has lost the way to others, if there is one: the node that more than half of
-    /// the others miss, or, where links are cut in another pattern for long, the node that most others miss. Nodes
-    /// whose leases are over neither miss nor are missed.
+    /// A node that renews its lease and cannot reach others, if there is one. It is the node that more than half of the
+    /// others miss. Where links are cut in another pattern for long, it is the node that most others miss. Nodes whose
+    /// leases are over neither miss nor are missed.
     pub fn cut_off(&self, configuration: &Configuration, silent: &[NodeId], now_ns: u64) -> Option<NodeId> {
         let speaking: Vec<NodeId> = configuration.everybody().filter(|node| !silent.contains(node)).collect();
         let is_for = |it: &&Missing, ns| now_ns >= it.since_ns + ns;

@@ -1,4 +1,4 @@
-//! The members of the cluster and their tasks: numbered configurations, and what a node makes of the one it is in.
+//! The members of the cluster and their tasks: numbered configurations, and what a node derives from the one it is in.
 //!
 //! ```text
 //!   register (shared, compare-and-set) ── configuration n ──► every member installs it ──► View: what commits look at

@@ -51,9 +51,9 @@ fn unfounded(me: NodeId) -> TxnError {
 }
 
 impl Worker {
-    /// Makes this node a member of its cluster and keeps it one: founds the cluster with the others, or joins it if it has been
-    /// founded before; then renews the lease and does what changes of the configuration ask of this node. Runs until the
-    /// node is expelled, which it then tells by returning; it can come back only by starting again.
+    /// Makes this node a member of its cluster and keeps it one. It founds the cluster with the others, or joins it if
+    /// it has been founded before. Then it renews the lease and does this node's part in changes of the configuration.
+    /// Runs until the node is expelled, which it then tells by returning; it can come back only by starting again.
     ///
     /// To be run as a task of its own, beside tasks that [serve](Self::serve).
     ///

@@ -136,11 +136,11 @@ impl Node {
         half
     }
 
-    /// What is kept although it can no longer be needed, and what does not add up, in words: older copies of rows and
-    /// deleted ones, pages and mirrored rows of tables that are gone, entries of indexes that lead nowhere, room that
-    /// was promised in logs, indexes that no coordinator finishes. Nothing, when no transaction runs, no snapshot is
-    /// open, and all nodes have heard of both and of dropped tables. A walk over all pages, for tests and for looking
-    /// into a node that runs full.
+    /// What is kept although it can no longer be needed, and what is inconsistent, in words. It finds older copies of
+    /// rows, deleted rows, and pages and mirrored rows of tables that are gone. It finds index entries that lead
+    /// nowhere, room that was promised in logs, and indexes that no coordinator finishes. The answer is empty when no
+    /// transaction runs, no snapshot is open, and all nodes have heard of both and of dropped tables. A walk over all
+    /// pages, for tests and for looking into a node that runs full.
     #[must_use]
     pub fn leaks(&self) -> Vec<String> {
         let mut leaks = self.store.inconsistencies();

@@ -177,7 +177,7 @@ impl Node {
         self.replication.as_ref().is_none_or(|it| !it.view.is_frozen() && !it.view.is_gone() && full(it))
     }
 
-    /// Why its cluster does not take it, if that is for good.
+    /// The reason why its cluster refuses it for good, if it does.
     #[must_use]
     pub fn refusal(&self) -> Option<TxnError> {
         self.replication.as_ref()?.refusal.get().cloned()
@@ -189,7 +189,8 @@ impl Node {
         self.replication.as_ref().map(|replication| replication.progress()).unwrap_or_default()
     }
 
-    /// The number of its configuration, if that is not just changing and every partition is served; 0 without replication.
+    /// The number of its configuration, if it is not being changed and every partition is served; 0 without
+    /// replication.
     pub(crate) fn settled_configuration(&self) -> Result<u64, TxnError> {
         let Some(replication) = &self.replication else { return Ok(0) };
         let configuration = replication.view.configuration();

@@ -1,4 +1,4 @@
-//! What other nodes' transactions have reserved here, so that it can be taken back when they cannot say so any more.
+//! What other nodes' transactions have reserved here, so that it can be taken back when those nodes no longer can.
 
 use farhold_fabric::NodeId;
 use farhold_store::{ObjectRef, Owner, TableId};

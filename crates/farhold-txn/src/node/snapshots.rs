@@ -8,9 +8,10 @@
 //!        ── StillOpen(first, next, numbers) ───────►  every slot whose number is from `first` to `next` and not named goes
 //! ```
 //!
-//! A number is given once, grows, and is in the list before its first message and until its snapshot is closed. So a number below `next`
-//! that is not named is closed for good, whenever the list arrives: `StillOpen` may be lost, repeated and overtaken, and an `Announce`
-//! whose answer was lost, or that is late, is undone by the next one. It is told when a snapshot closes, and again and again.
+//! Numbers grow, and each is given once. A number is in the list before its first message and until its snapshot is
+//! closed. So a number below `next` that is not named is closed for good, whenever the list arrives. `StillOpen` may be
+//! lost, repeated and overtaken; the next one undoes an `Announce` whose answer was lost or that is late. It is sent
+//! when a snapshot closes, and again and again.
 //!
 //! The first number of a start is random, so no list of one start names, or releases, a slot of another. What an ended
 //! start holds goes by [`FarHolds::release_of`], when the node is expelled, or by [`FarHolds::release_before`], when

@@ -1,4 +1,4 @@
-//! Opening a node: a region that is made, that a predecessor has left, or that journals bring back.
+//! Opening a node: its region is new, is left from an earlier start, or is restored from journals.
 
 use crate::base::catalog::Catalog;
 use crate::base::definition::Placement;

@@ -14,9 +14,9 @@
 //! A send may take a round trip, so no lock is held over it: a worker takes a queue's messages out, sends, and puts back in front what is
 //! left. The emptied queue stays in its place meanwhile, so other workers put their messages behind, and leave its messages to the first.
 //!
-//! A node has one set of queues, not each worker its own: a worker may stop looking for long, and what it could not send must not wait
-//! for it. A caller that has stopped holds up only its own requests: with one bound for all callers, a process that stands still
-//! would keep the node from answering the recovery that goes on without it.
+//! A node has one set of queues, not each worker its own: a worker may stop looking for long, and what it could not
+//! send must not wait for it. A caller that has stopped holds up only its own requests: with one bound for all callers,
+//! a stopped process would keep the node from answering the recovery that goes on without it.
 
 use farhold_fabric::{Address, FabricError, NodeId};
 use std::collections::{BTreeMap, VecDeque};

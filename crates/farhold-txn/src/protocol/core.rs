@@ -90,8 +90,9 @@ const STATES_KEPT_MAX: usize = 64;
 const LOCATIONS: usize = 64 << 10;
 /// Transactions between two looks for slots that snapshots held back.
 const COLLECT_EVERY: u32 = 256;
-/// How many versions a row may get while the epoch stands, of the 2^29 that it has room for: a transaction makes one, or some few
-/// where it takes a slot and gives it back, and a worker may need two looks to see that the epoch stands.
+/// How many versions a row may get while the epoch does not change, of the 2^29 that it has room for. A transaction
+/// makes one, or a few where it takes a slot and gives it back. A worker may need two looks to see that the epoch has
+/// not changed.
 const VERSIONS_PER_EPOCH: u32 = 1 << 26;
 /// How long a node that has not answered has rest before it is told again.
 const TELL_AGAIN_NS: u64 = 2_000_000;

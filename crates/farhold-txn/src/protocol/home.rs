@@ -74,8 +74,8 @@ impl Core {
         }
     }
 
-    /// Says that a dropped table is let go, so that nodes which never had it, because they came when it was recorded as dropped already, forget the
-    /// rows in their mirrors that others had written before, or had sent for a mirror.
+    /// Says that a dropped table is released. A node that came when the table was already recorded as dropped never had
+    /// it. Such a node then forgets the rows in its mirrors that others had written before, or had sent for a mirror.
     fn tell_let_go(&self, id: TableId) {
         let (Some(replication), Some(core)) = (&self.node.replication, self.this.upgrade()) else { return };
         let number = replication.view.configuration().number;

@@ -1,9 +1,10 @@
 //! One consistent state of all tables, for analytical scans.
 //!
-//! Taking it: announce it on every node, then raise the global epoch, then tell every node which epoch it has become. A
-//! writer reads the epoch while it holds all its locks, so a row that is found unlocked afterwards is final for this
-//! state, and a transaction that overwrites it later keeps a copy. Reading it: page by page, in place where the memory
-//! is mapped; a row that is newer leads to its older copy, locked or not; another that is locked is waited for.
+//! To take it, a worker announces it on every node, raises the global epoch, and tells every node which epoch it has
+//! become. A writer reads the epoch while it holds all its locks, so a row that is found unlocked afterwards is final
+//! for this state, and a transaction that overwrites it later keeps a copy. A scan reads it page by page, in place
+//! where the memory is mapped. A newer row, locked or not, leads to its older copy. For any other locked row the scan
+//! waits.
 
 use crate::base::epoch::{Epoch, SNAPSHOT_EPOCH_LAST, check_snapshot_epoch};
 use crate::base::error::TxnError;
@@ -65,8 +66,8 @@ impl Place {
         self.mapped.as_ref().filter(|mapped| mapped.superblock().incarnation() == self.start.incarnation)
     }
 
-    /// Is what the snapshot of this epoch reads there still kept for it? Not if the node has gone on without this one, which may be the last
-    /// to learn of it. Of memory that is not mapped here each look says so.
+    /// Is what the snapshot of this epoch reads there still kept for it? Not if the node has gone on without this node,
+    /// which may be the last to learn of it. For memory that is not mapped here, each read reports it.
     fn is_open(&self, holder: Holder, epoch: u32) -> bool {
         let is_open = |mapped: &MappedPlace| mapped.superblock().is_open(mapped.slot, holder, epoch);
         self.mapped.is_none() || self.standing().is_some_and(is_open)
@@ -189,7 +190,7 @@ impl Worker {
             check_snapshot_epoch(if epochs_end { u32::MAX } else { 0 })?;
             let taken = Epoch::counter(keeper).take(&Posted::through(&self.core.endpoint), 1, 1).await;
             let epoch = taken.map_err(|error| self.core.far_error(error, keeper))? as u32;
-            // The word is not looked at before each snapshot, which would be one more way there and back.
+            // The word is not read before each snapshot, which would cost one more round trip.
             self.core.epochs_end.set(epoch > SNAPSHOT_EPOCH_LAST);
             check_snapshot_epoch(epoch)?;
             epoch

@@ -1,4 +1,4 @@
-//! Work that comes to its end although its caller is gone: the part of a commit behind its commit point, a change of tables.
+//! Work that completes although its caller is gone: the part of a commit past its commit point, a change of tables.
 
 use crate::base::error::TxnError;
 use crate::protocol::core::Core;

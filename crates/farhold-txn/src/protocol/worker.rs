@@ -10,9 +10,10 @@ use farhold_fabric::{Handle, NodeId};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// One thread's way into the database. Not `Send`; clones are the same worker, so each of a thread's tasks may have one.
+/// One thread's interface to the database. Not `Send`; clones are the same worker, so each of a thread's tasks may have
+/// one.
 ///
-/// Many transactions may be open on one worker at the same time; whichever waits lets the others run.
+/// Many transactions may be open on one worker at the same time. A transaction that waits lets the others run.
 #[derive(Clone)]
 pub struct Worker {
     pub(crate) core: Rc<Core>,
@@ -56,7 +57,7 @@ impl Retry {
 }
 
 impl Node {
-    /// A worker for this thread, whose waiting goes by `handle`.
+    /// A worker for this thread. It waits on the executor of `handle`.
     ///
     /// # Errors
     /// All 255 worker numbers are taken, or the fabric has no endpoint left.
@@ -83,7 +84,7 @@ impl Worker {
         &self.core.node
     }
 
-    /// The executor that its waiting goes by.
+    /// The executor that it waits on.
     #[must_use]
     pub fn handle(&self) -> &Handle {
         &self.core.handle
@@ -103,12 +104,13 @@ impl Worker {
         Txn::begin(&self.core, true)
     }
 
-    /// Tells all living nodes that this one has started: they release what its earlier starts had locked and reserved there.
-    /// The [`HomeAgent`](crate::HomeAgent) does it; without one it is to be called once after a restart. Nodes that are down do the same for
-    /// themselves when they start; those that do not answer are told again, beside everything else. Returns those that have answered.
+    /// Tells all living nodes that this one has started: they release what its earlier starts had locked and reserved
+    /// there. The [`HomeAgent`](crate::HomeAgent) does so; without one, the program must call this once after a
+    /// restart. Nodes that are down release it themselves when they start. Nodes that do not answer are told again in
+    /// the background. Returns the nodes that have answered.
     ///
     /// # Errors
-    /// What a node has answered that could not do it.
+    /// The answer of a node that could not do it.
     pub async fn join_cluster(&self) -> Result<Vec<NodeId>, TxnError> {
         let node = self.node();
         let epoch = node.recovered().epoch;
@@ -153,7 +155,7 @@ impl Worker {
         self.run_attempts(retry, attempt).await
     }
 
-    /// As [`Self::run`], of what begins and commits its transaction itself.
+    /// As [`Self::run`], for a body that begins and commits its transaction itself.
     pub(crate) async fn run_attempts<T>(
         &self,
         retry: Retry,
@@ -167,7 +169,7 @@ impl Worker {
                 Err(error) => error,
             };
             attempts += 1;
-            // Each attempt at a node that is silent, and cannot be expelled, takes as long as a request may.
+            // An attempt that meets a silent node which cannot be expelled takes as long as a request may.
             let is_late = || !matches!(error, TxnError::Conflict) && self.core.handle.now_ns() >= silent_until_ns;
             if !error.is_retryable() || !self.may_come_right(retry, attempts) || is_late() {
                 return Err(error);
@@ -177,8 +179,8 @@ impl Worker {
         }
     }
 
-    /// Waits until what this worker's transactions have left to be done is done: the rest of a commit that no caller
-    /// waited for, keys to be given back and deleted rows to be taken out on other nodes. That work goes on beside
+    /// Waits until the work that this worker's transactions have left is done: the rest of a commit that no caller
+    /// waited for, keys to be given back, and deleted rows to be removed on other nodes. That work goes on beside
     /// everything else, so a caller needs this only before it ends the executor. False: not within `timeout_ns`; where
     /// rows have copies, the others do it when this node leaves.
     pub async fn drain(&self, timeout_ns: u64) -> bool {
@@ -193,7 +195,7 @@ impl Worker {
         true
     }
 
-    /// Whether there is to be another attempt after so many. None comes right once the others go on without this node.
+    /// Whether to make another attempt after so many. None can succeed once the others go on without this node.
     pub(crate) fn may_come_right(&self, retry: Retry, attempts: u32) -> bool {
         attempts < retry.attempts_max && !self.core.node.is_expelled()
     }

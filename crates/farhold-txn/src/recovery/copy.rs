@@ -1,6 +1,6 @@
-//! A new mirror gets the rows that its node has, while transactions go on: it gets their records already, and of two states
-//! of a slot the newer stays. Of slots that are no table's it gets the floors of their pages: records from before the mirror may still be
-//! redone into it, and must not bring back what was there.
+//! A new mirror gets the rows that its node has, while transactions go on. It gets their records already, and of two
+//! states of a slot it keeps the newer. For slots that belong to no table it gets the floors of their pages: records
+//! from before the mirror may still be redone into it, and must not bring back what was there.
 
 use crate::base::definition::Placement;
 use crate::base::error::TxnError;

@@ -1,4 +1,4 @@
-//! A node comes into the cluster, for the first time or again, with an empty region.
+//! A node joins the cluster, for the first time or again, with an empty region.
 
 use crate::base::definition::Placement;
 use crate::base::error::TxnError;

@@ -1,5 +1,5 @@
-//! From one configuration to the next: what the dead have left is redone or undone, their rows find another node, and a
-//! node that comes back gets what it needs.
+//! From one configuration to the next: what dead nodes have left is redone or undone, their rows get another home node,
+//! and a node that comes back gets what it needs.
 //!
 //! ```text
 //!   lead.rs      freeze ─► drain ─► settle ─► install      (every member, led by one of them)
@@ -7,8 +7,9 @@
 //!   promote.rs   the rows of a mirror become rows
 //!   copy.rs      a new mirror gets the rows there are
 //!   join.rs      a node comes (back)
-//!   progress.rs  what of it is going on, for people
 //! ```
+//!
+//! `cluster/progress.rs` reports its progress to operators.
 
 pub(crate) mod answer;
 pub(crate) mod copy;

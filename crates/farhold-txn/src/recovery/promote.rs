@@ -2,14 +2,14 @@
 //! before another transaction can change it.
 //!
 //! ```text
-//!   slots with a row, ascending:  │ part │ part │ part │ part │ ...      who is free takes the next one
+//!   slots with a row, ascending:  │ part │ part │ part │ part │ ...      a free thread takes the next one
 //!                                    ▲      ▲
 //!              threads of their own ─┴──────┘  in virtual time: tasks of this worker
 //! ```
 //!
 //! Until the last row is there none of them is served, so the promotion has threads of its own, as many as the machine
-//! has processors. The thread that looks after the membership naps a millisecond at a time while workers run: tasks of
-//! its own took over a warehouse of TPC-C in 8 s, two threads take about one.
+//! has processors. The thread that looks after the membership naps a millisecond at a time while workers run: tasks on
+//! that thread took over a warehouse of TPC-C in 8 s, two threads take about one.
 
 use crate::base::definition::Placement;
 use crate::base::error::TxnError;

@@ -251,11 +251,11 @@ const NAP: Duration = Duration::from_millis(1);
 
 /// A thread that brings the node's rings into its mirrors. Stopped and joined on drop.
 ///
-/// It takes many records at a time and sleeps in between: a reader close behind the writer would take the lines from it
-/// that it is about to write. It has the same rights as a worker: with a tenth of a share (`nice` 10), on a machine
-/// with more to do than processors, rings filled up, and no other thread could help, because it was descheduled while
-/// it held the lock of the mirrors. A writer whose ring is full asks by a message, and any thread of the node that
-/// finds the message acts upon it.
+/// It takes many records at a time and sleeps in between. A reader close behind the writer would take the lines from it
+/// that it is about to write. It has a worker's scheduling priority. With a tenth of a share (`nice` 10), rings filled
+/// up on an overloaded machine. No other thread could help, because this one was descheduled while it held the lock of
+/// the mirrors. A writer whose ring is full asks by a message, and any thread of the node that finds the message acts
+/// upon it.
 #[derive(Debug)]
 pub(crate) struct MirrorKeeper {
     stop: Arc<AtomicBool>,

@@ -1,4 +1,5 @@
-//! Rings that this process has mapped: a worker stores its records where their readers look, body and mark, and waits for nothing.
+//! Rings that this process has mapped: a worker stores its records, body and mark, where their readers look, and waits
+//! for nothing.
 
 use crate::base::catalog::Catalog;
 use crate::base::ident::{DATA, LOG};

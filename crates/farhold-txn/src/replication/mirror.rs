@@ -4,15 +4,15 @@
 //!   slot number ─► block: where its state is ─► room: version │ table │ key_len │ payload_len │ class │ key, value
 //! ```
 //!
-//! Of two states of a slot the one with the greater version is the newer, whatever way they have come by; a delete leaves
-//! its version behind, so that an older state that comes late finds it. A patch changes one version into the next: one whose
-//! version is not here yet, because it comes by another ring or with the copy of a row, waits for it. Of slots that are known no more,
-//! because their page has had another use, the floor of the page says which states come too late.
+//! Of two states of a slot the one with the greater version is the newer, whichever way they came. A delete leaves its
+//! version behind, so that an older state that comes late finds it. A patch changes one version into the next. A patch
+//! whose base version is not here yet, because that comes by another ring or with the copy of a row, waits for it. For
+//! slots that are forgotten because their page has had another use, the floor of the page says which states come too
+//! late.
 //!
-//! Rows come in no order, so what a state costs is two cache misses, one after the other. A caller with many states
-//! starts both for all of them before it takes the first ([`MirrorRows::prefetch`], [`MirrorRows::prefetch_row`]). A
-//! hash map of boxes, tried before, has three that cannot be started early, and stands still for as long as it takes to
-//! grow.
+//! Rows come in no order, so a state costs two cache misses, one after the other. A caller with many states starts both
+//! for all of them before it takes the first ([`MirrorRows::prefetch`], [`MirrorRows::prefetch_row`]). A hash map of
+//! boxes, tried before, has three that cannot be started early, and stands still for as long as it takes to grow.
 
 use farhold_fabric::bytes::{Bytes, LARGE_PAGE};
 use farhold_fabric::object::ALIGN;

@@ -1,4 +1,4 @@
-//! Copies of every row on other nodes: records of commits go to their logs, and from there into mirrors.
+//! Replicas of every row on other nodes: records of commits go to their rings, and from there into mirrors.
 //!
 //! ```text
 //!   a commit ── record ──► rings of the holders ── apply.rs ──► mirror.rs: slots of other nodes

@@ -1,4 +1,4 @@
-//! Room in rings for records to be, and records that are in rings.
+//! Room that is reserved in rings, and records that are in rings.
 
 use crate::base::error::TxnError;
 use crate::durability::journaling::Journaling;

@@ -6,15 +6,15 @@
 //!   any thread of any node ────┘ Counter::take, one fetch-and-add a block
 //! ```
 //!
-//! The row is found, or made, by a transaction like any other. Its word then changes under the row protocol's feet, so
-//! the rules are: nothing else writes the row while it exists (tables of counters have no other writers), its key and
-//! its header leave the word on a multiple of 8, and each instruction happens while a transaction is open that has read
+//! The row is found, or made, by a transaction like any other. Its word then changes outside of the row protocol, so
+//! three rules hold. Nothing else writes the row while it exists: tables of counters have no other writers. The row's
+//! key and header leave the word on a multiple of 8. Each instruction happens while a transaction is open that has read
 //! the row. That transaction never commits; it is there for the grace period of dropped tables: memory that a counter
-//! was in is not given to others while an instruction on it may be under way.
+//! was in is not reused while an instruction on it may be under way.
 //!
-//! What has been taken is never given back, whatever becomes of the taker's transactions. That is what SQL's sequences are, and
-//! why they have gaps. Where rows have copies or a journal, [`promise`] keeps numbers apart that were taken before and after the
-//! word has been lost.
+//! Numbers that have been taken are never given back, whatever the outcome of the caller's transactions. SQL's
+//! sequences work so, and therefore have gaps. Where rows have copies or a journal, [`promise`] keeps numbers apart
+//! that were taken before and after the word has been lost.
 
 mod promise;
 

@@ -1,11 +1,11 @@
 //! How far a counter may have come: for a transaction that meets its word again after the word was lost.
 //!
-//! The word changes without a commit, so copies of its row, journals and checkpoints hold an old one. Beside it is a row that is written by
-//! transactions like any other:
+//! The word changes without a commit, so copies of its row, journals and checkpoints hold an old one. Beside it is a
+//! row that transactions write like any other:
 //!
 //! ```text
 //!   from     no position before it is of this life
-//!   next     no position from here on has been given to anybody
+//!   next     no position from here on has been given out
 //!   offset   how far the numbers are from the word's positions
 //!   place    where the word is, and
 //!   life     in which configuration and generation: together they are the word's life
@@ -16,8 +16,8 @@
 //! again: it moves the word to `next`, and `from` as well. So what was given out in two lives never overlaps, and a
 //! life costs at most [`BLOCKS_AHEAD`] blocks of numbers.
 //!
-//! The word itself only ever goes on. A counter that is set gets another offset: were the word set back, the next life could begin with a copy of it from
-//! before, which is ahead of it.
+//! The word itself only grows. A counter that is set gets another offset. If the word were set back, the next life
+//! could begin with an earlier copy of it, which is ahead of it.
 //!
 //! A node that has not heard of a death may still see the dead node's word. What it takes there lies before the `next`
 //! of that life, and the transaction that would move `next` further does not commit.

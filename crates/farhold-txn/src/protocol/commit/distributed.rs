@@ -1,4 +1,5 @@
-//! The commit that waits: of a transaction that has rows on other nodes, or whose record goes to a journal or to rings that are not mapped here.
+//! The commit that may wait: of a transaction that has rows on other nodes, or whose record goes to a journal or to
+//! rings that are not mapped here.
 //!
 //! ```text
 //!   prepare ─► lock far ─► latch near ─► epoch ─► validate near, far ─► before_write ─► write near, unlock ─► write far, unlock
@@ -7,13 +8,14 @@
 //!                     any refusal: unlock what is locked, nothing has happened
 //! ```
 //!
-//! A transaction without replicas and without a journal that only writes its far rows does the near part as one hardware
-//! transaction, where the processor has them (`section/rtm.rs`): lock far, epoch, validate far, then near rows at once, or from "latch
-//! near" on as drawn. Far rows that are only read are not locked, so their validation must come after the near rows are; with
-//! these it never does.
+//! Without replicas and without a journal, a transaction that writes all its far rows does the near part as one
+//! hardware transaction, where the processor has them (`section/rtm.rs`). Its order is: lock far, epoch, validate far,
+//! then near rows at once, or from "latch near" on as drawn. Far rows that are only read are not locked, so they must
+//! be validated after the near rows are locked. A transaction with such rows never takes this way.
 //!
-//! Before "write far", a home makes its indexes lead to the rows that take the places of others ("publish"). One that does not answer in
-//! time gets its rows later, and so does one that is cut off while they are written. The caller is told so: `silent.rs`.
+//! Before "write far", a home makes its indexes lead to the rows that take the places of others ("publish"). A home
+//! that does not answer in time gets its rows later, and so does one that is cut off while they are written. The caller
+//! is told so: `silent.rs`.
 
 use crate::base::error::TxnError;
 use crate::base::ident::Ident;

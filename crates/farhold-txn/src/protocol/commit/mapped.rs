@@ -5,8 +5,9 @@
 //!   prepare ─► room in the rings ─► latch ─► epoch ─► validate ─► may I? ─► rows v|ODD, unlatch ─► bodies ─► marks ─► rows v
 //! ```
 //!
-//! The order is `distributed.rs`'s, and so is the reason for it (`docs/design/0004-replication.md`). Whatever could make this way
-//! wait, a ring without room or an odd row among those read, is found before anything is locked, and sends the transaction there.
+//! The order is `distributed.rs`'s, and so is the reason for it (`docs/design/0004-replication.md`). A ring without
+//! room, or an odd row among those read, could make this commit wait. It is found before anything is locked, and sends
+//! the transaction there.
 
 use crate::base::error::TxnError;
 use crate::base::planted::{next_serial, set_unknown};

@@ -1,5 +1,5 @@
-//! What a commit leaves at a home that has not answered in time that its indexes lead to the new rows, or that was cut off while its rows were
-//! written, where rows have no copies.
+//! What a commit leaves undone at a home, where rows have no copies: the home has not answered in time that its indexes
+//! lead to the new rows, or was cut off while its rows were written.
 //!
 //! ```text
 //!   commit point ─► publish ─► write far, unlock ─► remove        the caller is told: committed
@@ -15,19 +15,20 @@
 //!
 //! Invariant: no row at a home changes before all its indexes lead to the rows that take the places of others.
 //!
-//! The home may stand still while its memory can be written. When it goes on, its own threads may look before any of them has served its
-//! inbox. They meet the old rows locked, as in the middle of any commit, and are refused. Had the rows been written, a deleted row would be
-//! absent to them while no index leads to its successor: reads would miss it, and its unique key would be free. That the threads serve
-//! the inbox first would not help: a thread may wake in the middle of a look-up.
+//! The home's process may be stopped while its memory can be written. When it goes on, its own threads may look before
+//! any of them has served its inbox. They meet the old rows locked, as in the middle of any commit, and are refused.
+//! Had the rows been written, a deleted row would be absent to them while no index leads to its successor: reads would
+//! miss it, and its unique key would be free. Serving the inbox first would not help: a thread may wake in the middle
+//! of a look-up.
 //!
-//! While one home is asked, another may end and start again, which frees its locks too: so the transaction looks at them after the wait, before
-//! it writes rows anywhere. Whether the worker has met a later start of a home since it locked rows there says so too
-//! ([`Core::has_met_start`]).
+//! While one home is asked, another may end and start again, which frees its locks too. So the transaction looks at its
+//! locks after the wait, before it writes rows anywhere. [`Core::has_met_start`] also says whether the worker has met a
+//! later start of a home since it locked rows there.
 //!
-//! What it costs: rows there stay locked as long as the home stands still or is cut off, and until the coordinator's
-//! next start if the coordinator ends meanwhile. Over a network the end of a process is not known: a home that never
-//! comes back is asked for ever, and memory of tables that are dropped meanwhile stays in use. A home that is killed
-//! and starts again between two looks of the coordinator has the rows as they were before.
+//! The cost: rows there stay locked as long as the home is stopped or cut off, and until the coordinator's next start
+//! if the coordinator ends meanwhile. Over a network the end of a process is not known: a home that never comes back is
+//! asked for ever, and memory of tables that are dropped meanwhile stays in use. A home that is killed and starts again
+//! between two looks of the coordinator has the rows as they were before.
 
 use crate::base::ident::Ident;
 use crate::protocol::commit::durable::Durably;

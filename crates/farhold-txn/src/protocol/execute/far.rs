@@ -496,9 +496,8 @@ impl Core {
         TxnError::far(error, node)
     }
 
-    /// Before the first message about a range: where rows have no copies, the stamps that it brings are of this start
-    /// of the home or of a later one, and the fabric reports a later one to an endpoint that has touched an earlier
-    /// one.
+    /// Before the first message about a range. Where rows have no copies, the stamps that it brings are of this start
+    /// of the home or of a later one. The fabric reports a later one to an endpoint that has touched an earlier one.
     #[inline]
     pub async fn touch(&self, node: NodeId) -> Result<(), TxnError> {
         if self.node.replication.is_none() && !self.touched.borrow().contains(&node) {

@@ -255,9 +255,9 @@ impl Txn {
         }
     }
 
-    /// That a key is taken, or a conflict where something near that the transaction has read is different by now: its commit would be
-    /// refused, and what is in its way may be a row that it has changed, or has not found. Not looked for in a large transaction, which may
-    /// meet as many keys as it has rows.
+    /// The error that a key is taken; or a conflict, if something near that the transaction has read is different by
+    /// now. Its commit would be refused then, and the row in its way may be one that it has changed, or has not found.
+    /// Not looked for in a large transaction, which may meet as many keys as it has rows.
     #[cold]
     pub(crate) fn unless_doomed(&self, duplicate: TxnError) -> TxnError {
         let (store, me) = (&*self.core.node.store, self.core.me);

@@ -1,4 +1,5 @@
-//! What a transaction has seen of indexes: stamps of the leaves and buckets that it has searched, and how its own writes carry them on.
+//! What a transaction has seen of indexes: stamps of the leaves and buckets that it has searched, and how its own
+//! writes update them.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,6 +1,6 @@
 //! The near part of a commit: from "nothing has changed" to "everything has", for the rows of this node.
 //!
-//! Two forms of one thing. What they do between is the same in both: [`validate`], then [`write`].
+//! It has two forms. Both do the same in between: [`validate`], then [`write`].
 //!
 //! - [`latch`]: lock the rows to write one by one in address order, validate and write, then unlock.
 //! - [`rtm`]: both as one hardware transaction, where the CPU has them; it locks nothing, it only asks whether another
@@ -166,8 +166,9 @@ fn write_one(near: &Near<'_>, row: &Row, epoch: u32, write: impl Fn(&Object<'_>,
     }
 }
 
-/// Where rows take the places of others, these come after them, and the new ones stay reserved until then: the process may end at any moment, and its
-/// next start (`farhold-store`'s `table/rebuild.rs`) goes back while a reservation of this owner is no row yet, and forward from then on.
+/// Where rows take the places of others, these come after them, and the new ones stay reserved until then: the process
+/// may end at any moment. Its next start (`farhold-store`'s `table/rebuild.rs`) rolls back while a reservation of this
+/// owner is no row yet, and rolls forward from then on.
 #[cold]
 fn write_moving(near: &Near<'_>, epoch: u32) {
     let with = |is_one: fn(&RowState) -> bool| near.writes().filter(move |row| is_one(&row.state));
