@@ -1,9 +1,10 @@
-//! Some of what happens takes longer, by chance: other orders of the same steps. One row was lost in an order that no seed had met before.
+//! Makes some steps take longer, at random, so that the same steps happen in other orders. One row was lost in an order
+//! that no seed had met before.
 
 use farhold_fabric::provider::sim::{Fault, Faults, Rdma, Sim};
 use farhold_fabric::{Executor, Handle};
 
-/// Of all that goes over the network, and of all turns of tasks, one in so many takes up to so much longer.
+/// Of all network operations and all turns of tasks, one in so many takes up to so much longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hiccups {
     /// One in so many.

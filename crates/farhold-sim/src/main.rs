@@ -1,4 +1,5 @@
-//! Replays a seed of a cluster whose nodes die, and tells its story; says how fast seeds run, and what the checks would notice.
+//! Replays a seed of a cluster whose nodes die, and prints its story. Also measures how fast seeds run, and which
+//! planted defects the checks notice.
 
 use farhold_fabric::Executor;
 use farhold_sim::failover::{Aftermath, Failover, Scenario, run};

@@ -1,4 +1,5 @@
-//! Many seeds on all processors: a run has one thread from its beginning to its end, so each is what it would be alone.
+//! Runs many seeds on all processors. A run has one thread from its beginning to its end, so its result is the same as
+//! alone.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -1,7 +1,7 @@
-//! The test of the test: defects put in on purpose, each of which some seed has to notice, and how many seeds that takes.
+//! Mutation tests: some seed must notice each planted defect. Also counts how many seeds that takes.
 //!
-//! The runs are in processes of their own ([`run_in_child`], [`child`]): a defect may leave nothing in order that a tidy end
-//! could start from, or a row that is being written for ever, at which the store spins.
+//! The runs are in processes of their own ([`run_in_child`], [`child`]): a defect may leave a state that cannot be
+//! cleaned up in order, or a row that is being written for ever, at which the store spins.
 
 use crate::cluster;
 use crate::failover::{Failover, Load, run};

@@ -22,7 +22,7 @@ enum Order {
     End,
 }
 
-/// The way of blocking code back to the simulation: with so many nanoseconds to wait.
+/// How blocking code returns to the simulation: with a number of nanoseconds to wait.
 type Way = Yielder<Order, u64>;
 
 thread_local! {
@@ -38,8 +38,9 @@ thread_local! {
 /// The simulation has ended: the code is to come to its end too.
 pub(super) fn wait_ns(ns: u64) -> io::Result<()> {
     let Some(way) = WAY.take() else { return Ok(()) };
-    // SAFETY: `WAY` has it only while the code runs to which it belongs, on whose stack it lies: `run` sets it when the code begins, it is taken
-    // before the code is suspended and set when that goes on, and a guard takes it when the code ends.
+    // SAFETY: `WAY` has it only while the code runs to which it belongs, on whose stack it lies. `run` sets it when the
+    // code begins. It is taken before the code is suspended and set when that goes on. A guard takes it when the code
+    // ends.
     let order = unsafe { way.as_ref() }.suspend(ns);
     WAY.set(Some(way));
     match order {

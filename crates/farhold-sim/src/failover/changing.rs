@@ -7,8 +7,8 @@
 //!   counters numbers without a transaction, as in `numbers.rs`
 //! ```
 //!
-//! A region that is full refuses, and so does a cluster that changes: whatever a client is refused, it leaves, and makes up for in the end or
-//! not at all. What it has heard of has to be there, in the table, in its indexes and in snapshots.
+//! A full region refuses, and so does a cluster that changes. A client leaves what was refused, and makes up for it in
+//! the end or not at all. What it has heard of must be there, in the table, in its indexes and in snapshots.
 
 use super::numbers::Taker;
 use crate::workload::{Persistent, Row, Tables, is_of_a_death};

@@ -1,4 +1,4 @@
-//! The safety phase: clients run, blows fall.
+//! The safety phase: clients run, and faults happen.
 
 use super::bank::{Ledger, Teller};
 use super::blocking;
@@ -419,7 +419,7 @@ impl Cluster {
         }
     }
 
-    /// All clients, and all blows.
+    /// All clients, and all faults.
     async fn everybody(self: &Rc<Self>, broken: &mut Vec<String>) {
         let begun_ns = self.handle.now_ns();
         let clients = self.clients();
@@ -592,7 +592,7 @@ impl Cluster {
         }
     }
 
-    /// Clients until the power of all nodes is cut, with some faults before; then all nodes start again.
+    /// Runs clients until the power of all nodes is cut, with some faults before; then all nodes start again.
     async fn life(self: &Rc<Self>, cut: &Cut, broken: &mut Vec<String>) {
         let begun_ns = self.handle.now_ns();
         let clients = self.clients();

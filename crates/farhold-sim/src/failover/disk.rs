@@ -83,7 +83,7 @@ impl Disks {
         Self { files, locks: Locks::default(), is_full: Arc::default(), delays, is_slow, random }
     }
 
-    /// The power goes before the operation on files after so many others, in the middle of whatever a process is writing.
+    /// The power fails before the operation on files after so many others, in the middle of what a process is writing.
     pub fn cut_after(&self, operations: u64, seed: u64) {
         self.files.cut_after(operations, seed);
     }

@@ -8,8 +8,8 @@ use crate::workload::{Client, CutShort};
 /// Looks at what is left: drops of tables take several turns of all nodes, each of them a millisecond.
 const LEFT_LOOKS_MAX: usize = 10;
 
-/// Where rows have one copy a coordinator may end when it has deleted rows of others, and before it has told them: these stay in their indexes, where others may
-/// take their keys, until their node starts again.
+/// Where rows have one copy, a coordinator may end after it has deleted rows of other nodes and before it has told
+/// them. These rows stay in their indexes, where other transactions may take their keys, until their node starts again.
 fn is_kept_by_the_dead(what: &str) -> bool {
     what.ends_with("a deleted row") || (what.contains(" has ") && what.ends_with(" rows"))
 }

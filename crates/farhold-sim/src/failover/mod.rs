@@ -1,16 +1,19 @@
-//! A replicated cluster whose nodes die, pause, are cut off and come back, while clients run; and what must be true of it.
+//! A replicated cluster whose nodes die, pause, are cut off and come back while clients run, and what must be true of
+//! it.
 //!
 //! ```text
-//!   seed ──► scenarios.rs, plan.rs: nodes, load, blows ──► cluster.rs: clients run, blows fall (safety)
+//!   seed ──► scenarios.rs, plan.rs: nodes, load, faults ─► cluster.rs: faults while clients run (safety)
 //!                                                               │
 //!                                                          heal.rs: everything comes back, and there has to be progress (liveness)
 //!                                                               │
 //!                                                          look.rs: what must be true at the end
 //! ```
 //!
-//! After the blows everything heals: killed nodes come back, every mirror becomes whole, every client commits again. What was
-//! acknowledged has to be there, histories serializable (`history`), or, of a bank (`bank.rs`), each account as the committed
-//! transactions have left it, or, of a shop (`shop.rs`: TPC-C), the twelve conditions of its specification; nothing locked, odd or half written, no ring overrun, and each mirror like its node.
+//! After the faults everything heals: killed nodes come back, every mirror becomes whole, every client commits again.
+//! What was acknowledged must be there. Histories must be serializable (`history`). In a bank (`bank.rs`), each account
+//! must be as the committed transactions have left it. In a shop (`shop.rs`: TPC-C), the twelve conditions of its
+//! specification must hold. Nothing is locked, odd or half written, no ring is overrun, and each mirror is like its
+//! node.
 
 mod bank;
 mod blocking;

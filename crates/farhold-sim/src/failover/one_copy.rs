@@ -1,9 +1,10 @@
-//! Where rows have one copy: a node that dies starts again with what it has left in its memory, and the others go on without its rows until then.
+//! Runs in which rows have one copy: a node that dies starts again with what is left in its memory, and until then the
+//! others go on without its rows.
 //!
 //! What is promised is less than with copies (0017, 0018, 0005). A commit that misses a node past its commit point says
-//! so, and is written there in the end, unless its coordinator or that node ends first: then its rows there may be as
-//! they were ([`CutShort`]), all of them if it was the coordinator. Rows that a coordinator was writing as it ended, or
-//! as their node did, are reported as damaged: a transaction that meets one must be told so.
+//! so, and is written there in the end. If its coordinator or that node ends first, its rows there may be as they were
+//! ([`CutShort`]): all of them if it was the coordinator. Rows that a coordinator was writing as it ended, or as their
+//! node did, are reported as damaged: a transaction that meets one must be told so.
 
 use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS};
 use super::plan::{Blow, Failover};
@@ -22,7 +23,7 @@ const TRANSACTIONS_LATER: usize = 20;
 const LINGERS_NS: u64 = 4_000_000;
 /// Reads of a row that is reported: a node may not know yet that another has started again.
 const LOOKS_MAX: u32 = 10;
-/// How often the dead are looked at.
+/// How often dead nodes are looked at.
 const LOOK_NS: u64 = 20_000;
 
 impl Failover {
@@ -70,8 +71,8 @@ impl Cluster {
         }));
     }
 
-    /// Starts a node that has died, when its time has come and its tasks have heard that they are dead: a process that has ended writes nothing
-    /// into its memory, and here its tasks go on until they hear of it.
+    /// Starts a node that has died, when its time has come and its tasks have heard that they are dead. A real process
+    /// that has ended writes nothing into its memory; here its tasks go on until they hear of it.
     pub fn starts_again(&self, number: u8) -> bool {
         let process = self.process(number);
         let is_due = self.may_start_ns.borrow()[usize::from(number)] <= self.handle.now_ns();

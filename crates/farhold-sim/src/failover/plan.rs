@@ -12,7 +12,7 @@ pub enum Blow {
     Kill(u8),
     /// As a kill, and of what it has posted some is lost, also in the middle of a row, and some lands much later.
     Crash(u8),
-    /// The node stands still for so long.
+    /// The node is paused for so long.
     Pause(u8, u64),
     /// The node's machine is stopped for so long, and with it the clock that leases go by; its time of day goes on.
     Stop(u8, u64),
@@ -22,7 +22,7 @@ pub enum Blow {
     Cut(u8, u8, bool, u64),
     /// Everything from one node to another takes so much longer, for so long.
     Slow(u8, u8, u64, u64),
-    /// All times are stretched by up to so many hundredths, each by itself: completions overtake each other. For so long.
+    /// For so long, each time is stretched by up to so many hundredths, independently: completions overtake each other.
     Disorder(u64, u64),
     /// The node cannot reach the register for so long.
     NoRegister(u8, u64),
@@ -103,7 +103,7 @@ pub struct KillAt {
     pub victim: Option<u8>,
     /// After so many events of the simulation since the transaction's beginning.
     pub step: u64,
-    /// What has been posted by the dead is partly lost or late.
+    /// What the dead node has posted is partly lost or late.
     pub crash: bool,
 }
 
@@ -191,7 +191,8 @@ pub struct Failover {
     pub founding_slow_ns: u64,
     /// What happens when, after the clients have begun.
     pub blows: Vec<(u64, Blow)>,
-    /// Whether nodes that have ended come back between the blows, when the others have gone on without them; if not, after them.
+    /// Whether nodes that have ended come back between the faults, when the others have gone on without them; if not,
+    /// after the faults.
     pub with_returns: bool,
     /// A death at a step, instead of clients.
     pub kill_at: Option<KillAt>,
@@ -212,7 +213,7 @@ pub struct Failover {
 const DRIFT_PPM_MAX: u64 = 40_000;
 
 impl Failover {
-    /// Three nodes and some blows, by the seed.
+    /// Three nodes and some faults, by the seed.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x5eed);

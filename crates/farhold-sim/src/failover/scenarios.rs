@@ -198,8 +198,8 @@ impl Failover {
         Self { founding_slow_ns: 200_000, ..Self::of_seed(seed) }
     }
 
-    /// A node dies whose clients have done nothing for long. Its last records are in the logs of others still, and of rows that have been
-    /// changed and deleted since, on nodes that have died and come back since.
+    /// A node dies whose clients have done nothing for long. Its last records are still in the logs of others. They are
+    /// of rows that have been changed and deleted since, on nodes that have died and come back since.
     #[must_use]
     pub fn with_old_records(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x01d5);
@@ -235,7 +235,7 @@ impl Failover {
         let workload = Workload { snapshots: random.below(2) as u32 * 5, ..workload };
         let (node, at_ns) = (random.below(3) as u8, 100_000 + random.below(1_000_000));
         let way = [Way::Both, Way::Out, Way::In][random.below(3) as usize];
-        // As that ends the ways are cut, with what was sent before under way.
+        // When that ends the links are cut, with what was sent before still in flight.
         let slow = |to| (0, Blow::Slow(node, to, 20_000, at_ns - 5_000));
         // To shut it out may take longer than a lease, as the end of a large process does.
         let slow_fence = (0, Blow::SlowFence(random.below(2) * random.below(3_000_000)));
@@ -326,8 +326,8 @@ impl Failover {
 }
 
 impl Failover {
-    /// The keeper of the epoch stands still with records of its commits on their way, which take long; when it goes on it has been expelled,
-    /// and writes into its journal. Then the power goes.
+    /// The epoch keeper is paused with records of its commits on their way, which take long. When it goes on it has
+    /// been expelled, and writes into its journal. Then the power fails.
     #[must_use]
     pub fn with_zombie_keeper(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x20b1);
@@ -379,8 +379,9 @@ impl Failover {
 }
 
 impl Failover {
-    /// As with cuts of the power, or with bad disks, on disks that take their time, now and then longer than a lease: the power goes between a
-    /// write and its sync, or in the middle of one; and nodes join, leave and are expelled while their journals wait.
+    /// As with power cuts, or with bad disks, but on slow disks, now and then slower than a lease. The power fails
+    /// between a write and its sync, or in the middle of one; and nodes join, leave and are expelled while their
+    /// journals wait.
     #[must_use]
     pub fn with_slow_disks(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x510d);
@@ -417,8 +418,9 @@ impl Failover {
 }
 
 impl Failover {
-    /// One to five nodes with one copy of each row. Nodes stand still for longer than a request may take and are cut off from each other, in a quarter of
-    /// the seeds they die and start again, and in another they have journals, and the power of all goes.
+    /// One to five nodes with one copy of each row. Nodes are paused for longer than a request may take and are cut off
+    /// from each other. In a quarter of the seeds they die and start again. In another quarter they have journals, and
+    /// the power of all fails.
     #[must_use]
     pub fn with_one_copy(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x01c0);
@@ -464,7 +466,7 @@ impl Failover {
     }
 }
 
-/// Nodes stand still, most of them for longer than a request may take, ways are cut and slow.
+/// Nodes are paused, most of them for longer than a request may take; links are cut and slow.
 fn troubles(nodes: u8, random: &mut Random) -> Vec<(u64, Blow)> {
     let mut blows = Vec::new();
     for _ in 0..=random.below(3) {

@@ -196,8 +196,8 @@ impl Persistent for Terminal {
         }
     }
 
-    /// Of a transaction whose reads are out of date, which its commit would find out, an order number may be taken, or a row be
-    /// missing.
+    /// If a transaction's reads are out of date, as its commit would find out, an order number may be taken, or a row
+    /// may be missing.
     fn may_come_right(&self, error: &TxnError) -> bool {
         is_expected(error) || is_of_a_death(error) || matches!(error, TxnError::Corrupt { what: MISSING })
     }

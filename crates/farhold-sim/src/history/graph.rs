@@ -1,8 +1,8 @@
 //! Which transaction must come before which, and whether that is possible.
 //!
-//! Real-time order would be an edge between any two transactions that did not overlap; instead there is a node for each
-//! end of a transaction, these in a chain, and an edge from a transaction to its own end and from the last end before its
-//! begin to it.
+//! Real-time order would be an edge between any two transactions that did not overlap. Instead each end of a
+//! transaction is a node, and these nodes form a chain. One edge leads from a transaction to its own end, another from
+//! the last end before its begin to it.
 
 use super::versions::Versions;
 use super::{Anomaly, Edge, EdgeKind, History, Saw, TxnIndex};

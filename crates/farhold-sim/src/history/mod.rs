@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The idea is Adya's ("Weak consistency", 1999) and Elle's (VLDB 2020): every version has one known writer, because
-//! every value names its writer, and every write has read its predecessor, so the order of a key's versions need not be
+//! every value names its writer. Every write has read its predecessor, so the order of a key's versions need not be
 //! guessed. A range read is a read of every key in its range, also of those that it did not see: of these it has read
 //! the latest version, before its own place, that the range does not contain. That makes a phantom an ordinary `rw`
 //! edge.
@@ -116,7 +116,7 @@ pub struct Record {
     pub epoch: u32,
     /// Whether it has committed is not known: its node was lost in the middle.
     pub in_doubt: bool,
-    /// Of each of these writes by itself it is not known whether it has been done; the others have been, or will be. A
+    /// For each of these writes by itself it is unknown whether it has been done; the others have been, or will be. A
     /// transaction that has such writes is not in doubt as a whole.
     pub loose: BTreeSet<Key>,
     /// It is a look at a snapshot of this epoch: it must have seen the transactions of this epoch and before, and no others.
@@ -191,9 +191,9 @@ impl History {
         Self { records, ..self.without_records() }
     }
 
-    /// As [`Self::check`], with transactions in doubt: those that another transaction has seen have committed; of the
-    /// others there must be a choice that makes an order. Of one with [loose](Record::loose) writes that holds for each
-    /// write by itself.
+    /// As [`Self::check`], with transactions in doubt: those that another transaction has seen have committed. Of the
+    /// others there must be a choice that makes an order. If a transaction has [loose](Record::loose) writes, this
+    /// holds for each write by itself.
     ///
     /// # Errors
     /// What is wrong when none of those that are not seen has committed, in words.

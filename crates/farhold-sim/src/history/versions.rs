@@ -66,8 +66,9 @@ impl Versions {
         position.ok_or_else(|| Anomaly::unknown(history, reader, key, saw))
     }
 
-    /// The keys that a range read has not returned: of each the version that had taken it out of the range, or kept it out from the
-    /// beginning, and the next one that is in it. What changed it in between, outside of the range, is no concern of the read's. No first one: the row has been in the range from the beginning.
+    /// The keys that a range read has not returned. For each: the version that had taken it out of the range, or kept
+    /// it out from the beginning, and the next one that is in it. Changes in between, outside of the range, do not
+    /// concern the read. No first one: the row has been in the range from the beginning.
     pub fn unseen<'a>(
         &'a self,
         history: &'a History,

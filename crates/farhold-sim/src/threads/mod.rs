@@ -1,4 +1,5 @@
-//! Nodes of one process on real threads, whose histories are merged and checked: what a simulation cannot show, because it is one thread.
+//! Nodes of one process on real threads; their histories are merged and checked. This shows what a simulation cannot,
+//! because that is one thread.
 //!
 //! Between two of its waits, a commit on one node is one step to a simulation. Here its latches, its validation and its writes meet those of
 //! other threads. A section takes less than a microsecond, so threads that run undisturbed rarely meet in the middle of one. So all threads
@@ -268,7 +269,7 @@ impl Cluster {
         self.on_threads(self.nodes.len() * self.threads, work)
     }
 
-    /// As [`Self::on_all_threads`], on so many, which take the nodes by turns.
+    /// As [`Self::on_all_threads`], on so many threads, which take the nodes in turn.
     fn on_threads<T: Send>(&self, count: usize, work: impl AsyncFn(usize, Worker) -> T + Sync) -> Vec<T> {
         let work = &work;
         std::thread::scope(|scope| {

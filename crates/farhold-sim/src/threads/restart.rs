@@ -1,7 +1,7 @@
 //! Clusters that start again from the journals of one that ended in order, or whose power was cut at some moment.
 //!
-//! After an orderly end everything is there: the reads of the new cluster go into the history. Of a cut, what is there is what the
-//! transactions up to some epoch have left, those that had been acknowledged before it included.
+//! After an orderly end everything is there: the reads of the new cluster go into the history. After a cut, the state
+//! must be what the transactions up to some epoch have left, including all that had been acknowledged before the cut.
 
 use super::bank::Bank;
 use super::{Cluster, Setup, tables};
@@ -117,7 +117,7 @@ mod tests {
         Record { id, serial: id, epoch, ended, writes: vec![Write { key: KEY, row }], ..Record::default() }
     }
 
-    /// Of three writers of a row the first was acknowledged before the cut.
+    /// A row has three writers; the first was acknowledged before the cut.
     #[test]
     fn a_cut_keeps_what_was_acknowledged_and_a_beginning_of_the_rest() {
         let history = History {

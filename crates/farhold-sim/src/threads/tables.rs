@@ -24,7 +24,7 @@ const FILLING_ROWS_MAX: u32 = 1_200;
 const FILLING_ROWS: u32 = 12;
 /// Bytes that fill each of them.
 const FILLING_BYTES: u32 = 7_000;
-/// Of so many rows of a table that fills regions one stays when the others are deleted.
+/// When the rows of a table that fills regions are deleted, one of so many stays.
 const STAYING: u32 = 32;
 /// Turns at least, however soon the clients are done.
 const TURNS_MIN: u32 = 2;
@@ -123,8 +123,9 @@ pub(super) async fn visit(worker: &Worker) -> Result<(), TxnError> {
     unless_gone(moved.await)
 }
 
-/// Looks at all tables that are there in a snapshot, each twice, and long enough after its pages were listed for it to
-/// be dropped and its pages to be used again, if that could happen: it is whole, or not filled yet.
+/// Looks at all tables that are there in a snapshot, each twice. The second look comes long enough after its pages were
+/// listed for the table to be dropped and its pages to be used again, if that could happen. The table must be whole, or
+/// not filled yet.
 ///
 /// # Errors
 /// What is wrong, in words.

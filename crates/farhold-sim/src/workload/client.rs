@@ -34,7 +34,7 @@ pub struct Client {
 /// What a commit is whose caller hears that it is committed, but that a node has become unavailable while it was being written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CutShort {
-    /// It is written in the end: nodes stand still or are cut off, and go on.
+    /// It is written in the end: nodes are paused or cut off, and go on.
     #[default]
     Late,
     /// It is there with the start after the next cut of the power, or it is not: a journal has it or has not.

@@ -14,7 +14,8 @@ fn both(blow: impl Fn(u8) -> Blow, seed: u64) -> Failover {
     Failover { replicas: 2, blows, drift_ppm: vec![0; 3], ..Failover::of_seed(seed) }
 }
 
-/// Of two copies both are silent. The third node does not go on without the rows; when they speak again, all is there.
+/// Both holders of two copies are silent. The third node does not go on without the rows; when they speak again, all is
+/// there.
 #[test]
 fn fewer_survivors_than_the_rows_need_are_waited_for() {
     let mut waited = 0;

@@ -94,7 +94,8 @@ fn a_host_that_reaches_only_the_register_is_expelled() {
     seeds::are_in_order(seeds::FIXED, Failover::with_lonely_host);
 }
 
-/// Nodes without copies stand still, are cut off, die and start again, or have journals whose power goes: each does in one of four seeds.
+/// Nodes without copies are paused, are cut off, die and start again, or have journals whose power goes: each does in
+/// one of four seeds.
 #[test]
 fn what_is_promised_without_copies_holds() {
     seeds::are_in_order(0..48, Failover::with_one_copy);

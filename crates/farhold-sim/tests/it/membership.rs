@@ -315,7 +315,7 @@ fn an_index_goes_with_the_node_that_was_creating_it() {
         cluster.until("it stays", || indexes(0) == 0 && indexes(1) == 0).await;
         let other = nodes[0].worker(&handle).expect("a worker");
         let table = nodes[0].table("people").expect("the table");
-        // The partition of the dead has to be taken over first.
+        // The dead node's partition must be taken over first.
         while let Err(error) = other.create_index(&table, by_age()).await {
             assert!(error.is_retryable(), "{error}");
             handle.sleep_ns(LEASE_NS / 4).await;

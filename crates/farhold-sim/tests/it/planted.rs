@@ -1,4 +1,4 @@
-//! The test of the test: each defect put in on purpose is noticed by some seed. `farhold-sim teeth` prints how many it takes.
+//! Mutation tests: some seed notices each planted defect. `farhold-sim teeth` prints how many seeds it takes.
 
 use farhold_sim::teeth::{Wrong, run_in_child};
 use std::path::Path;

@@ -134,7 +134,7 @@ fn die_after(ns: u64) -> usize {
     })
 }
 
-/// More deaths with a snapshot open than there are places for snapshots: the others keep nothing for the dead.
+/// More deaths with a snapshot open than there are places for snapshots: the others keep nothing for dead nodes.
 #[test]
 fn snapshots_of_the_dead_are_closed() {
     let executor = Executor::virtual_time(9);

@@ -1,6 +1,7 @@
-//! Every step of a commit is a moment of death: one transaction that updates, deletes and inserts rows of all nodes runs alone, and for each event of
-//! the simulation from its beginning to its end (a line touched, an instruction completed, a message delivered) a run in which the
-//! coordinator, the primary of a far row, or a backup dies right there. Afterwards the cluster heals, goes on, and is looked at.
+//! A node dies at every step of a commit. One transaction that updates, deletes and inserts rows of all nodes runs
+//! alone. For each event of the simulation from its beginning to its end (a line touched, an instruction completed, a
+//! message delivered), there is a run in which the coordinator, the primary of a far row, or a backup dies at that
+//! event. Afterwards the cluster heals, goes on, and is looked at.
 
 use farhold_sim::failover::{Failover, KillAt, Load, run};
 use farhold_sim::workload::Workload;

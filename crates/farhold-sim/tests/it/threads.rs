@@ -1,5 +1,5 @@
-//! The same on real threads and shared memory: three nodes in one process, some threads each, with one copy of each row and with three, whose
-//! histories are merged and checked; and transfers that must not make or lose money.
+//! The same on real threads and shared memory: three nodes in one process, some threads each, with one copy of each row
+//! and with three. Their histories are merged and checked, and transfers must not make or lose money.
 
 use farhold_sim::threads::{Cluster, Journals, Setup, run};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};

@@ -53,9 +53,9 @@ pub enum Defect {
     NoFence,
     /// A node that is being fenced counts as fenced.
     FenceBelieved,
-    /// What the dead have left in the logs is not redone.
+    /// What dead nodes have left in the logs is not redone.
     NoDrain,
-    /// Locks of the dead stay.
+    /// Locks of dead owners stay.
     LocksStay,
     /// A new mirror gets nothing of what was there before it.
     NoCatchUp,

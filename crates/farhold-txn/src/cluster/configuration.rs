@@ -33,7 +33,7 @@ pub struct Mirror {
 pub struct Configuration {
     /// Grows by one with each change.
     pub number: u64,
-    /// Which copies of each row there are to be.
+    /// The number of copies of each row.
     pub replicas: u8,
     /// The node that makes every member install it.
     pub leader: NodeId,

@@ -8,9 +8,9 @@ use std::fmt;
 pub enum Leading {
     /// Waits until this member has no commit on its way.
     Freezing(NodeId),
-    /// Brings what the dead have left at this member to all members.
+    /// Brings what dead nodes have left at this member to all members.
     Redoing(NodeId),
-    /// Has this member give up the locks of the dead.
+    /// Makes this member release the locks of dead owners.
     Settling(NodeId),
     /// Has this member go on.
     Installing(NodeId),

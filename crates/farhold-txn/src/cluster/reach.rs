@@ -23,7 +23,7 @@ pub(crate) struct Reach(Mutex<BTreeMap<NodeId, Doubt>>);
 struct Doubt {
     /// Of which start of the node.
     birth: u64,
-    /// The first question in vain.
+    /// The first question without an answer.
     since_ns: u64,
     failed: u32,
 }
@@ -38,7 +38,7 @@ impl Reach {
         self.doubts().remove(&node);
     }
 
-    /// This start of it was asked in vain.
+    /// This start of it did not answer.
     pub fn failed(&self, node: NodeId, birth: u64, now_ns: u64) {
         let mut doubts = self.doubts();
         let doubt = doubts.entry(node).or_default();

@@ -56,7 +56,7 @@ impl Core {
         spawned.map(|_| ()).map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })
     }
 
-    /// Makes it what it is to be.
+    /// Brings it into its intended state.
     pub fn step_index_here(&self, table: &TableShared, slot: u16, step: IndexStep) -> Result<(), TxnError> {
         match step {
             IndexStep::Open => table.open_index(slot)?,

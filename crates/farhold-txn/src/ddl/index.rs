@@ -40,7 +40,7 @@ impl Worker {
         });
         unfinished.is_over = true;
         let (worker, table) = (self.clone(), table.clone());
-        // What is recorded by then has to be so everywhere.
+        // What is recorded by then must hold on all nodes.
         let finished = async move { worker.finish_index(&table, slot, configuration, filled).await };
         ToItsEnd::of(&self.core, finished, self.core.outcome_until_ns())
             .await
@@ -124,7 +124,7 @@ impl Worker {
         }
     }
 
-    /// Makes an index what it is to be, on every living node.
+    /// Brings an index into its intended state on every living node.
     pub(super) async fn step_index(&self, table: &Table, slot: u16, step: IndexStep) -> Result<(), TxnError> {
         let here = self.core.step_index_here(&table.0, slot, step);
         here.and(self.tell_others(Request::StepIndex { table: table.id(), slot, step }).await)
@@ -264,7 +264,7 @@ impl Worker {
     /// Has a node filled an index?
     ///
     /// # Errors
-    /// It cannot be complete there, or is not there any more; an unavailable node.
+    /// It cannot be complete there, or is gone; an unavailable node.
     pub(super) async fn is_filled(&self, node: NodeId, table: &Table, slot: u16) -> Result<bool, TxnError> {
         if node == self.core.me {
             return table.0.is_filled(slot);

@@ -216,8 +216,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Tells all other nodes what is recorded by now. Goes on after an error; a node that is dead, or expelled meanwhile, is none, and one
-    /// that is joining goes by what is recorded when it is in.
+    /// Tells all other nodes what is recorded by now. Goes on after an error. A node that is dead, or expelled
+    /// meanwhile, is no error; a joining node reads what is recorded when it is in.
     ///
     /// # Errors
     /// What a node has answered; [`TxnError::NodeUnavailable`], with `committed`, of one that does not answer.

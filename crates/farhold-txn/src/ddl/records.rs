@@ -1,4 +1,4 @@
-//! What is recorded of tables, where each node's copy of it outlives the process that was writing all of them.
+//! The records of tables, where each node's copy outlives the process that was writing all of them.
 //!
 //! Without replicas a coordinator that dies in the middle of a commit leaves some copies written and others not, and a node that dies in the middle
 //! misses what the others have. Copies of a record are made alike again by these rules, which need no order of what has happened:
@@ -63,7 +63,7 @@ fn joined(one: Record, other: &Record) -> Result<Record, TxnError> {
     Ok((one.0, definition.encode(&recorded)?))
 }
 
-/// What the copies of a record, one for each node, are to be; none: it is to be gone there.
+/// What the copies of a record, one for each node, must become; none: the copy must be deleted there.
 fn made_alike(copies: &[Option<Record>], is_counter: bool) -> Result<Vec<Option<Record>>, TxnError> {
     let is_known = |record: &&Record| record.1 != system::UNKNOWN;
     let mut found = copies.iter().flatten().filter(is_known);

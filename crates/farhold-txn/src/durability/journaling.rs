@@ -398,7 +398,8 @@ impl Journaling {
 
     // ---- changes of the configuration ----------------------------------------------------------------------------------
 
-    /// No commit gets past its commit point until another configuration is installed; the epoch that is not to be used any more.
+    /// No commit gets past its commit point until another configuration is installed. Returns the epoch that must not
+    /// be used any more.
     pub fn freeze(&self, next: &Configuration) -> u32 {
         let mut members = held(&self.members);
         let again = members.freeze(next);
@@ -407,7 +408,8 @@ impl Journaling {
         self.epoch()
     }
 
-    /// Of nodes that have started again: the start before may have closed epochs that this one has not. Under the lock of the members.
+    /// For nodes that have started again: the earlier start may have closed epochs that this one has not. Under the
+    /// lock of the members.
     fn forget_heard(&self, again: &[NodeId]) {
         for heard in again.iter().filter_map(|node| self.heard.get(usize::from(node.0))) {
             heard.closed.store(0, SeqCst);
@@ -415,7 +417,7 @@ impl Journaling {
         }
     }
 
-    /// Everything before this epoch is to be closed; true when it is. What is later belongs to the configuration to come.
+    /// Everything before this epoch must be closed; true when it is. What is later belongs to the next configuration.
     pub fn settle(&self, epoch_min: u32) -> bool {
         let members = held(&self.members);
         if !self.has_begun.load(SeqCst) {

@@ -107,7 +107,7 @@ impl Members {
         self.installed.as_ref().is_some_and(|standing| standing.number > self.written)
     }
 
-    /// What the next batch has to say of the cluster; each segment says it once.
+    /// What the next batch must record about the cluster; each segment records it once.
     pub fn to_write(&self, is_first: bool) -> Option<&Standing> {
         self.installed.as_ref().filter(|_| is_first || self.has_news())
     }

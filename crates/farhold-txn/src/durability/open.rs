@@ -113,7 +113,7 @@ impl Generation {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Bytes that the region has to have; `wanted` at the first start.
+    /// The size that the region must have, in bytes; `wanted` at the first start.
     pub(crate) fn region_bytes(&self, wanted: u64) -> Result<u64, TxnError> {
         region_bytes(&*self.shape.directory, &self.cluster.identity, wanted).map_err(refused)
     }

@@ -113,7 +113,7 @@ impl Journaling {
         let mut rest = &items[..];
         let mut head = Vec::new();
         loop {
-            // The standing has to fit with what comes behind it.
+            // The standing must fit together with what follows it.
             let standing = self.standing_to_write(&journal, &mut head);
             if !journal.fits((head.len() + rest.len()) as u64) && !journal.is_at_beginning() {
                 if self.switch(&mut journal) || (self.make_spare().is_ok() && self.switch(&mut journal)) {
@@ -123,7 +123,8 @@ impl Journaling {
                 *unwritten = Unwritten { items: rest.to_vec(), records_bytes, epoch_max };
                 return Ok(None);
             }
-            // Page events, and what the dead have left, were promised no room: there may be more than a segment of them.
+            // Page events, and what dead nodes have left, were promised no room: there may be more than a segment of
+            // them.
             let now = first_items(rest, head.len(), &journal);
             let (now, later) = rest.split_at(now);
             let closed = if later.is_empty() { closed } else { self.closed() };
@@ -139,7 +140,7 @@ impl Journaling {
         }
     }
 
-    /// What the next batch has to say of the cluster, as an item; the number of that configuration.
+    /// What the next batch must record about the cluster, as an item; the number of that configuration.
     fn standing_to_write(&self, journal: &Journal, item: &mut Vec<u8>) -> Option<u64> {
         item.clear();
         let members = held(&self.members);

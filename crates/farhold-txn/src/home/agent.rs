@@ -29,7 +29,7 @@ pub struct HomeAgent {
     _mirrors: Option<MirrorKeeper>,
 }
 
-/// How long it sleeps at most: how late it hears that it shall stop.
+/// The longest time that it sleeps, and so how late it may hear that it must stop.
 const SLEEP_NS_MAX: u64 = 20_000_000;
 /// The same for one that also looks after the membership.
 const MEMBER_SLEEP_NS_MAX: u64 = 500_000;

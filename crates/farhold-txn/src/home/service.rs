@@ -99,7 +99,8 @@ impl Core {
                 }
             }
             Request::Forget { owner, answered } => {
-                // A worker that has a message in its hands for longer than its sender waits for the answer has stopped with its process.
+                // A worker that has held a message for longer than its sender waits for the answer has been stopped
+                // with its process.
                 let now_ns = self.handle.now_ns();
                 let until_ns = now_ns.saturating_add(2 * self.node.config.request_timeout_ns);
                 for it in self.node.reservations.take_of(owner, answered, now_ns, until_ns) {
@@ -147,7 +148,7 @@ impl Core {
             Request::DropTable { id } => {
                 self.node.catalog.retire(id);
                 if self.node.catalog.even_dropped(id).is_none() {
-                    // It was dropped before this node came, or has been let go.
+                    // It was dropped before this node came, or has been released.
                     self.forget_mirrored(id);
                 }
             }

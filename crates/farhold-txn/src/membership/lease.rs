@@ -17,9 +17,9 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// For how many leases a way between two nodes may be cut before one of them has to go, while neither is alone.
+/// For how many leases the link between two nodes may be cut before one of them is expelled, while neither is alone.
 const APART_LEASES: u64 = 8;
-/// How often the thread looks whether it shall end.
+/// How often the thread looks whether it must end.
 const LOOK_EVERY_NS: u64 = 20_000_000;
 /// How many times in a lease the renewing task looks whether it has begun: for such a part of it a node may be a member
 /// that cannot commit yet.

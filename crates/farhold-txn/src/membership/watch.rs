@@ -201,7 +201,7 @@ impl Worker {
                                 continue;
                             }
                         }
-                        // An earlier start of this node, which has to be expelled first.
+                        // An earlier start of this node, which must be expelled first.
                         _ => self.note(|progress| progress.replacing = true),
                     }
                 }

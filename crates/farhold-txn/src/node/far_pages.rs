@@ -49,7 +49,8 @@ impl Rows {
     }
 }
 
-/// What the thread does: says whether it has started, and answers. Its node it lets go once it has what it needs of it.
+/// The body of the thread: it says whether it has started, and answers. It releases its node once it has what it needs
+/// of it.
 type Answerer = fn(Arc<Node>, Receiver<Question>, &Sender<Result<(), TxnError>>);
 
 /// A node's thread for this, if it runs.

@@ -118,8 +118,8 @@ impl Node {
         left
     }
 
-    /// Rows that are half written, by table and key: those that commits are at, and those that the dead have left, also where they
-    /// [count](Recovered::damaged) as damaged. A walk over all pages, as [`Self::left_behind`].
+    /// Rows that are half written, by table and key: those that commits are at, and those that dead owners have left,
+    /// also where they [count](Recovered::damaged) as damaged. A walk over all pages, as [`Self::left_behind`].
     #[must_use]
     pub fn half_written(&self) -> Vec<(String, Vec<u8>)> {
         let mut half = Vec::new();

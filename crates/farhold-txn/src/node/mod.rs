@@ -198,7 +198,7 @@ impl Node {
         if is_settled { Ok(configuration.number) } else { Err(TxnError::Recovering { node: self.id() }) }
     }
 
-    /// An error, as one after which the same may be tried again where others get the rows of a node that does not answer.
+    /// Turns an error into a retryable one where other nodes get the rows of a node that does not answer.
     #[cold]
     pub(crate) fn retryable(&self, error: TxnError) -> TxnError {
         match error {
@@ -209,20 +209,21 @@ impl Node {
         }
     }
 
-    /// How often its clock has been seen to jump. Each time its lease was void until it was renewed: commits waited, or were refused as [`TxnError::Recovering`].
+    /// How often its clock has been seen to jump. Each time its lease was void until it was renewed: commits waited, or
+    /// were refused as [`TxnError::Recovering`].
     #[must_use]
     pub fn clock_jumps(&self) -> u64 {
         self.replication.as_ref().map_or(0, |it| it.view.clock_jumps())
     }
 
-    /// Whether it has learned that the others go on without it. It stays so until it starts again.
+    /// Whether it has learned that the others go on without it. This holds until it starts again.
     #[must_use]
     pub fn is_expelled(&self) -> bool {
         self.replication.as_ref().is_some_and(|it| it.view.is_gone())
     }
 
-    /// One step of its journal, for a program that does not start [`JournalThreads`](crate::JournalThreads): everything that was committed before is durable
-    /// afterwards, unless a commit is just under way (false).
+    /// One step of its journal, for a program that does not start [`JournalThreads`](crate::JournalThreads). Afterwards
+    /// everything that was committed before is durable, unless a commit is under way (false).
     ///
     /// # Errors
     /// [`TxnError::NotDurable`].
@@ -236,8 +237,8 @@ impl Node {
         }
     }
 
-    /// Why its journal cannot be written any more, if it cannot: nothing that it commits would be durable, so it leaves a cluster that has copies of its rows, and
-    /// has to start again.
+    /// The reason why its journal can no longer be written, if it cannot. Nothing that it commits would be durable, so
+    /// it leaves a cluster that has copies of its rows, and must start again.
     #[must_use]
     pub fn journal_failure(&self) -> Option<Box<str>> {
         self.journaling.as_ref().and_then(|journaling| journaling.failure())
@@ -319,7 +320,7 @@ impl Node {
         recovered.epoch = recovered.epoch.max(found.epoch);
     }
 
-    /// Says that everything is in order, for the next start to find. No transaction runs any more.
+    /// Records an orderly end for the next start to find. No transaction may run any more.
     pub fn close(&self) {
         self.far_pages.close();
         self.store.close();

@@ -24,16 +24,17 @@ pub(crate) struct Reservations(Mutex<List>);
 struct List {
     entries: Vec<Reservation>,
     sweep_at: usize,
-    /// Owners that have taken back all they have, while a request of theirs to reserve may still be on its way to this list: another
-    /// worker of the node may have it in its hands. With when they are forgotten.
+    /// Owners that have taken back all they have, while a request of theirs to reserve may still be on its way to this
+    /// list: another worker of the node may hold it. With the time at which they are forgotten.
     forgotten: VecDeque<(u64, u64)>,
     /// Deleted rows that have been taken out, and whose slots snapshots may still hold.
     removed: BTreeSet<u64>,
     prune_at: usize,
 }
 
-/// Owners that are remembered, of all nodes: one each for a transaction that gave up before it was answered, for some seconds. Beyond
-/// it the oldest are forgotten, whose late requests would then keep a key reserved until their node starts again. A node that makes us hold more is out of order.
+/// Owners that are remembered, of all nodes: one each for a transaction that gave up before it was answered, for some
+/// seconds. Beyond it the oldest are forgotten. Their late requests would then keep a key reserved until their node
+/// starts again. A node that makes this one hold more is faulty.
 const FORGOTTEN_MAX: usize = 16 << 10;
 /// The list is not swept below this. Reservations take slots of the region, so there are no more than it has room for, twice.
 const SWEEP_MIN: usize = 1024;
@@ -74,8 +75,8 @@ impl Reservations {
         found.map(|position| list.entries.swap_remove(position)).is_some()
     }
 
-    /// A deleted row is to be taken out: false if it has been, because the request came twice. `is_held` says of a row whether its
-    /// slot still is what it was.
+    /// A deleted row must be removed: false if it has been, because the request came twice. `is_held` says of a row
+    /// whether its slot still is what it was.
     pub fn remove_once(&self, reference: ObjectRef, is_held: impl Fn(ObjectRef) -> bool) -> bool {
         let mut list = self.lock();
         if list.removed.len() >= list.prune_at.max(SWEEP_MIN) {
@@ -161,8 +162,8 @@ mod tests {
         assert!(!list.add(reservation(2 * FORGOTTEN_MAX as u64 - 1, 1), |_| true, |_| true), "the last is known");
     }
 
-    /// Two workers take messages out of a node's inbox: one has a request to reserve in its hands, the other finds that the transaction is
-    /// over first. The reservation would stay for ever.
+    /// Two workers take messages out of a node's inbox: one holds a request to reserve, the other finds that the
+    /// transaction is over first. The reservation would stay for ever.
     #[test]
     fn what_is_reserved_after_its_owner_has_gone_is_refused() {
         let list = Reservations::default();
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(list.lock().forgotten, [(3, 300)], "no longer than it has to be");
     }
 
-    /// A node leaves, and what it had reserved is taken back, while a worker has another request of it in its hands.
+    /// A node leaves, and what it had reserved is taken back, while a worker holds another request of it.
     #[test]
     fn what_is_reserved_after_its_node_has_left_is_refused() {
         let (list, is_present) = (Reservations::default(), |node: NodeId| node == NodeId(2));

@@ -15,8 +15,8 @@
 //!
 //! The first number of a start is random, so no list of one start names, or releases, a slot of another. What an ended
 //! start holds goes by [`FarHolds::release_of`], when the node is expelled, or by [`FarHolds::release_before`], when
-//! its next start says so. An announcement that a worker has in its hands meanwhile must not take a slot afterwards:
-//! the slot would never be released. So [`FarHolds::announce`] asks under the lock whether the start still counts.
+//! its next start says so. An announcement that a worker holds meanwhile must not take a slot afterwards: the slot
+//! would never be released. So [`FarHolds::announce`] asks under the lock whether the start still counts.
 
 use crate::node::reservations::is_earlier;
 use farhold_fabric::NodeId;
@@ -39,7 +39,7 @@ pub(crate) struct OpenSnapshots {
     told_ns: AtomicU64,
 }
 
-/// Numbers below 2^62, and as many behind them: no start takes so many snapshots.
+/// The first number is below 2^62, and as many follow it: no start takes so many snapshots.
 const FIRST_BITS: u64 = (1 << 62) - 1;
 
 #[derive(Clone, Debug, Default)]
@@ -76,7 +76,7 @@ impl OpenSnapshots {
         self.is_due.store(true, Release);
     }
 
-    /// What is to be told to the others, if it is time to.
+    /// What to tell the others, if it is time.
     #[inline]
     pub fn to_tell(&self, now_ns: impl Fn() -> u64, every_ns: u64) -> Option<OpenList> {
         if self.any.load(Relaxed) { self.to_tell_at(now_ns(), every_ns) } else { None }
@@ -103,7 +103,7 @@ pub(crate) struct FarHolds(Mutex<Held>);
 #[derive(Default)]
 struct Held {
     slots: BTreeMap<(Holder, u64), SlotId>,
-    /// Of each node the last start that has said of itself that it has begun.
+    /// For each node, its last start that has announced itself.
     starts: BTreeMap<NodeId, u16>,
 }
 

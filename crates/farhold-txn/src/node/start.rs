@@ -36,9 +36,9 @@ impl Node {
         Self::open_with(fabric, config, None)
     }
 
-    /// As [`Self::open`], of a node with a journal: its region is made anew from the checkpoint and the journals of all nodes, with
-    /// everything that was acknowledged before the last end of the cluster, whatever that end was. [`JournalThreads`](crate::JournalThreads) are to be
-    /// started for it.
+    /// As [`Self::open`], of a node with a journal: its region is made anew from the checkpoint and the journals of all
+    /// nodes, with everything that was acknowledged before the last end of the cluster, whatever that end was. The
+    /// program must start [`JournalThreads`](crate::JournalThreads) for it.
     ///
     /// # Errors
     /// As there; [`TxnError::Durable`] if the files cannot be used. They are as they were then.

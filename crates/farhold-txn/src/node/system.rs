@@ -62,7 +62,8 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
                 recovered.add(&table.name, &found);
                 node.catalog.add(Table(Arc::new(table)))?;
             }
-            // Of rows that are nowhere else the others must not be lost with it. With a journal the files still have all of them.
+            // Where rows are nowhere else, the other rows must not be lost with it. With a journal the files still have
+            // all of them.
             Err(error) if node.replication.is_none() && node.journaling.is_none() => {
                 recovered.unopened.push((name, id, error.to_string()));
             }
@@ -99,7 +100,7 @@ fn how(node: &Node, id: TableId) -> Open {
 /// What stands in place of a definition that a dead process has left half written. Another node has it: see [`records`](crate::records).
 pub(crate) const UNKNOWN: &[u8] = &[0xff];
 
-/// Of this node's copy of the system table: what the dead have left half written is known by its name alone.
+/// In this node's copy of the system table, a row that a dead owner has left half written is known by its name alone.
 pub(crate) fn forget_damaged(node: &Node, system: &TableShared, found: &mut Rebuilt, alloc: &mut AllocCache) {
     if !node.records_may_differ() || system.store.id() != ID {
         return;
@@ -186,7 +187,8 @@ fn reconcile_with(node: &Node, has_all: bool) -> Result<Vec<(Table, u16)>, TxnEr
     let is_there = |coordinator| is_there(node, coordinator);
     let tables: Vec<_> = node.tables().into_iter().map(|table| (table.0.orphans(&is_there), table)).collect();
     let (rows, whole) = rows_of(&system.0)?;
-    // While the configuration changes, what the dead have recorded is still to be redone here. Its installation looks again.
+    // While the configuration changes, what dead nodes have recorded is not redone here yet. Its installation looks
+    // again.
     let is_redone = before.is_some() && settled(node) == before;
     let mut left = Vec::new();
     for (orphans, table) in tables {

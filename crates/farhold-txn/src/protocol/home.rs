@@ -208,8 +208,9 @@ impl Core {
         }
     }
 
-    /// What a dead transaction had reserved goes. If it died after index entries of rows that it would have deleted had been
-    /// given to the new row: they go back if the new row has not become one, else the old rows follow them.
+    /// Removes what a dead transaction had reserved. It may have died after the new row had been given the index
+    /// entries of rows that it would have deleted. Then these go back if the new row has not become a row; else the old
+    /// rows are removed too.
     pub fn undo_or_redo(&self, table: &TableShared, dead: &Reservation) {
         let became_row = self.is_live(dead.reference);
         for old in &*dead.replaced {
@@ -228,7 +229,8 @@ impl Core {
         self.cancel(table, dead.reference);
     }
 
-    /// Mirrors keep nothing of a table that has been let go: the records of all transactions that have used it are in the rings.
+    /// Mirrors keep nothing of a table that has been released: the records of all transactions that have used it are in
+    /// the rings.
     pub fn forget_mirrored(&self, table: TableId) {
         if let Some(replication) = &self.node.replication {
             let mut applier = replication.applier();

@@ -115,9 +115,10 @@ impl PageTask {
     }
 }
 
-/// How often a locked row is looked at before the thread gives up its turn; a commit near by takes some µs.
+/// How often a locked row is looked at before the thread gives up its turn; a local commit takes some µs.
 const LOOKS_PER_TURN: u32 = 1_000;
-/// Turns at least before a locked row's owner counts as dead, however long they took: a machine may pause.
+/// The least number of turns before a locked row's owner counts as dead, however long they took: a machine may be
+/// paused.
 const TURNS_MIN: u32 = 1_000;
 /// Turns between two looks whether the snapshot still stands.
 const TURNS_PER_CHECK: u32 = 64;
@@ -357,8 +358,8 @@ impl Worker {
 }
 
 impl Start {
-    /// The word that says which start the node is at. What is read in one batch with it is of that start: a batch goes to the memory of one, and another
-    /// one's refuses it.
+    /// The word that says which start the node is at. What is read in one batch with it is of that start: a batch goes
+    /// to the memory of one start, and that of another refuses it.
     fn word(self) -> FarPtr {
         FarPtr::new(self.node, DATA, Superblock::STARTS)
     }
@@ -421,7 +422,7 @@ fn read_incarnation(r: &mut Reader<'_>) -> Result<u16, TxnError> {
     r.u16()
 }
 
-/// Runs of pages, come from afar, each with the slots to look at.
+/// Runs of pages of another node, each with the slots to look at.
 pub(crate) fn read_runs(r: &mut Reader<'_>) -> Result<Vec<Part>, TxnError> {
     r.list(|r| {
         let (page, pages, table, class, slots) = (r.u32()?, r.u32()?, TableId(r.u32()?), r.u8()?, r.u32()?);
@@ -524,8 +525,8 @@ impl Snapshot {
         self.scan_page_part(task, usize::MAX, &mut Vec::new(), visit)
     }
 
-    /// As [`scan_page`](Self::scan_page), with at least the first `value_bytes` bytes of each value that has so many: for
-    /// scans that want the first columns of wide rows. `room` is kept between calls.
+    /// As [`scan_page`](Self::scan_page), with at least the first `value_bytes` bytes of each value that is as long:
+    /// for scans that want the first columns of wide rows. `room` is kept between calls.
     ///
     /// # Errors
     /// As [`scan_page`](Self::scan_page).
@@ -601,7 +602,7 @@ impl Patience {
         Self { limit: Duration::from_nanos(limit_ns), blocked: None, looks: 0, since: None }
     }
 
-    /// Another look; false when the owner is to be given some time.
+    /// Another look; false when the owner should be given some time.
     fn looks_again(&mut self, blocked: Blocked) -> bool {
         if self.blocked != Some(blocked) {
             (self.blocked, self.looks, self.since) = (Some(blocked), 0, None);

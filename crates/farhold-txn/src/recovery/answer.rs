@@ -131,7 +131,7 @@ impl Core {
         Ok(())
     }
 
-    /// What the dead have left goes into this node's journal: their own may end before it.
+    /// What dead nodes have left goes into this node's journal: their own may end before it.
     fn write_left(&self, number: u64, left: &[LeftEntry<'_>]) {
         let Some(journaling) = self.node.journaling.as_ref().filter(|_| !planted!(RedoUnwritten)) else { return };
         let mut record = RecordWriter::default();
@@ -153,7 +153,7 @@ impl Core {
         let proposed = replication.view.proposed();
         let keeper = proposed.as_ref().map_or(installed.keeper, |proposed| proposed.keeper);
         if installed.number >= number {
-            // Others have not, and shall not meet an epoch that is over for them.
+            // Others have not, and must not meet an epoch that is over for them.
             if installed.number == number && installed.keeper == self.me {
                 self.node.store.superblock().raise_epoch(epoch_min);
             }
@@ -217,7 +217,7 @@ impl Core {
     }
 }
 
-/// Changes parts of a row that is at the version of before, or half written by the dead.
+/// Changes parts of a row that is at the version before, or half written by a dead owner.
 fn patch(row: &Object<'_>, entry: &Entry<'_>) -> Result<(), TxnError> {
     let damaged = TxnError::Corrupt { what: "a record of the log changes a version of a row that is not there" };
     if row.version().number() != entry.old.number() {
@@ -233,7 +233,7 @@ fn check_frozen_for(replication: &Replication, number: u64) -> Result<(), TxnErr
     if here { Ok(()) } else { Err(TxnError::Conflict) }
 }
 
-/// Lists what the dead have left here, when everything of the living is in the mirrors.
+/// Lists what dead nodes have left here, when everything of living nodes is in the mirrors.
 fn pull(replication: &Replication, number: u64, from: u32, w: &mut Writer) -> Result<(), TxnError> {
     if replication.view.configuration().number >= number {
         // It has all been done before.

@@ -72,7 +72,8 @@ impl Worker {
         // Behind the rows: a run that has left its table since the table was asked for its runs has its floors.
         self.send_floors(mirror).await?;
         for table in tables.iter().filter(|table| table.is_dropped()) {
-            // Its rows may have come to a node that never had the table, and has been told already that it is let go.
+            // Its rows may have come to a node that never had the table, and has been told already that the table is
+            // released.
             self.core.call(mirror.on, &Request::DropTable { id: table.id() }).await?;
         }
         Ok(())

@@ -18,8 +18,8 @@ const ROWS_PER_TRANSACTION: usize = 32;
 /// How long before this node looks again whether all records of tables are unlocked.
 const AGAIN_NS: u64 = 3_000;
 
-/// Of a transaction: some milliseconds. Then the register is looked at: the others may have gone on without this node,
-/// or without that member, and neither is told.
+/// Attempts of a transaction: some milliseconds. Then the register is looked at: the others may have gone on without
+/// this node, or without that member, and neither is told.
 const RETRY: Retry = Retry { attempts_max: 24, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
 
 impl Worker {

@@ -104,7 +104,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Brings the rows of every record that the dead have left at a member to all members. Returns the highest epoch of any record there.
+    /// Brings the rows of every record that dead nodes have left at a member to all members. Returns the highest epoch
+    /// of any record there.
     async fn redo_what_is_left_at(&self, node: NodeId, number: u64, everybody: &[NodeId]) -> Result<u32, TxnError> {
         let core = &*self.core;
         let (mut from, mut epoch) = (0, 0);

@@ -140,7 +140,7 @@ impl Rows {
         Ok(slots.len())
     }
 
-    /// The table of a row that is to be inserted. None of one that has been dropped; and rows of other partitions are what a
+    /// The table of a row to insert. None of one that has been dropped; and rows of other partitions are what a
     /// successor had begun to insert before it died.
     fn table(
         &mut self,
@@ -258,7 +258,7 @@ impl Worker {
                 if let Some(replication) = &node.replication {
                     replication.note(|progress| progress.promoting = Some((promotion.gone, promotion.moving())));
                 }
-                // On memory that is mapped nothing waits: the lease of this node has to be renewed meanwhile.
+                // On mapped memory nothing waits, so the lease of this node must be renewed meanwhile.
                 self.handle().yield_now().await;
             }
         }

@@ -187,7 +187,7 @@ impl Applier {
 /// Gives back the memory of mirrors that have ended.
 fn forget(ended: Vec<MirrorRows>) {
     if ended.iter().any(|rows| rows.len() > LARGE_MIRROR) {
-        // Of millions of rows it takes longer than a lease.
+        // With millions of rows it takes longer than a lease.
         drop(std::thread::spawn(move || drop(ended)));
     }
 }

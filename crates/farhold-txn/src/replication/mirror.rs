@@ -84,7 +84,7 @@ const PAGE_SLOTS: u32 = (PAGE_BYTES / ALIGN) as u32;
 /// What a block has for each slot.
 const ENTRY_BYTES: usize = 4;
 const NOWHERE: u32 = 0;
-/// Of a row that is about to be read as a whole, so much is asked for: the rest comes by itself.
+/// The part that is prefetched of a row that is about to be read as a whole: the rest comes by itself.
 const ROW_BYTES_AHEAD: usize = 256;
 
 fn slot_of(reference: ObjectRef) -> u32 {
@@ -166,7 +166,7 @@ impl MirrorRows {
         }
     }
 
-    /// Is there a patch whose version has not come? Those of tables that are not there any more wait for nothing.
+    /// Is there a patch whose version has not come? Those of tables that are gone wait for nothing.
     pub fn is_behind(&self, is_there: impl Fn(TableId) -> bool) -> bool {
         self.waiting.values().any(|waiting| is_there(waiting.table))
     }

@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub(crate) struct Writers(Vec<Option<RingWriter>>);
 
 impl Writers {
-    /// Of the ring on a node; it is empty if nothing is known of it yet.
+    /// The state of the ring on a node; it is empty if nothing is known of it yet.
     #[inline]
     pub fn of(&mut self, node: NodeId, replication: &Replication) -> &mut RingWriter {
         let place = usize::from(node.0);
@@ -69,7 +69,7 @@ pub(crate) struct Replication {
     turn: Mutex<()>,
     /// What each worker knows of its rings.
     writers: Box<[Mutex<Writers>]>,
-    /// Of each worker, records that are finished but for the journal.
+    /// For each worker, records that are finished but for the journal.
     unclosed: Box<[Mutex<VecDeque<Unclosed>>]>,
 }
 
@@ -131,8 +131,8 @@ impl Replication {
         self.applier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a step of a change of the configuration, from its look at which one is due to its end: a thread that is put aside in between
-    /// would do it in a later one.
+    /// For a step of a change of the configuration, from the look at which step is due until its end: a thread that is
+    /// descheduled in between would do it in a later configuration.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -209,7 +209,8 @@ impl Line {
         self.post(node, &request.encode(0), until_ns).await
     }
 
-    /// As [`Self::tell`], also to a node that stands still for longer than a request may take: it hears it when it goes on.
+    /// As [`Self::tell`], also to a node that is stopped for longer than a request may take: it receives the message
+    /// when it goes on.
     pub async fn tell_certainly(&self, node: NodeId, request: &Request<'_>) {
         if self.tell(node, request).await.is_err() {
             self.tell_now(node, request);

@@ -50,7 +50,7 @@ pub(crate) enum Request<'a> {
     FillIndex { table: TableId, slot: u16 },
     /// Is it filled? Answer: a flag.
     IsFilled { table: TableId, slot: u16 },
-    /// It is to be another than it is.
+    /// It must become another than it is.
     StepIndex { table: TableId, slot: u16, step: IndexStep },
     /// This node's transactions that have begun before it heard of this drop are over.
     Quiet { id: TableId, node: NodeId },
@@ -61,7 +61,7 @@ pub(crate) enum Request<'a> {
     /// A node has started anew: locks and reservations of its earlier starts have no owner. Its rows reach up to this
     /// epoch.
     Hello { node: NodeId, incarnation: u16, epoch: u32 },
-    /// A snapshot will be taken by this start of the asker, which is in this configuration: see `home/snapshots.rs`.
+    /// A snapshot will be taken by this start of the asker, which is in this configuration: see `node/snapshots.rs`.
     Announce { incarnation: u16, configuration: u64, number: u64 },
     /// It has become this epoch's.
     Confirm { incarnation: u16, number: u64, epoch: u32 },
@@ -138,7 +138,7 @@ pub(crate) struct Taken {
     pub live: bool,
 }
 
-/// [`Moved`], come from afar.
+/// [`Moved`], as another node sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MovedFar {
     Leaves { index: u16, changes: Vec<Change> },

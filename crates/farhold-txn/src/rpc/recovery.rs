@@ -17,12 +17,12 @@ pub(crate) enum Message<'a> {
     Apply,
     /// Stop committing for this configuration. Answer: [`Frozen`].
     Freeze(Arc<Configuration>),
-    /// What have the dead left with you? From the entry with this number on. Answer: [`Left`].
+    /// What have dead nodes left at this member? From the entry with this number on. Answer: [`Left`].
     Pull { number: u64, from: u32 },
     /// These rows are to have been written.
     Redo { number: u64, left: Vec<LeftEntry<'a>> },
-    /// Everything has been redone: what else the dead hold goes, and the epoch is at least this. Answer: a flag, whether everything before it is
-    /// in this node's journal.
+    /// Everything has been redone: release what else dead nodes hold, and the epoch is at least this. Answer: a flag,
+    /// whether everything before it is in this node's journal.
     Settle { number: u64, epoch_min: u32 },
     /// Go on in this configuration.
     Install(Arc<Configuration>),

@@ -189,7 +189,8 @@ fn a_start_that_others_have_not_heard_of_is_told_again() {
     });
 }
 
-/// A node stands still while another one starts twice. When it goes on it hears of the first of these starts, and holds locks of the second.
+/// A node is stopped while another one starts twice. When it goes on it hears of the first of these starts, and holds
+/// locks of the second.
 #[test]
 fn a_start_releases_nothing_that_a_later_one_has_locked() {
     let executor = Executor::virtual_time(3);

@@ -641,7 +641,7 @@ fn an_insert_that_is_taken_back_waits_for_the_delete_that_made_its_key_free() {
     });
 }
 
-/// Tells of tables, too: that one is there already, or is not there any more.
+/// Also reports on tables: that one is there already, or is gone.
 #[test]
 fn what_is_told_of_a_table_waits_until_no_power_cut_takes_it_back() {
     let disk = Volatile::default();

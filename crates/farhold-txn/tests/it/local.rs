@@ -489,7 +489,7 @@ fn what_is_kept_for_nobody_is_told() {
     });
 }
 
-/// Of a machine with 128 processors, which has two threads for clients each.
+/// As on a machine with 128 processors, which has two client threads each.
 #[test]
 fn as_many_workers_write_as_the_node_says() {
     let dir = Dir::new();

@@ -1,4 +1,5 @@
-//! A home that stands still for longer than a request may take, in a cluster without copies: its memory can be written, but it serves nothing.
+//! A home that is stopped for longer than a request may take, in a cluster without copies: its memory can be written,
+//! but it serves nothing.
 //!
 //! ```text
 //!   coordinator   reserve ─► lock ─► commit point ─► "publish" … no answer ─► "committed, but that node is unavailable"
@@ -26,7 +27,7 @@ const TIMEOUT_NS: u64 = 1_000_000;
 const LOOK_NS: u64 = 2_000;
 /// More than a home needs that goes on.
 const SOON_NS: u64 = 20 * TIMEOUT_NS;
-/// The node that stands still, and what places rows on it.
+/// The node that is stopped, and what places rows on it.
 const HOME: NodeId = NodeId(1);
 const THERE: i32 = 2;
 const NAME: Index = Index::Secondary(0);
@@ -92,7 +93,7 @@ async fn named(worker: &Worker, name: &str) -> Result<Option<i32>, TxnError> {
     txn.commit().await.map(|_| found)
 }
 
-/// Three nodes; the one that is [`HOME`] serves its inbox only while it does not stand still.
+/// Three nodes; the one that is [`HOME`] serves its inbox only while it is not stopped.
 struct Cluster {
     workers: Vec<Worker>,
     is_still: Rc<Cell<bool>>,
@@ -134,7 +135,7 @@ impl Cluster {
         Self { workers, is_still, handle, table }
     }
 
-    /// Commits on node 0 what `body` does, while the home stands still from just before the commit on.
+    /// Commits on node 0 what `body` does, while the home is stopped from just before the commit on.
     async fn commit_beside_still_home(&self, body: impl AsyncFnOnce(&mut Txn, &Table)) {
         let mut txn = self.workers[0].begin();
         body(&mut txn, &self.table).await;
@@ -182,7 +183,8 @@ fn a_unique_value_that_goes_to_another_key_is_found_afterwards() {
     });
 }
 
-/// As an UPDATE of the unique column, twice over: two rows trade their values, and the index has to lead to both new objects.
+/// As an UPDATE of the unique column, twice over: two rows trade their values, and the index must lead to both new
+/// objects.
 #[test]
 fn rows_that_trade_unique_values_are_found_afterwards() {
     in_virtual_time(async |cluster| {

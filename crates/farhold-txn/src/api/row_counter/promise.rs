@@ -200,7 +200,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whatever has met a conflict is done again as a whole, with the words that it has to do with.
+    /// A call that has met a conflict is repeated as a whole, with the words that it concerns.
     async fn promising<T>(&self, mut body: impl AsyncFnMut(&mut Txn) -> Result<T, TxnError>) -> Result<T, TxnError> {
         self.run(Retry::default(), async |txn| match body(txn).await {
             // Another transaction made it at the same time.

@@ -92,7 +92,7 @@ impl Txn {
         outcome.map(|epoch| (epoch, promise))
     }
 
-    /// Everything behind the commit point, without copies.
+    /// Everything past the commit point, without copies.
     async fn finish_alone(
         mut self,
         epoch: u32,
@@ -125,7 +125,8 @@ impl Txn {
         let durably = (!silent.is_empty() || !lost.is_empty()).then_some(durably);
         self.tidy_up(epoch);
         if let Some(replication) = &core.node.replication {
-            // It writes nothing. What it has given up goes certainly, because no restart of this node would see to it.
+            // It writes nothing. What it has given up is removed with certainty, because no restart of this node would
+            // remove it.
             self.cancel_later(replication);
         } else {
             self.tidy_up_far(epoch, |node| has_heard(node) && !lost.contains(&node)).await;

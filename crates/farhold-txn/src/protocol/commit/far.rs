@@ -90,8 +90,9 @@ impl Txn {
 
     /// Is every far row and stamp as it was? Returns the nodes of far writes where snapshots are open.
     pub(super) async fn validate_far(&mut self, core: &Core) -> Result<Vec<NodeId>, TxnError> {
-        // Without copies first, because these are messages: a home that ends meanwhile and starts again has freed its locks, which shows in the
-        // headers. With copies a new configuration shows it, and homes that stand still are noticed last.
+        // Without copies first, because these are messages: a home that ends meanwhile and starts again has freed its
+        // locks, which shows in the headers. With copies a new configuration shows it, and stopped homes are noticed
+        // last.
         let has_copies = core.node.replication.is_some();
         if !has_copies {
             self.validate_far_stamps(core).await?;
@@ -155,8 +156,9 @@ impl Txn {
         Ok(snapshots_at)
     }
 
-    /// Other nodes where it has met ranges, and no rows. Of these nothing else is read that the fabric would refuse if they had started again: the stamps of
-    /// leaves, which only they know themselves, may come again in the indexes of their next start.
+    /// Other nodes where it has met ranges, and no rows. Nothing else is read there that the fabric would refuse if
+    /// they had started again. The stamps of leaves, which only these nodes know, may occur again in the indexes of
+    /// their next start.
     fn homes_of_ranges_alone(&self, rows: &[Row]) -> Vec<NodeId> {
         let mut homes: Vec<NodeId> = self.state.groups().iter().map(|group| group.node).collect();
         homes.sort_unstable();

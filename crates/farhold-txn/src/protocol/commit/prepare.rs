@@ -111,7 +111,7 @@ impl Txn {
         self.insert_far(table, node, &key, &value).await.map(|_| ()).map_err(moved_meanwhile)
     }
 
-    /// Does to a node's copy of a replicated row what is to be done to ours.
+    /// Does to a node's copy of a replicated row what will be done to ours.
     async fn copy_to(&mut self, node: NodeId, handle: RowHandle) -> Result<(), TxnError> {
         let row = *self.state.row(handle);
         let table = SharedTable(row.table);
@@ -158,7 +158,7 @@ impl Core {
     }
 }
 
-/// A changed row that has been deleted and is to be inserted.
+/// A changed row that has been deleted and will be inserted.
 struct Moving {
     table: SharedTable,
     node: NodeId,

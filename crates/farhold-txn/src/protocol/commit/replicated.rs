@@ -38,7 +38,7 @@ impl Row {
 }
 
 impl Txn {
-    /// Everything behind the commit point.
+    /// Everything past the commit point.
     pub(super) async fn finish_replicated(
         mut self,
         epoch: u32,
@@ -105,7 +105,7 @@ impl Txn {
         locked.filter(|row| row.state.is_write())
     }
 
-    /// At most so many bytes will it have.
+    /// It has at most so many bytes.
     pub(crate) fn record_bytes(&self) -> u64 {
         let bytes = |row: &Row| {
             let value = if row.state == RowState::Deleted { 0 } else { self.state.value(row).len() };

@@ -79,7 +79,7 @@ impl Txn {
             let unheard = self.publish_far(&core, 0, |node| silent.contains(&node)).await;
             let asked = silent.iter().map(|node| (*node, false)).chain(lost.iter().map(|node| (*node, true)));
             let (mut still_silent, mut still_lost) = (Vec::new(), Vec::new());
-            // Of those whose writes were lost some rows may be written already, by instructions whose answers were lost.
+            // Where writes were lost, some rows may be written already, by instructions whose answers were lost.
             for (node, has_begun) in asked {
                 if !has_begun && unheard.contains(&node) && !core.has_certainly_ended(node) {
                     still_silent.push(node);
@@ -92,7 +92,7 @@ impl Txn {
         drop(durably);
     }
 
-    /// Writes the rows at a home that are not written yet; true if it has to be done again.
+    /// Writes the rows at a home that are not written yet; true if it must be repeated.
     async fn write_what_is_left(&self, core: &Core, epoch: u32, node: NodeId, has_begun: bool) -> bool {
         let found = self.look_at_locks(core, |it| it == node).await;
         let is_another = found.has_started_again || core.has_met_start(node, self.locked_met);

@@ -1,4 +1,4 @@
-//! After the commit: deleted rows leave the indexes, and what was inserted and deleted goes.
+//! After the commit: deleted rows leave the indexes, and rows that were inserted and deleted are removed.
 
 use crate::base::error::TxnError;
 use crate::protocol::commit::far::STAMPS_MAX;
@@ -39,7 +39,7 @@ impl Txn {
             if !is_of(node) {
                 continue;
             }
-            // Also one that stands still or is cut off for longer than a request may take.
+            // Also one that is stopped or cut off for longer than a request may take.
             if self.core.endpoint.maps_others() {
                 self.core.tell_certainly(node, &request).await;
             } else {
@@ -105,7 +105,7 @@ impl Txn {
 }
 
 impl Core {
-    /// Gives reservations on other nodes back, however often it has to be said.
+    /// Gives reservations on other nodes back, and repeats the request as often as needed.
     async fn cancel_certainly(&self, cancellations: Vec<(NodeId, Request<'static>)>, number: u64) {
         for (node, request) in cancellations {
             let _ = self.insist_call(node, &request, number).await;

@@ -14,8 +14,8 @@ use std::ptr::NonNull;
 /// How often a row that is being written, or whose entry leads elsewhere, is looked at before the thread does something
 /// else. A writer near by is at a row for some 100 ns.
 const LOOKS_MAX: u32 = 200;
-/// How often a locked row is looked at before it is read as it is, and the commit has to validate it. Its holder is in its commit: if
-/// it succeeds, this transaction has read in vain. 32 pauses are about 1 µs on Zen 3.
+/// How often a locked row is looked at before it is read as it is, and the commit must validate it. Its owner is in its
+/// commit: if that succeeds, this transaction's read is useless. 32 pauses are about 1 µs on Zen 3.
 const LOCKED_LOOKS_MAX: u32 = 32;
 /// How long a patient reader goes on, in turns of letting others run: some 20 ms.
 const PATIENCE_MAX: u32 = 1_000;

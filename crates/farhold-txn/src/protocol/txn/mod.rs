@@ -70,7 +70,7 @@ pub struct Txn {
     pub(crate) is_patient: bool,
 }
 
-/// How far a transaction has come.
+/// The state of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// It reads and writes.
@@ -367,8 +367,8 @@ impl std::ops::Deref for SharedTable {
 
     #[inline]
     fn deref(&self) -> &TableShared {
-        // SAFETY: made by `Txn::enter` from a table that was in the catalog after the transaction had counted itself in;
-        // the catalog lets go of a table only when every transaction counted in before the drop has ended.
+        // SAFETY: made by `Txn::enter` from a table that was in the catalog after the transaction had counted itself
+        // in; the catalog releases a table only when every transaction counted in before the drop has ended.
         unsafe { self.0.as_ref() }
     }
 }

@@ -256,7 +256,7 @@ impl Txn {
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         if let Some(index) = table.store.index(spec.index.number()) {
-            // Of a scan that wants few rows, those behind them are not loaded.
+            // For a scan that wants few rows, the rows after them are not loaded.
             let (memory, mut wanted) = (table.store.store().memory(), spec.limit);
             let mut ahead = |word: u64| {
                 if wanted > 0 {

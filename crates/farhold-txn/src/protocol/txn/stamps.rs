@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
 
-/// Stamps, found by a walk while they are few, by a hash table from then on. Of the few some may be there twice.
+/// Stamps, found by a walk while they are few, by a hash table from then on. While they are few, some may be there
+/// twice.
 #[derive(Debug)]
 pub(crate) struct Stamps<T> {
     held: Vec<T>,

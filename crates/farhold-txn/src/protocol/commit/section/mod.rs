@@ -6,7 +6,7 @@
 //! - [`rtm`]: both as one hardware transaction, where the CPU has them; it locks nothing, it only asks whether another
 //!   transaction has. Where it does not commit, the caller takes `latch`.
 //!
-//! A transaction that has to ask another node between validation and write calls the parts of `latch` itself: a hardware
+//! A transaction that must ask another node between validation and write calls the parts of `latch` itself: a hardware
 //! transaction cannot wait.
 
 pub(crate) mod latch;
@@ -38,7 +38,7 @@ pub(crate) struct Near<'a> {
     /// The near rows to write, in address order.
     pub order: &'a [u32],
     pub owner: Owner,
-    /// [`Version::ODD`] if the rows are to be replicated after they have been written, else 0.
+    /// [`Version::ODD`] if the rows are replicated after they have been written, else 0.
     pub odd: u64,
 }
 
