@@ -75,7 +75,8 @@ pub(crate) async fn fill(table: Table, slot: u16, handle: Handle) {
     filling.outcome = fill_slots(&filling.table.0, slot, &handle).await;
 }
 
-/// Dropped, it says how filling an index has ended: also for a thread that panics, because others wait for it without an end.
+/// Its drop says how filling an index has ended, also for a thread that panics: others wait for that without a time
+/// limit.
 struct Filling {
     table: Table,
     slot: u16,

@@ -23,8 +23,8 @@ impl Worker {
     /// # Errors
     /// [`TxnError::DuplicateKey`] when rows there contradict a unique index; [`TxnError::AlreadyExists`];
     /// [`TxnError::TooMany`] at a time, or over the table's life; [`TxnError::Row`] for a definition that does not fit;
-    /// [`TxnError::Recovering`] if a node has come or gone meanwhile; an unavailable node. There is an index only after
-    /// [`TxnError::NodeUnavailable`] with `committed`.
+    /// [`TxnError::Recovering`] if a node has come or gone meanwhile; an unavailable node. Of these errors, only
+    /// [`TxnError::NodeUnavailable`] with `committed` leaves an index.
     pub async fn create_index(&self, table: &Table, definition: SecondaryIndex) -> Result<Index, TxnError> {
         // Rows that are not served yet are in no index: an index that they contradict would be complete before they
         // come.
@@ -47,7 +47,7 @@ impl Worker {
             .map_err(|error| self.core.retryable(error))
     }
 
-    /// Records that an index is complete, and opens it; one that could not be filled goes.
+    /// Records that an index is complete, and opens it; an index that could not be filled is removed.
     pub(super) async fn finish_index(
         &self,
         table: &Table,
@@ -89,8 +89,9 @@ impl Worker {
     /// Drops the secondary index of this name. Transactions that have read it fail at their commit.
     ///
     /// # Errors
-    /// [`TxnError::NotFound`], also for an index that is still being created; an unavailable node. Only after
-    /// [`TxnError::NodeUnavailable`] with `committed` it has been dropped, and writers may keep it until that node is back.
+    /// [`TxnError::NotFound`], also for an index that is still being created; an unavailable node. Of these errors,
+    /// only after [`TxnError::NodeUnavailable`] with `committed` has it been dropped, and writers may keep it until
+    /// that node is back.
     pub async fn drop_index(&self, table: &Table, name: &str) -> Result<(), TxnError> {
         let found = table.indexes().into_iter().find(|index| index.ready && index.definition.name == name);
         let Some(Index::Secondary(slot)) = found.map(|index| index.index) else {
@@ -135,7 +136,7 @@ impl Worker {
         self.node().configuration().map_or(0, |installed| installed.number)
     }
 
-    /// Enters the index into the table's recorded definition, not live yet: which gives it its slot.
+    /// Enters the index into the table's recorded definition, not live yet. This gives it its slot.
     pub(super) async fn record_index(
         &self,
         table: &Table,
@@ -250,7 +251,8 @@ impl Worker {
         let configuration = self.configuration_number();
         for node in self.node().everybody() {
             while !self.is_filled(node, table, slot).await? {
-                // Then rows of this node, or of another, may stay locked, and the index would be refused.
+                // After such a change rows of this node, or of another, may stay locked, and the index would be
+                // refused.
                 if self.configuration_number() != configuration || self.node().is_expelled() {
                     return Err(TxnError::Recovering { node: self.core.me });
                 }

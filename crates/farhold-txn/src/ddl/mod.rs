@@ -115,7 +115,7 @@ impl Worker {
         self.record(async |txn| self.take_out(txn, name, id).await, take).await
     }
 
-    /// Deletes the record of a drop that all nodes have heard of; otherwise it goes when those have.
+    /// Deletes the record of a drop that all nodes have heard of; otherwise the record is deleted when they have.
     async fn forget_dropped(&self, name: &str, have_heard: bool) {
         if !self.node().records_may_differ() {
             return;
@@ -161,7 +161,8 @@ impl Worker {
         self.run_attempts(Retry::default(), attempt).await?
     }
 
-    /// That something is there already, or is not, may be taken for an answer: it waits until no power cut takes it back.
+    /// The error that something is there already, or is not, may be taken for an answer. So it waits until no power cut
+    /// can take it back.
     async fn told<T>(&self, changed: Result<T, TxnError>) -> Result<T, TxnError> {
         use TxnError::{AlreadyExists, DuplicateKey, NotFound};
         if matches!(changed, Err(AlreadyExists { .. } | DuplicateKey { .. } | NotFound { .. })) {
@@ -175,7 +176,7 @@ impl Worker {
         self.node().table_by_id(system::ID).ok_or(TxnError::Corrupt { what: "no system table" })
     }
 
-    /// Deletes what [`Self::enter`] has written, or has it say that the table is dropped: see [`records`].
+    /// Deletes what [`Self::enter`] has written, or makes it say that the table is dropped: see [`records`].
     async fn take_out(&self, txn: &mut Txn, name: &str, id: TableId) -> Result<(), TxnError> {
         let system = self.system_table()?;
         let (key, _) = system::encode_row(system.schema(), name, id, &[])?;
@@ -220,7 +221,8 @@ impl Worker {
     /// meanwhile, is no error; a joining node reads what is recorded when it is in.
     ///
     /// # Errors
-    /// What a node has answered; [`TxnError::NodeUnavailable`], with `committed`, of one that does not answer.
+    /// The error that a node has answered; [`TxnError::NodeUnavailable`], with `committed`, for one that does not
+    /// answer.
     async fn tell_others(&self, request: Request<'static>) -> Result<(), TxnError> {
         let (core, mut outcome) = (&*self.core, Ok(()));
         let number = self.configuration_number();
@@ -265,7 +267,7 @@ impl Worker {
             && let Some(row) = txn.get(&system, &key).await?
         {
             match &*system::decode_row(schema, txn.key(row), txn.value(row))?.2 {
-                // A drop that is not over: it says nothing of the table with this number.
+                // A drop that is not over: the record says nothing of the table with this number.
                 [] => return txn.update(row, &value).map(|()| id),
                 system::UNKNOWN => return Err(TxnError::Conflict),
                 _ => {}

@@ -31,7 +31,8 @@ const DROPPED: &str = "-";
 /// A table's number and definition; without a definition it is dropped, or this is the last number given.
 type Record = (TableId, Vec<u8>);
 
-/// Enters in a definition that an index is dropped. Its number alone is kept: the definition is one row, with all indexes that there ever were.
+/// Enters in a definition that an index is dropped. Only its number is kept: the definition is one row, with all
+/// indexes that there ever were.
 pub(crate) fn drop_index(definition: &mut TableDef, recorded: &mut [Recorded], slot: usize) -> Result<(), TxnError> {
     *recorded.get_mut(slot).ok_or(TxnError::SchemaChanged)? = Recorded::Dropped;
     let columns = definition.schema.key()[..1].to_vec();
@@ -77,7 +78,8 @@ fn made_alike(copies: &[Option<Record>], is_counter: bool) -> Result<Vec<Option<
     if !is_dropped(&best) {
         return Ok(vec![Some(best); copies.len()]);
     }
-    // Deleted is it when all have said so before: a copy that is missing beside one that is not means that the record is new.
+    // It is deleted when all copies have said so before: a copy that is missing beside one that is not means that the
+    // record is new.
     let all_say_so = copies.iter().flatten().all(is_dropped);
     Ok(copies.iter().map(|copy| copy.as_ref().filter(|_| !all_say_so).map(|_| best.clone())).collect())
 }
@@ -146,7 +148,8 @@ impl Worker {
         Ok(txn.has_writes())
     }
 
-    /// The last number that a table was given, by all nodes' copies: of those that a death has left different one may have been given elsewhere.
+    /// The last number that a table was given, by all nodes' copies: where a death has left the copies different, one
+    /// of the numbers may have been given elsewhere.
     pub(crate) async fn last_id_anywhere(&self, txn: &mut Txn, system: &Table) -> Result<TableId, TxnError> {
         let (key, _) = system::encode_row(system.schema(), "", TableId(0), &[])?;
         let spec = ScanSpec { lo: Bound::Included(&key), hi: Bound::Included(&key), ..ScanSpec::all() };
@@ -191,7 +194,7 @@ mod tests {
         (TableId(0), system::UNKNOWN.to_vec())
     }
 
-    /// Whatever order copies are looked at in, they become the same, and stay so.
+    /// Copies become the same, and stay so, in whatever order they are looked at.
     #[test]
     fn copies_become_alike_in_any_order() {
         use Recorded::{Begun, Dropped, Live};

@@ -7,12 +7,13 @@ use crate::node::{Node, system};
 use crate::protocol::worker::Worker;
 use std::sync::Arc;
 
-/// How long what is recorded and not done here has rest before it is tried again, at most.
+/// The longest pause before what is recorded and not done here is tried again.
 const FINISH_EVERY_NS_MAX: u64 = 64 * ASK_EVERY_NS;
 
 impl Worker {
-    /// Has done to the end what coordinators may have left of changes of tables and indexes, because they have died or could not reach a node, and
-    /// what was just being recorded when this node looked. Every node does: one that has missed something knows. One worker of it at a time.
+    /// Completes changes of tables and indexes that coordinators may have left, because they have died or could not
+    /// reach a node, and changes that were just being recorded when this node looked. Every node does so: a node that
+    /// has missed something knows. One worker of a node at a time.
     #[inline]
     pub(crate) fn finish_drops_if_any(&self) {
         if self.node().catalog.is_behind() {

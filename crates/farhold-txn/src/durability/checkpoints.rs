@@ -65,8 +65,9 @@ impl Journaling {
         Ok(Some(Checkpointed { written, epoch, until }))
     }
 
-    /// A checkpoint ends what earlier starts have left. That of a region that began empty may do so only if the configuration says that the node's rows
-    /// began with this start: others have those of before. If not, the journal is given up, and the files stay.
+    /// A checkpoint ends what earlier starts have left. The checkpoint of a region that began empty may do so only if
+    /// the configuration says that the node's rows began with this start: other nodes have the earlier rows. If not,
+    /// the journal is given up, and the files stay.
     fn check_rows(&self) -> Result<(), DurableError> {
         let since = held(&self.members).rows_since(self.me).unwrap_or(0);
         if !self.generation.comes_back() || since == 0 || since == self.shape.start {

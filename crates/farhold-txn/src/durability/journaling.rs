@@ -43,7 +43,7 @@ pub(super) struct Buffer {
     pub epoch_max: u32,
 }
 
-/// What has been heard of the journal of a node's start. Neither ever falls, so what was heard late is less than what is.
+/// What has been heard of the journal of a node's start. Neither ever falls, so an old report is at most too low.
 #[derive(Default)]
 pub(super) struct Heard {
     is_met: AtomicBool,
@@ -71,7 +71,8 @@ pub(crate) struct Journaling {
     pub(super) me: NodeId,
     pub(super) nodes: u8,
     pub(super) desks: Box<[Desk]>,
-    /// The epoch that the last step began to close everything below of: commits that open now have at least this one.
+    /// The epoch of the last step, which began to close everything below it: commits that open now have at least this
+    /// one.
     pub(super) target: AtomicU32,
     /// Bytes promised to commits or in buffers.
     pub(super) pending: AtomicU64,
@@ -198,7 +199,7 @@ impl Journaling {
         self.shape.item_bytes_max()
     }
 
-    /// Room for a record, if there is some now. What is refused for good, is with an error.
+    /// Room for a record, if there is some now. A refusal for good is an error.
     pub fn promise(&self, size: u64) -> Result<bool, TxnError> {
         if self.is_failed.load(SeqCst) {
             return Err(self.refusal(false));
@@ -283,7 +284,7 @@ impl Journaling {
         TxnError::NotDurable { reason, committed }
     }
 
-    /// The journal is not written any more, which the other nodes read beside what it has closed.
+    /// The journal is no longer written. The other nodes read this beside what it has closed.
     pub fn fail(&self, reason: &str) {
         held(&self.failed).get_or_insert_with(|| reason.into());
         self.is_failed.store(true, SeqCst);
@@ -298,8 +299,8 @@ impl Journaling {
         held(&self.failed).clone()
     }
 
-    /// Gives the journal up if a step takes as long as none does on a sound disk: the others go on without this node then, and with it
-    /// they would wait as long. To be called where rows have copies.
+    /// Gives the journal up if a step takes longer than on any sound disk. The others then go on without this node;
+    /// with it they would wait as long. To be called where rows have copies.
     pub fn fail_if_hung(&self, now_ns: u64) {
         if self.steps.is_stuck(now_ns) {
             self.fail("the disk has not answered for five minutes");
@@ -447,8 +448,8 @@ impl Journaling {
             || held(&self.members).has_news()
     }
 
-    /// Is everything that has ever been visible on this node's cluster of one durable? What is written need not count yet: a step writes records
-    /// of the epoch after the one that it closes, too.
+    /// Is everything durable that has ever been visible on this node's cluster of one? A written record need not count
+    /// yet: a step also writes records of the epoch after the one that it closes.
     pub fn is_quiet(&self) -> bool {
         self.nodes == 1 && self.pending.load(SeqCst) == 0 && self.epoch_done.load(SeqCst) <= self.durable()
     }
@@ -508,7 +509,7 @@ impl Journaling {
         };
         crate::base::planted::may_stop();
         self.closed.store(closed, SeqCst);
-        // Another thread may have given the journal up meanwhile: that is above all epochs, and stays.
+        // Another thread may have given the journal up meanwhile: that value is above all epochs, and stays.
         self.word(Superblock::CLOSED, |word| word.fetch_max(u64::from(closed), SeqCst));
         crate::base::planted::may_stop();
         self.publish();

@@ -96,7 +96,8 @@ impl Members {
         again
     }
 
-    /// The start in which the rows of a node began that it has by the configuration installed, 0 if it has none; `None`: none is installed.
+    /// The start in which a node's rows began, by the installed configuration; 0 if it has none; `None`: no
+    /// configuration is installed.
     pub fn rows_since(&self, node: NodeId) -> Option<u32> {
         let installed = self.installed.as_ref()?;
         Some(installed.rows_since.get(usize::from(node.0)).copied().unwrap_or(0))

@@ -16,8 +16,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The time between two starts of a whole cluster with journals, as one of its nodes takes part in it. While it is held no other process
-/// gets this node.
+/// The time between two starts of a whole cluster with journals, as one of its nodes takes part in it. While it is held
+/// no other process can open this node.
 ///
 /// Nodes of different generations must not meet: give each a fabric of its own ([`Generation::number`] as part of the directory's name).
 pub struct Generation {
@@ -140,7 +140,8 @@ impl Generation {
 }
 
 impl Drop for Generation {
-    /// A start that was refused keeps its number, which its first segment says, and not the room: the shortest segment says it too.
+    /// A refused start keeps its number, which its first segment records, but not the room: the shortest segment
+    /// records it too.
     fn drop(&mut self) {
         if self.take_first().is_some() {
             // Without room it stays as it is, until a start succeeds.

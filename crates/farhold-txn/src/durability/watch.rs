@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// After how long a step counts as stuck. It is longer than a commit waits: all nodes may share a disk that comes back.
 pub(super) const HANG_NS_MAX: u64 = 300_000_000_000;
-/// Most time that counts between two looks: a machine or a process that has stood between them says nothing of its disk.
+/// Most time that counts between two looks: a machine or a process that was paused between them says nothing about its
+/// disk.
 pub(super) const HANG_LOOK_NS_MAX: u64 = 1_000_000_000;
 
 /// Watches the steps of a thread, from another one.

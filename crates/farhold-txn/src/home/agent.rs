@@ -160,8 +160,8 @@ async fn tell_status(worker: &Worker, cluster: &Path, register: &Arc<impl Regist
 }
 
 async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
-    // What this node's earlier starts had locked elsewhere. Until the others have heard, it is a conflict, no more; one that
-    // does not answer does the same for itself when it starts.
+    // What this node's earlier starts had locked elsewhere. Until the others have heard, such a lock is only a
+    // conflict. A node that does not answer releases them itself when it starts.
     let _ = worker.join_cluster().await;
     let core = &*worker.core;
     // Other tasks of this thread look after the membership: it may not sleep for long.

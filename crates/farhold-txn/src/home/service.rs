@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Sends an answer, or has it sent when the caller's inbox has room.
+    /// Sends an answer, or keeps it to be sent when the caller's inbox has room.
     fn reply(&self, to: Address, number: u64, reply: &[u8]) {
         if let Err(FabricError::MessageTooLong { bytes, bytes_max }) = self.send_or_keep(to, reply) {
             // The caller must hear of it, not wait.
@@ -220,9 +220,9 @@ impl Worker {
         self.core.serve_one()
     }
 
-    /// Serves this node's home inbox for a while: returns after `timeout_ns` without a request, or when `served_max` have
-    /// been answered. For tasks that do nothing else, on an executor where other tasks run meanwhile. What snapshots held back that are
-    /// closed is free afterwards.
+    /// Serves this node's home inbox for a while: returns after `timeout_ns` without a request, or when `served_max`
+    /// have been answered. For tasks that do nothing else, on an executor where other tasks run meanwhile. What closed
+    /// snapshots held back is free afterwards.
     pub async fn serve(&self, timeout_ns: u64, served_max: usize) -> usize {
         let (mut served, mut idle_ns) = (0, 0);
         while served < served_max && idle_ns < timeout_ns {
@@ -231,7 +231,7 @@ impl Worker {
             let wait_ns = if self.core.node.unsent.is_empty() { rest_ns } else { rest_ns.min(RETRY_NS) };
             let mut has_served = self.poll();
             if !has_served {
-                // The home of others' messages may never be without one for so long.
+                // A home that others send messages to may never be without a message for so long.
                 self.core.alloc.borrow_mut().collect();
                 if !self.core.endpoint.arrival(wait_ns).await {
                     idle_ns += wait_ns;
@@ -474,7 +474,7 @@ mod tests {
         });
     }
 
-    /// A thread of the home had the message in its hands while another served it once more, and the row came and went.
+    /// A thread of the home held the message while another served it once more, and the row came and went.
     #[test]
     fn a_message_that_comes_again_takes_no_entry_from_a_later_row() {
         asked("again", |it| {

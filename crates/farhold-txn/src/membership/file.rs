@@ -61,7 +61,7 @@ impl FileRegister {
         std::fs::rename(&fresh, &path)
     }
 
-    /// May the process of this node start? Not while the others may still be about to shut its predecessor out.
+    /// May the process of this node start? Not while the others may still be about to fence its earlier start.
     ///
     /// # Errors
     /// [`RegisterError`].

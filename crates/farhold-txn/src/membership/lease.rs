@@ -21,12 +21,12 @@ use std::thread::JoinHandle;
 const APART_LEASES: u64 = 8;
 /// How often the thread looks whether it must end.
 const LOOK_EVERY_NS: u64 = 20_000_000;
-/// How many times in a lease the renewing task looks whether it has begun: for such a part of it a node may be a member
-/// that cannot commit yet.
+/// How many times in a lease the renewing task looks whether it has begun: for that part of a lease a node may be a
+/// member that cannot commit yet.
 const BEGUN_LOOKS: u64 = 64;
 
-/// The two clocks of a machine: one that only goes on, and the time of day. When the one has gone another way than the other by
-/// more than the bound, the machine was stopped, or one of them is wrong.
+/// The two clocks of a machine: one that only goes on, and the time of day. If they differ by more than the bound, the
+/// machine was stopped, or one of them is wrong.
 struct Clocks {
     apart_ns: i64,
 }
@@ -194,8 +194,8 @@ impl Lease {
         self.birth
     }
 
-    /// This start is in the register, and its lease to be renewed. Not before: that would renew the lease of an earlier start, or of another process
-    /// of the same name.
+    /// This start is in the register, so its lease must be renewed. Before that, a renewal would count for an earlier
+    /// start, or for another process of the same name.
     pub fn begin(&self) {
         self.begun.store(true, Release);
     }
@@ -248,7 +248,7 @@ impl Lease {
                 continue;
             }
             if let Ok(registered) = register.load().await {
-                // The register takes renewals of the expelled as well: they are worth nothing.
+                // The register takes renewals of expelled nodes as well, but they have no effect.
                 let births = registered.configuration.as_ref().map(|now| &now.births);
                 is_in = births.is_some_and(|births| births.get(usize::from(me.0)) == Some(&self.birth));
                 if renewed && is_in {

@@ -27,7 +27,8 @@ struct Work {
     copying: Option<(Mirror, Task)>,
 }
 
-/// Writes a configuration without some nodes. It is led into from the next look on, when the leases of the expelled have ended.
+/// Writes a configuration without some nodes. From the next look on, when the leases of the expelled have ended, this
+/// node leads the members into it.
 async fn write(register: &dyn Register, next: &Configuration) -> Result<bool, TxnError> {
     let written = register.compare_and_set(next.number - 1, next).await;
     if written == Ok(true) { Ok(true) } else { Err(TxnError::Conflict) }
@@ -53,7 +54,7 @@ fn unfounded(me: NodeId) -> TxnError {
 impl Worker {
     /// Makes this node a member of its cluster and keeps it one. It founds the cluster with the others, or joins it if
     /// it has been founded before. Then it renews the lease and does this node's part in changes of the configuration.
-    /// Runs until the node is expelled, which it then tells by returning; it can come back only by starting again.
+    /// Runs until the node is expelled, and then returns; the node can come back only by starting again.
     ///
     /// To be run as a task of its own, beside tasks that [serve](Self::serve).
     ///
@@ -143,7 +144,8 @@ impl Worker {
                         Some(found) if found == birth => {
                             lease.begin();
                             self.note(|progress| progress.replacing = false);
-                            // What has landed is in the register, whatever was heard of it: a founder is a member at once.
+                            // A claim that has landed is in the register, whatever answer was heard: a founder is a
+                            // member at once.
                             if !configuration.members.contains(&me) {
                                 return self.join(register, birth).await;
                             }
@@ -164,7 +166,7 @@ impl Worker {
                             }
                         }
                         Some(0) if is_founder && !configuration.contains(me) => return Err(left_behind(me)),
-                        // Expelled before it was a member: the others have shut this start out.
+                        // Expelled before it was a member: the others have fenced this start.
                         Some(0) if lease.has_begun() && !configuration.contains(me) => {
                             return Err(TxnError::Recovering { node: me });
                         }
@@ -175,7 +177,8 @@ impl Worker {
                             let next = configuration.with_joining(me, birth);
                             let written = register.compare_and_set(configuration.number, &next).await;
                             if written == Ok(true) {
-                                // To lead the others takes as long as the slowest disk of them, and its lease goes on meanwhile.
+                                // Leading the others takes as long as their slowest disk, and this node's lease goes on
+                                // meanwhile.
                                 lease.begin();
                                 let _ = self.lead_and_settle(register, &next).await;
                             }
@@ -368,7 +371,7 @@ impl Worker {
             let (filled, Some(done)) = (*filled, task.try_take()) else { return Ok(false) };
             work.copying = None;
             self.note(|progress| progress.mirroring = None);
-            // Not one that has been wanted anew meanwhile: that has a part of the rows alone.
+            // Not a mirror that has been wanted anew meanwhile: it has only a part of the rows.
             if done.is_ok() && configuration.mirrors.contains(&filled) {
                 return self.change_to(register, &configuration.mirrored(filled)).await.map(|()| true);
             }

@@ -8,8 +8,8 @@ use farhold_store::TableId;
 use farhold_store::slab::PageTable;
 
 impl Node {
-    /// How the mirror of `of` on this node differs from what that node has, in words; rings are applied before. Exact while no
-    /// transaction runs. For tests, and for looking into a cluster that behaves strangely.
+    /// How the mirror of `of` on this node differs from what that node has, in words; rings are applied before. Exact
+    /// while no transaction runs. For tests, and for looking into a cluster that misbehaves.
     #[must_use]
     pub fn mirror_differs(&self, of: &Self) -> Vec<String> {
         let Some(replication) = &self.replication else { return Vec::new() };

@@ -45,9 +45,9 @@ pub(crate) fn is_earlier(incarnation: u16, than: u16) -> bool {
 }
 
 impl Reservations {
-    /// Adds one; `waits` says of an entry whether it is still a reservation. False: its owner has taken back all it has, or its node has left
-    /// or started again, so the caller must cancel it. `is_present` is asked under the lock: a request may be in the hands of a worker while
-    /// [`Self::take_absent`] or [`Self::take_before`] runs.
+    /// Adds one; `waits` says of an entry whether it is still a reservation. False: its owner has taken back all it
+    /// has, or its node has left or started again, so the caller must cancel it. `is_present` is asked under the lock:
+    /// a worker may hold a request while [`Self::take_absent`] or [`Self::take_before`] runs.
     #[must_use]
     pub fn add(
         &self,
@@ -143,8 +143,8 @@ mod tests {
         Reservation { owner, table: TableId(7), reference, replaced: Arc::default() }
     }
 
-    /// What other nodes can make this one hold has a bound: a list of deleted rows is held once for all reservations that it is about,
-    /// and owners that gave up are remembered in a limited number.
+    /// What other nodes can make this node hold is bounded: a list of deleted rows is held once for all reservations
+    /// that it is about, and owners that gave up are remembered in a limited number.
     #[test]
     fn what_other_nodes_make_us_hold_has_a_bound() {
         let list = Reservations::default();

@@ -32,7 +32,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct OpenSnapshots {
     list: Mutex<OpenList>,
-    /// There has been one: whether the others have heard that it is closed is never certain.
+    /// There has been one. It is never certain that the others have heard that it is closed.
     any: AtomicBool,
     /// One has been closed since the others were told.
     is_due: AtomicBool,
@@ -116,8 +116,8 @@ impl Held {
 }
 
 impl FarHolds {
-    /// Takes a slot, if the holder has not ended, and `is_there`, which is asked under the lock, says so too: otherwise false. Twice is
-    /// once.
+    /// Takes a slot if the holder has not ended and `is_there`, which is asked under the lock, says so too; otherwise
+    /// false. A repeated call has no further effect.
     pub fn announce(
         &self,
         superblock: Superblock<'_>,
@@ -249,7 +249,7 @@ mod tests {
             announce(two, 71);
             holds.keep_open(superblock, one, last.first..last.next, &[]);
             assert_eq!(superblock.holders().collect::<Vec<_>>(), [two]);
-            // A list of before that was overtaken takes nothing of what was closed for open.
+            // An earlier list that was overtaken reopens nothing that was closed.
             holds.keep_open(superblock, one, list.first..list.next, &early);
             holds.release_of(superblock, |holder| holder == two);
             assert!(!superblock.snapshots_open());
@@ -266,7 +266,7 @@ mod tests {
             let holder = Holder { node: NodeId(1), incarnation: 1 };
             let [old, new] = [before.open(|| 9_000), now.open(|| 5_000)];
             assert!([old, new].iter().all(|number| holds.announce(superblock, holder, *number, || true).unwrap()));
-            // A late list of the start before, which had closed everything, and one of the new start.
+            // A late list of the earlier start, which had closed everything, and one of the new start.
             before.close(old);
             let late = before.to_tell(|| 1, 1_000).unwrap();
             holds.keep_open(superblock, holder, late.first..late.next, &[]);

@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 static TAGS: AtomicU64 = AtomicU64::new(1);
 
 impl Node {
-    /// Creates this node's region, or attaches the one that a predecessor left: then reads its system table, rebuilds its
-    /// indexes and releases the locks that the predecessor held here.
+    /// Creates this node's region, or attaches the one that an earlier start left. Then it reads its system table,
+    /// rebuilds its indexes and releases the locks that the earlier start held here.
     ///
     /// # Errors
     /// The region is not ours, is damaged, or cannot be had.
@@ -123,7 +123,8 @@ impl Node {
             None => (None, false),
         };
         let keeper = if replication.is_some() { founding.keeper } else { KEEPER };
-        // Closed until all is there: an index that is just made anew says of rows that they are absent, and the locks of before are released.
+        // Closed until all is there: an index that is being rebuilt reports rows as absent, and the locks of the
+        // earlier start are being released.
         let store = match fabric.attach_closed_region(DATA) {
             Ok(memory) => {
                 let found = Superblock::of(&memory).map_err(refused)?.shape();

@@ -73,7 +73,7 @@ pub(crate) fn open(node: &Node) -> Result<Recovered, TxnError> {
     Ok(recovered)
 }
 
-/// Lets go of what the region has of tables that no record names. Not while one is damaged: its table is among those.
+/// Releases what the region has of tables that no record names. Not while one is damaged: its table is among those.
 fn discard(node: &Node, rows: &Rows) {
     for id in node.store.unclaimed().into_iter().filter(|id| rows.iter().all(|(_, named, _)| named != id)) {
         node.store.discard(id);

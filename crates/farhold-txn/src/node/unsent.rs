@@ -75,7 +75,7 @@ struct Queue {
     is_taken: bool,
 }
 
-/// Has nothing gone wrong but that there is no room, or no lane for another sender?
+/// Is the only error that there is no room, or no lane for another sender?
 fn is_full(error: &FabricError) -> bool {
     matches!(error, FabricError::QueueFull { .. } | FabricError::TooManySenders { .. })
 }
@@ -111,7 +111,7 @@ impl Unsent {
         message: &[u8],
         mut send: impl FnMut(&[u8]) -> Result<(), FabricError>,
     ) -> Result<(), FabricError> {
-        // What this worker has put into the queue before is behind nothing that it sends now.
+        // What this worker has put into the queue earlier must not be behind what it sends now.
         if !self.keeps_some(to) {
             match send(message) {
                 Err(error) if is_full(&error) => {}

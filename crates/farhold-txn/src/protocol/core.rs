@@ -94,7 +94,7 @@ const COLLECT_EVERY: u32 = 256;
 /// makes one, or a few where it takes a slot and gives it back. A worker may need two looks to see that the epoch has
 /// not changed.
 const VERSIONS_PER_EPOCH: u32 = 1 << 26;
-/// How long a node that has not answered has rest before it is told again.
+/// How long to wait before a node that has not answered is told again.
 const TELL_AGAIN_NS: u64 = 2_000_000;
 /// The longest such rest.
 const TELL_AGAIN_NS_MAX: u64 = 512_000_000;
@@ -153,8 +153,8 @@ impl Core {
         }
     }
 
-    /// Tells a node something, again until it has been heard where messages may be lost; of what is told twice the second time must change nothing. The
-    /// first time is before this returns, so that it is heard before what is asked later.
+    /// Tells a node something, again until it has been heard where messages may be lost; a second delivery must change
+    /// nothing. The first time is before this returns, so that it is heard before what is asked later.
     pub fn tell_for_certain(self: &Rc<Self>, node: NodeId, request: Request<'static>) {
         self.tell_now(node, &request);
         if !self.endpoint.maps_others() {
@@ -162,7 +162,7 @@ impl Core {
         }
     }
 
-    /// Tells a node something beside whatever comes next, again until it has been heard.
+    /// Tells a node something in the background, again until it has been heard.
     pub fn tell_later(&self, node: NodeId, request: Request<'static>) {
         let Some(core) = self.this.upgrade() else { return };
         self.leave(async move { core.tell_until_heard(vec![node], &request).await });
@@ -205,8 +205,8 @@ impl Core {
         Owner::new(self.node.store.incarnation(), self.me, self.slot.number(), transaction)
     }
 
-    /// Raises the epoch if it stands since the worker's last look. A journal raises it for commits alone: transactions that come to nothing take versions,
-    /// too.
+    /// Raises the epoch if it has not changed since the worker's last look. A journal raises it for commits alone:
+    /// transactions that come to nothing take versions, too.
     #[cold]
     fn keep_epoch_rising(self: &Rc<Self>) {
         if self.keeper() == self.me {
@@ -259,8 +259,8 @@ impl Core {
     }
 }
 
-/// After how many transactions a worker looks whether the epoch rises: while it stands, all workers of all nodes together
-/// make at most [`VERSIONS_PER_EPOCH`] between two looks. A multiple of [`COLLECT_EVERY`].
+/// After how many transactions a worker looks whether the epoch rises: while it does not, all workers of all nodes
+/// together make at most [`VERSIONS_PER_EPOCH`] between two looks. A multiple of [`COLLECT_EVERY`].
 fn transactions_per_epoch(nodes: u8) -> u32 {
     (VERSIONS_PER_EPOCH / WORKERS_MAX as u32 / u32::from(nodes) / COLLECT_EVERY).max(1) * COLLECT_EVERY
 }

@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 /// How often a worker looks after dropped tables: the look may ask the kernel about other nodes.
 const TIDY_EVERY_NS: u64 = 1_000_000;
-/// How often other nodes are asked at least whether they are done with a dropped table: memory waits for it, however patient requests are.
+/// How often other nodes are asked at least whether they are done with a dropped table: memory waits for it, however
+/// long the time-out of requests is.
 const ASK_EVERY_NS_MAX: u64 = 100_000_000;
 /// Most rows and leaves in one page of a scan: what surely fits a message beside the longest key.
 const PAGE_ROWS_MAX: usize = 1500;
@@ -125,7 +126,7 @@ impl Core {
         if is_member { TxnError::SchemaChanged } else { TxnError::Recovering { node: self.me } }
     }
 
-    /// The object of a reference that came from afar, if it is still that.
+    /// The object of a reference from another node, if it is still that object.
     pub fn row(&self, reference: ObjectRef) -> Option<Object<'_>> {
         let object = Object::try_at(self.node.store.memory(), reference.offset())?;
         (object.meta().incarnation() == reference.incarnation()).then_some(object)
@@ -169,7 +170,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the indexes lead to a new row where they lead to one of those, sorted, that its transaction replaces. Twice is once.
+    /// Makes the indexes lead to a new row where they lead to one of those, sorted, that its transaction replaces. A
+    /// repeated call has no further effect.
     pub fn publish(&self, table: &TableShared, reference: ObjectRef, replaced: &Arc<[ObjectRef]>) {
         if self.is_reserved(reference) {
             self.node.reservations.publish(reference, replaced);
@@ -181,7 +183,7 @@ impl Core {
         }
     }
 
-    /// Takes a deleted row out of the indexes and frees its slot. Twice is once.
+    /// Takes a deleted row out of the indexes and frees its slot. A repeated call has no further effect.
     pub fn remove_deleted(&self, table: &TableShared, reference: ObjectRef, epoch: u32) {
         let is_held = |reference| {
             let is_deleted = |row: Object<'_>| row.version().is_absent() && row.meta().state() == Meta::ROW;
@@ -284,7 +286,8 @@ impl Core {
         let its = self.endpoint.mapped(node, DATA);
         let now = its.as_deref().and_then(|memory| Superblock::of(memory).ok()).map(Superblock::incarnation);
         if now.is_some_and(|now| now.wrapping_sub(incarnation) as i16 > 0) {
-            // It comes late: the start that said so is over, and what the next one has locked by itself must not be released.
+            // The message comes late: the start that sent it is over, and what the next one has locked by itself must
+            // not be released.
             return;
         }
         if self.me == KEEPER {

@@ -567,7 +567,7 @@ impl<'s> MappedScan<'s> {
         Self { snapshot, node: task.node, rows, patience }
     }
 
-    /// Visits rows up to the end, or until a locked one wants the thread to let others go on: false.
+    /// Visits rows up to the end, or until the thread should let others go on because of a locked row: false.
     fn go_on(&mut self, room: &mut Vec<u8>, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<bool, TxnError> {
         loop {
             let went = self.rows.go_on(room, &mut |_, key, value| visit(key, value));

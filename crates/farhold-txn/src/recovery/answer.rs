@@ -147,7 +147,7 @@ impl Core {
         }
     }
 
-    /// True when everything of before is in the journal, if there is one.
+    /// True when everything from before is in the journal, if there is one.
     fn settle(&self, replication: &Replication, number: u64, epoch_min: u32) -> Result<bool, TxnError> {
         let installed = replication.view.configuration();
         let proposed = replication.view.proposed();

@@ -147,8 +147,8 @@ fn look(store: &Store, table: TableId, offset: u64) -> Result<Option<Copied>, Ch
     } else {
         return Err(Changing);
     };
-    // Behind the look: the run may have gone to another table since the list of runs was made. Then the floors of its pages tell of what was
-    // there, and what comes there comes by records.
+    // After the look: the run may have gone to another table since the list of runs was made. Then the floors of its
+    // pages tell of what was there, and what comes there comes by records.
     Ok((store.table_of(offset) == Some(table)).then_some(found))
 }
 

@@ -76,8 +76,8 @@ impl Worker {
             now(Leading::Redoing(node));
             epoch = epoch.max(self.redo_what_is_left_at(node, number, &everybody).await?);
         }
-        // No commit of before has it, and all later ones have it or a later one: a node that reads it from a keeper
-        // finds it there.
+        // No earlier commit has it, and all later ones have it or a later one: a node that reads it from a keeper finds
+        // it there.
         let epoch_min = next.epoch_min.max(epoch + 1);
         let until_ns = core.handle.now_ns() + lease_ns + SETTLING_NS;
         for &node in &everybody {

@@ -191,7 +191,7 @@ impl Node {
 }
 
 impl Worker {
-    /// Inserts what the mirror of `gone` has of the partitions that it served. Done twice, it finds the rows there.
+    /// Inserts what the mirror of `gone` has of the partitions that it served. A second run finds the rows there.
     ///
     /// # Errors
     /// Those of a commit.
@@ -273,7 +273,7 @@ struct Helpers {
 }
 
 impl Helpers {
-    /// Starts as many as there are processors. Those that the system does not give, or for which there is no ring, are missing.
+    /// Starts as many as there are processors. It does without threads that the system refuses or that have no ring.
     fn start(node: &Arc<Node>, promotion: &Arc<Promotion>) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let parts = promotion.slots.len().div_ceil(promotion.part_len);

@@ -309,7 +309,7 @@ mod tests {
         mirror.take(ObjectRef::new(64, 1), Version(Version::ONE), TableId(20), b"key", b"value");
         assert!(mirrors.begin(of, 2).is_none());
         assert_eq!(count(&mirrors), Some(1), "the same goes on");
-        // By a configuration that this node has never installed it was not wanted.
+        // A configuration that this node has never installed did not want it.
         assert_eq!(mirrors.begin(of, 5).map(|before| before.len()), Some(1));
         assert_eq!(count(&mirrors), Some(0));
         assert_eq!(mirrors.of(of).map(MirrorRows::since), Some(5));

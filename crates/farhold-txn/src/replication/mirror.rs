@@ -204,7 +204,7 @@ impl MirrorRows {
         self.known.iter().map(|slot| self.rooms.table(self.place(*slot))).collect()
     }
 
-    /// What a slot of this page was at or below a version, it is not any more.
+    /// States of this page's slots at or below a version are void from now on.
     pub fn raise_floor(&mut self, page: u32, floor: Version) {
         let Some(first) = page.checked_mul(PAGE_SLOTS) else { return };
         let last = first + (PAGE_SLOTS - 1);
@@ -236,8 +236,8 @@ impl MirrorRows {
         self.floors[page] = self.floors[page].max(floor.number());
     }
 
-    /// Forgets the rows of a table that has been dropped. Its pages were another table's before, perhaps, of which late records may tell: what
-    /// is at or below the version of a row that is forgotten stays forgotten.
+    /// Forgets the rows of a table that has been dropped. Its pages may have been another table's before, and late
+    /// records may be of that table. A state at or below the version of a forgotten row stays forgotten.
     pub fn forget_table(&mut self, table: TableId) {
         let mut known = std::mem::take(&mut self.known);
         known.retain(|slot| {
@@ -333,7 +333,8 @@ impl std::fmt::Debug for MirrorRows {
     }
 }
 
-/// Memory for blocks, and for states of slots in rooms of the classes that slots have. A place is a number of 16-byte units.
+/// Memory for blocks, and for states of slots in rooms of the slots' size classes. A place is a number of 16-byte
+/// units.
 #[derive(Default)]
 struct Rooms {
     /// Each of [`LARGE_PAGE`] bytes, but for the first, which grows until it is so long.
@@ -632,7 +633,7 @@ mod tests {
             assert_eq!(mirror.len(), 3);
         }
         assert!(waited > 300, "the order made patches wait");
-        // The last words about a table may come after those that it is gone.
+        // The last records of a table may come after the message that it is gone.
         let before = [0; 64];
         let mut value = before;
         value[9] = 1;

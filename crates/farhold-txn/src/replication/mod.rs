@@ -182,7 +182,7 @@ impl Replication {
     }
 }
 
-/// A commit that has been let past its commit point; quiet waits for it to be dropped, which its worker's thread does.
+/// A commit that has been let past its commit point; quiet waits until it is dropped, on its worker's thread.
 #[derive(Debug)]
 pub(crate) struct Admitted(Arc<Replication>, u8);
 

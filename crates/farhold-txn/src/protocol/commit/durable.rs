@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Why the journal of a node is given up that has been expelled.
+/// The reason why the journal of an expelled node is given up.
 pub(crate) const GONE: &str = "the cluster goes on without this node, which has to start again";
 /// How long a commit waits before it looks again for room.
 const AGAIN_NS: u64 = 50_000;
@@ -155,8 +155,9 @@ impl Worker {
 }
 
 impl Core {
-    /// This node does not know what has become of a commit, and never will: the others go on without it, and decide. Its journal must not say
-    /// that the commit's epoch is closed, because then its record would count. Said while the commit is open.
+    /// This node does not know the outcome of a commit, and never will: the others go on without it, and decide. Its
+    /// journal must not say that the commit's epoch is closed, because then its record would count. Said while the
+    /// commit is open.
     pub fn give_up_journal(&self) {
         if let Some(journaling) = self.node.journaling.as_ref().filter(|_| !planted!(TailCounts)) {
             journaling.fail(GONE);

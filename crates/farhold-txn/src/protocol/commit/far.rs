@@ -209,7 +209,7 @@ impl Txn {
         if locks.are_held() || planted!(NoFarLock) { Ok(()) } else { Err(self.refused(Refused::Changed)) }
     }
 
-    /// Has the homes of far writes save what snapshots need. Harmless if the commit fails after all.
+    /// Makes the homes of far writes save what snapshots need. Harmless if the commit fails after all.
     async fn save_undo_far(&self, core: &Core, epoch: u32, snapshots_at: &[NodeId]) -> Result<(), TxnError> {
         for &node in snapshots_at {
             if planted!(NoUndo) {
@@ -229,9 +229,10 @@ impl Txn {
         Ok(())
     }
 
-    /// Has the homes of rows that moved swing the index entries, while the old rows are locked. Past the commit point: an
-    /// entry that had been swung for a transaction that then fails would leave a row that no index leads to. Returns the nodes, of those
-    /// that are `asked`, that have not answered: no row there may be written yet (`silent.rs`).
+    /// Makes the homes of rows that moved swing the index entries, while the old rows are locked. Past the commit
+    /// point: an entry that had been swung for a transaction that then fails would leave a row that no index leads to.
+    /// Returns the nodes, of those that are `asked`, that have not answered: no row there may be written yet
+    /// (`silent.rs`).
     pub(super) async fn publish_far(&self, core: &Core, number: u64, asked: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
         let mut silent = Vec::new();
         let replacing = self.replacing_far().into_iter().filter(|(node, _, _)| asked(*node));
@@ -268,8 +269,8 @@ impl Txn {
         replaced.map(|row| row.ident.reference())
     }
 
-    /// Can each home be told by messages which rows are replaced there? Asked before the commit point: past it the
-    /// commit cannot be refused.
+    /// Can a message tell each home which rows are replaced there? Asked before the commit point: past it the commit
+    /// cannot be refused.
     pub(super) fn check_replaced(&self) -> Result<(), TxnError> {
         const REFERENCE_BYTES: usize = size_of::<ObjectRef>();
         let counts = self.replacing_far().into_iter().map(|(node, table, _)| self.replaced_at(node, table).count());

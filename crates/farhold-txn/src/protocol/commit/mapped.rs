@@ -24,7 +24,7 @@ use farhold_fabric::Version;
 const SETTLING_LOOKS_MAX: u32 = 128;
 
 impl Txn {
-    /// Commits it, or leaves everything as it was. `None`: this is not a commit for this way, and nothing has happened.
+    /// Commits it, or leaves everything as it was. `None`: this commit cannot go this way, and nothing has happened.
     #[inline]
     pub(crate) fn commit_mapped(&mut self) -> Option<Result<CommitInfo, TxnError>> {
         let core = self.core.clone();

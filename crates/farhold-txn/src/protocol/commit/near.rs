@@ -85,14 +85,14 @@ impl Txn {
     }
 }
 
-/// Has [`before_write`] nothing to do? What a hardware transaction asks inside of itself.
+/// Has [`before_write`] nothing to do? A hardware transaction asks this inside of itself.
 #[inline]
 pub(crate) fn is_plain(core: &Core, indexes_version: u64) -> bool {
     core.node.catalog.indexes_version() == indexes_version && !core.node.store.superblock().snapshots_open()
 }
 
-/// The last that can refuse, while the rows to write are locked and validated: older copies for snapshots, then index
-/// entries of rows that replace others.
+/// The last step that can refuse, while the rows to write are locked and validated: older copies for snapshots, then
+/// index entries of rows that replace others.
 #[inline]
 pub(crate) fn before_write(core: &Core, near: &Near<'_>, indexes_version: u64, epoch: u32) -> Result<(), Refused> {
     if core.node.catalog.indexes_version() != indexes_version && !planted!(IndexUnseen) {

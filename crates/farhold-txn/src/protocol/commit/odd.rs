@@ -100,8 +100,8 @@ impl Core {
 
 /// The tasks of a worker that wait for odd rows: woken by each commit of the same worker whose rows have become even.
 ///
-/// Looking again and again instead keeps an idle executor from parking its thread, and over a network the thread is in the way of those
-/// that bring the record to its holders.
+/// Polling instead keeps an idle executor from parking its thread. Over a network that thread then competes with the
+/// threads that bring the record to its holders.
 #[derive(Default)]
 pub(crate) struct Settled {
     count: Cell<u64>,

@@ -123,7 +123,8 @@ impl Txn {
         is_lost
     }
 
-    /// Which of its locks the transaction still holds, of those at some homes. But for the transaction only a home's next start frees them.
+    /// Which of its locks the transaction still holds, of those at some homes. Besides the transaction, only a home's
+    /// next start frees them.
     pub(super) async fn look_at_locks(&self, core: &Core, is_of: impl Fn(NodeId) -> bool) -> Locks {
         let mut batch = core.take_batch();
         let rows = self.far_writes().filter(|row| is_of(row.ident.node()));

@@ -8,7 +8,7 @@ use crate::rpc::message::Request;
 use farhold_fabric::{FabricError, FarPtr, NodeId};
 use std::borrow::Cow;
 
-/// How long a coordinator waits before it asks a node again that does not answer, or looks again at a ring without room.
+/// How long a coordinator waits before it asks a silent node again, or looks again at a ring without room.
 pub(super) const AGAIN_NS: u64 = 2_000;
 
 /// The longest such wait for a node that does not answer calls: it may be silent for a lease.

@@ -48,8 +48,8 @@ impl Txn {
         }
     }
 
-    /// As [`Self::tidy_up_far`], certainly, and without making the commit wait. The record is finished only then: it alone says what is
-    /// to leave the indexes, if this node dies before the homes have heard of it.
+    /// As [`Self::tidy_up_far`], certainly, and without making the commit wait. The record is finished only then: it
+    /// alone says what must leave the indexes, if this node dies before the homes have heard of it.
     pub(super) fn tidy_up_far_later(&self, epoch: u32, number: u64, sent: Sent) {
         let (removals, cancellations) = (self.removals(epoch), self.cancellations());
         if removals.is_empty() && cancellations.is_empty() {
@@ -78,12 +78,12 @@ impl Txn {
         }
     }
 
-    /// What homes have to be told of rows that it has deleted there.
+    /// What the coordinator must tell homes about rows that it has deleted there.
     fn removals(&self, epoch: u32) -> Vec<(NodeId, Request<'static>)> {
         self.of_far_rows(RowState::Deleted, |table, references| Request::Remove { table, epoch, references })
     }
 
-    /// What homes have to be told of rows that it has inserted there and deleted again.
+    /// What the coordinator must tell homes about rows that it has inserted there and deleted again.
     fn cancellations(&self) -> Vec<(NodeId, Request<'static>)> {
         self.of_far_rows(RowState::Gone, |table, references| Request::Cancel { table, references })
     }

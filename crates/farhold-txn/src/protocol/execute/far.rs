@@ -129,7 +129,7 @@ impl Txn {
                     self.core.keep_far_index(home, id, far_index);
                     return self.known(table, Index::Primary, key, row);
                 }
-                // No row there: whether another object has the key, or none, its home tells, with a stamp.
+                // No row there: the home tells, with a stamp, whether another object has the key, or none.
                 Some(FarRead::Absent) => {
                     self.core.keep_far_index(home, id, far_index);
                     return self.get_by_message(table, home, Index::Primary, key).await;
@@ -312,8 +312,8 @@ impl Txn {
         }
     }
 
-    /// Is it certain by now that its commit will be refused? Then what it has read may be of no moment that there ever was, and neither is an error
-    /// that follows from it. Not looked for in a large transaction.
+    /// Is it certain by now that its commit will be refused? Then what it has read may belong to no single moment, and
+    /// an error that follows from it may be wrong. Not looked for in a large transaction.
     ///
     /// # Errors
     /// [`TxnError::Conflict`].
@@ -472,7 +472,7 @@ impl Core {
         known.insert((node, table), index);
     }
 
-    /// Why something there has been locked for longer than any of its node's threads needs.
+    /// The reason why something there has been locked for longer than any of its node's threads needs.
     #[cold]
     fn busy_or_gone(&self, node: NodeId) -> TxnError {
         let is_gone = self.node.replication.is_none() && !self.node.fabric.node_is_live(node);

@@ -12,7 +12,7 @@ use farhold_store::{Object, ObjectRef, ReadError, Reserve, Stamp};
 use std::ptr::NonNull;
 
 /// How often a row that is being written, or whose entry leads elsewhere, is looked at before the thread does something
-/// else. A writer near by is at a row for some 100 ns.
+/// else. A local writer is at a row for some 100 ns.
 const LOOKS_MAX: u32 = 200;
 /// How often a locked row is looked at before it is read as it is, and the commit must validate it. Its owner is in its
 /// commit: if that succeeds, this transaction's read is useless. 32 pauses are about 1 µs on Zen 3.
@@ -168,7 +168,7 @@ impl Txn {
         }
     }
 
-    /// What the transaction itself makes of a row that it has met before.
+    /// The transaction's own view of a row that it has met before.
     #[inline]
     pub(crate) fn known(
         &self,

@@ -3,7 +3,7 @@
 use crate::protocol::commit::section::{Near, Refused, validate, write};
 use farhold_store::{LockError, Owner};
 
-/// How often a lock is looked at before the transaction gives up. A holder near by is in its section for 0.1 to 2 µs; 64
+/// How often a lock is looked at before the transaction gives up. A local owner is in its section for 0.1 to 2 µs; 64
 /// pauses are about 2 µs on Zen 3. Not tuned on other CPUs.
 const LOOKS_MAX: u32 = 64;
 

@@ -173,7 +173,7 @@ fn write_one(near: &Near<'_>, row: &Row, epoch: u32, write: impl Fn(&Object<'_>,
 fn write_moving(near: &Near<'_>, epoch: u32) {
     let with = |is_one: fn(&RowState) -> bool| near.writes().filter(move |row| is_one(&row.state));
     let is_new = |state: &RowState| *state == RowState::Inserted;
-    // What will not become a row must not pass for a reservation that is yet to.
+    // A reservation that will not become a row must not look like one that still will.
     for row in with(|state| *state == RowState::Gone) {
         near.object(row).give_up();
     }

@@ -90,7 +90,7 @@ impl Instructions for Processor {
     fn abort<const CODE: u8>(&self) {}
 }
 
-/// No instructions at all: the body alone, where one thread is the whole world.
+/// No instructions at all: the body alone, where there is only one thread.
 pub(crate) struct Soft;
 
 impl Instructions for Soft {
@@ -127,8 +127,8 @@ impl Core {
     }
 }
 
-/// Validates and writes in one hardware transaction; returns the epoch. `None`: it was not to be had, nothing has happened, and
-/// the caller takes the latches. `epoch` and `is_plain` are called inside of it.
+/// Validates and writes in one hardware transaction; returns the epoch. `None`: it did not commit, nothing has
+/// happened, and the caller takes the latches. `epoch` and `is_plain` are called inside of it.
 pub(crate) fn commit(
     instructions: &impl Instructions,
     near: &Near<'_>,
