@@ -1,7 +1,7 @@
 //! Was there an order in which these transactions, one after the other, would have seen what they saw?
 //!
 //! ```text
-//!   records: who read which version of which key, who wrote which, what each range read saw and did not see
+//!   records: which version of which key each transaction read or wrote, what each range read saw and did not
 //!      │  versions of a key in order                                                   versions.rs
 //!      ▼
 //!   dependency graph: writer ─wr─► reader ─rw─► next writer, writer ─ww─► next writer,

@@ -142,7 +142,8 @@ fn cut_after(ns: u64, hops: &[Hop]) -> Result<(), TxnError> {
     })
 }
 
-/// Locks, reservations and rows that were on their way when a way was cut: the coordinator lives, and is the only one who can see to them.
+/// Locks, reservations and rows that were on their way when a link was cut: the coordinator lives, and only it can
+/// finish or release them.
 #[test]
 fn a_commit_that_is_cut_off_is_whole_or_not_there() {
     let (there, back) = (Hop { from: HOME, to: OTHER }, Hop { from: OTHER, to: HOME });
