@@ -9,7 +9,8 @@
 //! | `string_agg` of bytes | refused: DataFusion takes them for texts |
 //! | `every` | another name of `bool_and` |
 //! | `substring` of bytes, and of a text by a pattern | ours, around DataFusion's |
-//! | `coalesce` of bytes and of strings that are read as bytes | DataFusion's, with their types |
+//! | `array_length` | DataFusion's, an integer; an array without elements has none |
+//! | `coalesce` of bytes, booleans, moments or intervals and of strings that are read as such | DataFusion's, with their types |
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ use arrow::array::{
     IntervalMonthDayNanoArray, StringViewArray,
 };
 use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, DecimalType, FieldRef, Float64Type, Int32Type, Int64Type,
+    DataType, Date32Type, Decimal128Type, DecimalType, Field, FieldRef, Float64Type, Int32Type, Int64Type,
     IntervalMonthDayNano, TimestampMicrosecondType, i256,
 };
 use arrow::error::ArrowError;
@@ -67,6 +68,9 @@ pub(super) fn register(context: &SessionContext) {
     let signature = || Signature::user_defined(Volatility::Immutable);
     if let Some(inner) = known("coalesce") {
         context.register_udf(ScalarUDF::from(Coalesce { inner, signature: signature() }));
+    }
+    if let Some(inner) = known("array_length") {
+        context.register_udf(ScalarUDF::from(ArrayLength { inner }));
     }
     if let Some(inner) = known("substr") {
         for takes_patterns in [false, true] {
@@ -140,8 +144,12 @@ pub(super) fn in_place_of(func: Arc<ScalarUDF>, arguments: &[Expr], schema: &DFS
     }
 }
 
-/// Refuses `string_agg` of bytes, which DataFusion takes for texts.
-pub(super) fn check_aggregate(name: &str, arguments: &[Expr], schema: &DFSchema) -> Result<()> {
+/// Refuses `string_agg` of bytes, which DataFusion takes for texts, and DISTINCT of pairs, which it overlooks.
+pub(super) fn check_aggregate(name: &str, arguments: &[Expr], is_distinct: bool, schema: &DFSchema) -> Result<()> {
+    let is_of_pairs = matches!(name, "corr" | "covar_pop" | "covar_samp") || name.starts_with("regr_");
+    if is_distinct && is_of_pairs {
+        return Err(DataFusionError::External(Box::new(SqlError::unsupported(format!("{name}(DISTINCT …)")))));
+    }
     let is_bytes = |argument: &Expr| type_of(argument, schema).is_ok_and(|data_type| data_type.is_binary());
     if name == "string_agg" && arguments.iter().any(is_bytes) {
         return Err(DataFusionError::External(Box::new(SqlError::unsupported("string_agg of BYTEA"))));
@@ -518,11 +526,10 @@ impl ScalarUDFImpl for Coalesce {
     }
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        let is_taken = |argument: &DataType| argument.is_binary() || argument.is_string() || argument.is_null();
-        if let Some(bytes) = arguments.iter().find(|argument| argument.is_binary())
-            && arguments.iter().all(is_taken)
+        if let Some(known) = arguments.iter().find(|argument| is_read_of_bare_strings(argument))
+            && arguments.iter().all(|argument| argument == known || argument.is_string() || argument.is_null())
         {
-            return Ok(vec![bytes.clone(); arguments.len()]);
+            return Ok(vec![known.clone(); arguments.len()]);
         }
         self.inner.coerce_types(arguments)
     }
@@ -549,6 +556,51 @@ impl ScalarUDFImpl for Coalesce {
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         self.inner.invoke_with_args(arguments)
+    }
+}
+
+/// Types that a bare string beside them is read as, and that DataFusion has no common type of with texts.
+pub(super) fn is_read_of_bare_strings(data_type: &DataType) -> bool {
+    use DataType as T;
+    data_type.is_binary() || matches!(data_type, T::Boolean | T::Date32 | T::Timestamp(..) | T::Interval(_))
+}
+
+/// DataFusion's, which counts 0 elements.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ArrayLength {
+    inner: Arc<ScalarUDF>,
+}
+
+impl ScalarUDFImpl for ArrayLength {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn aliases(&self) -> &[String] {
+        self.inner.aliases()
+    }
+
+    fn signature(&self) -> &Signature {
+        self.inner.signature()
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Int32)
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let return_field = Arc::new(Field::clone(&arguments.return_field).with_data_type(DataType::UInt64));
+        let lengths = self.inner.invoke_with_args(ScalarFunctionArgs { return_field, ..arguments })?;
+        let lengths = lengths.cast_to(&DataType::Int32, None)?;
+        let length = |length: Option<i32>| length.filter(|length| *length > 0);
+        Ok(match lengths {
+            ColumnarValue::Scalar(ScalarValue::Int32(of)) => ColumnarValue::Scalar(ScalarValue::Int32(length(of))),
+            ColumnarValue::Scalar(other) => ColumnarValue::Scalar(other),
+            ColumnarValue::Array(of) => {
+                let lengths = of.as_primitive::<Int32Type>().iter().map(length);
+                ColumnarValue::Array(Arc::new(lengths.collect::<Int32Array>()))
+            }
+        })
     }
 }
 

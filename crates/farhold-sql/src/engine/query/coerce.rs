@@ -8,7 +8,7 @@
 //! | `+ - *` and negation that pass the end of their type | wrap, or infinity | 22003 |
 //! | a quotient of decimals | four digits more than the dividend, truncated | sixteen digits, rounded |
 //! | a product of decimals of more than 38 digits together | all digits behind the point, few before it | twenty digits, rounded |
-//! | windows by range over bytes | an error | frames by groups of peers |
+//! | windows by range over bytes and intervals | an error | frames by groups of peers |
 //! | a difference of dates, one of which is infinite | days | 22008 |
 //! | an interval beside an infinite date or timestamp | an error | the infinity |
 //! | a date beside a timestamp | timestamps of nanoseconds | timestamps of microseconds |
@@ -127,10 +127,30 @@ impl ExprPlanner for Operators {
                 become_type(left, &INTERVAL, schema)?;
             }
         }
+        if is_comparison(&binary.op) {
+            let RawBinaryExpr { left, right, .. } = &mut binary;
+            read_beside(left, right, schema)?;
+            read_beside(right, left, schema)?;
+        }
         if binary.op != ast::BinaryOperator::Minus || !is_difference(&binary.left, &binary.right, schema) {
             return Ok(PlannerResult::Original(binary));
         }
         difference(binary.left, binary.right, schema).map(PlannerResult::Planned)
+    }
+}
+
+fn is_comparison(op: &ast::BinaryOperator) -> bool {
+    use ast::BinaryOperator as O;
+    matches!(op, O::Eq | O::NotEq | O::Lt | O::LtEq | O::Gt | O::GtEq)
+}
+
+/// Reads a bare string beside what DataFusion compares with no string.
+fn read_beside(side: &Expr, string: &mut Expr, schema: &DFSchema) -> Result<()> {
+    match side.get_type(schema) {
+        Ok(data_type @ (DataType::Boolean | DataType::Interval(_))) if is_bare_string(string) => {
+            become_type(string, &data_type, schema)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -521,8 +541,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 let is_text = |element: &Expr| element.get_type(schema).is_ok_and(|data_type| data_type.is_string());
                 for element in &mut list {
                     if is_text(element) && !is_bare_string(element) && !is_char(element, schema) {
-                        let inner = std::mem::replace(element, lit(ScalarValue::Null));
-                        *element = functions::cast(inner, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+                        become_cast(element, ColumnType::Char(ColumnType::CHARACTERS_MAX));
                     }
                 }
             }
@@ -533,7 +552,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         }
         Expr::Case(case) => Expr::Case(case_typed(case, schema)?),
         Expr::AggregateFunction(function) => {
-            added::check_aggregate(function.func.name(), &function.params.args, schema)?;
+            added::check_aggregate(function.func.name(), &function.params.args, function.params.distinct, schema)?;
             Expr::AggregateFunction(function)
         }
         Expr::ScalarFunction(mut function) => {
@@ -555,7 +574,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             if let Some(common) = common {
                 together(&mut args.iter_mut().collect::<Vec<_>>(), schema, common)?;
                 if func.name() == "coalesce" {
-                    no_texts_with_bytes(&args, schema)?;
+                    no_texts_with_others(&args, schema)?;
                 }
                 if kept.is_some()
                     && let [first, second] = args.as_mut_slice()
@@ -580,11 +599,12 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::Like(like) => like_typed(like, schema),
         Expr::WindowFunction(mut function) => {
             check_place(&function)?;
-            added::check_aggregate(function.fun.name(), &function.params.args, schema)?;
+            added::check_aggregate(function.fun.name(), &function.params.args, function.params.distinct, schema)?;
             let WindowFunctionParams { order_by, window_frame, .. } = &mut function.params;
-            let is_bytes = |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary());
+            let has_no_distance =
+                |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary() || matches!(t, DataType::Interval(_)));
             let is_by_peers = window_frame.units == WindowFrameUnits::Range && !has_distance(window_frame);
-            if is_by_peers && order_by.iter().any(is_bytes) {
+            if is_by_peers && order_by.iter().any(has_no_distance) {
                 // By groups it is the same, of types that have no distance as well.
                 let (start, end) = (window_frame.start_bound.clone(), window_frame.end_bound.clone());
                 *window_frame = WindowFrame::new_bounds(WindowFrameUnits::Groups, start, end);
@@ -1016,15 +1036,13 @@ fn concatenated(sides: &mut [&mut Expr; 2], schema: &DFSchema) -> Result<()> {
     Ok(())
 }
 
-/// Refuses texts beside bytes where one of them is the result.
-fn no_texts_with_bytes(arguments: &[Expr], schema: &DFSchema) -> Result<()> {
-    let has = |is_one: fn(&DataType) -> bool| {
-        arguments.iter().any(|of| !is_bare_string(of) && type_of(of, schema).is_ok_and(|of| is_one(&of)))
-    };
-    if !has(DataType::is_string) || !has(DataType::is_binary) {
-        return Ok(());
-    }
-    let message = "COALESCE types text and bytea cannot be matched";
+/// Refuses texts beside what is read of no text unless it is a bare string, where one of them is the result.
+fn no_texts_with_others(arguments: &[Expr], schema: &DFSchema) -> Result<()> {
+    let known = || arguments.iter().filter(|of| !is_bare_string(of)).filter_map(|of| type_of(of, schema).ok());
+    let other = known().find(added::is_read_of_bare_strings);
+    let Some(other) = other.filter(|_| known().any(|of| of.is_string())) else { return Ok(()) };
+    let name = from_arrow(&other).map_or_else(|| "interval".to_owned(), |other| other.to_string());
+    let message = format!("COALESCE types text and {name} cannot be matched");
     Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)))
 }
 
@@ -1071,15 +1089,21 @@ fn is_untyped(element: &Expr) -> bool {
     is_bare_string(element) || matches!(element, Expr::Literal(value, _) if value.is_null())
 }
 
-/// Whether an expression has the type CHAR(n) or VARCHAR(n).
-fn has_length(expression: &Expr, schema: &DFSchema) -> bool {
-    let is_limited = |field: FieldRef| matches!(from_field(&field), Some(ColumnType::Char(_) | ColumnType::Varchar(_)));
-    expression.to_field(schema).is_ok_and(|(_, field)| is_limited(field))
+/// The type of an expression that is a CHAR(n) or VARCHAR(n).
+fn limited_text(expression: &Expr, schema: &DFSchema) -> Option<ColumnType> {
+    let (_, field) = expression.to_field(schema).ok()?;
+    from_field(&field).filter(|of| matches!(of, ColumnType::Char(_) | ColumnType::Varchar(_)))
 }
 
 /// Whether an expression has the type CHAR(n).
 fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
-    expression.to_field(schema).is_ok_and(|(_, field)| matches!(from_field(&field), Some(ColumnType::Char(_))))
+    matches!(limited_text(expression, schema), Some(ColumnType::Char(_)))
+}
+
+/// Puts a cast of an expression in its place.
+fn become_cast(expression: &mut Expr, to: ColumnType) {
+    let inner = std::mem::replace(expression, lit(ScalarValue::Null));
+    *expression = functions::cast(inner, to);
 }
 
 /// Gives expressions that are compared, or that stand for each other, the type that PostgreSQL gives them. What DataFusion
@@ -1240,18 +1264,15 @@ pub(super) fn decimal_scalar(unscaled: i128, scale: u8) -> ScalarValue {
 /// Takes the blanks at the end of what is compared with a CHAR(n): a bare string or a VARCHAR(n). Those of a TEXT count. A constant that is a CHAR(n)
 /// becomes a text, which has no blanks then: DataFusion takes equal constants for different ones if one of them has a type of ours.
 fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
-    let is_varchar = |field: FieldRef| matches!(from_field(&field), Some(ColumnType::Varchar(_)));
     if let Some(text) = bare_string(expression) {
         *expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
-    } else if expression.to_field(schema).is_ok_and(|(_, field)| is_varchar(field))
+    } else if matches!(limited_text(expression, schema), Some(ColumnType::Varchar(_)))
         && !scalars::become_char(expression)?
     {
-        let inner = std::mem::replace(expression, lit(ScalarValue::Null));
-        *expression = functions::cast(inner, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+        become_cast(expression, ColumnType::Char(ColumnType::CHARACTERS_MAX));
     }
     if is_char(expression, schema) && expression.column_refs().is_empty() {
-        let inner = std::mem::replace(expression, lit(ScalarValue::Null));
-        *expression = functions::cast(inner, ColumnType::Text);
+        become_cast(expression, ColumnType::Text);
     }
     Ok(())
 }
@@ -1368,7 +1389,7 @@ fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, schema: &DF
     let arrow_is_right = match (from, to) {
         (from, T::Char(_) | T::Varchar(_)) if from.is_text() => false,
         // A text that was a CHAR(n) or VARCHAR(n) is compared as a text.
-        (from, T::Text) if from.is_text() => !has_length(&inner, schema),
+        (from, T::Text) if from.is_text() => limited_text(&inner, schema).is_none(),
         (from, to) if from.is_text() => to.is_text(),
         (T::Boolean | T::SmallInt | T::Int | T::BigInt, T::Text) => true,
         (_, to) if to.is_text() => false,

@@ -6,18 +6,17 @@
 //! And it takes `1 = a AND a = 1` for two conditions that exclude each other, `5 < a` for less than `a >= 5`: so constants stand at the right of
 //! what they are compared with. Most do, but what a constant or a column is may be known only when others of its rules have run.
 //!
-//! Where `random()` or its like is in a condition, it is asked of each row that the condition stands above; DataFusion moves one that names no column
-//! below aggregates, DISTINCT, windows and joins. Such conditions stay, and those beside them. And where it is among the items of a DISTINCT, a join below
-//! is no mere question of whether there is a partner.
+//! Conditions with `random()` or its like stay as well, and those beside them ([`volatile`](super::volatile)).
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
+use datafusion::common::tree_node::Transformed;
 use datafusion::error::Result;
 use datafusion::logical_expr::{BinaryExpr, Expr, Filter, LogicalPlan, Operator};
-use datafusion::optimizer::eliminate_join::EliminateJoin;
 use datafusion::optimizer::push_down_filter::PushDownFilter;
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
+
+use super::volatile::is_volatile;
 
 /// DataFusion's rule of the same name, for the other conditions.
 #[derive(Debug, Default)]
@@ -45,36 +44,6 @@ impl OptimizerRule for Conditions {
             }
             other => Ok(Transformed::no(other)),
         }
-    }
-}
-
-/// Whether a condition differs from one evaluation to the next, or one right below it.
-fn is_volatile(filter: &Filter) -> bool {
-    filter.predicate.is_volatile() || matches!(filter.input.as_ref(), LogicalPlan::Filter(below) if is_volatile(below))
-}
-
-/// DataFusion's rule that makes of joins questions for a partner, for plans whose expressions are the same in each evaluation.
-#[derive(Debug, Default)]
-pub(super) struct Joins(EliminateJoin);
-
-impl OptimizerRule for Joins {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        self.0.apply_order()
-    }
-
-    fn rewrite(&self, plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        let mut is_volatile = false;
-        plan.apply_with_subqueries(|node| {
-            node.apply_expressions(|expr| {
-                is_volatile |= expr.is_volatile();
-                Ok(TreeNodeRecursion::Continue)
-            })
-        })?;
-        if is_volatile { Ok(Transformed::no(plan)) } else { self.0.rewrite(plan, config) }
     }
 }
 

@@ -10,7 +10,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Dependency, FunctionalDependence, FunctionalDependencies};
 use datafusion::error::Result;
 use datafusion::logical_expr::{self, Aggregate, LogicalPlan};
@@ -52,8 +52,19 @@ impl OptimizerRule for Dependencies {
     }
 
     fn rewrite(&self, plan: LogicalPlan, _: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-        corrected(plan)
+        if has_aggregate_of_join(&plan)? { corrected(plan) } else { Ok(Transformed::no(plan)) }
     }
+}
+
+/// Whether there is something to correct. Most plans have nothing, and are not made anew.
+fn has_aggregate_of_join(plan: &LogicalPlan) -> Result<bool> {
+    let is_join = |node: &LogicalPlan| Ok(matches!(node, LogicalPlan::Join(_)));
+    let mut has = false;
+    plan.apply_with_subqueries(|node| {
+        has |= matches!(node, LogicalPlan::Aggregate(_)) && node.exists(is_join)?;
+        Ok(if has { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(has)
 }
 
 /// Puts a mark behind the keys of each GROUP BY.

@@ -5,6 +5,7 @@
 
 mod added;
 mod aggregates;
+mod apart;
 mod assigned;
 mod bounded;
 mod bounds;
@@ -18,6 +19,7 @@ mod collected;
 mod computed_keys;
 mod constants;
 mod correlated;
+mod correlation;
 mod dates;
 mod dependencies;
 mod derived;
@@ -56,6 +58,7 @@ mod slices;
 mod stream;
 mod subqueries;
 mod texts;
+mod volatile;
 mod windows;
 
 use std::collections::hash_map::Entry;
@@ -407,12 +410,14 @@ fn session_state(
     gathered::register(&context);
     assigned::register(&context);
     added::register(&context);
+    apart::register(&context);
+    correlation::register(&context);
     casts::register(&context);
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).map(projections::in_place_of).collect();
     let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());
     let conditions: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(constants::Conditions::default());
-    let joins: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(constants::Joins::default());
+    let joins: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(volatile::Joins::default());
     let ours = [equalities, conditions, joins];
     let in_place = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
         Arc::clone(ours.iter().find(|own| own.name() == rule.name()).unwrap_or(rule))
@@ -422,6 +427,7 @@ fn session_state(
         .with_optimizer_rules(optimizers)
         .with_physical_optimizer_rules(rules)
         .with_analyzer_rule(Arc::new(lists::Lists))
+        .with_analyzer_rule(Arc::new(apart::Apart))
         .with_analyzer_rule(Arc::new(scalars::Nulls))
         .with_analyzer_rule(Arc::new(members::Members))
         .with_analyzer_rule(Arc::new(derived::Derived))

@@ -11,9 +11,9 @@ use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf}
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CastKind, DataType as SqlType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments,
-    Ident, Interval, NamedWindowDefinition, NamedWindowExpr, ObjectName, ObjectNamePart, Query, Select, SelectItem,
-    Statement, TableFactor, Value, ValueWithSpan, Visitor, VisitorMut, WindowFrame, WindowFrameBound, WindowSpec,
-    WindowType,
+    GroupByExpr, Ident, Interval, NamedWindowDefinition, NamedWindowExpr, ObjectName, ObjectNamePart, Query, Select,
+    SelectItem, Statement, TableFactor, Value, ValueWithSpan, Visitor, VisitorMut, WindowFrame, WindowFrameBound,
+    WindowSpec, WindowType,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -30,6 +30,8 @@ use super::quantifiers::Quantifiers;
 use super::rows::Rows;
 use super::series::Series;
 use super::similar::Patterns;
+use super::subqueries;
+use super::volatile::Aggregates;
 use super::windows::WindowArguments;
 use crate::SqlError;
 use crate::engine::ColumnType;
@@ -93,6 +95,8 @@ impl Rewriter {
             Statement::Query(query) => names::resolve(query, tables, state, &self.aggregates)?,
             _ => None,
         };
+        visited(&mut statement, &mut Having { aggregates: &self.aggregates })?;
+        let _ = walk::change(&mut statement, &mut Aggregates { state, names: &self.aggregates, met: 0 });
         visited(&mut statement, &mut WindowArguments)?;
         let _ = walk::change(&mut statement, &mut SignedRanks);
         let _ = walk::change(&mut statement, &mut Remainders);
@@ -250,6 +254,35 @@ impl VisitorMut for SampledTable {
         match factor {
             TableFactor::Table { sample: Some(_), .. } => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// HAVING makes one group of all rows, also where there is neither GROUP BY nor an aggregate: there, one is put in.
+struct Having<'a> {
+    /// The names of aggregate functions.
+    aggregates: &'a HashSet<String>,
+}
+
+impl VisitorMut for Having<'_> {
+    type Break = SqlError;
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
+        let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(keys, _) if keys.is_empty());
+        let Some(condition) = &mut select.having else { return ControlFlow::Continue(()) };
+        let items = select.projection.iter().filter_map(subqueries::item_value);
+        let has_aggregate = items.chain([&*condition]).any(|of| subqueries::summarises(of, self.aggregates));
+        if is_grouped || has_aggregate {
+            return ControlFlow::Continue(());
+        }
+        match parse_expr("count(*) IS NOT NULL") {
+            Ok(always) => {
+                let asked = Expr::Nested(Box::new(condition.clone()));
+                let (left, right) = (Box::new(always), Box::new(asked));
+                *condition = Expr::BinaryOp { left, op: BinaryOperator::And, right };
+                ControlFlow::Continue(())
+            }
+            Err(error) => ControlFlow::Break(error),
         }
     }
 }

@@ -38,10 +38,10 @@ impl VisitorMut for Series<'_> {
     type Break = SqlError;
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
-        if !select.projection.iter().filter_map(value).any(has_call) {
+        if !select.projection.iter().filter_map(subqueries::item_value).any(has_call) {
             return ControlFlow::Continue(());
         }
-        let mut values = select.projection.iter().filter_map(value);
+        let mut values = select.projection.iter().filter_map(subqueries::item_value);
         if !subqueries::is_plain(select) || values.any(|value| subqueries::summarises(value, self.aggregates)) {
             let error = SqlError::unsupported("generate_series beside groups, aggregates or window functions");
             return ControlFlow::Break(error.with_hint("Call it in a query around that one."));
@@ -68,13 +68,6 @@ impl VisitorMut for Series<'_> {
         }
         self.is_unnested = is_call(function, UNNEST);
         ControlFlow::Continue(())
-    }
-}
-
-fn value(item: &SelectItem) -> Option<&Expr> {
-    match item {
-        SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. } => Some(value),
-        _ => None,
     }
 }
 

@@ -275,6 +275,14 @@ fn by_value(by: &Expr, value: &Expr) -> Expr {
     }
 }
 
+/// What an item of a SELECT list is the value of, unless it is a `*`.
+pub(super) fn item_value(item: &SelectItem) -> Option<&Expr> {
+    match item {
+        SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. } => Some(value),
+        _ => None,
+    }
+}
+
 /// Whether an expression calls an aggregate or a window function.
 pub(super) fn summarises(expr: &Expr, aggregates: &HashSet<String>) -> bool {
     walk::exists_outside_queries(expr, |expr| match expr {

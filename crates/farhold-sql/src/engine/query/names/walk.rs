@@ -2,14 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use datafusion::execution::SessionState;
-use datafusion::logical_expr::Volatility;
 use datafusion::sql::sqlparser::ast::{
     AccessExpr, BinaryOperator, Expr, Function, Ident, Query, VisitMut, Visitor, VisitorMut,
 };
 
 use super::super::rewrite::user_word;
 use super::super::subqueries;
+use super::super::volatile;
 use super::{Answered, Names, Naming, Relation, Scope, column};
 use crate::engine::scalar::fold;
 use crate::engine::walk as tree;
@@ -52,7 +51,7 @@ impl Names<'_> {
             query.clone_from(&known.answer);
             return Ok((known.is_correlated, known.name.clone()));
         }
-        let asked = (is_sibling && !self.varies(query)).then(|| query.clone());
+        let asked = (is_sibling && !volatile::varies(query, self.state)).then(|| query.clone());
         self.scopes.push(Scope::default());
         let outcome = self.query(query, naming);
         let is_correlated = self.scopes.pop().is_some_and(|scope| scope.is_correlated);
@@ -63,23 +62,6 @@ impl Names<'_> {
             self.siblings.answered.push(Answered { asked, naming, answer, is_correlated, name });
         }
         Ok((is_correlated, name))
-    }
-
-    /// Whether a query has other rows or values each time.
-    fn varies(&self, query: &Query) -> bool {
-        struct Calls<'s>(&'s SessionState);
-        impl Visitor for Calls<'_> {
-            type Break = ();
-
-            fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-                let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
-                let name = function.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default();
-                let called = self.0.scalar_functions().get(&name);
-                let varies = called.is_some_and(|called| called.signature().volatility == Volatility::Volatile);
-                if varies { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            }
-        }
-        tree::visit(query, &mut Calls(self.state)).is_break()
     }
 
     fn unqualified(&mut self, name: &str) -> Result<Option<Expr>, SqlError> {

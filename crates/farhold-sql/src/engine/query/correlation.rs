@@ -1,0 +1,212 @@
+//! `corr` as PostgreSQL computes it.
+//!
+//! DataFusion 55 gives NULL where a number is NaN, and of groups subtracts sums of squares, which leaves nothing of `1e9 + 1` and `1e9 + 2`. Here, as in
+//! PostgreSQL, sums of squared distances grow by the distance of each number from the mean so far (Youngs and Cramer, 1971).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
+use arrow::datatypes::{DataType, Field, FieldRef, Float64Type};
+use datafusion::common::ScalarValue;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::functions_aggregate::correlation::corr_udaf;
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature};
+use datafusion::prelude::SessionContext;
+
+use crate::{SqlError, SqlState};
+
+/// Puts it in the place of DataFusion's.
+pub(super) fn register(context: &SessionContext) {
+    context.register_udaf(AggregateUDF::from(Correlation { signature: corr_udaf().signature().clone() }));
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Correlation {
+    signature: Signature,
+}
+
+impl AggregateUDFImpl for Correlation {
+    fn name(&self) -> &'static str {
+        "corr"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Float64)
+    }
+
+    fn state_fields(&self, arguments: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
+        let field = |part: usize| Arc::new(Field::new(format!("{}[{part}]", arguments.name), DataType::Float64, false));
+        Ok((0..Sums::PARTS).map(field).collect())
+    }
+
+    fn accumulator(&self, _: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        Ok(Box::new(Sums::default()))
+    }
+
+    fn create_sliding_accumulator(&self, _: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        Ok(Box::new(Sliding::default()))
+    }
+}
+
+/// The rows in which both numbers are there.
+fn pairs(values: &[ArrayRef]) -> impl Iterator<Item = (f64, f64)> {
+    let (a, b) = (values[0].as_primitive::<Float64Type>(), values[1].as_primitive::<Float64Type>());
+    a.iter().zip(b).filter_map(|(a, b)| a.zip(b))
+}
+
+/// Of two columns of numbers: sums, and sums of the squared distances from their means, and of the products of these distances.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    count: f64,
+    sum: [f64; 2],
+    squares: [f64; 2],
+    products: f64,
+}
+
+impl Sums {
+    const PARTS: usize = 6;
+
+    fn add(&mut self, pair: [f64; 2]) -> Result<()> {
+        let before = *self;
+        self.count += 1.0;
+        for (sum, value) in self.sum.iter_mut().zip(pair) {
+            *sum += value;
+        }
+        if before.count == 0.0 {
+            for (square, value) in self.squares.iter_mut().zip(pair) {
+                *square = if value.is_finite() { 0.0 } else { f64::NAN };
+            }
+            self.products = if pair.iter().all(|value| value.is_finite()) { 0.0 } else { f64::NAN };
+            return Ok(());
+        }
+        let distance = |side: usize| pair[side] * self.count - self.sum[side];
+        let (distances, scale) = ([distance(0), distance(1)], 1.0 / (self.count * before.count));
+        for (square, distance) in self.squares.iter_mut().zip(distances) {
+            *square += distance * distance * scale;
+        }
+        self.products += distances[0] * distances[1] * scale;
+        let was_finite = |side: usize| !before.sum[side].is_infinite() && !pair[side].is_infinite();
+        let is_over =
+            |side: usize| (self.sum[side].is_infinite() || self.squares[side].is_infinite()) && was_finite(side);
+        if is_over(0) || is_over(1) || self.products.is_infinite() && was_finite(0) && was_finite(1) {
+            return Err(overflow());
+        }
+        for sum in self.squares.iter_mut().chain([&mut self.products]) {
+            if sum.is_infinite() {
+                *sum = f64::NAN;
+            }
+        }
+        Ok(())
+    }
+
+    fn merge(&mut self, other: &Self) -> Result<()> {
+        if self.count == 0.0 || other.count == 0.0 {
+            *self = if self.count == 0.0 { *other } else { *self };
+            return Ok(());
+        }
+        let one = *self;
+        self.count += other.count;
+        let apart = |side: usize| one.sum[side] / one.count - other.sum[side] / other.count;
+        let (apart, weight) = ([apart(0), apart(1)], one.count * other.count / self.count);
+        let summed = |a: f64, b: f64, more: f64| {
+            let sum = a + b + more;
+            let is_over = sum.is_infinite() && !a.is_infinite() && !b.is_infinite();
+            if is_over { Err(overflow()) } else { Ok(sum) }
+        };
+        for (side, apart) in apart.into_iter().enumerate() {
+            self.sum[side] = summed(one.sum[side], other.sum[side], 0.0)?;
+            self.squares[side] = summed(one.squares[side], other.squares[side], apart * apart * weight)?;
+        }
+        self.products = summed(one.products, other.products, apart[0] * apart[1] * weight)?;
+        Ok(())
+    }
+
+    /// NULL where one of the columns has only one value.
+    fn correlation(&self) -> Option<f64> {
+        let is_known = self.count > 0.0 && self.squares.iter().all(|squares| *squares != 0.0);
+        is_known.then(|| self.products / (self.squares[0] * self.squares[1]).sqrt())
+    }
+
+    fn parts(&self) -> [f64; Self::PARTS] {
+        let ([a, b], [a_squares, b_squares]) = (self.sum, self.squares);
+        [self.count, a, b, a_squares, b_squares, self.products]
+    }
+
+    fn of([count, a, b, a_squares, b_squares, products]: [f64; Self::PARTS]) -> Self {
+        Self { count, sum: [a, b], squares: [a_squares, b_squares], products }
+    }
+}
+
+fn overflow() -> DataFusionError {
+    let error = SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, "value out of range: overflow");
+    DataFusionError::External(Box::new(error))
+}
+
+impl Accumulator for Sums {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        pairs(values).try_for_each(|(a, b)| self.add([a, b]))
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        Ok(ScalarValue::Float64(self.correlation()))
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self)
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        Ok(self.parts().into_iter().map(ScalarValue::from).collect())
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        let parts: Vec<&Float64Array> = states.iter().map(AsArray::as_primitive::<Float64Type>).collect();
+        let of_row = |row: usize| Self::of(std::array::from_fn(|part| parts[part].value(row)));
+        (0..states[0].len()).try_for_each(|row| self.merge(&of_row(row)))
+    }
+}
+
+/// In a frame that slides: no number can be taken out of the sums without a trace, so they are made anew.
+#[derive(Debug, Default)]
+struct Sliding(VecDeque<(f64, f64)>);
+
+impl Accumulator for Sliding {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.0.extend(pairs(values));
+        Ok(())
+    }
+
+    fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        let leaving = pairs(values).count();
+        self.0.drain(..leaving);
+        Ok(())
+    }
+
+    fn supports_retract_batch(&self) -> bool {
+        true
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        let mut sums = Sums::default();
+        self.0.iter().try_for_each(|(a, b)| sums.add([*a, *b]))?;
+        sums.evaluate()
+    }
+
+    fn size(&self) -> usize {
+        size_of_val(self) + self.0.capacity() * size_of::<(f64, f64)>()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        Err(DataFusionError::Internal("a frame that slides has no state".to_owned()))
+    }
+
+    fn merge_batch(&mut self, _: &[ArrayRef]) -> Result<()> {
+        Err(DataFusionError::Internal("a frame that slides has no state".to_owned()))
+    }
+}
