@@ -9,19 +9,20 @@
 //! | grouping sets | constants and orders of their input, and its partitioning by what they group by | NULL for what a set does not group by, in every partition |
 //! | windows of `min` and `max` | results in order, NULLs last | NULL until the frame has a value |
 //! | windows over frames that slide | results in order where the arguments are | the contrary of it, where the order is descending |
+//! | aggregates | that their keys are unique | rows that a projection moves, and with them the place of the key: another column is taken for unique then, and a sort by it is enough for all |
 //! | merges of sorted partitions | every order that each partition has | rows in the order that they merge by: rows equal in it are in none of the others |
 //!
 //! [`HeldRule`] puts a [`HeldExec`] above such an operator. It hands the rows on and promises of their order and partitioning what holds. Sorts stay above it: below,
 //! the wrong promise would be asked again. A [`JoinExec`](super::JoinExec) promises nothing wrong by itself.
 //!
 //! Merges come into a plan by the very rule that decides on sorts, so [`SortsRule`] stands in that one's place: where it has believed a merge,
-//! it is asked again with windows and unions that promise one order each, which a merge can keep.
+//! it is asked again with windows, unions and sorts of limits that promise one order each, which a merge can keep.
 
 use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion, TreeNodeVisitor};
-use datafusion::common::{JoinType, Statistics};
+use datafusion::common::{Constraints, JoinType, Statistics};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -33,7 +34,8 @@ use datafusion::physical_expr::window::{PlainAggregateWindowExpr, SlidingAggrega
 use datafusion::physical_expr::{EquivalenceProperties, LexOrdering, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
-use datafusion::physical_plan::aggregates::AggregateExec;
+use datafusion::physical_optimizer::output_requirements::OutputRequirementExec;
+use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::execution_plan::CardinalityEffect;
 use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::joins::NestedLoopJoinExec;
@@ -56,8 +58,13 @@ pub struct HeldRule;
 
 impl PhysicalOptimizerRule for HeldRule {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        let has_orders = has_several_orders(&plan)?;
         plan.transform_up(|node| match held(&node)? {
             Some(held) => Ok(Transformed::yes(Arc::new(HeldExec::new(node, held)) as Arc<dyn ExecutionPlan>)),
+            None if has_orders && has_keys(&node) => {
+                let held = without_keys(&node);
+                Ok(Transformed::yes(Arc::new(HeldExec { promise: Promise::NoKeys, ..HeldExec::new(node, held) }) as _))
+            }
             None => Ok(Transformed::no(node)),
         })
         .data()
@@ -70,6 +77,29 @@ impl PhysicalOptimizerRule for HeldRule {
     fn schema_check(&self) -> bool {
         true
     }
+}
+
+/// Whether one order may be enough for another: unique keys matter to nothing else.
+fn has_several_orders(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
+    let mut orders = 0;
+    plan.apply(|node| {
+        let is_wanted = node.is::<SortExec>()
+            || !node.is::<OutputRequirementExec>() && node.required_input_ordering().iter().any(Option::is_some);
+        orders += usize::from(is_wanted);
+        Ok(if orders > 1 { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(orders > 1)
+}
+
+/// Whether it is an aggregate that promises that its keys are unique.
+fn has_keys(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let aggregate: Option<&AggregateExec> = plan.downcast_ref();
+    aggregate.is_some_and(|aggregate| *aggregate.mode() != AggregateMode::Partial)
+        && plan.equivalence_properties().constraints().iter().next().is_some()
+}
+
+fn without_keys(plan: &Arc<dyn ExecutionPlan>) -> EquivalenceProperties {
+    plan.equivalence_properties().clone().with_constraints(Constraints::default())
 }
 
 /// DataFusion's rule that decides on sorts and partitioning, kept from believing in orders that a merge has lost.
@@ -181,7 +211,8 @@ fn merged(plan: &Arc<dyn ExecutionPlan>, by: LexOrdering) -> Result<Option<Equiv
     Ok(None)
 }
 
-/// The promises of an operator that can have several orders with the one that a merge above it keeps as well; `None` of all others.
+/// The promises of an operator that can have several orders with the one that a merge above it keeps as well; `None` of all others. A sort of a limit has
+/// its own: one above it would go into it, and no merge keeps that.
 fn one_order(plan: &Arc<dyn ExecutionPlan>) -> Option<EquivalenceProperties> {
     let promised = plan.equivalence_properties();
     if plan.is::<UnionExec>() {
@@ -191,6 +222,9 @@ fn one_order(plan: &Arc<dyn ExecutionPlan>) -> Option<EquivalenceProperties> {
         one.clear_orderings();
         one.add_orderings(order);
         return Some(one);
+    }
+    if plan.is::<SortExec>() && plan.fetch().is_some() {
+        return Some(promised.clone());
     }
     windows(plan).map(|windows| without_columns(promised, plan.schema().fields().len() - windows.len()))
 }
@@ -308,6 +342,8 @@ enum Promise {
     Held,
     /// One order, though the input may have more.
     OneOrder,
+    /// All but that keys are unique.
+    NoKeys,
     /// What an operator promised in whose place the input is.
     Kept,
 }
@@ -364,6 +400,7 @@ impl ExecutionPlan for HeldExec {
         let known = match self.promise {
             Promise::Held => held(&input)?,
             Promise::OneOrder => one_order(&input),
+            Promise::NoKeys => Some(without_keys(&input)),
             Promise::Kept => Some(self.properties.equivalence_properties().clone()),
         };
         let held = match known {
