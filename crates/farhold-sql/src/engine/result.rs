@@ -14,7 +14,7 @@ pub struct OutputColumn {
     /// Its type on the wire; `Text` where none of ours fits (then `arrow_type` says more). Values of a `Char` come without
     /// their trailing blanks.
     pub data_type: ColumnType,
-    /// Its type in [`Rows::Batches`]. A string may come as `Utf8` or `Utf8View`.
+    /// Its type in [`Rows::Batches`](super::Rows::Batches). A string may come as `Utf8` or `Utf8View`.
     pub arrow_type: DataType,
 }
 

@@ -119,7 +119,7 @@ impl Node {
     }
 
     /// Rows that are half written, by table and key: those that commits are at, and those that dead owners have left,
-    /// also where they [count](Recovered::damaged) as damaged. A walk over all pages, as [`Self::left_behind`].
+    /// also where they [count](crate::Recovered::damaged) as damaged. A walk over all pages, as [`Self::left_behind`].
     #[must_use]
     pub fn half_written(&self) -> Vec<(String, Vec<u8>)> {
         let mut half = Vec::new();
