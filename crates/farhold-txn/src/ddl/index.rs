@@ -42,7 +42,7 @@ impl Worker {
         let (worker, table) = (self.clone(), table.clone());
         // What is recorded by then must hold on all nodes.
         let finished = async move { worker.finish_index(&table, slot, configuration, filled).await };
-        ToItsEnd::of(&self.core, finished, self.core.outcome_until_ns())
+        ToItsEnd::of(&self.core, Box::pin(finished), self.core.outcome_until_ns())
             .await
             .map_err(|error| self.core.retryable(error))
     }

@@ -156,7 +156,7 @@ impl Worker {
                 let done = then(worker, changed).await;
                 Ok(missed.map_or(done, Err))
             };
-            ToItsEnd::of(&self.core, rest, self.core.outcome_until_ns()).await
+            ToItsEnd::of(&self.core, Box::pin(rest), self.core.outcome_until_ns()).await
         };
         self.run_attempts(Retry::default(), attempt).await?
     }

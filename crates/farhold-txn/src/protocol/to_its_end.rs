@@ -7,7 +7,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-type Work<T> = Pin<Box<dyn Future<Output = Result<T, TxnError>>>>;
+/// What is to be done.
+pub(crate) type Work<T> = Pin<Box<dyn Future<Output = Result<T, TxnError>>>>;
 
 /// The caller does the work while it polls this. The executor goes on with it once this is dropped, or is told that it takes too long: then
 /// the outcome is unknown to the caller.
@@ -19,8 +20,8 @@ pub(crate) struct ToItsEnd<T: 'static> {
 
 impl<T: 'static> ToItsEnd<T> {
     /// The node may be cut off, and never hear what has become of it: so the caller waits until `until_ns`.
-    pub fn of(core: &Rc<Core>, work: impl Future<Output = Result<T, TxnError>> + 'static, until_ns: u64) -> Self {
-        Self { work: Some(Box::pin(work)), core: core.clone(), until_ns }
+    pub fn of(core: &Rc<Core>, work: Work<T>, until_ns: u64) -> Self {
+        Self { work: Some(work), core: core.clone(), until_ns }
     }
 }
 

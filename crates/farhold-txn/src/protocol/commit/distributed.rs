@@ -27,7 +27,7 @@ use crate::protocol::commit::durable::Durably;
 use crate::protocol::commit::near::{before_write, is_plain};
 use crate::protocol::commit::section::{Refused, latch, validate, write};
 use crate::protocol::core::Core;
-use crate::protocol::to_its_end::ToItsEnd;
+use crate::protocol::to_its_end::{ToItsEnd, Work};
 use crate::protocol::txn::state::Row;
 use crate::protocol::txn::{CommitInfo, Txn};
 use crate::replication::promise::Promise;
@@ -51,11 +51,10 @@ impl Txn {
         self.past_commit_point();
         let serial = self.serial;
         let until_ns = if self.is_patient { u64::MAX } else { core.outcome_until_ns() };
-        let rest = async move {
-            match promise {
-                Some(promise) => self.finish_replicated(epoch, promise, admitted, durably).await,
-                None => self.finish_alone(epoch, durably, near_is_written).await,
-            }
+        // Boxed one by one: neither pays for the size of the other.
+        let rest: Work<CommitInfo> = match promise {
+            Some(promise) => Box::pin(self.finish_replicated(epoch, promise, admitted, durably)),
+            None => Box::pin(self.finish_alone(epoch, durably, near_is_written)),
         };
         let outcome = ToItsEnd::of(&core, rest, until_ns).await;
         outcome.inspect_err(|error| {
