@@ -8,13 +8,15 @@
 //! ```
 
 mod database;
+mod rows;
 
 #[cfg(feature = "cli")]
 pub mod cli;
 
 pub use database::{Config, Database, Durability, OpenError};
 pub use farhold_fabric::Handle;
-pub use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
+pub use farhold_store::row::{Column, ColumnType, Datum, RowError, Schema, SecondaryIndex};
 pub use farhold_txn::{
     CommitInfo, Index, Node, Placement, Retry, RowHandle, ScanSpec, Snapshot, Table, TableDef, Txn, TxnError, Worker,
 };
+pub use rows::{Date, Decimal, Field, Key, Row, Rows, Timestamp};
