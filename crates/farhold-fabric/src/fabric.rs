@@ -5,7 +5,7 @@ use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::executor::Handle;
 use crate::memory::RegionMemory;
-use crate::provider::{Membership, shm};
+use crate::provider::{self, Membership, shm};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,6 +16,13 @@ pub enum Admitted {
     Everybody,
     /// These starts of these nodes, each with its [`Fabric::birth`].
     Births(Vec<(NodeId, u64)>),
+}
+
+/// What can be joined by this build.
+fn known_here() -> String {
+    let known: Vec<&str> = provider::ALL.iter().filter_map(|kind| Some(kind.join.as_ref()?.usage)).collect();
+    let more = if cfg!(feature = "libfabric") { "" } else { "; it was built without the feature `libfabric`" };
+    format!("this build knows {}{more}", known.join(" and "))
 }
 
 /// A node's membership: it registers the node's regions and opens endpoints. Clones are the same membership, which ends with
@@ -46,18 +53,14 @@ impl Fabric {
     /// # Errors
     /// As [`Self::join_shm`]; [`FabricError::ProviderUnfit`] for an unknown name, or one that this build lacks.
     pub fn join(cluster: impl AsRef<Path>, node: NodeId, provider: &str) -> Result<Self, FabricError> {
-        match provider.split_once(':') {
-            None if provider == "shm" => Self::join_shm(cluster, node),
-            #[cfg(feature = "libfabric")]
-            Some(("libfabric", url)) => {
-                let config = crate::provider::libfabric::Config::of_url(url, cluster.as_ref())?;
-                Self::join_libfabric(cluster, node, config)
-            }
-            #[cfg(not(feature = "libfabric"))]
-            Some(("libfabric", _)) => {
-                Err(FabricError::unfit_provider(provider, "this build is without the feature `libfabric`"))
-            }
-            _ => Err(FabricError::unfit_provider(provider, "known are shm and libfabric:NAME[?listen=..&peer=..]")),
+        let (name, settings) = match provider.split_once(':') {
+            Some((name, settings)) => (name, Some(settings)),
+            None => (provider, None),
+        };
+        let by_name = provider::ALL.iter().find(|kind| kind.name == name);
+        match by_name.and_then(|kind| kind.join.as_ref()) {
+            Some(join) => Ok(Self::new((join.member)(cluster.as_ref(), node, settings)?)),
+            None => Err(FabricError::unfit_provider(provider, known_here())),
         }
     }
 
@@ -197,5 +200,28 @@ impl Fabric {
     #[must_use]
     pub fn node_is_live(&self, node: NodeId) -> bool {
         self.membership.node_is_live(node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_no_provider_has_is_refused_with_those_that_there_are() {
+        let directory = std::env::temp_dir().join(format!("farhold-fabric-names-{}", std::process::id()));
+        let refusal = |name: &str| match Fabric::join(&directory, NodeId(0), name).map(drop) {
+            Err(error @ FabricError::ProviderUnfit(_)) => error.to_string(),
+            other => panic!("{name}: {other:?}"),
+        };
+        for name in ["", "sim", "Shm", "nvlink:0"] {
+            let said = refusal(name);
+            assert!(said.contains("this build knows ") && said.contains("shm"), "{said}");
+        }
+        assert!(refusal("shm:fast").contains("no settings"));
+        assert!(!directory.exists(), "refused before anything is made");
+        for kind in provider::ALL {
+            assert!(kind.join.as_ref().is_none_or(|join| join.usage.starts_with(kind.name)), "{}", kind.name);
+        }
     }
 }

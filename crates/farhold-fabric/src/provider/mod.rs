@@ -1,7 +1,7 @@
 //! The contract of a provider, and the list of them.
 //!
-//! A provider is a folder here, a line in [`ALL`], and a way to make a test bed. `conformance` then checks it against everything
-//! that this crate promises.
+//! A provider is a folder here and a line in [`ALL`]. By that line `Fabric::join` finds it by its name, and `conformance` checks it
+//! against everything that this crate promises.
 
 #[cfg(test)]
 pub(crate) mod conformance;
@@ -17,6 +17,7 @@ use crate::error::FabricError;
 use crate::executor::Handle;
 use crate::fabric::Admitted;
 use crate::memory::RegionMemory;
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -30,9 +31,21 @@ pub struct Kind {
     pub does: fn(OpKind) -> Doer,
     /// How it can be had on this machine.
     pub here: fn() -> Vec<Here>,
+    /// How a process joins a cluster by it.
+    pub(crate) join: Option<Join>,
     /// Clusters to test it on, made of a seed.
     #[cfg(test)]
     beds: &'static [fn(u64) -> conformance::Bed],
+}
+
+type Joined = Result<Arc<dyn Membership>, FabricError>;
+
+/// How a process becomes a node of a cluster by a provider.
+pub(crate) struct Join {
+    /// How [`Fabric::join`](crate::Fabric::join) names it, with its settings.
+    pub usage: &'static str,
+    /// Joins, given the directory, the node, and the settings behind the name and a colon.
+    pub member: fn(&Path, NodeId, Option<&str>) -> Joined,
 }
 
 /// A way to have a provider on this machine.

@@ -457,6 +457,18 @@ pub(super) const KIND: super::Kind = super::Kind {
         _ => Doer::HomeAgent,
     },
     here,
+    join: Some(super::Join {
+        usage: "libfabric:NAME[?listen=..&peer=..]",
+        member: |directory, node, settings| {
+            let Some(url) = settings else {
+                return Err(FabricError::unfit_provider(
+                    "libfabric",
+                    "the name of one of libfabric's providers is to follow, as in libfabric:tcp;ofi_rxm",
+                ));
+            };
+            Ok(Member::join(directory, node, Config::of_url(url, directory)?)?)
+        },
+    }),
     #[cfg(test)]
     beds: &[super::conformance::Bed::libfabric_tcp, super::conformance::Bed::libfabric_shm],
 };

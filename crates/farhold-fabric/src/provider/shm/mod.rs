@@ -911,6 +911,13 @@ pub(super) const KIND: super::Kind = super::Kind {
     about: "files mapped by every process of a host; also CXL or DAX memory, by path",
     does: |_| super::Doer::Cpu,
     here: || vec![super::Here { name: "shm".into(), about: "files below /dev/shm, unless told otherwise".into() }],
+    join: Some(super::Join {
+        usage: "shm",
+        member: |cluster, node, settings| match settings {
+            None => Ok(Member::join(cluster, node)?),
+            Some(_) => Err(FabricError::unfit_provider("shm", "it has no settings")),
+        },
+    }),
     #[cfg(test)]
     beds: &[super::conformance::Bed::shm],
 };

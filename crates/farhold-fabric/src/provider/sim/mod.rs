@@ -187,6 +187,8 @@ pub(super) const KIND: super::Kind = super::Kind {
     about: "a cluster in one thread, in virtual time, from a seed",
     does: |_| super::Doer::Simulation,
     here: Vec::new,
+    // Its nodes are those of one `Sim`.
+    join: None,
     #[cfg(test)]
     beds: &[super::conformance::Bed::sim],
 };
