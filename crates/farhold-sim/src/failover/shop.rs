@@ -9,7 +9,7 @@ use farhold_bench::workload::tpcc::check::check_in;
 use farhold_bench::workload::tpcc::input::{Deck, Inputs, Kind, NewOrder, Payment, Shares};
 use farhold_bench::workload::tpcc::load::Loader;
 use farhold_bench::workload::tpcc::population::{Population, TableKind};
-use farhold_bench::workload::tpcc::procedure::{self, MISSING, Scratch};
+use farhold_bench::workload::tpcc::procedure::{self, Scratch};
 use farhold_bench::workload::tpcc::{DISTRICTS, Scale, tables::Tables};
 use farhold_store::row::StackKey;
 use farhold_txn::{NodeId, Retry, ScanSpec, TxnError, Worker};
@@ -199,7 +199,7 @@ impl Persistent for Terminal {
     /// If a transaction's reads are out of date, as its commit would find out, an order number may be taken, or a row
     /// may be missing.
     fn may_come_right(&self, error: &TxnError) -> bool {
-        is_expected(error) || is_of_a_death(error) || matches!(error, TxnError::Corrupt { what: MISSING })
+        is_expected(error) || is_of_a_death(error) || procedure::is_missing(error)
     }
 
     fn below(&mut self, limit: u64) -> u64 {

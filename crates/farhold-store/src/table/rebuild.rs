@@ -158,7 +158,9 @@ impl TableStore {
             let Some(owner) = Owner::from_word(object.lock_word()).filter(is_to_go) else { continue };
             let (version, meta) = (object.version(), object.meta());
             // If a slot is just being freed or taken, a living thread is the writer: the dead owner had a stale reference.
-            if version.is_writing() && matches!(meta.state(), Meta::ROW | RESERVED) {
+            // The version before and after the meta word: both are of one use of the slot.
+            let is_writing = version.is_writing() && object.version() == version;
+            if is_writing && matches!(meta.state(), Meta::ROW | RESERVED) {
                 object.mark_damaged();
                 let mut key = vec![0; meta.key_len()];
                 object.copy_out(&mut key);

@@ -209,9 +209,12 @@ impl TableStore {
     pub fn publish(&self, reference: ObjectRef, alloc: &mut AllocCache) {
         self.with_row(reference, alloc, |key, value, index_key| {
             let other = name(&self.primary, key, reference);
-            if let (Some(index), Some(other)) = (&self.hash, other) {
-                // The old row is in it, as in the primary index: the transaction holds its lock.
-                let _ = index.replace(hash_key(key), other, reference);
+            if let Some(index) = &self.hash {
+                // The old row is in it, as in the primary index: the transaction holds its lock. Another thread may have been stopped between the two.
+                let named = other.or_else(|| index.lookup(hash_key(key), key).0);
+                if let Some(other) = named.filter(|other| *other != reference) {
+                    let _ = index.replace(hash_key(key), other, reference);
+                }
             }
             for (_, secondary) in self.secondaries() {
                 if secondary.def.keys.make(key, value, index_key).is_ok() {

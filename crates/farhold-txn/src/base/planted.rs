@@ -117,6 +117,8 @@ pub enum Defect {
     LateStamp,
     /// A read of one row that was locked is not validated.
     LockedReadBelieved,
+    /// A locked object without a row counts as none.
+    LockedAbsenceBelieved,
     /// The mark of a record is in a mapped ring before its body.
     MarkBeforeBody,
     /// A snapshot is announced after the epoch has been raised.

@@ -103,11 +103,15 @@ struct Cluster {
 
 impl Cluster {
     async fn new(handle: Handle, hash: bool) -> Self {
+        Self::of_patience(handle, hash, TIMEOUT_NS).await
+    }
+
+    /// One whose requests have this time.
+    async fn of_patience(handle: Handle, hash: bool, request_timeout_ns: u64) -> Self {
         let sim = Sim::new(&handle, Rdma, Faults::default());
         let open = |node| {
             let fabric = sim.join(NodeId(node)).expect("a node that does not run yet");
-            let config =
-                NodeConfig { nodes: 3, region_bytes: 4 << 20, request_timeout_ns: TIMEOUT_NS, ..NodeConfig::default() };
+            let config = NodeConfig { nodes: 3, region_bytes: 4 << 20, request_timeout_ns, ..NodeConfig::default() };
             Node::open(fabric, config).expect("a fresh region").worker(&handle).expect("a worker")
         };
         let workers: Vec<Worker> = (0..3).map(open).collect();
@@ -252,6 +256,88 @@ fn threads_of_the_home_believe_nothing_before_they_have_heard() {
         assert_eq!(named(home, "ann").await, Ok(Some(3)));
         assert_eq!(ids(home, THERE).await, Ok(vec![2, 3]));
     });
+}
+
+/// What a transaction that looks for the only row of [`THERE`] believes before its commit, by each way to it.
+async fn looks(worker: &Worker) -> [Result<usize, TxnError>; 3] {
+    let table = worker.node().table("note").expect("on every node");
+    let by_name = {
+        let (keys, mut key) = (table.keys_of(NAME).expect("an index"), Vec::new());
+        keys.encode_parts(table.schema(), &[Datum::Int(THERE), Datum::Text("ann".into())], &mut key).expect("a key");
+        key
+    };
+    let key = key(&table, THERE, 1);
+    let mut txn = worker.begin_read_only();
+    let by_key = txn.get(&table, &key).await.map(|row| row.iter().count());
+    let mut txn = worker.begin_read_only();
+    let named = txn.get_by(&table, NAME, &by_name).await.map(|row| row.iter().count());
+    let mut txn = worker.begin_read_only();
+    let scanned = txn.scan(&table, ScanSpec::range(&by_name, &name_after(&by_name)).index(NAME)).await;
+    [by_key, named, scanned.map(|rows| rows.len())]
+}
+
+fn name_after(key: &[u8]) -> Vec<u8> {
+    let mut after = key.to_vec();
+    after.push(u8::MAX);
+    after
+}
+
+/// A row gets a value for which its slot is too short, from another node. The coordinator may end between any two steps of the commit, and
+/// the others hear of that only later: until then whoever looks finds the row, or that it is being changed.
+#[test]
+fn a_row_that_moves_is_there_at_each_step_of_its_commit() {
+    for hash in [true, false] {
+        let found = while_it_moves(hash);
+        assert!(found.len() > 30 && found.contains(&Err(TxnError::Conflict)), "{} looks", found.len());
+        let strange = found.iter().find(|found| !matches!(found, Ok(1) | Err(TxnError::Conflict)));
+        assert_eq!(strange, None, "{found:?}");
+        #[cfg(feature = "planted")]
+        {
+            farhold_txn::plant(Some(farhold_txn::Defect::LockedAbsenceBelieved));
+            let found = while_it_moves(hash);
+            farhold_txn::plant(None);
+            assert!(found.contains(&Ok(0)), "a reader that believes what is being changed does not find the row");
+        }
+    }
+}
+
+/// What others find of a row while it moves: all looks after each step.
+fn while_it_moves(hash: bool) -> Vec<Result<usize, TxnError>> {
+    let executor = Executor::virtual_time(1);
+    let handle = executor.handle();
+    executor.run(async {
+        let cluster = Cluster::of_patience(handle.clone(), hash, 1_000 * TIMEOUT_NS).await;
+        let coordinator = &cluster.workers[0];
+        let mut columns = towns(hash).schema.columns().to_vec();
+        columns.push(Column::new("note", ColumnType::Varchar(500)));
+        let schema = Schema::new(columns, vec![0, 1]).expect("a schema");
+        let definition = TableDef { name: "note".into(), schema, ..towns(hash) };
+        let table = coordinator.create_table(definition).await.expect("a table");
+        let value = |note: usize| {
+            let row = [Datum::Int(THERE), Datum::Int(1), Datum::Text("ann".into()), Datum::Text("n".repeat(note))];
+            let mut value = Vec::new();
+            table.schema().encode_value(&row, &mut value).expect("a value");
+            value
+        };
+        let key = key(&table, THERE, 1);
+        let filled = coordinator.run(Retry::never(), async |txn| txn.insert(&table, &key, &value(1)).await.map(drop));
+        filled.await.expect("filled");
+        let mut txn = coordinator.begin();
+        let row = txn.get(&table, &key).await.expect("a read").expect("a row");
+        txn.update(row, &value(400)).expect("written");
+        let mut commit = pin!(txn.commit());
+        let mut found = Vec::new();
+        while poll!(commit.as_mut()).is_pending() {
+            handle.sleep_ns(200).await;
+            for worker in &cluster.workers[1..] {
+                found.extend(looks(worker).await);
+            }
+        }
+        for worker in &cluster.workers {
+            assert_eq!(looks(worker).await, [Ok(1), Ok(1), Ok(1)]);
+        }
+        found
+    })
 }
 
 /// Rows elsewhere wait for nothing.

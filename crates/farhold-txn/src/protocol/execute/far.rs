@@ -5,7 +5,7 @@ use crate::base::error::TxnError;
 use crate::base::ident::{DATA, Ident};
 use crate::base::table::{Index, TableShared};
 use crate::protocol::core::Core;
-use crate::protocol::execute::near::DOOMED_ROWS_MAX;
+use crate::protocol::execute::near::{DOOMED_ROWS_MAX, is_undecided};
 use crate::protocol::txn::stamps::Stamps;
 use crate::protocol::txn::state::{RowState, State};
 use crate::protocol::txn::{RowHandle, SharedTable, Txn};
@@ -212,7 +212,8 @@ impl Txn {
             let slot = batch.read_object(ident.far(), room);
             let batch = core.endpoint.submit(batch).await;
             let outcome = match batch.object(slot) {
-                Ok(view) if view.lock != 0 && view.lock != self.owner.word() && reads < LOCKED_READS_MAX => None,
+                Ok(view) if reads < LOCKED_READS_MAX && view.lock != 0 && view.lock != self.owner.word() => None,
+                Ok(view) if is_of(ident, &view) && is_undecided(Version(view.version).is_absent(), view.lock) => None,
                 Ok(view) => Some(self.state.take_far(table.0, ident, &view)),
                 Err(FabricError::Torn { .. }) if planted!(TornRead) => {
                     core.give_batch(batch);
@@ -332,10 +333,13 @@ impl Txn {
             return duplicate;
         }
         let rows = self.state.rows.iter().filter(|row| row.ident.node() != me && row.is_of_others());
-        let versions = rows.map(|row| (row.ident.far().add(VERSION), row.version.0, !Version::FLAGS));
+        let words = |row: &crate::protocol::txn::state::Row| {
+            let at = row.ident.far();
+            [(at.add(LOCK), 0, u64::MAX), (at.add(VERSION), row.version.0, !Version::FLAGS)]
+        };
         let buckets = self.state.buckets.as_slice().iter().filter(|(node, _)| *node != me);
         let buckets = buckets.map(|(node, it)| (FarPtr::new(*node, DATA, it.offset), it.word, u64::MAX));
-        let expected: Vec<(FarPtr, u64, u64)> = versions.chain(buckets).collect();
+        let expected: Vec<(FarPtr, u64, u64)> = rows.flat_map(words).chain(buckets).collect();
         let mut batch = core.take_batch();
         let slots: Vec<_> = expected.iter().map(|(at, _, _)| batch.read(*at, 8)).collect();
         let batch = if batch.is_empty() { batch } else { core.endpoint.submit(batch).await };
@@ -351,6 +355,11 @@ impl Txn {
     }
 }
 
+/// Is it still the object that this names?
+fn is_of(ident: Ident, view: &farhold_fabric::ObjectView<'_>) -> bool {
+    Meta(view.meta).incarnation() == ident.reference().incarnation()
+}
+
 impl State {
     /// Takes one state of a far object into the read set.
     pub(crate) fn take_far(
@@ -361,7 +370,7 @@ impl State {
     ) -> FarRead {
         let (meta, version) = (Meta(view.meta), Version(view.version));
         let is_row = matches!(meta.state(), Meta::ROW | farhold_store::object::RESERVED);
-        let same = meta.incarnation() == ident.reference().incarnation() || planted!(StaleLocation);
+        let same = is_of(ident, view) || planted!(StaleLocation);
         if !same || !is_row || meta.key_len() > view.payload.len() {
             return FarRead::Stale;
         }

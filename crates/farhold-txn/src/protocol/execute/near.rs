@@ -23,6 +23,12 @@ const PATIENCE_MAX: u32 = 1_000;
 /// Rows of a transaction that is asked whether it is doomed when it meets a key that is taken.
 pub(super) const DOOMED_ROWS_MAX: usize = 1_000;
 
+/// Is an object in the middle of a commit that makes it a row? Index entries lead to it before it is written, and the row whose place it takes can be found
+/// no more. If the coordinator has died, it may stay so for as long as the others need to notice that.
+pub(super) fn is_undecided(is_absent: bool, lock: u64) -> bool {
+    is_absent && lock != 0 && !planted!(LockedAbsenceBelieved)
+}
+
 /// What became of the copy of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NearRead {
@@ -61,6 +67,9 @@ impl State {
                 std::hint::spin_loop();
             }
         };
+        if is_undecided(read.is_absent(), read.lock) {
+            return NearRead::Busy;
+        }
         self.met_lock |= read.lock != 0 && !planted!(LockedReadBelieved);
         let state = if read.is_absent() { RowState::Absent } else { RowState::Read };
         let handle = self.push(table, ident, read.version, state, read.key_len(), read.payload_len());
@@ -256,15 +265,17 @@ impl Txn {
     }
 
     /// The error that a key is taken; or a conflict, if something near that the transaction has read is different by
-    /// now. Its commit would be refused then, and the row in its way may be one that it has changed, or has not found.
+    /// now, or is just being changed. Its commit would be refused then, and the row in its way may be one that it has
+    /// changed, or has not found.
     /// Not looked for in a large transaction, which may meet as many keys as it has rows.
     #[cold]
     pub(crate) fn unless_doomed(&self, duplicate: TxnError) -> TxnError {
         let (store, me) = (&*self.core.node.store, self.core.me);
         let has_changed = |row: &Row| {
-            row.ident.node() == me
-                && row.is_of_others()
-                && store.object(row.ident.reference()).version().number() != row.version.number()
+            row.ident.node() == me && row.is_of_others() && {
+                let object = store.object(row.ident.reference());
+                object.version().number() != row.version.number() || object.lock_word() != 0
+            }
         };
         let is_doomed = self.state.rows.len() <= DOOMED_ROWS_MAX
             && (self.state.rows.iter().any(has_changed) || !ranges_stand(&self.all_near(&self.core, 0)));

@@ -51,10 +51,10 @@ pub async fn new_order(
     txn.prefetch(tables.get(TableKind::NewOrder), last_key.as_slice());
     txn.prefetch(tables.get(TableKind::OrderLine), line_key(w_id, d_id, i32::MAX, 0).as_slice());
     let warehouse = txn.get(tables.get(TableKind::Warehouse), StackKey::<4>::new().with(w_id).as_slice()).await?;
-    let w_tax = columns.warehouse.tax.get(txn.value(present(warehouse)?));
+    let w_tax = columns.warehouse.tax.get(txn.value(present(TableKind::Warehouse, warehouse)?));
     txn.prefetch_row(tables.get(TableKind::Customer), customer_key.as_slice(), CUSTOMER_BYTES);
     let district = txn.get(tables.get(TableKind::District), district_key(w_id, d_id).as_slice()).await?;
-    let district = txn.value_mut(present(district)?);
+    let district = txn.value_mut(present(TableKind::District, district)?);
     let o_id = columns.district.next_o_id.get(district);
     columns.district.next_o_id.set(district, o_id + 1);
     let d_tax = columns.district.tax.get(district);
@@ -64,7 +64,7 @@ pub async fn new_order(
         txn.prefetch_row(stocks, StackKey::<8>::new().with(line.supply_w_id).with(line.i_id).as_slice(), STOCK_BYTES);
     }
     let customer = txn.get(tables.get(TableKind::Customer), customer_key.as_slice()).await?;
-    let discount = columns.customer.discount.get(txn.value(present(customer)?));
+    let discount = columns.customer.discount.get(txn.value(present(TableKind::Customer, customer)?));
     let order_key = district_part_key(w_id, d_id, o_id);
     let all_local = lines.iter().all(|line| line.supply_w_id == w_id);
     let mut value = tables.get(TableKind::Orders).layout().build(&mut scratch.value);
@@ -81,7 +81,7 @@ pub async fn new_order(
         let Some(item) = item else { return Ok(None) };
         let price = columns.item.price.get(txn.value(item));
         let stock_key = StackKey::<8>::new().with(line.supply_w_id).with(line.i_id);
-        let stock = present(txn.get(tables.get(TableKind::Stock), stock_key.as_slice()).await?)?;
+        let stock = present(TableKind::Stock, txn.get(tables.get(TableKind::Stock), stock_key.as_slice()).await?)?;
 
         let s = &columns.stock;
         let row = txn.value_mut(stock);

@@ -49,7 +49,7 @@ pub async fn order_status(
     let spec = ScanSpec::range(low.as_slice(), high.as_slice()).index(Index::Secondary(ORDERS_BY_CUSTOMER));
     rows.clear();
     txn.scan_into(tables.get(TableKind::Orders), spec.descending().limit(1), rows).await?;
-    let order = present(rows.first().copied())?;
+    let order = present(TableKind::Orders, rows.first().copied())?;
     let o_id = number_at(txn.key(order), 6)?;
     let carrier_id = columns.orders.carrier_id.get(txn.value(order));
 

@@ -41,14 +41,14 @@ pub async fn payment(
     // The customer first: it may be another node's, and while the answer travels others change the warehouse.
     let customer = find_customer(txn, tables, c_w_id, c_d_id, input.customer, &mut scratch.rows).await?;
     let warehouse = txn.get(tables.get(TableKind::Warehouse), StackKey::<4>::new().with(w_id).as_slice()).await?;
-    let row = txn.value_mut(present(warehouse)?);
+    let row = txn.value_mut(present(TableKind::Warehouse, warehouse)?);
     columns.warehouse.ytd.set(row, columns.warehouse.ytd.get(row) + i64::from(amount));
     let name = columns.warehouse.name.get(row);
     let blanks = name.len();
     h_data[..blanks].copy_from_slice(name);
 
     let district = txn.get(tables.get(TableKind::District), district_key(w_id, d_id).as_slice()).await?;
-    let row = txn.value_mut(present(district)?);
+    let row = txn.value_mut(present(TableKind::District, district)?);
     columns.district.ytd.set(row, columns.district.ytd.get(row) + i64::from(amount));
     let name = columns.district.name.get(row);
     let h_data_len = blanks + 4 + name.len();

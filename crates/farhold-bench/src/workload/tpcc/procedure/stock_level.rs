@@ -26,7 +26,7 @@ pub async fn stock_level(
     let &StockLevel { w_id, d_id, threshold } = input;
     let columns = &tables.columns;
     let district = txn.get(tables.get(TableKind::District), district_key(w_id, d_id).as_slice()).await?;
-    let next_o_id = columns.district.next_o_id.get(txn.value(present(district)?));
+    let next_o_id = columns.district.next_o_id.get(txn.value(present(TableKind::District, district)?));
 
     let low = district_part_key(w_id, d_id, next_o_id - ORDERS);
     let high = district_part_key(w_id, d_id, next_o_id);
@@ -50,7 +50,7 @@ pub async fn stock_level(
             txn.prefetch_row(stocks, key(i_id).as_slice(), STOCK_BYTES);
         }
         if let Some(&i_id) = before(&scratch.items, at, BUCKETS_AHEAD) {
-            let stock = present(txn.get(stocks, key(i_id).as_slice()).await?)?;
+            let stock = present(TableKind::Stock, txn.get(stocks, key(i_id).as_slice()).await?)?;
             low_items += u32::from(columns.stock.quantity.get(txn.value(stock)) < threshold);
         }
     }
