@@ -232,11 +232,17 @@ impl Database {
     /// Opens the node. With replicas, it returns when the node is a member of its cluster. At the founding it waits until all
     /// nodes have started. Later it waits until the others have noticed the end of its predecessor, and have sent the node the
     /// rows that it needs.
+    ///
+    /// # Errors
+    /// [`OpenError`] with the reason.
     pub fn open(config: &Config) -> Result<Self, OpenError> {
         Self::open_unless(config, || false)
     }
 
     /// As [`open`](Self::open), but ends the wait when `give_up` returns true.
+    ///
+    /// # Errors
+    /// As there, and [`OpenError::Membership`] when the wait has been given up.
     pub fn open_unless(config: &Config, give_up: impl Fn() -> bool) -> Result<Self, OpenError> {
         let dir = match &config.dir {
             Some(path) => {
@@ -332,6 +338,9 @@ impl Database {
     ///
     /// Without replicas, if another node has paused since a commit that moved rows there, those rows stay locked until that node
     /// or this node restarts. The commit has reported that the node is unavailable.
+    ///
+    /// # Errors
+    /// [`TxnError::TooMany`] if the node has no worker left. What `body` returns is no error of this call.
     pub fn run<T>(&self, body: impl AsyncFnOnce(Worker, Handle) -> T) -> Result<T, TxnError> {
         let executor = Executor::real(u64::from(std::process::id()));
         let handle = executor.handle();

@@ -14,33 +14,66 @@ use std::sync::Arc;
 /// Before that, each sector of 512 bytes, or cache line of 64, may have been written or not.
 pub trait Directory: Send + Sync + Debug {
     /// All names.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
     fn list(&self) -> io::Result<Vec<String>>;
     /// A new empty file, in place of one of this name.
+    ///
+    /// # Errors
+    /// No room, or the directory cannot be written.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>>;
     /// A file that is there.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] if there is none, or it cannot be read.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DurableFile>>;
     /// Renames a file, over an existing one if there is one.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] if there is no such file, or the directory cannot be written.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Takes a name away.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] if there is no such file, or the directory cannot be written.
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes all changes of names durable.
+    ///
+    /// # Errors
+    /// The disk has failed: which changes are durable is unknown.
     fn sync(&self) -> io::Result<()>;
     /// Locks a name until the returned value is dropped or the process ends; `None`: a living process holds it.
+    ///
+    /// # Errors
+    /// The file system has no locks, or the file cannot be made.
     fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Send + Sync>>>;
     /// For messages.
     fn name(&self) -> String;
 }
 
 /// A file.
-#[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+#[allow(clippy::len_without_is_empty, reason = "no caller asks")]
 pub trait DurableFile: Send + Sync + Debug {
     /// Its bytes.
+    ///
+    /// # Errors
+    /// The file cannot be asked.
     fn len(&self) -> io::Result<u64>;
     /// Reads exactly `into.len()` bytes.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] if the file is shorter, or it cannot be read.
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
     /// Writes, and extends the file if necessary.
+    ///
+    /// # Errors
+    /// No room, or the disk has failed: any part of the bytes may have been written.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
     /// Returns when everything written is durable.
+    ///
+    /// # Errors
+    /// The disk has failed: which bytes are durable is unknown.
     fn sync(&self) -> io::Result<()>;
 }
 
