@@ -47,6 +47,6 @@ pub use membership::file::FileRegister;
 pub use node::memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};
 pub use protocol::snapshot::{PageTask, Snapshot};
-pub use protocol::txn::scan::{Partition, ScanSpec};
+pub use protocol::txn::spec::{Partition, ScanSpec};
 pub use protocol::txn::{CommitInfo, RowHandle, Savepoint, Txn};
 pub use protocol::worker::{Retry, Worker};

@@ -13,6 +13,7 @@ pub(crate) mod ident;
 pub(crate) mod nodes;
 pub(crate) mod phases;
 pub(crate) mod processor;
+pub(crate) mod route;
 pub(crate) mod slots;
 pub(crate) mod table;
 pub(crate) mod threads;

@@ -16,7 +16,7 @@ use crate::base::definition::{Recorded, TableDef};
 use crate::base::error::TxnError;
 use crate::base::table::Table;
 use crate::node::system;
-use crate::protocol::txn::scan::ScanSpec;
+use crate::protocol::txn::spec::ScanSpec;
 use crate::protocol::txn::{RowHandle, Txn};
 use crate::protocol::worker::{Retry, Worker};
 use farhold_fabric::NodeId;

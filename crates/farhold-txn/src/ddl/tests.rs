@@ -113,7 +113,7 @@ fn records_that_differ_become_alike() {
         one.drop_table(&one.node().table("next").expect("there")).await.expect("dropped");
         assert!(two.node().table("next").is_none());
         let left = one.run(Retry::never(), async |txn| {
-            Ok(txn.scan(&system, crate::protocol::txn::scan::ScanSpec::all()).await?.len())
+            Ok(txn.scan(&system, crate::protocol::txn::spec::ScanSpec::all()).await?.len())
         });
         assert_eq!(left.await, Ok(3), "the last number and two tables: of the dropped ones nothing is left");
     });

@@ -8,7 +8,8 @@
 
 use crate::base::definition::{Placement, Recorded, TableDef};
 use crate::base::error::TxnError;
-use crate::base::table::{Cluster, Coordinator, Open, Table, TableShared};
+use crate::base::route::Cluster;
+use crate::base::table::{Coordinator, Open, Table, TableShared};
 use crate::node::{Node, Recovered};
 use farhold_fabric::Meta;
 use farhold_store::object::Words;

@@ -23,6 +23,7 @@ pub(crate) mod epoch;
 pub(crate) mod execute;
 pub(crate) mod far_pages;
 pub(crate) mod home;
+pub(crate) mod runs;
 pub(crate) mod snapshot;
 pub(crate) mod to_its_end;
 pub(crate) mod txn;

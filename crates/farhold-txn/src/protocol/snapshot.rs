@@ -10,20 +10,22 @@ use crate::base::epoch::{Epoch, SNAPSHOT_EPOCH_LAST, check_snapshot_epoch};
 use crate::base::error::TxnError;
 use crate::base::ident::DATA;
 use crate::base::table::Table;
-use crate::base::wire::{GARBAGE, Reader, Writer};
 use crate::cluster::view::Moment;
 use crate::node::Node;
 use crate::node::parts::{AsOf, Part, Start};
 use crate::protocol::core::Core;
+use crate::protocol::runs::RUNS_MAX;
+use crate::protocol::runs::read_incarnation;
+use crate::protocol::runs::read_runs;
+use crate::protocol::runs::used_slots;
 use crate::protocol::worker::Worker;
 use crate::rpc::message::Request;
 use farhold_fabric::sync::actor::Posted;
 use farhold_fabric::{Batch, FabricError, FarPtr, Meta, NodeId, ObjectView, RegionMemory, Slot, Version};
-use farhold_store::object::size_class::{self, SizeClass};
 use farhold_store::object::{Link, RESERVED};
-use farhold_store::slab::{PageKind, PageTable, Run};
+use farhold_store::slab::PageTable;
 use farhold_store::snapshot::{Blocked, RunScan};
-use farhold_store::{Holder, Object, SlotId, StoreError, Superblock, TableId};
+use farhold_store::{Holder, SlotId, StoreError, Superblock, TableId};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -410,49 +412,6 @@ fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
     }
 }
 
-/// How many slots of a run come before those at its end that are free. A transaction that takes one of these for a row
-/// from now on reads the epoch of its commit afterwards, so a snapshot that is open already does not have the row.
-fn used_slots(memory: &RegionMemory, run: &Run) -> u32 {
-    let free = run.slots().rev().take_while(|offset| Object::at(memory, *offset).meta().state() == Meta::FREE);
-    run.slot_count() - free.count() as u32
-}
-
-/// Of the start that has taken note of a snapshot.
-fn read_incarnation(r: &mut Reader<'_>) -> Result<u16, TxnError> {
-    r.u16()
-}
-
-/// Runs of pages of another node, each with the slots to look at.
-pub(crate) fn read_runs(r: &mut Reader<'_>) -> Result<Vec<Part>, TxnError> {
-    r.list(|r| {
-        let (page, pages, table, class, slots) = (r.u32()?, r.u32()?, TableId(r.u32()?), r.u8()?, r.u32()?);
-        if usize::from(class) >= size_class::COUNT {
-            return Err(GARBAGE);
-        }
-        Ok(Part { run: Run { page, pages, table, class: SizeClass(class), kind: PageKind::Slots }, slots })
-    })
-}
-
-/// Most runs in one answer to [`Request::Pages`]: 42 KiB of the 64 that a message carries.
-pub(crate) const RUNS_MAX: usize = 2048;
-
-/// The runs from a page on, in the order of their pages, as many as an answer takes.
-pub(crate) fn first_runs(mut runs: Vec<Run>, from_page: u32) -> Vec<Run> {
-    runs.retain(|run| run.page >= from_page);
-    runs.sort_unstable_by_key(|run| run.page);
-    runs.truncate(RUNS_MAX);
-    runs
-}
-
-/// The answer to [`Request::Pages`], by this start of the node that has them in `memory`.
-pub(crate) fn write_runs(memory: &RegionMemory, incarnation: u16, runs: &[Run], w: &mut Writer) {
-    w.u16(incarnation).list(runs, |w, run| put_run(w, run, used_slots(memory, run)));
-}
-
-fn put_run(w: &mut Writer, run: &Run, used_slots: u32) {
-    w.u32(run.page).u32(run.pages).u32(run.table.0).u8(run.class.0).u32(used_slots);
-}
-
 impl Snapshot {
     /// Asked after each look at mapped memory: does what was seen count?
     fn check(&self) -> Result<(), TxnError> {
@@ -638,6 +597,7 @@ impl fmt::Debug for Snapshot {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::base::definition::TableDef;
     use crate::node::NodeConfig;
     use crate::protocol::worker::Retry;
@@ -684,30 +644,5 @@ mod tests {
         drop(executor);
         drop(workers);
         std::fs::remove_dir_all(&directory).expect("removed");
-    }
-
-    use super::*;
-    use farhold_fabric::provider::MESSAGE_BYTES_MAX;
-
-    /// A table of a gigabyte has more runs than a message carries: asked for part by part all come, once and in order, and each part fits.
-    #[test]
-    fn runs_come_in_as_many_answers_as_it_takes() {
-        let run = |page: u32| Run { page, pages: 2, table: TableId(7), class: SizeClass(0), kind: PageKind::Slots };
-        // Not in order, as tables grow.
-        let all: Vec<Run> = (0..5 * RUNS_MAX as u32 / 2).rev().map(|number| run(3 * number + 1)).collect();
-        let (mut got, mut from_page, mut answers) = (Vec::new(), 0, 0);
-        loop {
-            let first = first_runs(all.clone(), from_page);
-            let mut w = Writer::default();
-            w.list(&first, |w, run| put_run(w, run, 0));
-            assert!(w.0.len() + 64 < MESSAGE_BYTES_MAX, "{} bytes", w.0.len());
-            let parts = read_runs(&mut Reader(&w.0)).unwrap();
-            answers += 1;
-            got.extend(parts.iter().map(|part| part.run.page));
-            let Some(last) = parts.last().filter(|_| parts.len() == RUNS_MAX) else { break };
-            from_page = last.run.page + last.run.pages;
-        }
-        assert_eq!(answers, 3);
-        assert_eq!(got, (0..5 * RUNS_MAX as u32 / 2).map(|number| 3 * number + 1).collect::<Vec<_>>());
     }
 }

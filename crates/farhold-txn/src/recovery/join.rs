@@ -6,7 +6,7 @@ use crate::base::table::Table;
 use crate::cluster::configuration::Configuration;
 use crate::cluster::register::Register;
 use crate::protocol::txn::SharedTable;
-use crate::protocol::txn::scan::ScanSpec;
+use crate::protocol::txn::spec::ScanSpec;
 use crate::protocol::worker::{Retry, Worker};
 use crate::rpc::recovery::ROW_BYTES;
 use farhold_fabric::NodeId;

@@ -1,7 +1,7 @@
 //! Replicas of every row on other nodes: records of commits go to their rings, and from there into mirrors.
 //!
 //! ```text
-//!   a commit ── record ──► rings of the holders ── apply.rs ──► mirror.rs: slots of other nodes
+//!   a commit ── record ──► rings of the holders ── apply.rs ──► mirror/: slots of other nodes
 //!          └── mapped.rs ─────────────────┘ without waiting, where it can
 //! ```
 //!

@@ -3,8 +3,9 @@
 use crate::base::error::TxnError;
 use crate::base::wire::Reader;
 use crate::node::Node;
-use crate::rpc::message::{ASK_AGAIN, Answer, Request, decode_reply, error_of};
+use crate::rpc::message::Request;
 use crate::rpc::recovery;
+use crate::rpc::reply::{ASK_AGAIN, Answer, decode_reply, error_of};
 use farhold_fabric::{Address, Endpoint, FabricError, Handle, Message, NodeId};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

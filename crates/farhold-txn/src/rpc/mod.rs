@@ -8,3 +8,4 @@
 pub(crate) mod line;
 pub(crate) mod message;
 pub(crate) mod recovery;
+pub(crate) mod reply;

@@ -213,7 +213,7 @@ mod tests {
         }
         let mut w = Writer::default();
         Left { count: 1, epoch_seen: 2, entries: vec![left] }.encode(&mut w);
-        assert!(crate::rpc::message::encode_reply(u64::MAX, Ok(w)).len() <= MESSAGE_BYTES_MAX);
+        assert!(crate::rpc::reply::encode_reply(u64::MAX, Ok(w)).len() <= MESSAGE_BYTES_MAX);
         let reserve = Request::Reserve { table, owner: 1, configuration: 0, key, value, mine: vec![reference] };
         assert!(reserve.encode(u64::MAX).len() <= MESSAGE_BYTES_MAX);
     }

@@ -2,7 +2,7 @@ use crate::base::definition::{Placement, TableDef};
 use crate::base::error::TxnError;
 use crate::base::table::Index;
 use crate::node::{Node, NodeConfig};
-use crate::protocol::txn::scan::ScanSpec;
+use crate::protocol::txn::spec::ScanSpec;
 use crate::protocol::worker::Worker;
 use farhold_fabric::{Executor, Fabric, NodeId, Version};
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};

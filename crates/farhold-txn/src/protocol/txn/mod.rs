@@ -1,6 +1,7 @@
 //! One transaction, as its user sees it.
 
 pub(crate) mod scan;
+pub(crate) mod spec;
 pub(crate) mod stamps;
 pub(crate) mod state;
 
@@ -10,7 +11,7 @@ use crate::base::phases::Running;
 use crate::base::table::{Index, Table, TableShared};
 use crate::protocol::commit::Held;
 use crate::protocol::core::Core;
-use crate::protocol::txn::scan::ScanSpec;
+use crate::protocol::txn::spec::ScanSpec;
 use crate::rpc::message::Request;
 use farhold_fabric::NodeId;
 use farhold_store::Owner;

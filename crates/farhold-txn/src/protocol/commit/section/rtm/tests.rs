@@ -8,7 +8,7 @@ use crate::base::slots::Hardware;
 use crate::base::table::Table;
 use crate::node::{Node, NodeConfig};
 use crate::protocol::commit::near::is_plain;
-use crate::protocol::txn::scan::ScanSpec;
+use crate::protocol::txn::spec::ScanSpec;
 use crate::protocol::txn::{CommitInfo, Txn};
 use crate::protocol::worker::Worker;
 use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
