@@ -36,6 +36,7 @@ mod halves;
 mod held;
 mod intervals;
 mod laterals;
+mod limits;
 mod lists;
 mod loops;
 mod members;
@@ -425,7 +426,7 @@ fn session_state(
     let optimizers = dependencies::told(context.state().optimizers().iter().map(in_place).collect());
     let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_optimizer_rules(optimizers)
-        .with_physical_optimizer_rules(rules)
+        .with_physical_optimizer_rules(limits::kept_whole(rules))
         .with_analyzer_rule(Arc::new(lists::Lists))
         .with_analyzer_rule(Arc::new(apart::Apart))
         .with_analyzer_rule(Arc::new(scalars::Nulls))
