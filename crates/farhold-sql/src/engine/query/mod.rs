@@ -59,6 +59,7 @@ mod slices;
 mod stream;
 mod subqueries;
 mod texts;
+mod variances;
 mod volatile;
 mod windows;
 
@@ -413,6 +414,7 @@ fn session_state(
     added::register(&context);
     apart::register(&context);
     correlation::register(&context);
+    variances::register(&context);
     casts::register(&context);
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).map(projections::in_place_of).collect();
