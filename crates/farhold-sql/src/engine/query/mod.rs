@@ -37,6 +37,7 @@ mod held;
 mod intervals;
 mod laterals;
 mod limits;
+mod listed_values;
 mod lists;
 mod loops;
 mod members;
