@@ -41,6 +41,7 @@ mod listed_values;
 mod lists;
 mod loops;
 mod members;
+mod moments;
 mod multisets;
 mod names;
 mod numbers;
@@ -403,6 +404,7 @@ fn session_state(
     scalars::register(&context);
     quantified::register(&context);
     numbers::register(&context);
+    moments::register(&context);
     bounded::register(&context);
     texts::register(&context);
     dates::register(&context);
