@@ -50,7 +50,7 @@ use datafusion::sql::sqlparser::ast;
 
 use super::functions::{self, cast_value, type_of};
 use super::multisets::is_set_operation;
-use super::{added, assigned, dates, frames, intervals, parts, quantified, scalars};
+use super::{added, assigned, dates, frames, intervals, moments, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits, is_kept_by_null_if};
 use crate::engine::types::{
     INTERVAL, TIMESTAMP, TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast,
@@ -565,6 +565,11 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 become_type(&mut function.args[0], &element, schema)?;
             }
             let ScalarFunction { func, mut args } = function;
+            let types: Vec<DataType> = args.iter().map(|argument| type_of(argument, schema)).collect::<Result<_>>()?;
+            for (argument, of) in args.iter_mut().zip(moments::types_of_arguments(func.name(), &types).iter().flatten())
+            {
+                become_type(argument, of, schema)?;
+            }
             let common = match func.name() {
                 "coalesce" | "greatest" | "least" => Some(Common::Result),
                 "nullif" => Some(Common::Equality),

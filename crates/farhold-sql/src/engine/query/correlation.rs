@@ -143,7 +143,7 @@ impl Sums {
     }
 }
 
-fn overflow() -> DataFusionError {
+pub(super) fn overflow() -> DataFusionError {
     let error = SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, "value out of range: overflow");
     DataFusionError::External(Box::new(error))
 }

@@ -116,10 +116,12 @@ fn with_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
             let groups = all(aggregate.group_expr, group)?;
             let mut functions = each(aggregate.aggr_expr, &compared)?;
             if !shown.is_empty() {
-                let first = |(n, expr): &(usize, Expr)| first_value(expr.clone(), Vec::new()).alias(shown_name(*n));
+                let pass = pass(&functions.data);
+                let first =
+                    |(n, expr): &(usize, Expr)| first_value(expr.clone(), Vec::new()).alias(shown_name(pass, *n));
                 functions.data.extend(shown.iter().map(first));
                 let grouped = Aggregate::try_new(aggregate.input, groups.data, functions.data)?;
-                return Ok(Transformed::yes(with_shown(grouped, &shown, is_set, &aggregate.schema)?));
+                return Ok(Transformed::yes(with_shown(grouped, &shown, (pass, is_set), &aggregate.schema)?));
             }
             let is_changed = groups.transformed || functions.transformed;
             let aggregate = if is_changed {
@@ -173,18 +175,34 @@ fn intervals(groups: Vec<&Expr>, schema: &DFSchema) -> Vec<(usize, Expr)> {
     groups.filter(|(_, expr)| is_interval(expr) && !is_keyed(expr)).collect()
 }
 
-fn shown_name(group: usize) -> String {
-    format!("__shown_{group}")
+fn shown_name(pass: usize, group: usize) -> String {
+    format!("__shown_{pass}_{group}")
+}
+
+/// How often groups have been shown by these aggregates before: the optimiser makes two aggregates of one of distinct values, and groups by the values.
+fn pass(functions: &[Expr]) -> usize {
+    let is_taken = |pass: &usize| {
+        let prefix = shown_name(*pass, 0);
+        let prefix = prefix.trim_end_matches('0');
+        functions.iter().any(|function| matches!(function, Expr::Alias(alias) if alias.name.starts_with(prefix)))
+    };
+    let pass = (0..functions.len()).find(|pass| !is_taken(pass));
+    pass.unwrap_or(functions.len())
 }
 
 /// An aggregate whose groups by intervals show a value of theirs. `schema` is what it is to have. Where `is_set`, a row
 /// may be of more than one group, and then shows none.
-fn with_shown(grouped: Aggregate, shown: &[(usize, Expr)], is_set: bool, schema: &DFSchema) -> Result<LogicalPlan> {
+fn with_shown(
+    grouped: Aggregate,
+    shown: &[(usize, Expr)],
+    (pass, is_set): (usize, bool),
+    schema: &DFSchema,
+) -> Result<LogicalPlan> {
     let column = |(n, (qualifier, field)): (usize, (Option<&TableReference>, &FieldRef))| {
         if !shown.iter().any(|(group, _)| *group == n) {
             return Ok(Expr::Column(Column::from((qualifier, field))));
         }
-        let mut value = Expr::Column(Column::new_unqualified(shown_name(n)));
+        let mut value = Expr::Column(Column::new_unqualified(shown_name(pass, n)));
         if is_set {
             let key = Expr::Column(Column::from(grouped.schema.qualified_field(n)));
             value = when(key.is_not_null(), value).end()?;

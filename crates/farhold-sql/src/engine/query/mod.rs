@@ -36,9 +36,12 @@ mod halves;
 mod held;
 mod intervals;
 mod laterals;
+mod limits;
+mod listed_values;
 mod lists;
 mod loops;
 mod members;
+mod moments;
 mod multisets;
 mod names;
 mod numbers;
@@ -58,6 +61,7 @@ mod slices;
 mod stream;
 mod subqueries;
 mod texts;
+mod variances;
 mod volatile;
 mod windows;
 
@@ -400,6 +404,7 @@ fn session_state(
     scalars::register(&context);
     quantified::register(&context);
     numbers::register(&context);
+    moments::register(&context);
     bounded::register(&context);
     texts::register(&context);
     dates::register(&context);
@@ -412,6 +417,7 @@ fn session_state(
     added::register(&context);
     apart::register(&context);
     correlation::register(&context);
+    variances::register(&context);
     casts::register(&context);
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).map(projections::in_place_of).collect();
@@ -425,7 +431,7 @@ fn session_state(
     let optimizers = dependencies::told(context.state().optimizers().iter().map(in_place).collect());
     let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_optimizer_rules(optimizers)
-        .with_physical_optimizer_rules(rules)
+        .with_physical_optimizer_rules(limits::kept_whole(rules))
         .with_analyzer_rule(Arc::new(lists::Lists))
         .with_analyzer_rule(Arc::new(apart::Apart))
         .with_analyzer_rule(Arc::new(scalars::Nulls))

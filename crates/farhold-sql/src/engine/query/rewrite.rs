@@ -25,6 +25,7 @@ use datafusion_pg_catalog::sql::rules::{
 };
 
 use super::casts;
+use super::listed_values::ListedValues;
 use super::names;
 use super::quantifiers::Quantifiers;
 use super::rows::Rows;
@@ -98,6 +99,7 @@ impl Rewriter {
         visited(&mut statement, &mut Having { aggregates: &self.aggregates })?;
         let _ = walk::change(&mut statement, &mut Aggregates { state, names: &self.aggregates, met: 0 });
         visited(&mut statement, &mut WindowArguments)?;
+        let _ = walk::change(&mut statement, &mut ListedValues);
         let _ = walk::change(&mut statement, &mut SignedRanks);
         let _ = walk::change(&mut statement, &mut Remainders);
         visited(&mut statement, &mut Ages)?;

@@ -17,7 +17,7 @@ use crate::engine::ColumnType;
 use crate::engine::catalog::TableInfo;
 use crate::engine::parse::unnested;
 use crate::engine::scalar::fold;
-use crate::engine::types::from_field;
+use crate::engine::types::{from_field, from_sql};
 use crate::engine::walk;
 use crate::{SqlError, SqlState};
 
@@ -412,21 +412,22 @@ fn series(factor: &TableFactor) -> Option<TableFactor> {
             _ => None,
         })
         .collect();
-    let values = values.filter(|values| !values.iter().all(|value| is_literal(value)))?;
+    let values = values.filter(|values| !values.iter().all(|value| is_literal(value) && !is_moment(value)))?;
     if identifiers(name).last().is_none_or(|name| name != SERIES) {
         return None;
     }
-    let integer = |value: &Expr| match unnested(value) {
+    let of = if values.iter().any(|value| is_moment(value)) { ColumnType::Timestamp } else { ColumnType::BigInt };
+    let typed = |value: &Expr| match unnested(value) {
         Expr::Value(literal) if matches!(literal.value, Value::Placeholder(_)) => Expr::Cast {
             kind: CastKind::Cast,
             expr: Box::new(value.clone()),
-            data_type: SqlType::BigInt(None),
+            data_type: sql_type(of),
             array: false,
             format: None,
         },
         _ => value.clone(),
     };
-    let array = subqueries::call(SERIES, values.into_iter().map(integer).collect());
+    let array = subqueries::call(SERIES, values.into_iter().map(typed).collect());
     let alias = alias.clone().unwrap_or_else(|| table_alias(SERIES));
     Some(TableFactor::UNNEST {
         alias: Some(alias),
@@ -435,6 +436,21 @@ fn series(factor: &TableFactor) -> Option<TableFactor> {
         with_offset_alias: None,
         with_ordinality: false,
     })
+}
+
+/// Whether a constant has a type by its name, as timestamps and intervals have. Integers may.
+fn is_moment(expr: &Expr) -> bool {
+    match unnested(expr) {
+        Expr::Cast { data_type, .. } => {
+            let is_integer = |of| matches!(of, ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt);
+            !from_sql(data_type).is_ok_and(is_integer)
+        }
+        Expr::BinaryOp { left, right, .. } => is_moment(left) || is_moment(right),
+        Expr::TypedString(_) | Expr::Interval(_) => true,
+        // Which is refused by the function.
+        Expr::Value(value) => matches!(&value.value, Value::Number(text, _) if text.contains(['.', 'e', 'E'])),
+        _ => false,
+    }
 }
 
 /// Whether an expression is made of constants, none of which is a parameter.

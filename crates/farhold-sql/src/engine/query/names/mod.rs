@@ -215,10 +215,12 @@ impl Item {
 struct Apart(HashSet<String>);
 
 impl Apart {
-    /// `name`, or one like it if that is taken.
+    /// `name`, or one like it if that is taken. To the planner (DataFusion 55) an item `"a.b"` has the name of a column `b` of `a`, so it is called without
+    /// the point.
     fn take(&mut self, name: &str) -> String {
-        if self.0.insert(name.to_owned()) {
-            return name.to_owned();
+        let name = name.replace('.', " ");
+        if self.0.insert(name.clone()) {
+            return name;
         }
         let mut number = self.0.len();
         loop {

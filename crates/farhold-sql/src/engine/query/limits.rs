@@ -1,0 +1,155 @@
+//! Limits that no sort goes through while sorts are placed.
+//!
+//! A sort above `LIMIT n OFFSET m` decides nothing about which rows these are. DataFusion (55) moves it below the limit where the limit's rows have no order that
+//! it knows, since there was none, or a projection in between has lost its keys. There it keeps n rows of its own order, and the limit passes over m of these:
+//! `SELECT ... FROM (SELECT ... LIMIT 8 OFFSET 2) ORDER BY ...` had six rows.
+//!
+//! So a limit first goes below projections, to the sort that it cuts, and until sorts and partitioning are decided a [`WholeExec`] stands in its place, which wants
+//! the order that its input has, and keeps none that is asked from above.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::config::ConfigOptions;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{Distribution, OrderingRequirements, PhysicalExpr};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
+use datafusion::physical_plan::limit::GlobalLimitExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties,
+};
+
+type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
+
+/// Puts the rules around the one that decides on sorts.
+pub(super) fn kept_whole(mut rules: Vec<Rule>) -> Vec<Rule> {
+    if let Some(sorts) = rules.iter().position(|rule| rule.name() == "EnsureRequirements") {
+        rules.insert(sorts + 1, Arc::new(Limits { are_whole: false }));
+        rules.insert(sorts, Arc::new(Limits { are_whole: true }));
+    }
+    rules
+}
+
+/// Puts [`WholeExec`] in the place of limits, or limits in its place.
+#[derive(Debug)]
+struct Limits {
+    are_whole: bool,
+}
+
+impl PhysicalOptimizerRule for Limits {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        plan.transform_up(|node| {
+            if let (true, Some(limit)) = (self.are_whole, node.downcast_ref::<GlobalLimitExec>()) {
+                return below_projections(limit.skip(), limit.fetch(), limit.input()).map(Transformed::yes);
+            }
+            match node.downcast_ref::<WholeExec>() {
+                Some(whole) if !self.are_whole => Ok(Transformed::yes(whole.limit())),
+                _ => Ok(Transformed::no(node)),
+            }
+        })
+        .data()
+    }
+
+    fn name(&self) -> &'static str {
+        if self.are_whole { "limits_that_are_whole" } else { "limits_again" }
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+fn below_projections(
+    skip: usize,
+    fetch: Option<usize>,
+    input: &Arc<dyn ExecutionPlan>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    match input.downcast_ref::<ProjectionExec>() {
+        Some(projection) => {
+            let below = below_projections(skip, fetch, projection.input())?;
+            Arc::clone(input)
+                .replace_children(vec![below], ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
+        }
+        None => Ok(Arc::new(WholeExec::new(skip, fetch, Arc::clone(input)))),
+    }
+}
+
+/// A limit through which no sort is moved.
+#[derive(Debug)]
+struct WholeExec {
+    skip: usize,
+    fetch: Option<usize>,
+    input: Arc<dyn ExecutionPlan>,
+    /// The order in which the rows are counted, of which a sort below must stay.
+    order: Option<OrderingRequirements>,
+    properties: Arc<PlanProperties>,
+}
+
+impl WholeExec {
+    fn new(skip: usize, fetch: Option<usize>, input: Arc<dyn ExecutionPlan>) -> Self {
+        let order = input.properties().output_ordering().cloned().map(OrderingRequirements::from);
+        let properties = Arc::clone(GlobalLimitExec::new(Arc::clone(&input), skip, fetch).properties());
+        Self { skip, fetch, input, order, properties }
+    }
+
+    fn limit(&self) -> Arc<dyn ExecutionPlan> {
+        Arc::new(GlobalLimitExec::new(Arc::clone(&self.input), self.skip, self.fetch))
+    }
+}
+
+impl DisplayAs for WholeExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "WholeExec: skip={}, fetch={:?}", self.skip, self.fetch)
+    }
+}
+
+impl ExecutionPlan for WholeExec {
+    fn name(&self) -> &'static str {
+        "WholeExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        InputDistributionRequirements::new(vec![Distribution::SinglePartition])
+    }
+
+    fn required_input_ordering(&self) -> Vec<Option<OrderingRequirements>> {
+        vec![self.order.clone()]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let input = children.pop().unwrap_or_else(|| Arc::clone(&self.input));
+        let order = self.order.clone();
+        Ok(Arc::new(Self { order, ..Self::new(self.skip, self.fetch, input) }))
+    }
+
+    fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        Err(DataFusionError::Internal("a limit that is whole is only planned with".to_owned()))
+    }
+}

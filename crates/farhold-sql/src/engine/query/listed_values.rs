@@ -1,0 +1,68 @@
+//! Bare strings of VALUES beside dates, timestamps, intervals and booleans in their column: the planner (DataFusion 55) finds no type for both.
+
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{CastKind, DataType as SqlType, Expr, Query, SetExpr, Value, Values, VisitorMut};
+
+use crate::engine::parse::unnested;
+
+/// Casts them to the type beside them.
+pub(super) struct ListedValues;
+
+impl VisitorMut for ListedValues {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        in_body(&mut query.body);
+        ControlFlow::Continue(())
+    }
+}
+
+#[recursive::recursive]
+fn in_body(body: &mut SetExpr) {
+    match body {
+        SetExpr::Values(values) => in_values(values),
+        SetExpr::SetOperation { left, right, .. } => {
+            in_body(left);
+            in_body(right);
+        }
+        // A query of its own is visited.
+        _ => {}
+    }
+}
+
+fn in_values(values: &mut Values) {
+    let width = values.rows.first().map_or(0, |row| row.content.len());
+    for column in 0..width {
+        let types = values.rows.iter().filter_map(|row| type_of(row.content.get(column)?));
+        // A date becomes a timestamp.
+        let Some(data_type) = types.max_by_key(|of| matches!(of, SqlType::Timestamp(..))) else { continue };
+        for expr in values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)) {
+            if is_bare_string(expr) {
+                let inner = std::mem::replace(expr, Expr::value(Value::Null));
+                let (expr_of, data_type) = (Box::new(inner), data_type.clone());
+                *expr = Expr::Cast { kind: CastKind::Cast, expr: expr_of, data_type, array: false, format: None };
+            }
+        }
+    }
+}
+
+fn is_bare_string(expr: &Expr) -> bool {
+    matches!(unnested(expr), Expr::Value(value) if matches!(value.value, Value::SingleQuotedString(_)))
+}
+
+/// The type that an expression's words say it has, if it is one beside which the planner takes no string.
+fn type_of(expr: &Expr) -> Option<SqlType> {
+    let named = match unnested(expr) {
+        Expr::Cast { data_type, array: false, .. } => data_type,
+        Expr::TypedString(typed) => &typed.data_type,
+        Expr::Interval(_) => return Some(SqlType::Interval { fields: None, precision: None }),
+        Expr::Value(value) if matches!(value.value, Value::Boolean(_)) => return Some(SqlType::Boolean),
+        _ => return None,
+    };
+    let is_taken = matches!(
+        named,
+        SqlType::Date | SqlType::Timestamp(..) | SqlType::Interval { .. } | SqlType::Boolean | SqlType::Bool
+    );
+    is_taken.then(|| named.clone())
+}

@@ -1,0 +1,150 @@
+//! `generate_series` of timestamps.
+//!
+//! DataFusion's (55) counts in nanoseconds, so it ends in 2262, and of dates it gives dates. Here dates are timestamps, as in PostgreSQL. Series of integers stay
+//! DataFusion's.
+
+use std::sync::Arc;
+
+use arrow::array::timezone::Tz;
+use arrow::array::{Array, ArrayRef, AsArray, ListBuilder, TimestampMicrosecondBuilder};
+use arrow::datatypes::{DataType, Field, IntervalMonthDayNano, IntervalMonthDayNanoType, TimestampMicrosecondType};
+use datafusion::common::ScalarValue;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion::prelude::SessionContext;
+
+use crate::engine::types::{INTERVAL, TIMESTAMP};
+use crate::{SqlError, SqlState};
+
+const SERIES: &str = "generate_series";
+
+/// Puts it in the place of DataFusion's.
+pub(super) fn register(context: &SessionContext) {
+    let known = context.state().scalar_functions().get(SERIES).cloned();
+    if let Some(integers) = known {
+        let signature = Signature::user_defined(Volatility::Immutable);
+        context.register_udf(ScalarUDF::from(Series { integers, signature }));
+    }
+}
+
+/// The types of the arguments of a series of timestamps: from, to, step.
+pub(super) fn types_of_arguments(name: &str, arguments: &[DataType]) -> Option<[DataType; 3]> {
+    let is_moment = |argument: &DataType| matches!(argument, DataType::Date32 | DataType::Timestamp(..));
+    let is_series = name == SERIES && arguments.len() == 3 && arguments[..2].iter().any(is_moment);
+    is_series.then_some([TIMESTAMP, TIMESTAMP, INTERVAL])
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Series {
+    integers: Arc<ScalarUDF>,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Series {
+    fn name(&self) -> &'static str {
+        SERIES
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        if let Some(types) = types_of_arguments(SERIES, arguments) {
+            return Ok(types.to_vec());
+        }
+        let is_integer = |argument: &DataType| argument.is_integer() || argument.is_null();
+        if !matches!(arguments.len(), 2 | 3) || !arguments.iter().all(is_integer) {
+            let message = "generate_series of anything else than integers, and timestamps with an interval";
+            return Err(external(SqlError::unsupported(message)));
+        }
+        Ok(vec![DataType::Int64; arguments.len()])
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        if arguments.first() == Some(&TIMESTAMP) {
+            return Ok(DataType::List(Arc::new(Field::new_list_field(TIMESTAMP, true))));
+        }
+        self.integers.return_type(arguments)
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let is_alike = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
+        let rows = if is_alike { 1 } else { arguments.number_rows };
+        let [from, to, step] = arguments.args.as_slice() else { return self.integers.invoke_with_args(arguments) };
+        if from.data_type() != TIMESTAMP {
+            return self.integers.invoke_with_args(arguments);
+        }
+        let series: ArrayRef = series(&from.to_array(rows)?, &to.to_array(rows)?, &step.to_array(rows)?)?;
+        Ok(if is_alike {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&series, 0)?)
+        } else {
+            ColumnarValue::Array(series)
+        })
+    }
+}
+
+fn external(error: SqlError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+fn series(from: &ArrayRef, to: &ArrayRef, step: &ArrayRef) -> Result<ArrayRef> {
+    let from = from.as_primitive::<TimestampMicrosecondType>();
+    let to = to.as_primitive::<TimestampMicrosecondType>();
+    let step = step.as_primitive::<IntervalMonthDayNanoType>();
+    let mut lists = ListBuilder::new(TimestampMicrosecondBuilder::new());
+    for row in 0..from.len() {
+        if from.is_null(row) || to.is_null(row) || step.is_null(row) {
+            lists.append_null();
+            continue;
+        }
+        each_moment(from.value(row), to.value(row), step.value(row), |moment| lists.values().append_value(moment))
+            .map_err(external)?;
+        lists.append(true);
+    }
+    Ok(Arc::new(lists.finish()))
+}
+
+/// Each step goes on from the moment before, so that a day that a month does not have is lost for all that follow.
+fn each_moment(from: i64, to: i64, step: IntervalMonthDayNano, mut take: impl FnMut(i64)) -> Result<(), SqlError> {
+    const DAY_NS: i128 = 86_400_000_000_000;
+    let days = i128::from(step.months) * 30 + i128::from(step.days);
+    let length_ns = days * DAY_NS + i128::from(step.nanoseconds);
+    if length_ns == 0 {
+        return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "step size cannot equal zero"));
+    }
+    if [from, to].iter().any(|moment| matches!(*moment, i64::MIN | i64::MAX)) {
+        return Err(SqlError::unsupported("generate_series from or to an infinite timestamp"));
+    }
+    let utc: Tz = "+00:00".parse().map_err(|_| SqlError::internal("UTC is not known"))?;
+    let mut moment = from;
+    while if length_ns > 0 { moment <= to } else { moment >= to } {
+        take(moment);
+        moment = TimestampMicrosecondType::add_month_day_nano(moment, step, utc)
+            .ok_or_else(|| SqlError::new(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moments(from: i64, to: i64, step: (i32, i32, i64)) -> Result<Vec<i64>, SqlError> {
+        let mut moments = Vec::new();
+        each_moment(from, to, IntervalMonthDayNano::new(step.0, step.1, step.2), |moment| moments.push(moment))?;
+        Ok(moments)
+    }
+
+    #[test]
+    fn series_go_up_and_down() {
+        const DAY_US: i64 = 86_400_000_000;
+        assert_eq!(moments(0, 2 * DAY_US, (0, 1, 0)).unwrap(), [0, DAY_US, 2 * DAY_US]);
+        assert_eq!(moments(DAY_US, 1, (0, -1, 0)).unwrap(), [DAY_US]);
+        assert!(moments(1, 0, (0, 1, 0)).unwrap().is_empty());
+        // From the 31st of January on there are 28, 28, …
+        assert_eq!(moments(30 * DAY_US, 90 * DAY_US, (1, 0, 0)).unwrap(), [30 * DAY_US, 58 * DAY_US, 86 * DAY_US]);
+        assert!(moments(0, 1, (1, -30, 0)).is_err());
+        assert!(moments(0, i64::MAX, (0, 1, 0)).is_err());
+    }
+}
