@@ -1,9 +1,9 @@
-// What the link gives at which granularity (paper, figure 6): groups of neighbouring threads read or write
+// The bandwidth of the link by granularity (paper, figure 6): groups of neighbouring threads read or write
 // `granularity_bytes` at random (a linear congruential generator) or sequential places of a range.
 #pragma once
 #include "tuple.cuh"
 
-// All of a word, so that no narrower load would do.
+// All of a word, so that the compiler cannot use a narrower load.
 static __device__ __forceinline__ u64 all_of(u64 value) { return value; }
 static __device__ __forceinline__ u64 all_of(Vector value) { return value.x + value.y; }
 
@@ -28,5 +28,5 @@ template <class Word, bool WRITE> static __device__ __forceinline__ void access_
             sum += all_of(*at);
         }
     }
-    if (sum == ~0ull) relaxed_add(at_address<u64>(arguments.sink), sum); // keeps the reads; what it adds up to matters to nobody
+    if (sum == ~0ull) relaxed_add(at_address<u64>(arguments.sink), sum); // keeps the reads; the sum itself is not used
 }

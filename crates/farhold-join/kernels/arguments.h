@@ -40,8 +40,8 @@ struct HistogramArguments {
     u32 reserved;
 };
 
-// Turns counts into places. Partition p holds [begins[p], begins[p] + counts[p]); full buffers are taken from `fronts` upwards,
-// remainders from `backs` downwards.
+// Turns counts into places. Partition p holds [begins[p], begins[p] + counts[p]). Full buffers are taken from `fronts`
+// upwards, remainders from `backs` downwards.
 struct PrefixSumArguments {
     u64 counts;
     u64 begins; // u64 a partition, and one more: the end of all
@@ -84,8 +84,8 @@ struct JoinAggregate {
     u64 matches;
     u64 build_sum; // of all payload words, wrapping
     u64 probe_sum;
-    u64 refused; // build keys that the table cannot hold: perfect hashing, there already or out of range; open slots, too
-                 // many of a kind. Then the rest is worthless
+    u64 refused; // build keys that the table cannot hold: perfect hashing, repeated or out of range; open slots, many
+                 // equal keys. Then the other sums are meaningless
 };
 
 struct JoinArguments {

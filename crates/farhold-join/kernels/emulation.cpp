@@ -1,4 +1,4 @@
-// The emulation's side: every kernel of kernels.def by its name, run on the CPU.
+// The emulation's side: runs every kernel of kernels.def, by its name, on the CPU.
 #define SIMT_IMPLEMENTATION
 #include "all.cuh"
 
@@ -22,7 +22,7 @@ const Entry ENTRIES[] = {
 };
 } // namespace
 
-// 0: done; 1: there is no such kernel; 2: its arguments have another size; 3: it runs with fewer threads only.
+// 0: done; 1: no such kernel; 2: its arguments have another size; 3: it runs only with fewer threads.
 extern "C" int farhold_emulate(const char *name, const void *arguments, size_t argument_bytes, unsigned blocks, unsigned threads,
                                size_t shared_bytes, uint64_t seed, int os_threads) {
     for (const Entry &entry : ENTRIES) {

@@ -1,9 +1,9 @@
-// How many tuples each partition gets, and where partitions begin.
+// The number of tuples of each partition, and where partitions begin.
 #pragma once
 #include "tuple.cuh"
 
-// Counts in shared memory, several copies so that warps of one block collide less, and adds each block's sums to `counts`.
-// Shared memory: replicas * partitions * 4 bytes.
+// Counts in shared memory, in several copies so that warps of one block collide less, and adds each block's sums to
+// `counts`. Shared memory: replicas * partitions * 4 bytes.
 template <int WORDS, class From> static __device__ __forceinline__ void histogram(const HistogramArguments &arguments) {
     u32 *counters = reinterpret_cast<u32 *>(shared_memory());
     const u32 partitions = 1u << arguments.radix.bits;

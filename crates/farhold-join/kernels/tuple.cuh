@@ -1,4 +1,4 @@
-// Tuples, where they lie, and which partition they belong to.
+// Tuples, where they lie, and to which partition they belong.
 #pragma once
 #include "world.cuh"
 
@@ -19,8 +19,9 @@ template <int WORDS> struct alignas(16) Tuple {
     }
 };
 
-// A bijection of 64-bit words whose every bit depends on every bit of the key, so that any of its bits can be a radix or a
-// bucket (two rounds of multiply and xor-shift: the "rrmxmx" family). Cheap next to the 16 bytes that come over the link.
+// A bijection of 64-bit words in which every output bit depends on every bit of the key, so that any of its bits can be
+// a radix or a bucket (two rounds of multiply and xor-shift: the "rrmxmx" family). Cheap next to the 16 bytes that come
+// over the link.
 static __device__ __forceinline__ u64 mix(u64 x) {
     x ^= x >> 32;
     x *= 0xd6e8feb86659fd93ull;

@@ -1,5 +1,5 @@
-// One source for two worlds: CUDA (nvcc, NVRTC) and the emulation on the CPU (`simt/simt.hpp`).
-// Kernels include this and use nothing else of either world, so that what the tests run is what the GPU runs.
+// One source for two worlds: CUDA (nvcc, NVRTC) and the emulation on the CPU (`simt/simt.hpp`). Kernels include this
+// file and use nothing else of either world, so that the tests run what the GPU runs.
 #pragma once
 
 #ifdef __CUDACC__
@@ -25,7 +25,7 @@
 
 constexpr u32 WARP_THREADS = 32;
 constexpr u32 FULL_WARP = 0xffffffffu;
-// What one memory transaction over the interconnect carries, and is aligned to (paper, section 3.4.1).
+// The bytes of one memory transaction over the interconnect, and its alignment (paper, section 3.4.1).
 constexpr u32 TRANSACTION_BYTES = 128;
 
 static __device__ __forceinline__ u32 lane_of_thread() { return FARHOLD_THREAD & (WARP_THREADS - 1); }
@@ -42,7 +42,7 @@ struct alignas(16) Vector {
 extern __shared__ Vector farhold_shared[];
 static __device__ __forceinline__ unsigned char *shared_memory() { return reinterpret_cast<unsigned char *>(farhold_shared); }
 
-// Shared-memory words that threads of a block claim slots by. The orders are those of C++ at block scope.
+// Words in shared memory with which threads of a block claim slots. The memory orders are those of C++ at block scope.
 static __device__ __forceinline__ u32 claim_add(u32 *word, u32 by) {
     u32 old;
     u32 at = static_cast<u32>(__cvta_generic_to_shared(word));
@@ -90,7 +90,7 @@ static __device__ __forceinline__ void store_once(Vector *to, Vector v) {
 
 static inline unsigned char *shared_memory() { return simt::shared_memory(); }
 
-// Every atomic is a point where the emulated scheduler may turn to another thread.
+// At every atomic operation the emulated scheduler may switch to another thread.
 static inline u32 claim_add(u32 *word, u32 by) {
     simt::give_way_sometimes();
     return __atomic_fetch_add(word, by, __ATOMIC_ACQUIRE);
@@ -129,11 +129,11 @@ static inline void store_once(Vector *to, Vector v) { *to = v; }
 
 #endif
 
-// Memory of the whole grid, where a relaxed read of a word is enough.
+// Memory of the whole grid, for which a relaxed read of a word is enough.
 template <class T> static __device__ __forceinline__ T *at_address(u64 address) { return reinterpret_cast<T *>(address); }
 
-// A mistake planted on purpose, so that the checks can prove that they see it. Only the emulation can: on a GPU `is_planted`
-// is a constant.
+// A mistake planted on purpose, so that the checks can prove that they notice it. Only in the emulation: on a GPU
+// `is_planted` is a constant.
 enum class Planted : int {
     Nothing,
     NoBarrierHistogram,

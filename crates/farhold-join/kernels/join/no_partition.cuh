@@ -22,7 +22,7 @@ template <int WORDS> static __device__ __forceinline__ Tuple<WORDS> load_payload
     return tuple;
 }
 
-// What the slot held; if nothing, it is the key's now.
+// Returns what the slot held. If it held nothing, it is the key's now.
 static __device__ __forceinline__ u64 claim_slot(u64 *slot, u64 key) {
     if (is_planted(Planted::PlainClaim)) {
         const u64 held = *slot;
@@ -63,7 +63,7 @@ template <int WORDS> static __device__ __forceinline__ void table_build_linear(c
         u32 steps = 0;
         while (claim_slot(&keys[slot], tuple.key()) != EMPTY_KEY && ++steps < STEPS_MAX) slot = (slot + 1) & (arguments.slots - 1);
         if (steps == STEPS_MAX) {
-            sums.refused++; // the rest is worthless
+            sums.refused++; // the other sums are meaningless then
             break;
         }
         store_payload<WORDS>(arguments.payloads, slot, tuple);
@@ -71,7 +71,7 @@ template <int WORDS> static __device__ __forceinline__ void table_build_linear(c
     sums.deliver(arguments.aggregate);
 }
 
-// Walks every lane's matches, the warp together. `next(tuple, cursor, match)` gives false when there are no more.
+// Walks the matches of every lane, the warp together. `next(tuple, cursor, match)` returns false when no match is left.
 template <int WORDS, bool MATERIALIZE, class Start, class Next>
 static __device__ __forceinline__ void probe_table(const TableArguments &arguments, Start &&start, Next &&next) {
     const RowWriter writer = {arguments.rows, arguments.rows_cursor, arguments.rows_capacity};

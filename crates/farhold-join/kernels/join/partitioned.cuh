@@ -31,7 +31,8 @@ template <int WORDS> static __device__ __forceinline__ Tuple<WORDS> load_row(con
     return tuple;
 }
 
-// One round over the probe side: every lane walks its matches, the warp together, so that rows are written side by side.
+// One round over the probe side. Every lane walks its matches, the warp together, so that rows are written side by
+// side.
 template <int WORDS, bool MATERIALIZE, class Start, class Find>
 static __device__ __forceinline__ void probe(const JoinArguments &arguments, const JoinTask &task, const Tuple<WORDS> *build, Sums &sums, Start &&start, Find &&find) {
     const RowWriter writer = {arguments.rows, arguments.rows_cursor, arguments.rows_capacity};

@@ -1,4 +1,4 @@
-// What a join gives: sums over all matches, or one row a match.
+// The result of a join: sums over all matches, or one row for each match.
 #pragma once
 #include "../tuple.cuh"
 
@@ -17,7 +17,7 @@ struct Sums {
         build += payload_sum(build_tuple);
         probe += payload_sum(probe_tuple);
     }
-    // By all threads of full warps.
+    // Call with all threads of full warps.
     __device__ __forceinline__ void deliver(u64 address) const {
         u64 all[4] = {matches, build, probe, refused};
         FARHOLD_UNROLL for (int i = 0; i < 4; i++) {
@@ -27,12 +27,12 @@ struct Sums {
     }
 };
 
-// One row a match, through a linear allocator (paper, section 5.1): a single pass, order undefined. Past the capacity nothing
-// is written but the cursor runs on, so that the host learns how many rows there are.
+// One row for each match, through a linear allocator (paper, section 5.1): a single pass, order undefined. Past the
+// capacity nothing is written, but the cursor continues, so that the host learns how many rows exist.
 struct RowWriter {
     u64 rows, cursor, capacity;
 
-    // By full warps; lanes with `has_match` write.
+    // Call with full warps; lanes with `has_match` write.
     template <int WORDS>
     __device__ __forceinline__ void add(bool has_match, const Tuple<WORDS> &build_tuple, const Tuple<WORDS> &probe_tuple) const {
         const u32 writers = __ballot_sync(FULL_WARP, has_match);

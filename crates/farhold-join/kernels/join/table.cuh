@@ -1,5 +1,5 @@
-// Hash tables of one partition in shared memory. All three answer: `find(key, cursor)` gives the next build tuple with this
-// key, or NONE; `cursor` starts as `start(key)`.
+// Hash tables of one partition in shared memory. Each of the three has `find(key, cursor)`, which returns the next
+// build tuple with this key, or NONE; `cursor` starts as `start(key)`.
 //
 //   Perfect   the key's distance from the smallest is its slot ("array join"); keys are unique
 //   Linear    indices in open slots, half of them empty
@@ -60,7 +60,7 @@ template <int WORDS> struct Linear {
         u32 slot = start(memory.tuples[i].key());
         while (relaxed_compare_swap(&memory.words[slot], NONE, i) != NONE) slot = (slot + 1) & (arguments.table_slots - 1);
     }
-    // Ends at the first empty slot; `table_slots` is at least twice `table_tuples`, so there is one.
+    // Ends at the first empty slot. `table_slots` is at least twice `table_tuples`, so an empty slot exists.
     __device__ __forceinline__ u32 find(u64 key, u32 &cursor) const {
         for (;;) {
             const u32 i = memory.words[cursor];
@@ -81,7 +81,7 @@ template <int WORDS> struct Perfect {
         for (u32 i = FARHOLD_THREAD; i < (arguments.table_tuples + 31) / 32; i += FARHOLD_THREADS) memory.words[i] = 0;
     }
     __device__ __forceinline__ bool is_present(u32 slot) const { return memory.words[slot / 32] >> slot % 32 & 1; }
-    // Gives false when the key is a second one, or outside of the stated range.
+    // Returns false when the key repeats, or lies outside of the stated range.
     __device__ __forceinline__ bool insert(const Tuple<WORDS> &tuple, u64 window) const {
         const u64 slot = unused_digest(arguments, tuple.key());
         if (slot >= arguments.table_slots) return false;

@@ -1,13 +1,13 @@
-// First-level buffers in shared memory, shared by all warps of a block (paper, section 4.2): what Shared and Hierarchical
-// have in common.
+// First-level buffers in shared memory, shared by all warps of a block (paper, section 4.2): the common part of Shared
+// and Hierarchical.
 //
 //   claimed[p]:  0 .. size-1  that slot is the claimer's     size  the claimer holds the lock     above  try again
 //   committed[p]: how many claimed slots are written
 //
-// A warp fills without locks; only the emptying of a full buffer has an owner, and that is a warp, which never waits for
-// another's lock: it gives back every lock but its leader's, empties the leader's buffer and tries again.
-// Invariants: a claimed slot is committed by the same thread before it meets another warp's work, so waiting for commits
-// ends; `claimed` goes back to 0 only after the buffer has been read.
+// A warp fills buffers without locks; only the emptying of a full buffer has an owner. The owner is a warp, which never
+// waits for the lock of another: it gives back every lock but its leader's, empties the leader's buffer and tries
+// again. Invariants: a claimed slot is committed by the same thread before that thread depends on another warp's work,
+// so waiting for commits ends. `claimed` returns to 0 only after the buffer has been read.
 #pragma once
 #include "../tuple.cuh"
 
@@ -29,15 +29,15 @@ template <int WORDS> struct Buffers {
     __device__ __forceinline__ void clear() const {
         for (u32 p = FARHOLD_THREAD; p < partitions; p += FARHOLD_THREADS) claimed[p] = committed[p] = 0;
     }
-    // By one lane, after every lane has read the buffer.
+    // Call with one lane, after every lane has read the buffer.
     __device__ __forceinline__ void unlock(u32 p) const {
         committed[p] = 0;
         release_store(&claimed[p], 0);
     }
 };
 
-// Puts all tuples of the block's piece into the buffers. `empty(p)` is called by a whole warp that owns the full buffer p,
-// and unlocks it.
+// Puts all tuples of the block's piece into the buffers. A whole warp that owns the full buffer p calls `empty(p)`,
+// which unlocks the buffer.
 template <int WORDS, class From, class Empty>
 static __device__ __forceinline__ void fill_buffers(const PartitionArguments &arguments, const Buffers<WORDS> &buffers, Empty &&empty) {
     const Piece piece = piece_of_block(arguments.source.count);
@@ -80,8 +80,8 @@ static __device__ __forceinline__ void fill_buffers(const PartitionArguments &ar
     }
 }
 
-// What is left of a partition at the end goes out in whole transactions from the front, and the rest from the back, so that
-// other blocks' full buffers stay aligned. By a whole warp.
+// The rest of a partition at the end goes out in whole transactions from the front, and the remainder from the back, so
+// that other blocks' full buffers stay aligned. Call with a whole warp.
 template <int WORDS>
 static __device__ __forceinline__ void flush_remainder(const PartitionArguments &arguments, u32 p, const Tuple<WORDS> *from, u32 count, u32 unit) {
     const u32 whole = count / unit * unit, rest = count - whole;

@@ -1,17 +1,17 @@
-// Hierarchical software write-combining (paper, section 4.3): full first-level buffers move to larger second-level buffers
-// in device memory, and only those go out, so that a high fan-out still writes long runs and misses the TLB seldom.
+// Hierarchical software write-combining (paper, section 4.3). Full first-level buffers move to larger second-level
+// buffers in device memory, and only those go out. So a high fan-out still writes long runs and rarely misses the TLB.
 //
 //   shared memory          device memory                        partitions, in CPU or device memory
 //   [buffer p] ── evict ──▶ [second-level buffer p] ── full ──▶ swapped with the warp's spare, unlocked, then written
 //
-// The swap keeps the slow write outside of the lock: one spare buffer a warp is always there.
-// A relation that comes in several launches keeps its second-level buffers between them (`keep`, `resume`): the paper's kernel
-// reads all of its input in one launch; ours is fed piece by piece by the copy engine, and would otherwise write a
-// remainder for every block, partition and launch. The grid must be the same in all launches of one relation.
+// The swap keeps the slow write outside of the lock: each warp always has one spare buffer. A relation that comes in
+// several launches keeps its second-level buffers between them (`keep`, `resume`). The paper's kernel reads all of its
+// input in one launch. Here the copy engine feeds the kernel piece by piece; without `keep` every block, partition and
+// launch would write a remainder. The grid must be the same in all launches of one relation.
 #pragma once
 #include "buffers.cuh"
 
-// Which second-level buffer a partition has, and how many tuples are in it.
+// The second-level buffer of a partition, and the number of tuples in it.
 struct SecondLevel {
     u32 word;
     __device__ __forceinline__ static SecondLevel of(u32 index, u32 fill) { return {index << 16 | fill}; }
@@ -42,7 +42,8 @@ template <int WORDS, class From> static __device__ __forceinline__ void partitio
     u32 spare = arguments.resume ? state[partitions + warp_of_thread()] : partitions + warp_of_thread();
     if (!is_planted(Planted::NoBarrierHierarchical)) __syncthreads();
 
-    // Appends to p's second-level buffer. By a whole warp that owns p; `unlock` is called as soon as p may be used again.
+    // Appends to p's second-level buffer. Call with a whole warp that owns p; `unlock` is called as soon as p may be
+    // used again.
     auto evict = [&](u32 p, u32 count, auto &&unlock) {
         const SecondLevel before = second[p];
         const u32 room = size - before.fill(), first = count < room ? count : room;

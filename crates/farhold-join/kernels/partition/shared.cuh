@@ -1,5 +1,5 @@
-// Shared software write-combining (paper, section 4.2): a full buffer goes straight to its partition, whole transactions at
-// a time. With a high fan-out the buffers get smaller than a transaction, and every flush may miss the TLB.
+// Shared software write-combining (paper, section 4.2). A full buffer goes straight to its partition, in whole
+// transactions. With a high fan-out the buffers are smaller than a transaction, and every flush may miss the TLB.
 #pragma once
 #include "buffers.cuh"
 

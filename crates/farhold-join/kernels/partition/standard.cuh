@@ -1,5 +1,5 @@
 // Standard radix partitioning: each thread writes its tuple to its place at once. Nothing is buffered, so almost every
-// write is a transaction of its own. Lanes of a warp that have the same partition share one atomic.
+// write is a transaction of its own. Lanes of a warp with the same partition share one atomic operation.
 #pragma once
 #include "../tuple.cuh"
 

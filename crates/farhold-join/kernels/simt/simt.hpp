@@ -1,15 +1,16 @@
 // CUDA C++ kernels on the CPU, for tests: an emulation of the programming model, not of a GPU's speed or memory order.
 //
-//   launch ── one OS thread a block in flight ── one fiber a CUDA thread ── a seeded scheduler picks who runs next
+//   launch ── one OS thread a block in flight ── one fiber a CUDA thread ── a seeded scheduler picks the next fiber
 //
-// The idea: a kernel is compiled by the host compiler as it stands. A fiber runs until it meets a collective (a barrier, a
-// ballot, a shuffle), an atomic (now and then) or a spin, and gives way there. A collective completes when every thread that its mask
-// names has arrived with the same operation and the same mask; one that cannot complete is a deadlock and ends the process with
-// the list of who waits where.
+// The idea: the host compiler compiles a kernel unchanged. A fiber runs until it meets a collective (a barrier, a
+// ballot, a shuffle), an atomic (at random) or a spin, and yields there. A collective completes when every thread that
+// its mask names has arrived with the same operation and the same mask. One that cannot complete is a deadlock, and
+// ends the process with a list of the waiting threads and their places.
 //
-// What it catches: divergent collectives, missing barriers (run under ThreadSanitizer: barriers, `__syncwarp` and acquire or
-// release atomics are the only happens-before edges it is told of), shared memory beyond its end (a guard page), lost claims.
-// What it does not model: relaxed hardware ordering beyond what ThreadSanitizer sees, asynchronous copies, time.
+// What it catches: divergent collectives, missing barriers, shared memory beyond its end (a guard page), lost claims.
+// Missing barriers are found under ThreadSanitizer, to which only barriers, `__syncwarp` and acquire or release atomics
+// are announced as happens-before edges. What it does not model: relaxed hardware ordering beyond what ThreadSanitizer
+// sees, asynchronous copies, time.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -31,7 +32,7 @@
 #endif
 
 #ifdef SIMT_TSAN
-// The scheduler itself switches stacks and is left out; the fibers are announced as threads.
+// The scheduler itself switches stacks and is not instrumented; the fibers are announced as threads.
 #define SIMT_OPAQUE __attribute__((no_sanitize("thread")))
 extern "C" {
 void *__tsan_get_current_fiber(void);
@@ -71,7 +72,7 @@ struct Fiber {
     void *sanitizer = nullptr;
     State state = State::Runnable;
     unsigned thread = 0;
-    // The collective it waits in, and what that gave.
+    // The collective that it waits in, and the result of that one.
     Operation operation = Operation::None;
     unsigned mask = 0;
     uint64_t input = 0;
@@ -98,7 +99,7 @@ struct Block {
 
 inline thread_local Block *block = nullptr;
 
-// Saves the callee-saved registers and the stack pointer, and goes on where `to` was saved (System V, x86-64).
+// Saves the callee-saved registers and the stack pointer, and continues where `to` was saved (System V, x86-64).
 extern "C" void simt_switch(void **from, void *to);
 #ifdef SIMT_IMPLEMENTATION
 __asm__(".text\n.globl simt_switch\n.type simt_switch,@function\nsimt_switch:\n"
@@ -149,7 +150,7 @@ SIMT_OPAQUE inline void fiber_main() {
     abort();
 }
 
-// A barrier of the block; gives how many threads came with a predicate that held.
+// A barrier of the block; returns the number of threads that came with a true predicate.
 SIMT_OPAQUE inline int barrier(int predicate) {
     Fiber &fiber = self();
     char *tag = &block->barrier_tag[fiber.barriers_passed & 1];
@@ -162,7 +163,7 @@ SIMT_OPAQUE inline int barrier(int predicate) {
     return block->barrier_count;
 }
 
-// Waits for every lane that `mask` names, and then holds their inputs. Only `__syncwarp` orders memory, as CUDA has it.
+// Waits for every lane that `mask` names, and then holds their inputs. Only `__syncwarp` orders memory, as in CUDA.
 SIMT_OPAQUE inline Fiber &warp_collective(Operation operation, unsigned mask, uint64_t input) {
     Fiber &fiber = self();
     if (!(mask >> (block->current % WARP) & 1)) fail("the calling lane is not in its own mask");
@@ -241,7 +242,7 @@ SIMT_OPAQUE inline void run_block() {
             complete_barrier();
             continue;
         }
-        // A random part of the runnable threads, from a random one on.
+        // A random part of the runnable threads, beginning with a random one.
         size_t start = next_random() % runnable.size(), count = 1 + next_random() % runnable.size();
         for (size_t j = 0; j < count; j++) {
             int i = runnable[(start + j) % runnable.size()];
@@ -263,7 +264,7 @@ inline void *must_map(size_t bytes) {
     return at;
 }
 
-// Stacks for so many fibers, kept for the next launch: a small kernel would spend its time on pages otherwise.
+// Stacks for this many fibers, kept for the next launch: otherwise a small kernel would spend its time on fresh pages.
 struct Stacks {
     char *at = nullptr;
     size_t bytes = 0;
@@ -301,7 +302,7 @@ void launch(dim3 grid, dim3 dimension, size_t shared_bytes, uint64_t seed, int o
         b.dimension = dimension;
         b.grid = grid;
         char *stacks = stacks_of_this_thread(size);
-        // Shared memory ends at a page that nobody may touch.
+        // Shared memory ends at a page without access rights.
         const size_t pages = (shared_bytes + 4095) / 4096 * 4096;
         unsigned char *shared = static_cast<unsigned char *>(must_map(pages + 4096));
         mprotect(shared + pages, 4096, PROT_NONE);

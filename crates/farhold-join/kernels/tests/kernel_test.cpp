@@ -1,4 +1,5 @@
-// Runs every partitioner, over columns and rows, and every join and table kernel in the emulation, against plain loops over the input.
+// Runs every partitioner, over columns and rows, and every join and table kernel in the emulation, and compares with
+// plain loops over the input.
 //
 //   kernel_test [seeds]      all fan-outs 2..2048, tails, pages, several launches; exits with 1 at the first difference
 //   kernel_test race [n]     smaller, for a build with -fsanitize=thread; with the n-th planted mistake, which must not pass
@@ -53,7 +54,8 @@ u32 power_of_two_below(u64 n) {
     return p;
 }
 
-// Partitions columns, or rows in pages, and checks that every tuple lies once, whole, in its partition, and nothing lies elsewhere.
+// Partitions columns, or rows in pages. Checks that every tuple lies once, whole, in its partition, and that nothing
+// lies elsewhere.
 template <int WORDS> void check_partitioner(const Case &c) {
     using T = Tuple<WORDS>;
     uint64_t random = c.seed * 977 + c.bits;
@@ -73,7 +75,7 @@ template <int WORDS> void check_partitioner(const Case &c) {
     source.payloads = address(payloads);
     source.payload_stride = c.count;
     source.count = c.count;
-    // As the first pass leaves rows: in pages that lie anywhere, from somewhere in the first of them on.
+    // As the first pass leaves rows: in pages that lie anywhere, beginning somewhere in the first of them.
     const u32 page_shift = 7;
     const u64 skipped = c.from_rows ? 37 : 0;
     std::vector<T> input(c.from_rows ? (((c.count + skipped) >> page_shift) + 1) << page_shift : 0);
@@ -113,7 +115,7 @@ template <int WORDS> void check_partitioner(const Case &c) {
         if (begins[p] != at || fronts[p] != at || backs[p] != at + counts[p]) different(c.name() + ": prefix sum");
     if (begins[partitions] != at) different(c.name() + ": end of the prefix sum");
 
-    // The output with room for a page more than needed, all of it marked.
+    // The output, with room for one page more than needed, all of it marked.
     std::vector<T> memory(((at >> page_shift) + 2) << page_shift);
     const u64 UNTOUCHED = 0xfeedfeedfeedfeedull;
     for (T &t : memory)
@@ -204,7 +206,7 @@ template <int WORDS> void check_join(const JoinCase &c) {
     std::multimap<u64, T> table;
     auto place = [&](u64 key) { return u32(digest_of(radix, key)) & 7; };
     for (u32 i = 0; i < c.build; i++) {
-        // Among the keys is the largest word, which marks empty slots elsewhere.
+        // The keys include the largest word, which marks empty slots elsewhere.
         const u64 key = dense ? 100 + i : i % 50 == 3 ? ~0ull : next_random(random) % distinct;
         const T t = tuple(key, i);
         build[place(key)].push_back(t);
@@ -295,7 +297,8 @@ template <int WORDS> void check_table(const TableCase &c) {
     std::multimap<u64, u32> table;
     u64 spares = 0;
     for (u32 i = 0; i < c.build; i++) {
-        // Every other slot of an interval, or some keys twice and more and the mark of an empty slot among them.
+        // Every other slot of an interval; or keys of which some occur several times, and some are the mark of an empty
+        // slot.
         keys[i] = c.perfect ? key_min + 2 * ((u64(i) * 7919 + c.seed) % c.build) : i % 50 == 3 ? ~0ull : next_random(random) % (c.build / 2 + 1);
         spares += keys[i] == ~0ull;
         table.emplace(keys[i], i);
@@ -374,7 +377,7 @@ template <int WORDS> void check_table(const TableCase &c) {
     std::sort(found.begin(), found.end());
     if (found != rows) different(name + ": the rows differ");
 
-    // A key that is there already has no second slot; of equal keys open slots hold only so many.
+    // A key that is present already gets no second slot; open slots hold only a limited number of equal keys.
     if (c.build < 2) return;
     std::vector<u64> equal(c.perfect ? 2 : STEPS_MAX + 50, keys[0] == ~0ull ? 1 : keys[0]), ids(equal.size() * WORDS);
     std::vector<u64> fresh_keys(2048, ~0ull), fresh_payloads(2048 * WORDS);
@@ -400,7 +403,8 @@ void everything(uint64_t seeds) {
     u32 cases = 0;
     for (uint64_t seed = 1; seed <= seeds; seed++)
         for (int kind = 0; kind < 4; kind++) {
-            // Every fan-out; tails of all kinds: nothing, less than a warp, one more or less than a block takes.
+            // Every fan-out, and tails of all kinds: nothing, less than a warp, one tuple more or less than a block
+            // takes.
             for (u32 bits = 1; bits <= 11; bits++, cases++)
                 check_partitioner<1>({Kind(kind), bits, 6000 + 13 * bits + seed, 64 + 64 * (bits % 3), 1 + bits % 4, 1 + bits % 3, bits % 2 == 0, bits % 5 == 4, seed});
             for (u64 count : {0, 1, 31, 33, 127, 129, 1023}) {
