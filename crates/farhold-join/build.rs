@@ -1,5 +1,5 @@
-//! Compiles the emulation of the GPU kernels, for the feature that asks for it, and packs prebuilt kernels into the library:
-//! of the cubins in the folder that `FARHOLD_CUBINS` names (`scripts/gpu-kernels` makes them), if it is set.
+//! Compiles the emulation of the GPU kernels, for the feature that asks for it, and packs prebuilt kernels into the
+//! library: the cubins in the folder that `FARHOLD_CUBINS` names, if it is set (`scripts/gpu-kernels` makes them).
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -6,18 +6,19 @@
 //! cargo bench -p farhold-join --bench joins -- --json FILE     also as JSON
 //! cargo bench -p farhold-join --bench joins -- --raw           only the raw columns (--arrow: only the budgets)
 //! cargo bench -p farhold-join --bench joins -- --only radix    one algorithm, as for a profile
-//! cargo bench -p farhold-join --bench joins -- --threads 2     on so many threads
-//! cargo bench -p farhold-join --bench joins -- --sweep         the model's choice beside the best, 20 K to 64 M tuples a side and more to probe
-//! cargo bench -p farhold-join --bench joins -- --fit      the same sizes, and the constants of the model that fit what they took
+//! cargo bench -p farhold-join --bench joins -- --threads 2     on two threads
+//! cargo bench -p farhold-join --bench joins -- --sweep         the model's choice beside the best, 20 K to 64 M tuples a side
+//! cargo bench -p farhold-join --bench joins -- --fit           the same sizes, and the constants of the model that fit the times
 //! cargo bench -p farhold-join --bench joins -- --serve --rows N [--sparse]    one join a line of input: for scripts/compare-joins
 //! ```
 //!
-//! Further tables join Arrow batches of the same tuples within 1/2, 1/4 and 1/10 of the build side's bytes, on one thread and on all: in memory
-//! with one build side, beyond it with rows distributed by their keys first, which is in the time.
+//! Further tables join Arrow batches of the same tuples within 1/2, 1/4 and 1/10 of the build side's bytes, on one
+//! thread and on all. A join in memory has one build side. A join beyond memory distributes rows by their keys first;
+//! that is part of its time.
 //!
-//! Unique build keys in random order, uniform foreign keys, the sums of both payloads. Rates are millions of tuples (of both
-//! sides) a second: the median of the rounds, which run turn and turn about. `dense` keys are 0..n, `sparse` ones any
-//! 64-bit words.
+//! Build keys are unique and in random order, foreign keys are uniform, and the answer is the sums of both payloads.
+//! Rates are millions of tuples (of both sides) a second: the median of the rounds. In each round the algorithms run
+//! one after another. `dense` keys are 0..n, `sparse` keys are any 64-bit words.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the real clock")]
 
 use std::iter;
@@ -87,7 +88,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// What others on the machine add to a time is never less than nothing.
+/// The least of the times: other load on the machine only adds to a time.
 fn least(values: impl Iterator<Item = f64>) -> f64 {
     values.fold(f64::INFINITY, f64::min)
 }
@@ -143,14 +144,14 @@ impl Sides {
     }
 }
 
-/// What a join took: seconds to build the table and to probe it.
+/// The time of a join: seconds to build the table and to probe it.
 fn join(algorithm: &dyn Algorithm, sides: &Sides, run: &Run) -> (Sum, &'static str, [f64; 2]) {
     let (table, build) = seconds(|| algorithm.build(sides.build(), run).expect("build"));
     let (sum, probe) = seconds(|| table.sum(sides.probe(), run).expect("sum"));
     (sum, table.scheme(), [build, probe])
 }
 
-/// Runs the join that the model chooses once a line of input, and prints the seconds.
+/// For each line of input, runs the join that the model chooses, and prints the seconds.
 fn serve(rows: usize, sparse: bool, threads: usize) {
     let (sides, run) = (Sides::new(rows, sparse), kept_pages(threads));
     let choice = model::choose(rows, rows as u64, threads, !sparse, &Machine::detect());
@@ -163,8 +164,9 @@ fn serve(rows: usize, sparse: bool, threads: usize) {
     }
 }
 
-/// The model's choice beside the best, over sizes and shapes; the least times of the rounds. Joins of up to 8 M rows take turns, so that the
-/// rounds of each lie as far apart as all of them take: a neighbour on the machine who is busy for a second then spoils none.
+/// The model's choice beside the best, over sizes and shapes; the least times of the rounds. Joins of up to 8 M rows
+/// take turns, so that the rounds of each lie as far apart as all of them take. Other load that lasts a second then
+/// spoils no join.
 fn sweep(options: &Options, report: &mut Report) -> Vec<Swept> {
     let run = kept_pages(options.threads);
     let mut sizes: Vec<(usize, usize)> = if options.quick {
@@ -205,7 +207,7 @@ const CONTENDERS: [&str; 2] = ["no_partition", "radix"];
 struct Sweeping {
     sides: Sides,
     sparse: bool,
-    /// Of each contender: seconds to build the table and to probe it.
+    /// For each contender: seconds to build the table and to probe it.
     times: [Vec<[f64; 2]>; 2],
 }
 
@@ -244,11 +246,11 @@ impl Sweeping {
     }
 }
 
-/// What a join of the sweep took: nanoseconds to build the table and to probe it.
+/// The time of a join of the sweep: nanoseconds to build the table and to probe it.
 struct Swept {
     algorithm: &'static str,
     fills_interval: bool,
-    /// Of the build side and of the probe side.
+    /// Rows of the build side and of the probe side.
     rows: [f64; 2],
     threads: f64,
     phases_ns: [f64; 2],
@@ -278,7 +280,7 @@ fn print_fitted(swept: &[Swept]) {
     println!("]");
 }
 
-/// What a round has used, the next may use again, as the allocators of DuckDB and Polars do.
+/// A round may use again the pages that an earlier one has used, as the allocators of DuckDB and Polars do.
 fn kept_pages(threads: usize) -> Run {
     Run { seed: 1, pages: PageStore::keeping(8 << 30), ..Run::with_threads(threads) }
 }
@@ -346,12 +348,13 @@ fn raw(options: &Options, report: &mut Report) {
                         shares.sort_by(f64::total_cmp);
                         shares
                     };
-                    // Both sides' keys for histograms, the build side's for its interval.
+                    // Both sides' keys are read for histograms, the build side's for its interval.
                     let usual = shares(3.0, 16.0);
                     figures.push(("bandwidth_share", median(usual.clone())));
                     figures.push(("bandwidth_share_min", usual[0]));
                     figures.push(("bandwidth_share_max", usual[usual.len() - 1]));
-                    // Nobody makes histograms. With row numbers, offsets make tuples of 8 bytes, hashes of 12; that keys are sparse some thousands tell.
+                    // No histograms are made. With row numbers as payloads, tuples of offsets have 8 bytes, tuples of
+                    // hashes 12. A few thousand keys show that keys are sparse.
                     let (key_reads, tuple_bytes) = if sparse { (0.0, 12.0) } else { (1.0, 8.0) };
                     figures.push(("moved_share", median(shares(key_reads, tuple_bytes))));
                 }
@@ -402,18 +405,18 @@ fn batches(keys: &[u64], payloads: &[u64]) -> Vec<RecordBatch> {
     .collect()
 }
 
-/// How a join of batches is divided among threads, as DataFusion's are.
+/// How a join of batches is divided among threads, as DataFusion's joins are.
 #[derive(Clone, Copy, PartialEq)]
 enum Division {
     /// One thread.
     None,
-    /// One build side, which all threads probe: for build sides that fit.
+    /// One build side, which all threads probe: for build sides that fit in memory.
     Shared,
-    /// Rows are distributed by their keys, and each thread joins its own: for build sides that do not.
+    /// Rows are distributed by their keys, and each thread joins its own: for build sides that do not fit.
     Partitioned,
 }
 
-/// What a join within a budget took.
+/// Time and memory of a join within a budget.
 struct Taken {
     seconds: f64,
     /// The most bytes reserved.
@@ -474,7 +477,7 @@ fn join_batches(
             Ok(())
         }
         Division::Partitioned => {
-            // Each has what it needs at least before one of them takes the rest, as in a plan.
+            // Each join takes its least memory before any of them takes the rest, as in a plan.
             let joins = slots((0..threads).map(|_| open()).collect::<Result<_, _>>()?);
             let (build, probe) = (by_key(build, &run)?, by_key(probe, &run)?);
             run.on_all(|thread| {
@@ -520,7 +523,7 @@ fn budgets(options: &Options, report: &mut Report) {
             1 => (Division::None, &[(Division::None, "")]),
             _ => (Division::Shared, &[(Division::Partitioned, ", by key"), (Division::Shared, ", one build side")]),
         };
-        // The first is what the others are compared with; none of them has less than a join for each thread needs.
+        // The others are compared with the first. Each has at least the memory that one join per thread needs.
         let (all, kept, fresh) = (u64::MAX / 2, PageStore::keeping(8 << 30), PageStore::default());
         let mut runs = vec![
             (format!("in memory, {threads} threads"), all, in_memory, &fresh),
@@ -536,7 +539,7 @@ fn budgets(options: &Options, report: &mut Report) {
                 taken.push(join_batches([&build, &probe], *budget, *by, threads, pages));
             }
         }
-        // There are none of a round before the first.
+        // The first round is left out: no pages of an earlier round exist in it.
         for times in &mut taken {
             times.remove(0);
         }
@@ -562,15 +565,15 @@ fn budgets(options: &Options, report: &mut Report) {
     }
 }
 
-/// What memory's bandwidth is measured on, each time again: a virtual machine's neighbours take their part of it.
+/// The arrays on which memory bandwidth is measured, anew each time: neighbours on a virtual machine take part of it.
 struct Memory {
     columns: [Vec<u64>; 2],
     /// On huge pages, as partitions are.
     tuples: Vec<u64>,
 }
 
-/// Bytes a second that memory gives all threads: read by a sum; and read from two columns and streamed as tuples of 16 bytes, as
-/// partitioning does (bytes read + bytes written).
+/// Bytes a second that memory gives all threads. `read`: by a sum. `zip`: two columns are read and streamed as tuples
+/// of 16 bytes, as partitioning does (bytes read + bytes written).
 struct Bandwidth {
     read: f64,
     zip: f64,
@@ -610,15 +613,15 @@ impl Memory {
 }
 
 impl Bandwidth {
-    /// The least time of a radix join of one pass: the keys of a side are read by themselves so many times; every row of both is read, written as a
-    /// tuple, and this read again.
+    /// The least time of a radix join of one pass. The keys of a side are read `key_reads` times by themselves. Every
+    /// row of both sides is read and written as a tuple, and the tuple is read again.
     fn radix_seconds(&self, rows: usize, key_reads: f64, tuple_bytes: f64) -> f64 {
         let rows = rows as f64;
         (key_reads * 8.0 + 2.0 * tuple_bytes) * rows / self.read + 2.0 * (16.0 + tuple_bytes) * rows / self.zip
     }
 }
 
-/// Zeroes, on huge pages where the kernel gives them, from a line's start on.
+/// Zeroes, on huge pages where the kernel gives them. The array begins at the start of a cache line.
 fn on_huge_pages(words: usize) -> Vec<u64> {
     let mut array = Vec::with_capacity(words);
     #[cfg(target_os = "linux")]
@@ -642,7 +645,7 @@ fn zip(keys: &[u64], payloads: &[u64], tuples: &mut [u64]) {
     {
         use std::arch::x86_64::{_mm_set_epi64x, _mm_sfence, _mm_stream_si128};
         let has_avx512 = is_x86_feature_detected!("avx512f");
-        // Vectors of the allocator begin 16 bytes into a page, and so do the parts of several workers.
+        // Vectors of the allocator begin 16 bytes into a page, and so may the parts of several workers.
         let head = (tuples.as_ptr().align_offset(64) / 2).min(keys.len());
         let lines = if has_avx512 { (keys.len() - head) / TUPLES_A_LINE } else { 0 };
         let whole = head..head + lines * TUPLES_A_LINE;
@@ -654,7 +657,7 @@ fn zip(keys: &[u64], payloads: &[u64], tuples: &mut [u64]) {
         }
         for row in (0..keys.len()).filter(|row| !whole.contains(row)) {
             let tuple = &mut tuples[2 * row..2 * row + 2];
-            // SAFETY: 16 bytes, and the allocator aligns big arrays to as many.
+            // SAFETY: the tuple has 16 bytes, and the allocator aligns big arrays to 16.
             unsafe {
                 _mm_stream_si128(tuple.as_mut_ptr().cast(), _mm_set_epi64x(payloads[row] as i64, keys[row] as i64));
             };
@@ -669,7 +672,8 @@ fn zip(keys: &[u64], payloads: &[u64], tuples: &mut [u64]) {
 }
 
 /// # Safety
-/// The processor has AVX-512; `tuples` is aligned to a line and twice as long as the columns, whose length is a number of lines.
+/// The processor has AVX-512. `tuples` is aligned to a line and twice as long as the columns, whose length is a
+/// multiple of the rows of a line.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn zip_lines(keys: &[u64], payloads: &[u64], tuples: &mut [u64]) {
@@ -679,8 +683,8 @@ unsafe fn zip_lines(keys: &[u64], payloads: &[u64], tuples: &mut [u64]) {
     };
     assert!(keys.len() == payloads.len() && tuples.len() == 2 * keys.len());
     for row in (0..keys.len()).step_by(TUPLES_A_LINE) {
-        // SAFETY: four rows from here on are in both columns, and a line of tuples, aligned, is theirs. (Which of the four
-        // comes first does not matter here.)
+        // SAFETY: four rows from here on are in both columns, and an aligned line of tuples is theirs. (Which of the
+        // four comes first does not matter here.)
         unsafe {
             let keys = _mm256_loadu_si256(keys.as_ptr().add(row).cast());
             let payloads = _mm256_loadu_si256(payloads.as_ptr().add(row).cast());

@@ -1,9 +1,9 @@
 //! A join of two made-up sides inside a budget: `cargo run --release -p farhold-join --example budget -- --budget-kib 65536
 //! --build 1000 --probe 1000 [--threads 1] [--kind inner|full] [--skew]`, the sides in MiB.
 //!
-//! Batches are made when they are wanted and dropped after, and are small beside the budget, as is the output, so what the
-//! process holds is the join's. Prints what it did, and the most memory that was resident, and the time.
-//! `scripts/join-in-cgroup` runs it under a limit of the kernel's.
+//! Batches are made when they are wanted and dropped afterwards. They are small beside the budget, as is the output, so
+//! the memory of the process is the join's. The example prints what it did, the most memory that was resident, and the
+//! time. `scripts/join-in-cgroup` runs it under a memory limit of the kernel.
 #![allow(missing_docs)]
 #![expect(clippy::disallowed_methods, reason = "a measurement reads the real clock")]
 
@@ -16,7 +16,7 @@ use farhold_join::{Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool,
 
 const MIB: u64 = 1 << 20;
 const BATCH_ROWS_MAX: u64 = 8192;
-/// A row is 8 bytes of key, 8 of number, and a text of 44 with its offset of 4.
+/// A row is 8 bytes of key, 8 of number, and a text of 44 bytes with its offset of 4.
 const ROW_BYTES: u64 = 64;
 const TEXT_BYTES: usize = 44;
 
@@ -78,7 +78,7 @@ fn drain(join: &mut Join) -> Result<usize, JoinError> {
 enum Keys {
     /// Row `n` has key `n`.
     Row,
-    /// One of so many, uniformly.
+    /// One of this many keys, uniformly.
     Spread(u64),
     /// Half of the rows have one of the first hundred keys.
     Skewed,
@@ -92,14 +92,14 @@ fn batch(rows: Range<u64>, keys: &Keys) -> RecordBatch {
     };
     let key_column: ArrayRef = Arc::new(rows.clone().map(|row| key(row) as i64).collect::<Int64Array>());
     let numbers: ArrayRef = Arc::new(rows.clone().map(|row| row as i64).collect::<Int64Array>());
-    // No longer than its rows: what an array has room for beyond them the join does not count.
+    // The array has no more room than its rows: the join does not count room beyond them.
     let mut texts = StringBuilder::with_capacity(numbers.len(), numbers.len() * TEXT_BYTES);
     rows.for_each(|row| texts.append_value(format!("{row:0TEXT_BYTES$}")));
     RecordBatch::try_from_iter([("key", key_column), ("number", numbers), ("text", Arc::new(texts.finish()))])
         .expect("a batch")
 }
 
-/// Any number as a random one.
+/// Maps a number to one that looks random.
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -9,7 +9,7 @@ use farhold_join::datafusion::{JoinMemory, with_joins};
 
 #[tokio::main]
 async fn main() -> datafusion::error::Result<()> {
-    // One limit for the whole process, joins included: what does not fit is spilled.
+    // One limit for the whole process, joins included. What does not fit is spilled.
     let runtime = RuntimeEnvBuilder::new().with_memory_limit(256 << 20, 1.0).build_arc()?;
     let state = SessionStateBuilder::new()
         .with_config(SessionConfig::new().with_target_partitions(4))

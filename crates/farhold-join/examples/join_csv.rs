@@ -2,8 +2,9 @@
 //! `join_csv BUILD PROBE --keys int64,text --kind left --budget-kib 1024 [--algorithm radix] [--nulls-equal] [--threads 2]
 //! [--seed 7]`
 //!
-//! Both files have the key columns first and a column of row numbers last, no header line; an empty field is null. Prints a
-//! line a row: the build row's number, the probe row's number, the mark; what a row does not have is empty.
+//! Both files have the key columns first, a column of row numbers last, and no header line. An empty field is null.
+//! Prints a line for each row: the build row's number, the probe row's number, the mark. A field that the row does not
+//! have is empty.
 #![allow(missing_docs)]
 
 use std::error::Error;
@@ -83,8 +84,8 @@ fn kind(name: &str) -> Option<JoinKind> {
     })
 }
 
-/// Prints what the join has to hand out. Columns named `number` are the build's and the probe's in this order, or that of
-/// the only side; Python knows which.
+/// Prints the rows that the join hands out. Columns named `number` are the build side's and the probe side's, in this
+/// order, or that of the only side; the caller in Python knows which.
 fn print(join: &mut Join) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     while let Some(batch) = join.next_output()? {

@@ -1,10 +1,11 @@
 //! Measures the joins on a GPU and prints one JSON object a line: `scripts/gpu-suite` runs it and draws the plots.
 //!
-//! `gpu_suite CUBINS SECONDS` - kernels from the folder CUBINS (`-`: those of this binary, or compiled by NVRTC), and no new
-//! measurement after SECONDS. `gpu_suite --small SECONDS` runs every section with tiny inputs, on the emulation where it was
-//! built in and there is no GPU: it shows that the suite works, and measures nothing.
-//! `gpu_suite --modelled` prints what the cost model says of an H100 from published rates, and asks no device.
-//! Exit status 3: there is no GPU, and nothing was measured; 1: a section failed, the others' results are there.
+//! `gpu_suite CUBINS SECONDS`: kernels from the folder CUBINS (`-`: those of this binary, or compiled by NVRTC), and no
+//! new measurement after SECONDS. `gpu_suite --small SECONDS` runs every section with tiny inputs, and on the emulation
+//! where it is built in and no GPU is present. It shows that the suite works, and measures nothing.
+//! `gpu_suite --modelled` prints what the cost model predicts for an H100 from published rates, and asks no device.
+//! Exit status 3: no GPU is present, and nothing was measured. Exit status 1: a section failed; the results of the
+//! others are printed.
 
 mod modelled;
 mod suite;

@@ -1,4 +1,5 @@
-//! What the cost model says of an H100 that nobody here has: for orientation, and to be held against measurements.
+//! What the cost model predicts for an H100, on which none of it has been measured: for orientation, and to be compared
+//! with measurements.
 
 use farhold_join::gpu::{Description, Driver, GpuOptions, Prediction, Work, predict, tuned};
 

@@ -1,7 +1,8 @@
-//! The sections of the suite: each one figure of the paper, each with its share of the time, each on its own: when one fails,
-//! the others' results stay.
+//! The sections of the suite. Each is one figure of the paper and has its share of the time. Sections are independent:
+//! when one fails, the results of the others stay.
 //!
-//! Every join's answer is checked: keys of both sides are unique, and any prefix of whole blocks has the same keys on both.
+//! Every join's answer is checked. Keys of both sides are unique, and any prefix of whole blocks has the same keys on
+//! both.
 
 use std::fs;
 use std::sync::Arc;
@@ -39,7 +40,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// What the host has memory for: 2^31 tuples a side are 64 GiB, beside which spilled partitions need room.
+    /// Sizes for which the host has memory: 2^31 tuples a side are 64 GiB, beside which spilled partitions need room.
     pub fn of_this_host() -> Self {
         let tuples = host_bytes_available() / 48;
         Self {
@@ -55,7 +56,7 @@ impl Sizes {
         }
     }
 
-    /// Enough to go through every section in the emulation.
+    /// Sizes that are enough to go through every section in the emulation.
     pub fn small() -> Self {
         Self {
             tuples_log: 11,
@@ -86,7 +87,8 @@ fn now() -> Instant {
 
 type Section<'s> = fn(&mut Suite<'s>) -> Result<(), GpuError>;
 
-/// Runs every section on the device; `say` gets a line of JSON for each measurement. The number of sections that failed.
+/// Runs every section on the device; `say` gets a line of JSON for each measurement. Returns the number of sections
+/// that failed.
 pub fn measure(device: &Arc<dyn Device>, sizes: &Sizes, seconds: f64, say: &mut dyn FnMut(String)) -> usize {
     let mut suite = Suite {
         device: Arc::clone(device),
@@ -118,7 +120,7 @@ pub fn measure(device: &Arc<dyn Device>, sizes: &Sizes, seconds: f64, say: &mut 
     ];
     let (begun, mut due, mut failed) = (now(), 0.0, 0);
     for (figure, share, section) in sections {
-        due += share * seconds; // time that a section leaves is the next one's
+        due += share * seconds; // a section's unused time goes to the next one
         suite.figure = figure;
         suite.deadline = (begun, due);
         let started = now();
@@ -138,7 +140,7 @@ struct Suite<'s> {
     run: Run,
     description: Description,
     data: Option<Data>,
-    /// When the section began to count, and the seconds after which it starts nothing new.
+    /// When the section's time began, and the seconds after which it starts nothing new.
     deadline: (Instant, f64),
     figure: &'static str,
     say: &'s mut dyn FnMut(String),
@@ -197,7 +199,7 @@ impl Data {
         Ok(Self { build: make(false)?, probe: make(true)?, tuples, columns })
     }
 
-    /// A prefix; of several payload columns, all tuples.
+    /// A prefix of a side. With several payload columns: all tuples.
     fn side(&self, is_probe: bool, count: u64) -> Relation<'_> {
         let buffer = if is_probe { &self.probe } else { &self.build };
         // SAFETY: written in `new`, and never again; joins only read it.
@@ -211,7 +213,7 @@ impl Data {
     }
 }
 
-/// What a join is and what it is called in the results.
+/// A join, and its name in the results.
 struct Case {
     driver: Driver,
     build: u64,
@@ -230,7 +232,7 @@ impl Suite<'_> {
         (self.say)(format!("{{\"figure\": {:?}, {}}}", self.figure, fields.join(", ")));
     }
 
-    /// Best of the rounds, in seconds.
+    /// The best of the rounds, in seconds.
     fn best(&self, mut work: impl FnMut() -> Result<(), GpuError>) -> Result<f64, GpuError> {
         let mut best = f64::INFINITY;
         for _ in 0..self.sizes.rounds {
@@ -320,7 +322,8 @@ impl Suite<'_> {
                 let arguments = AccessArguments {
                     at: host.address(),
                     bytes,
-                    // As many as 16-byte accesses of the array: smaller ones take as long each. At least one a thread.
+                    // As many accesses as the array has of 16 bytes: smaller ones take as long each. At least one a
+                    // thread.
                     accesses: (bytes / u64::from(granularity_bytes.max(16))).max(u64::from(grid.blocks * grid.threads)),
                     granularity_bytes,
                     misalign_bytes,
@@ -357,7 +360,7 @@ impl Suite<'_> {
         self.data = loop {
             match Data::new(&self.device, tuples_log, self.sizes.block_log, 1, &self.run) {
                 Ok(data) => break Some(data),
-                // The host does not pin as much as it has.
+                // The host does not pin as much memory as it has.
                 Err(GpuError::OutOfMemory { .. }) if tuples_log > self.sizes.block_log => tuples_log -= 1,
                 Err(error) => return Err(error),
             }
@@ -375,7 +378,7 @@ impl Suite<'_> {
         Ok(self.data()?.tuples)
     }
 
-    /// One join, checked and timed; the first of the runs loads kernels and does not count where there are several.
+    /// One join, checked and timed. The first of several runs loads kernels and does not count.
     fn join(&mut self, case: &Case) -> Result<Option<GpuAnswer>, GpuError> {
         let data = self.data.take().ok_or_else(|| GpuError::Invalid("there are no inputs".into()))?;
         let answer = self.join_of(&data, case);
@@ -429,7 +432,7 @@ impl Suite<'_> {
         }
         let answer = match last {
             Ok(answer) => answer,
-            // What does not fit is a result too; a device that failed ends the section.
+            // That a join does not fit is a result too; a device that failed ends the section.
             Err(error @ GpuError::OutOfMemory { .. }) => {
                 fields.push(("error", text(&error.to_string())));
                 self.say(&fields);
@@ -517,7 +520,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// The first pass alone, everything spilled; kernels timed by events, the first of two runs not.
+    /// The first pass alone, with everything spilled. Kernels are timed by events; the first of two runs does not
+    /// count.
     fn partitioners(&mut self) -> Result<(), GpuError> {
         let tuples = (self.all()? / 8).max(1 << self.sizes.block_log);
         for partitioner in Partitioner::ALL {
@@ -581,7 +585,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// What the defaults decide, each alternative beside the other: keep the best.
+    /// What the defaults decide, each alternative beside the other, so that the better one can become the default.
     fn choices(&mut self) -> Result<(), GpuError> {
         let size = self.all()? / 4;
         let default = self.options();
@@ -629,7 +633,7 @@ impl Suite<'_> {
     fn breakdown(&mut self) -> Result<(), GpuError> {
         let all = self.all()?;
         for size in [all / 16, all / 4, all] {
-            // As in the paper, the device counts, so that all of the work shows.
+            // As in the paper, the device counts, so that all of the work is measured.
             let options = GpuOptions { profile: true, histogram: Histogram::Device, ..self.options() };
             let case =
                 Case { driver: Driver::Triton, build: size, probe: size, options, note: "timed by kernel".into() };
@@ -662,7 +666,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Payload columns that travel with the key (the paper fetches them afterwards; ours has no late materialization).
+    /// Payload columns that travel with the key (the paper fetches them afterwards; this join has no late
+    /// materialization).
     fn payloads(&mut self) -> Result<(), GpuError> {
         self.data = None; // its memory is needed
         for words in self.sizes.widths.clone() {
