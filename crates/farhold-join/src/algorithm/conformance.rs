@@ -1,17 +1,17 @@
-//! One suite over every algorithm: each must answer what the nested loop answers.
+//! One suite over every algorithm: each must give the answers of the nested loop.
 
 use super::{ALL, Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table};
 use crate::gpu::Driver;
 use crate::{JoinError, Run, hash};
 
-/// Stated, so that a failure is there again.
+/// Fixed, so that a failure can be repeated.
 const SEED: u64 = 0x0fed_cba9_8765_4321;
 
 fn run(threads: usize) -> Run {
     Run { seed: SEED, ..Run::with_threads(threads) }
 }
 
-/// Build and probe keys; payloads are made of row numbers.
+/// Build and probe keys. Payloads are made of row numbers.
 struct Case {
     name: String,
     build: Vec<u64>,
@@ -28,18 +28,18 @@ fn keys(rows: usize, seed: u64, key: impl Fn(u64) -> u64) -> Vec<u64> {
     (0..rows as u64).map(|row| key(mix(row ^ seed << 32))).collect()
 }
 
-/// What an odd number has to be multiplied with to be 1: each of Newton's steps doubles the bits that are right.
+/// The number whose product with an odd number is 1. Each of Newton's steps doubles the correct bits.
 fn inverse(odd: u64) -> u64 {
     (0..6).fold(odd, |inverse, _| inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse))))
 }
 
-/// The key that has this hash under [`SEED`]: what somebody would compute who knew it.
+/// The key that has this hash under [`SEED`], as an attacker with the seed would compute it.
 fn key_of_hash(wanted: u64) -> u64 {
     let folded = wanted.wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
     (folded ^ folded >> 32).wrapping_mul(inverse(0x9e37_79b9_7f4a_7c15)) ^ SEED
 }
 
-/// The key of which the GPU's kernels take the bits of this digest (`mix` in `kernels/tuple.cuh`), which no seed enters.
+/// The key with this digest in the GPU's kernels (`mix` in `kernels/tuple.cuh`), which uses no seed.
 fn key_of_digest(wanted: u64) -> u64 {
     let multiplier = inverse(0xd6e8_feb8_6659_fd93);
     let key = (wanted ^ wanted >> 32).wrapping_mul(multiplier);
@@ -47,8 +47,8 @@ fn key_of_digest(wanted: u64) -> u64 {
     key ^ key >> 32
 }
 
-/// Different keys, in an order of their own, whose hashes have the top 48 bits in common: one partition whatever the fan-out, one slot
-/// whatever the table, one pattern of filter bits.
+/// Different keys, in an order of their own, whose hashes have the top 48 bits in common. They share one partition at
+/// any fan-out, one slot of any table, and one pattern of filter bits.
 fn keys_of_one_slot(rows: u64, first: u64) -> Vec<u64> {
     (first..first + rows).map(|n| key_of_hash(0xbad0_bad1_bad2 << 16 | n.wrapping_mul(40_503) & 0xffff)).collect()
 }
@@ -109,7 +109,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Row numbers, and a number above them.
+/// Row numbers below, and a number in the bits above them.
 fn payloads(rows: usize, above: u64) -> Vec<u64> {
     (0..rows as u64).map(|row| above << 60 | row).collect()
 }
@@ -127,7 +127,8 @@ fn every_pair(table: &dyn Table, probe: Columns<'_>, matches: Matches, limit: us
     all
 }
 
-/// `above` is what payloads have above row numbers, on either side: algorithms may have smaller tuples where there is nothing.
+/// `above` is the number that payloads have above row numbers, on either side: where it is 0, algorithms may use
+/// smaller tuples.
 fn check(algorithm: &dyn Algorithm, case: &Case, threads: usize, limits: &[usize], above: [u64; 2]) {
     let run = run(threads);
     let (build_ids, probe_ids) = (payloads(case.build.len(), above[0]), payloads(case.probe.len(), above[1]));
@@ -163,7 +164,8 @@ fn check(algorithm: &dyn Algorithm, case: &Case, threads: usize, limits: &[usize
 #[test]
 fn every_algorithm_answers_as_the_nested_loop() {
     for algorithm in super::available() {
-        // What is emulated takes a hundred times as long, and asks the device for pairs by its own measure, not the caller's.
+        // The emulation takes a hundred times as long, and asks the device for pairs in its own portions, not the
+        // caller's.
         let is_gpu = Driver::ALL.iter().any(|driver| driver.name() == algorithm.name());
         let (threads, limits) =
             if is_gpu { ([2].as_slice(), [7].as_slice()) } else { ([1, 3].as_slice(), [1 << 20, 1000, 7].as_slice()) };
@@ -179,7 +181,7 @@ fn every_algorithm_answers_as_the_nested_loop() {
     }
 }
 
-/// Beside keys enough for several partitions, those that were chosen all lie in one of them and there in one slot.
+/// There are keys enough for several partitions. The chosen keys all lie in one partition and there in one slot.
 #[test]
 fn keys_chosen_against_a_known_seed_are_joined_as_the_nested_loop_joins_them() {
     let chosen = keys_of_one_slot(1500, 0);
@@ -199,7 +201,8 @@ fn keys_chosen_against_a_known_seed_are_joined_as_the_nested_loop_joins_them() {
     }
 }
 
-/// More tuples than the nested loop has time for: many partitions, hot ones that several workers probe, and several chunks of each worker.
+/// More tuples than the nested loop has time for: many partitions, hot partitions that several workers probe, and
+/// several chunks for each worker.
 #[test]
 fn algorithms_agree_about_many_rows() {
     let (build_rows, probe_rows) = (150_000, 300_000);

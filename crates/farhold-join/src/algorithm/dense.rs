@@ -1,4 +1,4 @@
-//! Keys that fill an interval: they index an array, which is a perfect hash.
+//! Keys that fill an interval. They index an array, which is a perfect hash.
 
 use std::ops::RangeInclusive;
 
@@ -15,14 +15,15 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// For an array with a slot for every key of it: a slot of 8 bytes and a bit where a chained tuple costs 24 to 28.
+    /// The limit for an array with a slot for every key of the interval: a slot has 8 bytes and a bit, where a chained
+    /// tuple costs 24 to 28 bytes.
     pub const ARRAY_SPARSITY_MAX: u64 = 2;
-    /// For two bits a key of it: 32 bytes a tuple, of which unchained costs 24 to 32.
+    /// The limit for two bits for every key of the interval: 32 bytes a tuple, where an unchained table costs 24 to 32.
     pub const BITS_SPARSITY_MAX: u64 = 128;
 
     /// The interval of `keys`, if it is at most `sparsity_max` times as wide as there are keys.
     pub fn of(keys: &[u64], sparsity_max: u64, run: &Run) -> Result<Option<Self>, JoinError> {
-        // Far apart keys mostly show it at once, before a thread is started and before all of them are read.
+        // Keys that lie far apart mostly show it at once, before a thread is started and before all of them are read.
         let some = keys.iter().take(HEAD).chain(keys.last());
         let (min, max) = some.fold((u64::MAX, 0), |(min, max), &key| (min.min(key), max.max(key)));
         if !keys.is_empty() && !(Self { min, last: max - min }).is_filled(keys.len(), sparsity_max) {
@@ -40,24 +41,24 @@ impl Interval {
         }))
     }
 
-    /// It is at most `sparsity_max` times as wide as there are keys.
+    /// Whether the interval is at most `sparsity_max` times as wide as there are keys.
     pub fn is_filled(&self, keys: usize, sparsity_max: u64) -> bool {
         self.last / sparsity_max < keys as u64
     }
 
-    /// Keys that it has room for.
+    /// The number of keys in the interval.
     pub fn slots(&self) -> usize {
         self.last as usize + 1
     }
 
-    /// The key's offset in the interval, or something greater than `last`.
+    /// The key's offset in the interval; greater than `last` for a key outside of it.
     #[inline(always)]
     pub fn offset(&self, key: u64) -> u64 {
         key.wrapping_sub(self.min)
     }
 }
 
-/// Keys that are looked at first.
+/// The number of keys that are looked at first.
 const HEAD: usize = 4096;
 
 #[inline(always)]
@@ -71,7 +72,7 @@ fn bounds(keys: &[u64]) -> Option<RangeInclusive<u64>> {
     Some(min..=max)
 }
 
-/// By the offset's high bits: partitions of an interval are intervals, and sorted input is written in order.
+/// Partitions by the offset's high bits: partitions of an interval are intervals, and sorted input is written in order.
 #[derive(Debug, Clone, Copy)]
 pub struct ByOffset {
     interval: Interval,
@@ -89,19 +90,19 @@ impl ByOffset {
         64 - self.unused_bits
     }
 
-    /// The greatest code, that of all keys outside the interval.
+    /// The greatest code, which all keys outside the interval have.
     pub fn code_max(&self) -> u64 {
         self.interval.last.saturating_add(1)
     }
 
-    /// The place in partition `partition` of `1 << bits` of the key with this code; beyond [`ByOffset::slots`] if it is not in the
-    /// interval.
+    /// The place of the key with this code in partition `partition` of `1 << bits`; beyond [`ByOffset::slots`] for a
+    /// key outside the interval.
     #[inline(always)]
     pub fn slot(&self, code: u64, partition: usize, bits: u32) -> u64 {
         code.wrapping_sub((partition as u64) << self.slot_bits(bits))
     }
 
-    /// Keys of the interval in each partition of `1 << bits`, the last ones cut off at the interval's end.
+    /// The keys of the interval in each partition of `1 << bits`; the last partitions end with the interval.
     pub fn slots(&self, partition: usize, bits: u32) -> u64 {
         let start = (partition as u64) << self.slot_bits(bits);
         let whole = 1 << self.slot_bits(bits);
@@ -121,7 +122,8 @@ impl Partitioner for ByOffset {
 
     #[inline(always)]
     fn partition(&self, code: u64, bits: u32) -> usize {
-        // The greatest code may be one partition too far; then it is in the first, whose keys are others, too.
+        // The greatest code may belong one partition past the last. It then goes to the first, where no key has its
+        // code.
         (code >> self.slot_bits(bits)) as usize & ((1 << bits) - 1)
     }
 }

@@ -1,7 +1,7 @@
 //! How two columns of 64-bit keys are joined: the contract and the list of algorithms.
 //!
-//! A join of raw columns has two steps: [`Algorithm::build`] makes a [`Table`] of the build side, and the table is probed,
-//! for a [`Sum`] or for the pairs themselves. The table owns what it needs; the probe side is only borrowed.
+//! A join of raw columns has two steps. [`Algorithm::build`] makes a [`Table`] of the build side. The table is then
+//! probed, for a [`Sum`] or for the pairs themselves. The table owns what it needs; the probe side is only borrowed.
 //!
 //! ```text
 //!   build keys, payloads ── build ──▶ Table ── sum ───▶ count and sums of the payloads of all pairs (all threads)
@@ -9,13 +9,13 @@
 //!   probe keys, payloads ───────────────┴── pairs ──▶ (build payload, probe payload), a limited number a call
 //! ```
 //!
-//! A payload is any 64-bit word; with row numbers as payloads the pairs are row-id pairs. Keys are compared as words: what
-//! a key means, nulls, kinds of join and memory budgets are matters of the layer above ([`crate::Join`]).
+//! A payload is any 64-bit word; with row numbers as payloads the pairs are pairs of row ids. Keys are compared as
+//! words. The meaning of a key, nulls, kinds of join and memory budgets belong to the layer above ([`crate::Join`]).
 //!
-//! **The caller guarantees** that `memory_bytes` of the shape is there before `build`.
-//! **An algorithm guarantees** every pair exactly once, in any order; an end of the run within one morsel of a raised
-//! cancel token; that a table built over rows of equal keys does not take quadratic time; and that
-//! [`Matches::First`] answers the same build payload for the same key each time a table is asked.
+//! **The caller guarantees** that `memory_bytes` of the shape is free before `build`. **An algorithm guarantees** that
+//! every pair comes exactly once, in any order; that the run ends within one morsel of a raised cancel token; that
+//! building a table over rows of equal keys does not take quadratic time; and that [`Matches::First`] gives the same
+//! build payload for the same key each time a table is asked.
 
 mod dense;
 pub mod nested_loop;
@@ -32,8 +32,8 @@ use std::fmt;
 
 use crate::{JoinError, Run};
 
-/// Every algorithm, the oracle first. Those of a GPU are listed on every machine; [`Algorithm::check_available`] says where
-/// they can run.
+/// Every algorithm, the oracle first. The algorithms of a GPU are listed on every machine;
+/// [`Algorithm::check_available`] says where they can run.
 pub static ALL: [&dyn Algorithm; 6] = [
     &nested_loop::NestedLoop,
     &no_partition::NoPartition,
@@ -48,12 +48,12 @@ pub fn available() -> impl Iterator<Item = &'static dyn Algorithm> {
     ALL.into_iter().filter(|algorithm| algorithm.check_available().is_ok())
 }
 
-/// The algorithm of this name.
+/// The algorithm with this name.
 pub fn by_name(name: &str) -> Option<&'static dyn Algorithm> {
     ALL.into_iter().find(|algorithm| algorithm.name() == name)
 }
 
-/// What an algorithm has to know before it can say what it needs.
+/// What an algorithm must know to compute its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Tuples of the build side.
@@ -65,13 +65,14 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A build side of that many tuples, probed with as many at a time as the algorithm wants.
+    /// A build side of `build_rows` tuples, probed with as many tuples at a time as the algorithm wants.
     pub fn of(algorithm: &dyn Algorithm, build_rows: usize, threads: usize) -> Self {
         Self { build_rows, probe_rows: algorithm.probe_rows_wanted(build_rows), threads }
     }
 }
 
-/// As [`Algorithm::memory_bytes`], with a probe of [`Algorithm::probe_rows_wanted`] tuples by each of `probers` threads at once.
+/// As [`Algorithm::memory_bytes`], when each of `probers` threads probes with [`Algorithm::probe_rows_wanted`] tuples
+/// at once.
 pub(crate) fn memory_bytes_of_all(algorithm: &dyn Algorithm, build_rows: usize, threads: usize, probers: usize) -> u64 {
     let shape = Shape::of(algorithm, build_rows, threads.max(probers));
     let with_one = algorithm.memory_bytes(shape);
@@ -82,13 +83,13 @@ pub(crate) fn memory_bytes_of_all(algorithm: &dyn Algorithm, build_rows: usize, 
 /// Which pairs are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Matches {
-    /// All.
+    /// All pairs.
     All,
-    /// At most one for each probe tuple; for the same key always the same build tuple.
+    /// At most one pair for each probe tuple; for the same key always the same build tuple.
     First,
 }
 
-/// Pairs that a call of [`Table::pairs`] found: parallel columns, at most `limit` long.
+/// Pairs that a call of [`Table::pairs`] has found: parallel columns, at most `limit` long.
 #[derive(Debug)]
 pub struct Pairs {
     /// Payloads of the build side.
@@ -105,23 +106,23 @@ impl Pairs {
         Self { build: Vec::with_capacity(limit), probe: Vec::with_capacity(limit), limit }
     }
 
-    /// Pairs held.
+    /// The number of pairs.
     pub fn len(&self) -> usize {
         self.build.len()
     }
 
-    /// No pair is held.
+    /// Whether it holds no pair.
     pub fn is_empty(&self) -> bool {
         self.build.is_empty()
     }
 
-    /// No further pair has room.
+    /// Whether there is no room for a further pair.
     #[inline(always)]
     pub fn is_full(&self) -> bool {
         self.build.len() >= self.limit
     }
 
-    /// Further pairs that have room.
+    /// The number of further pairs for which there is room.
     pub fn room(&self) -> usize {
         self.limit - self.build.len()
     }
@@ -132,7 +133,7 @@ impl Pairs {
         self.probe.clear();
     }
 
-    /// Takes one pair; the caller has looked at [`Pairs::is_full`].
+    /// Adds one pair. The caller must have checked [`Pairs::is_full`].
     #[inline(always)]
     pub fn push(&mut self, build: u64, probe: u64) {
         debug_assert!(!self.is_full());
@@ -141,16 +142,16 @@ impl Pairs {
     }
 }
 
-/// Where an enumeration of pairs stands. Start with the default; it belongs to one table and one probe side.
+/// The position of an enumeration of pairs. Start with the default; it belongs to one table and one probe side.
 #[derive(Default)]
 pub struct Cursor {
     /// The probe tuple that is next (or, for an algorithm that reorders them, its position in that order).
     pub row: usize,
-    /// Where among that tuple's candidates the enumeration goes on.
+    /// The place among that tuple's candidates at which the enumeration continues.
     pub position: usize,
-    /// Everything has been enumerated.
+    /// Whether everything has been enumerated.
     pub is_done: bool,
-    /// What the algorithm keeps between calls, such as the partitioned probe side.
+    /// State of the algorithm between calls, such as the partitioned probe side.
     pub kept: Option<Box<dyn Any + Send>>,
 }
 
@@ -165,16 +166,17 @@ pub trait Algorithm: Send + Sync {
     /// Its name in options, EXPLAIN, benches and documents.
     fn name(&self) -> &'static str;
 
-    /// An upper bound of the bytes that [`Algorithm::build`], its table and one probe of that shape allocate in all.
+    /// An upper bound of all bytes that [`Algorithm::build`], its table and one probe of that shape allocate.
     fn memory_bytes(&self, shape: Shape) -> u64;
 
-    /// Whether it can run on this machine; [`JoinError::Unavailable`] says why not. Nothing else is run in its place.
+    /// Checks that it can run on this machine. [`JoinError::Unavailable`] says why not; no other algorithm runs in its
+    /// place.
     fn check_available(&self) -> Result<(), JoinError> {
         Ok(())
     }
 
-    /// How many probe tuples at a time are worth gathering, because every probe rearranges them or goes past the whole build
-    /// side; 0 if any number is as good.
+    /// The number of probe tuples that are worth gathering for one probe, because every probe rearranges them or goes
+    /// past the whole build side; 0 if any number is as good.
     fn probe_rows_wanted(&self, _build_rows: usize) -> usize {
         0
     }
@@ -188,7 +190,8 @@ pub trait Table: Send + Sync {
     /// The aggregate over all pairs of the table with `probe`, on all threads of the run.
     fn sum(&self, probe: Columns<'_>, run: &Run) -> Result<Sum, JoinError>;
 
-    /// Appends pairs until `pairs` is full or the enumeration is done (`cursor.is_done`). Call again with the same columns.
+    /// Appends pairs until `pairs` is full or the enumeration is done (`cursor.is_done`). Further calls must pass the
+    /// same columns.
     fn pairs(
         &self,
         probe: Columns<'_>,
@@ -198,7 +201,7 @@ pub trait Table: Send + Sync {
         run: &Run,
     ) -> Result<(), JoinError>;
 
-    /// Probes of several threads wait for each other, so that each is worth all threads of the run.
+    /// Whether probes of several threads wait for each other, so that each should have all threads of the run.
     fn takes_turns(&self) -> bool {
         false
     }
@@ -206,10 +209,10 @@ pub trait Table: Send + Sync {
     /// How the keys are found, for EXPLAIN: "list", "perfect", "ranked", "unchained", "chained".
     fn scheme(&self) -> &'static str;
 
-    /// Bytes of the host's memory that the table holds.
+    /// Bytes of host memory that the table holds.
     fn memory_bytes(&self) -> u64;
 
-    /// Why the table has gone on elsewhere than its algorithm says: a GPU that was busy, too small, or failed.
+    /// Why the table continued elsewhere than its algorithm says: a GPU that was busy, too small, or failed.
     fn fallback(&self) -> Option<&str> {
         None
     }

@@ -1,4 +1,5 @@
-//! Every build tuple beside every probe tuple: the oracle of the others, and the right join for a handful of rows.
+//! Compares every build tuple with every probe tuple: the oracle of the other algorithms, and the right join for a
+//! handful of rows.
 
 use super::{Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table};
 use crate::{JoinError, Run};
@@ -7,7 +8,7 @@ use crate::{JoinError, Run};
 #[derive(Debug)]
 pub struct NestedLoop;
 
-/// Comparisons between two looks at the cancel token.
+/// Comparisons between two checks of the cancel token.
 const MORSEL: usize = 1 << 16;
 
 impl Algorithm for NestedLoop {

@@ -1,10 +1,10 @@
 //! One table for the whole build side, probed at random with prefetches; the probe side is not moved.
 //!
-//! Unique keys that fill an interval index an array of payloads (`perfect.rs`, and `narrow.rs` where payloads are row numbers).
-//! Keys that lie in one with holes, or occur more than once, are counted by bits in it (`ranked.rs`). All others go into an
-//! unchained table (`unchained.rs`). Being one pass over the probe side, it is the better one wherever the table is near the caches, the
-//! probe side is filtered much, or tuples are wide; the radix join wins on big uniform inputs (Bandle, Giceva, Neumann:
-//! "To Partition, or Not to Partition", SIGMOD 2021).
+//! Unique keys that fill an interval index an array of payloads (`perfect.rs`, and `narrow.rs` where payloads are row
+//! numbers). Keys in an interval with holes, or that occur more than once, are counted by bits in it (`ranked.rs`). All
+//! others go into an unchained table (`unchained.rs`). The join makes one pass over the probe side. It is therefore the
+//! better one wherever the table is near the caches, few probe rows have a match, or tuples are wide. The radix join
+//! wins on big uniform inputs (Bandle, Giceva, Neumann: "To Partition, or Not to Partition", SIGMOD 2021).
 
 mod narrow;
 mod perfect;
@@ -28,7 +28,7 @@ impl Algorithm for NoPartition {
     }
 
     fn memory_bytes(&self, shape: Shape) -> u64 {
-        // An array of payloads is smaller than the larger of the others.
+        // An array of payloads is smaller than the larger of these two.
         unchained::memory_bytes(shape.build_rows, shape.threads).max(ranked::memory_bytes(shape.build_rows))
     }
 
@@ -51,8 +51,8 @@ impl Algorithm for NoPartition {
     }
 }
 
-/// Enumerates the pairs of a table in which a key has one payload at most: `find` answers it, and whether there is one. It
-/// has no branch that depends on the answer.
+/// Enumerates the pairs of a table in which a key has at most one payload. `find` returns whether the key is present,
+/// and its payload. No branch depends on the result.
 #[inline(always)]
 fn unique_pairs(
     find: impl Fn(u64) -> (bool, u64),

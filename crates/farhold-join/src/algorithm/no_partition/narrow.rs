@@ -1,4 +1,4 @@
-//! As `perfect.rs`, for payloads that are row numbers: slots of 4 bytes, of which 0 is a free one, so that a probe is one
+//! As `perfect.rs`, for payloads that are row numbers. Slots have 4 bytes, and 0 is a free slot, so that a probe is one
 //! access to an array half as big.
 
 use std::ops::Range;
@@ -14,11 +14,11 @@ use crate::{JoinError, Run};
 
 pub struct Narrow {
     interval: Interval,
-    /// Payload and 1.
+    /// The payload plus 1; 0 is a free slot.
     slots: Pages<u32>,
 }
 
-/// All payloads are below the greatest 32-bit number.
+/// Whether all payloads are below the greatest 32-bit number.
 pub fn holds(payloads: &[u64], run: &Run) -> Result<bool, JoinError> {
     let fit = run.on_all(|worker| {
         let mut chunks = payloads[run.part(payloads.len(), worker)].chunks(MORSEL);
@@ -27,7 +27,7 @@ pub fn holds(payloads: &[u64], run: &Run) -> Result<bool, JoinError> {
     Ok(fit.into_iter().all(|fits| fits))
 }
 
-/// At least as great as the greatest of them, with as many bits.
+/// A number with as many bits as the greatest payload, and at least as great.
 #[inline(always)]
 fn all_bits(payloads: &[u64]) -> u64 {
     payloads.iter().fold(0, |bits, payload| bits | payload)
@@ -81,7 +81,7 @@ impl Narrow {
 }
 
 pub fn atomic(words: &mut [u32]) -> &[AtomicU32] {
-    // SAFETY: the same size and alignment; borrowed exclusively.
+    // SAFETY: the same size and alignment; the slice is borrowed exclusively.
     unsafe { std::slice::from_raw_parts(words.as_mut_ptr().cast(), words.len()) }
 }
 

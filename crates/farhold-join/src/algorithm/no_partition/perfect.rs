@@ -15,7 +15,7 @@ pub struct Perfect {
     payloads: Pages<u64>,
     /// One bit a slot.
     filled: Pages<u64>,
-    /// No slot is free, so that the bits need not be looked at.
+    /// No slot is free, so that the bits need not be read.
     is_full: bool,
 }
 
@@ -61,7 +61,8 @@ impl Perfect {
         (FULL || self.filled[offset / 64] >> (offset % 64) & 1 == 1).then(|| self.payloads[offset])
     }
 
-    /// The loads of one tuple depend on no other's, so that the processor has dozens under way without prefetches.
+    /// The loads of one tuple do not depend on those of another, so that the processor has dozens in flight without
+    /// prefetches.
     fn sum_of<const FULL: bool>(&self, probe: Columns<'_>, range: Range<usize>) -> Sum {
         let mut sum = Sum::default();
         for (&key, &payload) in probe.keys()[range.clone()].iter().zip(&probe.payloads()[range]) {
@@ -74,7 +75,8 @@ impl Perfect {
 }
 
 pub fn atomic(words: &mut [u64]) -> &[AtomicU64] {
-    // SAFETY: the same size and, these being 64-byte aligned arrays of words, alignment; borrowed exclusively.
+    // SAFETY: the size is the same, and so is the alignment, because these are 64-byte aligned arrays of words;
+    // borrowed exclusively.
     unsafe { slice::from_raw_parts(words.as_mut_ptr().cast(), words.len()) }
 }
 

@@ -1,5 +1,5 @@
-//! Keys that lie in an interval with holes, or occur more than once: a bit for each key of the interval, and payloads in the
-//! order of keys.
+//! Keys in an interval with holes, or that occur more than once: a bit for each key of the interval, and payloads in
+//! the order of keys.
 //!
 //! ```text
 //!   key ──offset──▶ directory[offset / 64] = 64 bits: is it a key?  │  keys before these 64
@@ -8,12 +8,12 @@
 //!   others:        payloads[starts[rank]..starts[rank + 1]]
 //! ```
 //!
-//! The directory takes a quarter of a byte for a key of the interval, so that it stays in a cache where an array of payloads or
-//! a hash table does not, and a probe that finds nothing ends there. Tables and foreign keys often come in the order of a key:
-//! then neighbouring probes find the same line.
+//! The directory takes a quarter of a byte for each key of the interval. So it stays in a cache where an array of
+//! payloads or a hash table does not, and a probe without a match ends there. Tables and foreign keys often come in the
+//! order of a key; then neighbouring probes find the same line.
 //!
-//! Built by counting, each step by all workers at once. Neighbouring rows of one key are counted together, since one key that
-//! many rows have would be a line that all workers fight for at every row.
+//! It is built by counting, each step by all workers at once. Neighbouring rows of one key are counted together:
+//! otherwise all workers would contend, at every row, for the line of a key that many rows have.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -28,7 +28,7 @@ use crate::planted::{self, Defect};
 use crate::widest::widest;
 use crate::{JoinError, Run};
 
-/// A payload as it is held.
+/// A payload in the width in which it is stored.
 pub trait Word: Plain {
     fn of(payload: u64) -> Self;
     fn payload(self) -> u64;
@@ -60,19 +60,19 @@ impl Word for u64 {
 
 pub struct Ranked<P: Word> {
     directory: Directory,
-    /// One a key, and one at the end, unless keys are unique.
+    /// Starts, one for each key and one at the end; none if keys are unique.
     starts: Option<Pages<u32>>,
     payloads: Pages<P>,
 }
 
-/// Which keys there are, and how many before each.
+/// Which keys are present, and how many precede each.
 struct Directory {
     interval: Interval,
     /// Bits at even places, ranks at odd ones.
     words: Pages<u64>,
 }
 
-/// An upper bound of what a table of so many tuples holds, with payloads of 8 bytes.
+/// An upper bound of the bytes of a table of this many tuples, with payloads of 8 bytes.
 pub fn memory_bytes(rows: usize) -> u64 {
     let rows = rows as u64;
     let directory = 16 * (Interval::BITS_SPARSITY_MAX * rows).div_ceil(64);
@@ -99,11 +99,11 @@ impl<P: Word> Ranked<P> {
         Ok(Self { directory, starts, payloads })
     }
 
-    /// Of unique keys.
+    /// The payload of a key, where keys are unique.
     #[inline(always)]
     fn find(&self, key: u64) -> (bool, u64) {
         let (is_found, rank) = self.directory.find(key);
-        // Of a key that is not there the rank may be one too many.
+        // For a key that is absent the rank may be one too many.
         let place = rank.min(self.payloads.len() - 1);
         (is_found, self.payloads[place].payload())
     }
@@ -173,7 +173,7 @@ impl<P: Word> Ranked<P> {
 }
 
 impl Directory {
-    /// The directory, and how many keys are different.
+    /// The directory, and the number of different keys.
     fn of(keys: &[u64], interval: Interval, run: &Run) -> Result<(Self, usize), JoinError> {
         let mut words = Pages::<u64>::zeroed(2 * interval.slots().div_ceil(64), run)?;
         let all = atomic_u64(&mut words);
@@ -192,7 +192,7 @@ impl Directory {
         Ok((Self { interval, words }, counts.into_iter().sum::<u64>() as usize))
     }
 
-    /// Whether the key is there, and how many are before it.
+    /// Whether the key is present, and how many precede it.
     #[inline(always)]
     fn find(&self, key: u64) -> (bool, usize) {
         let offset = self.interval.offset(key);
@@ -207,7 +207,7 @@ impl Directory {
         (is_found, before as usize + below.count_ones() as usize)
     }
 
-    /// Of a key that is there.
+    /// The rank of a key that is present.
     #[inline(always)]
     fn rank(&self, key: u64) -> usize {
         self.find(key).1
@@ -227,7 +227,7 @@ fn rank(words: &[AtomicU64], mut before: u64) {
     }
 }
 
-/// Writes payloads in the order of keys, and answers where each key's start.
+/// Writes payloads in the order of keys, and returns where those of each key start.
 fn group<P: Word>(
     build: Columns<'_>,
     directory: &Directory,
@@ -244,11 +244,11 @@ fn group<P: Word>(
     })?;
     ends_of(&places[..keys], run)?;
     places[keys].store(build.len() as u32, Relaxed);
-    // A key's place goes down from its end to its start.
+    // A key's place is counted down from its end to its start.
     run.on_all(|worker| {
         each_run(build.keys(), run.part(build.len(), worker), run, |key, rows| {
             let end = places[directory.rank(key)].fetch_sub(rows.len() as u32, Relaxed) as usize;
-            // SAFETY: the counting has set aside this many places for rows of this key, and each run takes its own.
+            // SAFETY: the counting has reserved this many places for rows of this key, and each run takes its own.
             let to = unsafe { out.slice(end - rows.len()..end) };
             to.iter_mut().zip(&build.payloads()[rows]).for_each(|(to, &payload)| *to = P::of(payload));
         })
@@ -256,7 +256,7 @@ fn group<P: Word>(
     Ok(starts)
 }
 
-/// Calls `each` with every run of equal keys among `rows`, and looks at the cancel token now and then.
+/// Calls `each` with every run of equal keys among `rows`, and checks the cancel token from time to time.
 #[inline(always)]
 fn each_run(
     keys: &[u64],
@@ -285,7 +285,7 @@ fn runs(keys: &[u64], rows: Range<usize>, each: &mut impl FnMut(u64, Range<usize
     }
 }
 
-/// Turns counts into the sums of all up to each.
+/// Turns counts into running sums, each including its own count.
 fn ends_of(counts: &[AtomicU32], run: &Run) -> Result<(), JoinError> {
     let part = |worker| &counts[run.part(counts.len(), worker)];
     let sums = run.on_all(|worker| Ok(part(worker).iter().map(|count| count.load(Relaxed)).sum::<u32>()))?;

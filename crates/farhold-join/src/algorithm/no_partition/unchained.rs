@@ -7,11 +7,11 @@
 //!   tuples  ... ┌──────────────▼──────────┐ ...      contiguous, however many share a slot
 //! ```
 //!
-//! A probe that finds none of its two bits in the filter ends after one access. Equal keys lie side by side, so building is
-//! a partitioning and a counting sort that fits the cache: never quadratic, whatever the duplicates.
-//! Source: Birler, Schmidt, Fent, Neumann: "Simple, Efficient, and Robust Hash Tables for Join Processing" (DaMoN 2024).
-//! Theirs sets 4 of 16 bits by a table of patterns; two bits taken from the hash cost 1.6 % instead of 0.4 % of false
-//! answers at one tuple a slot, and no look-up.
+//! A probe whose two bits are not both in the filter ends after one access. Equal keys lie side by side, so building is
+//! a partitioning and a counting sort that fits the cache. It is never quadratic, whatever the duplicates. Source:
+//! Birler, Schmidt, Fent, Neumann: "Simple, Efficient, and Robust Hash Tables for Join Processing" (DaMoN 2024). The
+//! paper sets 4 of 16 bits by a table of patterns. Two bits taken from the hash need no look-up and cost 1.6 % instead
+//! of 0.4 % of false answers at one tuple a slot.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -24,11 +24,11 @@ use crate::partition::{self, ByHash, WideTuple};
 use crate::planted::{self, Defect};
 use crate::{JoinError, Run};
 
-/// Tuples of a partition that is sorted at once: with its copy and its part of the directory 640 KiB, within the second
-/// level of cache.
+/// Tuples of a partition that is sorted at once. With its copy and its part of the directory it takes 640 KiB, within
+/// the second-level cache.
 const SORTED_ROWS_LOG: u32 = 14;
 const FILTER_BITS: u32 = 16;
-/// Probe tuples whose accesses are under way together.
+/// Probe tuples whose accesses are in flight together.
 const GROUP: usize = 32;
 
 /// What a probe key is compared with.
@@ -40,7 +40,7 @@ struct Candidates {
 }
 
 pub struct Unchained {
-    /// One slot a tuple, to the next power of two, and one at the end.
+    /// One slot for each tuple, rounded up to a power of two, and one at the end.
     directory: Pages<u64>,
     directory_bits: u32,
     tuples: Pages<WideTuple>,
@@ -55,13 +55,14 @@ fn partition_bits(rows: usize) -> u32 {
     directory_bits(rows).saturating_sub(SORTED_ROWS_LOG)
 }
 
-/// Partitioned tuples, the copies of those being sorted (all, if they share one partition), the directory.
+/// Bytes of the partitioned tuples, the copies of those being sorted (all of them, if they share one partition), and
+/// the directory.
 pub fn memory_bytes(rows: usize, threads: usize) -> u64 {
     let directory = 8 * (rows.next_power_of_two() as u64 + 1) + if rows >= 1 << 17 { 4 << 20 } else { 0 };
     partition::partition_bytes(rows, partition_bits(rows), threads) + 16 * rows as u64 + directory
 }
 
-/// Of bits below those that choose the slot.
+/// The filter bits of a hash, from bits below those that choose the slot.
 #[inline(always)]
 fn filter_of(hash: u64) -> u64 {
     1 << ((hash >> 24) % 16) | 1 << ((hash >> 28) % 16)
@@ -112,7 +113,7 @@ impl Unchained {
         if !word & filter_of(hash) == 0 { start..(next >> FILTER_BITS) as usize } else { start..start }
     }
 
-    /// The candidates of a group of keys, on their way to the cache: a group's accesses to memory are under way at once.
+    /// Finds the candidates of a group of keys and prefetches them: a group's accesses to memory are in flight at once.
     #[inline(always)]
     fn find_group(&self, keys: &[u64], candidates: &mut [Candidates; GROUP]) {
         for (found, &key) in candidates.iter_mut().zip(keys) {
@@ -144,11 +145,11 @@ impl Unchained {
     }
 }
 
-/// Sorts `tuples[rows]` by slot and fills the slots `directory[slots]`. `place` gives a key's slot (counted
-/// from the first of these) and filter.
+/// Sorts `tuples[rows]` by slot and fills the slots `directory[slots]`. `place` returns a key's slot (counted from the
+/// first of these) and filter.
 ///
 /// # Safety
-/// Both ranges lie in their arrays, nobody else touches them, and `place` answers slots of the range.
+/// Both ranges lie in their arrays, no other thread touches them, and `place` returns slots of the range.
 unsafe fn sort(
     tuples: Shared<'_, WideTuple>,
     rows: Range<usize>,
@@ -171,7 +172,7 @@ unsafe fn sort(
     }
     copy.clear();
     copy.extend_from_slice(tuples);
-    // A slot's word goes down from its end to its start.
+    // A slot's word is counted down from its end to its start.
     for tuple in &*copy {
         let word = &mut slots[place(tuple.code).0];
         *word -= 1 << FILTER_BITS;

@@ -3,18 +3,18 @@
 //! ```text
 //!   build ──▶ copy on the host ──▶ build side on the device ── probe ──▶ sum, pairs
 //!                    │                     │ any error but a cancelled run
-//!                    └─────────────────────┴──▶ radix join on the CPU, from here on; Table::fallback says why
+//!                     └─────────────────────┴──▶ radix join on the CPU from then on; Table::fallback says why
 //! ```
 //!
-//! The copy is what makes every failure harmless: a probe that fails has handed out nothing, and is done again on the CPU.
-//! Pairs come in chunks of the probe side; a chunk is handed out only when the device has given all of its rows, and is made
-//! smaller when they are too many for the room that was promised.
+//! The copy makes every failure harmless: a failed probe has handed out nothing, and is repeated on the CPU. Pairs come
+//! in chunks of the probe side. A chunk is handed out only when the device has delivered all of its rows. It is made
+//! smaller when they do not fit in the reserved room.
 //!
-//! **Representatives** ([`Matches::First`]) must not change when the CPU takes over, so both devices join with a build side
-//! in which each key is left once. The table holds one form of its build side on the device at a time.
+//! **Representatives** ([`Matches::First`]) must not change when the CPU takes over. So both devices join with a build
+//! side that holds each key once. The table holds one form of its build side on the device at a time.
 //!
-//! **Several threads** may probe a table, as the shares of a join do: on the device one after the other, which is why each may
-//! use all threads of the run; once the CPU has taken over, at once.
+//! **Several threads** may probe a table, as the shares of a join do. On the device they probe one after the other, and
+//! so each may use all threads of the run. Once the CPU has taken over they probe at once.
 
 #[cfg(all(test, feature = "emulation"))]
 mod tests;
@@ -28,7 +28,7 @@ use crate::{JoinError, Run};
 /// A driver on a device.
 pub struct OnGpu {
     driver: Driver,
-    /// None: the machine's.
+    /// None: this machine's GPU.
     gpu: Option<Arc<Gpu>>,
 }
 
@@ -39,11 +39,11 @@ pub static NO_PARTITION: OnGpu = OnGpu { driver: Driver::NoPartition, gpu: None 
 /// The CPU-partitioned join on this machine's GPU.
 pub static CPU_PARTITIONED: OnGpu = OnGpu { driver: Driver::CpuPartitioned, gpu: None };
 
-/// Rows of a chunk that there is always room for.
+/// Rows of a chunk for which there is always room.
 const ROWS_MIN: usize = 1 << 12;
 
 impl OnGpu {
-    /// The driver on a device that is not this machine's own: for tests.
+    /// The driver on a device that is not this machine's own, for tests.
     pub fn new(driver: Driver, gpu: Arc<Gpu>) -> Self {
         Self { driver, gpu: Some(gpu) }
     }
@@ -67,13 +67,14 @@ impl Algorithm for OnGpu {
         let (build, probe) = (shape.build_rows as u64, shape.probe_rows as u64);
         let tuning = tuned_sizes(build.max(probe));
         let partitions = 2 * (build.max(probe) / 32 + 64).min(2048);
-        // Pages in host memory, those begun too; the pinned buffers of the ring and of two pairs in flight; rows of a chunk.
+        // Pages in host memory, partly filled ones too; the pinned buffers of the ring and of two pairs in flight; rows
+        // of a chunk.
         let pages = 16 * (build + probe + 2 * (8 * partitions + (1 << tuning.page_shift)));
         let pinned = 16 * (3 * (tuning.chunk_tuples + 16) + 2 * tuning.rows_host_max) + 32 * partitions + (4 << 10);
         let counts = 8 * partitions * (2 * shape.threads as u64 + 4);
         let rows = 16 * probe.max(ROWS_MIN as u64);
         let on_device = pages + pinned + counts + rows;
-        // The build side twice: all of it, and each key once, which is found by a table on the CPU.
+        // The build side twice: all of it, and each key once, which a table on the CPU finds.
         let representatives = NoPartition.memory_bytes(shape) + 8 * build;
         32 * build + on_device.max(Radix.memory_bytes(shape)) + representatives
     }
@@ -95,7 +96,7 @@ impl Algorithm for OnGpu {
             state: Mutex::default(),
             fallback: OnceLock::new(),
         };
-        // The build side goes to the device now, or to the CPU's table.
+        // The build side goes to the device now, or into the CPU's table.
         match table.on_device(Matches::All, run, |_| Ok(()))? {
             Outcome::Done(()) | Outcome::TooManyRows => {}
             Outcome::OnCpu => drop(table.on_cpu(Matches::All, run)?),
@@ -108,7 +109,7 @@ fn tuned_sizes(rows: u64) -> crate::gpu::Tuning {
     crate::gpu::Tuning::for_rows(rows, false)
 }
 
-/// The build side, or of each key one tuple.
+/// The build side, or one tuple of each key.
 struct Side {
     keys: Vec<u64>,
     payloads: Vec<u64>,
@@ -126,31 +127,31 @@ struct OnGpuTable {
     all: Side,
     firsts: OnceLock<Side>,
     state: Mutex<State>,
-    /// Why the CPU has taken over; set once.
+    /// Why the CPU has taken over; set at most once.
     fallback: OnceLock<String>,
 }
 
-/// What is ready to be probed: one form of the build side at a time.
+/// The form of the build side that is ready to be probed, one at a time.
 #[derive(Default)]
 struct State {
     on_device: Option<(Matches, Box<dyn Built>)>,
     on_cpu: Option<(Matches, Arc<dyn Table>)>,
-    /// Probe rows of a chunk whose matches had room.
+    /// Probe rows of a chunk whose matches fitted.
     chunk_rows: Option<usize>,
 }
 
 enum Outcome<T> {
     Done(T),
     TooManyRows,
-    /// The device is not used any more.
+    /// The device is no longer used.
     OnCpu,
 }
 
 /// What an enumeration keeps between calls.
 enum Kept {
-    /// Rows of a chunk, those from `at` on not handed out; the next chunk begins at probe row `next`.
+    /// Rows of a chunk; those from `at` on are not handed out yet. The next chunk begins at probe row `next`.
     Rows { rows: Vec<u64>, at: usize, next: usize },
-    /// The CPU enumerates the probe rows from `from` on.
+    /// The CPU enumerates the probe rows beginning with `from`.
     Cpu { from: usize, cursor: Cursor },
 }
 
@@ -159,7 +160,8 @@ impl OnGpuTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Call with the state locked, so that only one thread looks for the first of each key.
+    /// The build side for these matches. Call with the state locked, so that only one thread computes the first of each
+    /// key.
     fn side(&self, matches: Matches, run: &Run) -> Result<&Side, JoinError> {
         match (matches, self.firsts.get()) {
             (Matches::All, _) => Ok(&self.all),
@@ -171,7 +173,8 @@ impl OnGpuTable {
         }
     }
 
-    /// Work with the build side on the device, which is brought there first if it is not. Whatever fails there ends its use.
+    /// Runs `work` with the build side on the device, and brings it there first if necessary. Any failure there, except
+    /// a cancelled run or too many rows, ends the use of the device.
     fn on_device<T>(
         &self,
         matches: Matches,
@@ -179,7 +182,7 @@ impl OnGpuTable {
         work: impl FnOnce(&dyn Built) -> Result<T, GpuError>,
     ) -> Result<Outcome<T>, JoinError> {
         let mut state = self.state();
-        // Only now: who had its turn before may have given the device up.
+        // Checked only now: the thread whose turn came before may have given the device up.
         if self.fallback.get().is_some() {
             return Ok(Outcome::OnCpu);
         }
@@ -266,7 +269,7 @@ fn relation(columns: Columns<'_>, rows: std::ops::Range<usize>) -> Relation<'_> 
     Relation { keys: &columns.keys()[rows.clone()], payloads: &columns.payloads()[rows], is_pinned: false }
 }
 
-/// The build tuples that represent their keys: what the CPU's table answers when it is probed with its own rows.
+/// The build tuples that represent their keys: those that the CPU's table returns when it is probed with its own rows.
 fn first_of_each_key(all: &Side, run: &Run) -> Result<Side, JoinError> {
     let numbers: Vec<u64> = (0..all.keys.len() as u64).collect();
     let columns = Columns::new(&all.keys, &numbers)?;

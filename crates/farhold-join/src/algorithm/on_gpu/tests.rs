@@ -1,4 +1,5 @@
-//! A GPU that is too small, busy, lost at any call, or fails once at any call: the same answers, from the CPU, and the table says so.
+//! A GPU that is too small, busy, lost at any call, or fails once at any call: the CPU gives the same answers, and the
+//! table reports why.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ struct Sides {
     probe: Side,
 }
 
-/// Build keys that occur twice here and there, probe keys of which some have no match.
+/// Build keys of which some occur twice, and probe keys of which some have no match.
 fn sides(build: u64, probe: u64) -> Sides {
     let key = |row: u64, of: u64| row.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 & (of.next_power_of_two() - 1);
     let side = |rows: u64, of: u64, salt: u64| Side {
@@ -46,10 +47,10 @@ fn all_pairs(table: &dyn Table, probe: Columns<'_>, matches: Matches, run: &Run)
     all
 }
 
-/// The sum; first pairs, all pairs, first pairs again; why the CPU took over if it did.
+/// The sum; first pairs, all pairs, first pairs again; the reason if the CPU took over.
 type Answers = (Sum, [Vec<(u64, u64)>; 3], Option<String>);
 
-/// A whole use of a table.
+/// Uses a table in every way.
 fn use_of(algorithm: &dyn Algorithm, sides: &Sides) -> Answers {
     let run = Run { seed: 1, ..Run::with_threads(2) };
     let probe = sides.probe.columns().unwrap();
@@ -59,8 +60,9 @@ fn use_of(algorithm: &dyn Algorithm, sides: &Sides) -> Answers {
     (sum, pairs, table.fallback().map(String::from))
 }
 
-/// The test that the whole fallback stands on: every call of the driver to the device is made to fail, by a device that is
-/// lost and by one that goes on afterwards, and many by one whose memory another process has taken.
+/// The test on which the whole fallback rests. Every call of the driver to the device is made to fail: by a device that
+/// is lost, and by one that continues afterwards. Many calls are made to fail by a device whose memory another process
+/// has taken.
 #[test]
 fn whichever_call_fails_the_answers_are_right_and_the_table_says_so() {
     let sides = sides(20, 30);
@@ -75,7 +77,7 @@ fn whichever_call_fails_the_answers_are_right_and_the_table_says_so() {
         assert!(calls > calibration + 100, "{calls} calls");
         for fault in [Fault::Lost, Fault::Once, Fault::Busy] {
             let (mut fell_back, mut finished) = (0, 0);
-            // Busy shows at allocations only, which are every few calls.
+            // A busy device shows only at allocations, which are every few calls.
             let step = if fault == Fault::Busy { 5 } else { 1 };
             for call in (calibration..calls).step_by(step) {
                 let (algorithm, device) = on(driver, emulation().failing_at(call, fault)).unwrap();
@@ -100,7 +102,7 @@ fn whichever_call_fails_the_answers_are_right_and_the_table_says_so() {
                     "{context}: a device that failed is not used again, a busy one is"
                 );
             }
-            // A call that fails is noticed at once; a device that is busy only by whoever wants more memory.
+            // A failed call is noticed at once; a busy device is noticed only by a call that wants more memory.
             assert!(fell_back > 10 && (fault == Fault::Busy || finished == 0), "{fell_back} {finished}");
         }
     }
@@ -239,7 +241,7 @@ fn joined(kind: JoinKind, algorithm: &'static dyn Algorithm, shares: usize) -> (
     (rows, reports)
 }
 
-/// The device fails at every so many-th call, from a stage of the join on that begins with its build side.
+/// The device fails at every `step`th call, beginning with the join's work on its build side.
 fn goes_on_on_the_cpu(kind: JoinKind, driver: Driver, shares: usize, step: usize) {
     let (expected, _) = joined(kind, &NestedLoop, 1);
     let (whole, device) = on(driver, emulation()).unwrap();
@@ -248,13 +250,14 @@ fn goes_on_on_the_cpu(kind: JoinKind, driver: Driver, shares: usize, step: usize
     let context = format!("{kind:?}, {driver:?}, {shares} shares");
     assert!(rows == expected && reports.iter().all(|report| report.fallback.is_none()), "{context}");
     let calls = device.calls();
-    // The first call is `Join::new` asking whether the device can be used at all: an error, as for any algorithm.
+    // The first call is that of `Join::new`, which asks whether the device can be used at all. Its failure is an error,
+    // as for any algorithm.
     for (call, fault) in (calibration + 1..calls).step_by(step).zip([Fault::Lost, Fault::Once].into_iter().cycle()) {
         let (failing, device) = on(driver, emulation().failing_at(call, fault)).unwrap();
         let (rows, reports) = joined(kind, Box::leak(Box::new(failing)), shares);
         assert!(rows == expected, "{context}, {fault:?} at call {call} of {calls}");
         let said = reports.iter().filter_map(|report| report.fallback.as_ref()).any(|why| why.contains("CPU"));
-        // Shares whose order the threads decide may need fewer calls than the first time.
+        // Threads decide the order of shares, so they may need fewer calls than the first time.
         assert!(said || shares > 1 && device.calls() <= call, "{context}, call {call} of {calls}");
         assert_eq!(device.live_allocations(), 0);
     }

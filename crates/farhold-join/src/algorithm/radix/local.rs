@@ -6,9 +6,10 @@
 //!   tuples  ... ┌───────────▼──────────┐ ...      contiguous, however many share a bucket
 //! ```
 //!
-//! Buckets have a tuple on average, so that their lengths are nothing that a branch could foresee: four tuples from the bucket's start on
-//! are compared at once, whatever the length, and only buckets longer than that have a loop. (Codes of other buckets are different.)
-//! One thread probes partitions of 16 K tuples so in 2.8 ns a tuple where chains took 6.3 (Zen 5); sorting takes as long as chaining did.
+//! Buckets have a tuple on average, and no branch predictor foresees their lengths. So four tuples from the bucket's
+//! start on are compared at once, whatever the length, and only longer buckets have a loop. (Codes of other buckets are
+//! different.) One thread probes partitions of 16 K tuples in 2.8 ns a tuple, where chains took 6.3 (Zen 5). Sorting
+//! takes as long as chaining did.
 
 use std::ops::{AddAssign, Range, SubAssign};
 
@@ -20,18 +21,19 @@ use crate::partition::{Tuple, WideTuple};
 use crate::planted::{self, Defect};
 use crate::widest::Vectors;
 
-/// A worker's table; its room is used again for the next partition.
+/// A worker's table; its memory is used again for the next partition.
 pub struct Local<B: Tuple> {
     kind: Kind,
-    /// Of each slot; [`Tuple::NOTHING`] where no key is.
+    /// The payload of each slot; [`Tuple::NOTHING`] for a slot without a key.
     payloads: Vec<B::Payload>,
-    /// Where each bucket starts, and the last ends, if the partition has at most [`SHORT_MAX`] rows.
+    /// The start of each bucket and the end of the last, if the partition has at most [`SHORT_MAX`] rows.
     short_starts: Vec<u16>,
-    /// If it has more.
+    /// The same, if it has more rows.
     long_starts: Vec<u32>,
-    /// `rows` by bucket, and then [`AT_ONCE`] times the first again: whoever looks for its code looks from the first on, and so meets none of
-    /// these, if there are `AT_ONCE` tuples. Behind them is what a longer partition has left. In the cache they are wide: tables of tuples of 12 bytes, or of
-    /// codes beside payloads, took longer to build and to probe (Zen 3).
+    /// `rows` tuples by bucket, then the first of them [`AT_ONCE`] times again. A look-up of its code begins at the
+    /// first tuple, and so reads none of the copies if there are at least `AT_ONCE` tuples. Behind them is what a
+    /// longer partition has left. In the cache tuples are wide: tables of tuples of 12 bytes, or of codes beside
+    /// payloads, took longer to build and to probe (Zen 3).
     tuples: Vec<WideTuple>,
     rows: usize,
 }
@@ -46,14 +48,14 @@ enum Kind {
 
 #[derive(Clone, Copy)]
 enum Buckets {
-    /// Of hashes that have so many bits in common.
+    /// Buckets of hashes that have this many bits in common.
     OfHashes { common_bits: u32, bits: u32 },
-    /// Of offsets, which are hashed for it.
+    /// Buckets of offsets, which are hashed for them.
     OfOffsets { seed: u64, bits: u32 },
 }
 
-/// Rows up to which the places in a partition have 16 bits. Starts of 16 K buckets are then as big as a first level of cache, 32 KiB, and no longer
-/// twice as big: one thread probes in 2.7 ns a tuple instead of 3.1 (Zen 3).
+/// The most rows of a partition whose places have 16 bits. Starts of 16 K buckets then have the size of a first-level
+/// cache, 32 KiB, not twice that: one thread probes in 2.7 ns a tuple instead of 3.1 (Zen 3).
 const SHORT_MAX: usize = u16::MAX as usize;
 
 /// A place in a partition.
@@ -67,7 +69,7 @@ trait Place: Copy + Default + AddAssign + SubAssign + From<u8> + Into<u64> {
 impl Place for u16 {}
 impl Place for u32 {}
 
-/// Where a bucket lies.
+/// The tuples of a bucket.
 #[inline(always)]
 fn range(starts: &[impl Place], bucket: usize) -> Range<usize> {
     starts[bucket].index()..starts[bucket + 1].index()
@@ -80,10 +82,11 @@ fn bucket_bits(rows: usize) -> u32 {
     rows.next_power_of_two().trailing_zeros()
 }
 
-/// What a table of so many tuples allocates.
+/// The bytes that a table of this many tuples allocates.
 pub fn memory_bytes(rows: usize) -> u64 {
     let starts = |rows: usize| rows.next_power_of_two() + 1;
-    // Buckets, those of a shorter partition before, and the array that was tried before; vectors that grew.
+    // Buckets, those of a shorter partition before, and the array that was tried before; vectors may have grown to
+    // twice their length.
     2 * (4 * starts(rows) + 2 * starts(rows.min(SHORT_MAX)) + 16 * (rows + AT_ONCE)) as u64
         + (8 << super::PERFECT_SLOTS_LOG)
 }
@@ -101,12 +104,12 @@ impl<B: Tuple> Default for Local<B> {
     }
 }
 
-/// A loop over the tuples of a bucket: `$bucket` answers a code's, as code that knows which kind it is.
+/// Runs `$work`, compiled once for each kind of buckets. In it, `$bucket` returns the bucket of a code.
 macro_rules! with_buckets {
     ($buckets:expr, |$bucket:ident| $work:expr) => {
         match $buckets {
             Buckets::OfHashes { common_bits, bits } => {
-                // Where there is one bucket, nothing is left of any shift.
+                // With a single bucket the mask is zero, whatever the shift.
                 let (shift, mask) = ((64 - common_bits - bits).min(63), (1 << bits) - 1);
                 let $bucket = move |code: u64| (code >> shift) as usize & mask;
                 $work
@@ -120,7 +123,8 @@ macro_rules! with_buckets {
 }
 
 impl<B: Tuple> Local<B> {
-    /// Makes this the table of the tuples of these slices, `rows` in all, which are partition `partition` of `1 << bits`.
+    /// Makes this the table of the tuples of these slices, `rows` in all. They are partition `partition` of `1 <<
+    /// bits`.
     #[inline(always)]
     pub fn build<'a>(
         &mut self,
@@ -140,7 +144,7 @@ impl<B: Tuple> Local<B> {
             }
             Scheme::Sorted { .. } => Buckets::OfHashes { common_bits: bits, bits: bucket_bits },
         };
-        // What is in them already is not written once more: that was a write of the whole table a partition.
+        // Existing tuples are not overwritten first: that was a write of the whole table for each partition.
         if self.tuples.len() < rows + AT_ONCE {
             self.tuples.resize(rows + AT_ONCE, WideTuple::new(0, 0));
         }
@@ -154,7 +158,7 @@ impl<B: Tuple> Local<B> {
         self.kind = Kind::Sorted(buckets);
     }
 
-    /// False if a key occurs twice, or a payload is what stands for none.
+    /// False if a key occurs twice, or a payload equals [`Tuple::NOTHING`].
     #[inline(always)]
     fn build_perfect<'a>(
         &mut self,
@@ -184,7 +188,7 @@ impl<B: Tuple> Local<B> {
         !is_refused
     }
 
-    /// The aggregate over the pairs of the partition's tuples with `probe`. The processor has these `vectors`.
+    /// The sums over the pairs of the partition's tuples with `probe`. The processor must have these `vectors`.
     #[inline(always)]
     pub fn sum<P: Tuple>(&self, probe: &[P], vectors: Vectors) -> Sum {
         match self.kind {
@@ -197,8 +201,8 @@ impl<B: Tuple> Local<B> {
                     && size_of::<P>() == size_of::<NarrowTuple>()
                 {
                     let first = by.slot(0, partition, bits);
-                    // SAFETY: the processor has AVX-512, and the only type of tuples of that size is `NarrowTuple`, whose payloads
-                    // are 32-bit numbers.
+                    // SAFETY: the processor has AVX-512, and the only type of tuples of that size is `NarrowTuple`,
+                    // whose payloads are 32-bit numbers.
                     return unsafe {
                         let probe = std::slice::from_raw_parts(probe.as_ptr().cast(), probe.len());
                         let payloads = std::slice::from_raw_parts(payloads.as_ptr().cast(), payloads.len());
@@ -255,7 +259,7 @@ impl<B: Tuple> Local<B> {
         if self.rows <= SHORT_MAX { range(&self.short_starts, bucket) } else { range(&self.long_starts, bucket) }
     }
 
-    /// Enumerates pairs from `place` on (probe tuple, place in its bucket); true when all have been.
+    /// Enumerates pairs, beginning at `place` (probe tuple, place in its bucket). True when all have been enumerated.
     pub fn pairs<P: Tuple>(
         &self,
         probe: &[P],
@@ -299,7 +303,8 @@ impl<B: Tuple> Local<B> {
     }
 }
 
-/// Counting sort of the tuples of `slices` by bucket, of which there are `buckets`, into `sorted`. What room is left there the first of them fills.
+/// Counting sort of the tuples of `slices` by bucket, of which there are `buckets`, into `sorted`. Copies of the first
+/// tuple fill the rest of `sorted`.
 #[inline(always)]
 fn sort<'a, S: Place, B: Tuple>(
     starts: &mut Vec<S>,
@@ -321,7 +326,7 @@ fn sort<'a, S: Place, B: Tuple>(
         end += *start;
         *start = end;
     }
-    // A bucket's start goes down from its end.
+    // A bucket's start is counted down from its end.
     for slice in slices {
         for tuple in slice {
             let start = &mut starts[bucket(tuple.code())];
@@ -333,7 +338,8 @@ fn sort<'a, S: Place, B: Tuple>(
     sorted[rows..].fill(first);
 }
 
-/// Over the pairs that `find` answers: whether there is one, and the build payload. Nothing branches on the answer.
+/// The sums over the pairs that `find` returns: whether there is one, and its build payload. No branch depends on the
+/// result.
 #[inline(always)]
 fn sum_where<P: Tuple, W: Into<u64>>(probe: &[P], find: impl Fn(P) -> (bool, W)) -> Sum {
     let mut sum = Sum::default();
@@ -347,7 +353,7 @@ fn sum_where<P: Tuple, W: Into<u64>>(probe: &[P], find: impl Fn(P) -> (bool, W))
     sum
 }
 
-/// Slots are codes and `first` more.
+/// A tuple's slot is its code plus `first`, wrapping.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,bmi2,lzcnt,popcnt")]
@@ -361,7 +367,7 @@ fn sum_of_eights(payloads: &[u32], first: u64, probe: &[NarrowTuple]) -> Sum {
     let (mut pairs, mut builds, mut probes) = (0, _mm512_setzero_si512(), _mm512_setzero_si512());
     let (slots, nothing) = (_mm512_set1_epi64(payloads.len() as i64), _mm256_set1_epi32(NarrowTuple::NOTHING as i32));
     for eight in eights {
-        // SAFETY: eight tuples are 64 bytes; a lane is asked for a payload only if its slot is one.
+        // SAFETY: eight tuples are 64 bytes. A lane loads a payload only if its slot exists.
         let (tuples, found, build) = unsafe {
             let tuples = _mm512_loadu_si512(eight.as_ptr().cast());
             let slot = _mm512_add_epi64(_mm512_srli_epi64::<32>(tuples), _mm512_set1_epi64(first as i64));
@@ -386,7 +392,8 @@ fn sum_of_eights(payloads: &[u32], first: u64, probe: &[NarrowTuple]) -> Sum {
 }
 
 /// # Safety
-/// `starts` has the start of every bucket that `bucket` answers, and one more; [`AT_ONCE`] tuples may be read from each of them on.
+/// `starts` has the start of every bucket that `bucket` returns, and one more. From each of these starts, [`AT_ONCE`]
+/// tuples are readable.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,bmi2,lzcnt,popcnt")]
@@ -414,7 +421,7 @@ unsafe fn sum_of_fours<P: Tuple>(
         sum.pairs += count;
         sum.probe = sum.probe.wrapping_add(count.wrapping_mul(payload));
         for at in start + AT_ONCE..end {
-            // SAFETY: in the bucket.
+            // SAFETY: `at` is in the bucket.
             let candidate = unsafe { *tuples.add(at) };
             if candidate.code == code {
                 sum.add(candidate.payload, payload);
@@ -428,7 +435,7 @@ unsafe fn sum_of_fours<P: Tuple>(
 /// As [`sum_of_fours`].
 ///
 /// # Safety
-/// As for it.
+/// As for [`sum_of_fours`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
@@ -458,7 +465,7 @@ unsafe fn sum_of_two_pairs<P: Tuple>(
         builds = _mm256_add_epi64(builds, _mm256_and_si256(found, payloads));
         probes = _mm256_add_epi64(probes, _mm256_and_si256(found, _mm256_set1_epi64x(payload as i64)));
         for at in start + AT_ONCE..end {
-            // SAFETY: in the bucket.
+            // SAFETY: `at` is in the bucket.
             let candidate = unsafe { *tuples.add(at) };
             if candidate.code == code {
                 sum.add(candidate.payload, payload);
@@ -467,7 +474,7 @@ unsafe fn sum_of_two_pairs<P: Tuple>(
     }
     let all = |lanes: __m256i| {
         let mut words = [0_u64; 4];
-        // SAFETY: as long as the vector.
+        // SAFETY: the array is as long as the vector.
         unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), lanes) };
         words.into_iter().fold(0_u64, u64::wrapping_add)
     };
@@ -481,7 +488,7 @@ mod tests {
     use crate::partition::MediumTuple;
     use crate::widest::widest;
 
-    /// Tuples of one partition: of `1 << bits`, the one whose hashes begin with ones.
+    /// Tuples of one partition: of `1 << bits` partitions, the one whose hashes begin with ones.
     fn tuples<T: Tuple>(codes: impl Iterator<Item = u64>, bits: u32) -> Vec<T> {
         let payload = |row: u64| (row << 40 | row) & T::NOTHING.into();
         (0..).zip(codes).map(|(row, code)| T::new(code >> bits | !(u64::MAX >> bits), payload(row))).collect()
@@ -501,12 +508,12 @@ mod tests {
             &|row| random(row % 500),
             &|row| (row % 3) << 9,
             &|row| (random(row) & 0xff) << 9,
-            // In order: what the table before leaves behind the last tuple is found if one looks for it.
+            // In order: a tuple that an earlier table has left behind the last one is found if it is looked for.
             &|row| row * (u64::MAX / 30_000),
         ];
         for bits in [0, 1, 9] {
             for code in kinds {
-                // From the longest on, so that what it leaves lies behind the tables after it.
+                // The longest first, so that what it leaves lies behind the tables after it.
                 for rows in [9000, 3000, 2999, 17, 16, 5, 4, 3, 2, 1] {
                     let build = tuples::<T>((0..rows).map(code), bits);
                     let probe = tuples((0..2 * rows).map(|row| code(row + rows / 2)), bits);
@@ -527,7 +534,7 @@ mod tests {
         }
     }
 
-    /// Tables of `build`, whatever they were before, answer what a map answers.
+    /// Tables of `build`, whatever they held before, give the answers of a map.
     fn check<T: Tuple>([local, plain]: [&mut Local<T>; 2], build: &[T], probe: &[T], bits: u32) {
         let (scheme, rows) = (Scheme::Sorted { seed: 1 }, build.len());
         let (one, other) = build.split_at(rows / 3);

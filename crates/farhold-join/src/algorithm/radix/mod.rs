@@ -6,11 +6,11 @@
 //!                          tasks (Ri, part of Si): a table of Ri in the worker's cache, probed by that part
 //! ```
 //!
-//! Keys that fill an interval are partitioned by offset, and a partition's table is an array (perfect hashing); others by
-//! hash, and the table holds them in the order of their buckets. So it does where a key of an interval occurs twice. Payloads
-//! of 32 bits, such as row numbers, are partitioned with an offset of 32 bits as tuples of 8 bytes and with a hash as tuples of 12,
-//! all others as tuples of 16. Hot probe partitions are split among the workers, each part at least as long as the build partition, whose
-//! table every part builds again.
+//! Keys that fill an interval are partitioned by offset, and a partition's table is an array (perfect hashing). Other
+//! keys are partitioned by hash, and the table holds them in the order of their buckets, as it does where a key of an
+//! interval occurs twice. Payloads of 32 bits, such as row numbers, are partitioned as tuples of 8 bytes with an offset
+//! of 32 bits, and as tuples of 12 bytes with a hash. All others are tuples of 16 bytes. Hot probe partitions are split
+//! among the workers. Each part is at least as long as the build partition, because every part builds its table again.
 //! Source: the CPU baseline of the Triton join (SIGMOD 2022, sections 2.2 and 6.1), after Balkesen et al. (ICDE 2013).
 
 mod local;
@@ -31,14 +31,15 @@ use crate::{JoinError, Run};
 #[derive(Debug)]
 pub struct Radix;
 
-/// Build tuples of a sorted partition: 16 bytes each and 4 to 8 of buckets are 320 to 384 KiB of a second level of 1 MiB.
+/// Build tuples of a sorted partition: 16 bytes each and 4 to 8 bytes of buckets are 320 to 384 KiB of a second-level
+/// cache of 1 MiB.
 const SORTED_ROWS_LOG: u32 = 14;
 /// Slots of a perfect partition: 128 or 256 KiB of payloads.
 const PERFECT_SLOTS_LOG: u32 = 15;
 /// The shortest part of a probe partition that is a task.
 const TASK_ROWS_MIN: usize = 1 << 16;
 
-/// How keys are spread over partitions and found in one.
+/// How keys are divided among partitions and found in one.
 #[derive(Debug, Clone, Copy)]
 enum Scheme {
     Sorted { seed: u64 },
@@ -67,7 +68,7 @@ fn sorted_bits(rows: usize) -> u32 {
     rows.next_power_of_two().trailing_zeros().saturating_sub(SORTED_ROWS_LOG)
 }
 
-/// A side in its partitions.
+/// A side of the join, partitioned.
 enum Side {
     Narrow(Sliced<NarrowTuple>),
     Medium(Sliced<MediumTuple>),
@@ -75,7 +76,7 @@ enum Side {
 }
 
 impl Side {
-    /// In the narrowest tuples that there is room in.
+    /// Partitions the columns, in the narrowest tuples in which they fit.
     fn new(columns: Columns<'_>, scheme: Scheme, bits: u32, run: &Run) -> Result<Self, JoinError> {
         let small = match scheme {
             Scheme::Sorted { .. } => scheme.partition(columns, bits, run)?.map(Self::Medium),
@@ -127,7 +128,7 @@ struct RadixTable<B: Tuple> {
     bits: u32,
 }
 
-/// A build partition and the slices of the probe partition that a worker probes it with.
+/// A build partition, and the slices of the probe partition with which a worker probes it.
 struct Task {
     partition: usize,
     slices: Range<usize>,
@@ -213,21 +214,21 @@ impl<B: Tuple> RadixTable<B> {
     }
 }
 
-/// Where an enumeration of pairs stands.
+/// The position of an enumeration of pairs.
 #[derive(Default)]
 struct At {
     partition: usize,
-    /// The worker's table is that of the partition.
+    /// Whether the worker's table is that of the partition.
     is_built: bool,
-    /// Of the probe partition.
+    /// Number of a slice of the probe partition.
     slice: usize,
-    /// Of the slice.
+    /// Number of a row of the slice.
     row: usize,
-    /// In the bucket.
+    /// Place in the bucket.
     position: usize,
 }
 
-/// What `pairs` keeps between calls.
+/// State of `pairs` between calls.
 struct Probing<B: Tuple> {
     probe: Side,
     at: At,
