@@ -29,7 +29,7 @@ impl Bits {
         self.words.iter().flat_map(|word| word.to_le_bytes()).take(self.len.div_ceil(8)).collect()
     }
 
-    /// `len` bits from bytes that `to_bytes` made.
+    /// `len` bits from bytes that `to_bytes` has made.
     pub fn from_bytes(bytes: &[u8], len: usize) -> Self {
         let mut bits = Self::new(len);
         for (at, &byte) in bytes.iter().enumerate() {
@@ -38,13 +38,13 @@ impl Bits {
         bits
     }
 
-    /// What bits for `len` rows hold.
+    /// The bytes of bits for `len` rows.
     pub fn bytes(len: usize) -> u64 {
         8 * len.div_ceil(64) as u64
     }
 }
 
-/// Bits that several threads set; who reads them has to know otherwise that the others are done.
+/// Bits that several threads set. A reader must know by other means that the writers are done.
 #[derive(Debug)]
 pub struct SharedBits(Vec<AtomicU64>);
 
@@ -58,7 +58,7 @@ impl SharedBits {
         self.0[at / 64].load(Relaxed) >> (at % 64) & 1 == 1
     }
 
-    /// Looks first: most bits are set many times, and a line that nobody writes stays in every cache.
+    /// Reads first: most bits are set many times, and a cache line that is only read stays in every cache.
     #[inline(always)]
     pub fn set(&self, at: usize) {
         if !self.get(at) {

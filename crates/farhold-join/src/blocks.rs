@@ -1,4 +1,4 @@
-//! Rows of one side, held as batches, named by row ids.
+//! Rows of one side, held as batches. Row ids name them.
 
 use std::mem;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::{JoinError, Run};
 #[derive(Debug, Default)]
 pub struct Blocks {
     batches: Vec<RecordBatch>,
-    /// Rows of all batches before each.
+    /// For each batch, the number of rows before it.
     starts: Vec<usize>,
     rows: usize,
     row_bytes_max: usize,
@@ -58,7 +58,7 @@ impl Blocks {
         self.starts[block] + row
     }
 
-    /// The ids from row number `from` on, in order.
+    /// The ids in order, beginning with that of row number `from`.
     pub fn ids_from(&self, from: usize) -> impl Iterator<Item = u64> + '_ {
         let first = self.starts.partition_point(|&start| start <= from).saturating_sub(1);
         (first..self.batches.len()).flat_map(move |block| {
@@ -67,7 +67,7 @@ impl Blocks {
         })
     }
 
-    /// The values of `columns` in the rows `ids`, of which there is at least one.
+    /// The values of `columns` in the rows `ids`. There must be at least one row.
     pub fn gather(&self, ids: &[u64], columns: impl Iterator<Item = usize>) -> Result<Vec<ArrayRef>, JoinError> {
         if let [batch] = &self.batches[..] {
             if ids.len() == batch.num_rows() && ids.iter().zip(0..).all(|(&id, row)| id == row) {
@@ -94,13 +94,14 @@ pub fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>, rows: usize) -> Resu
     )?)
 }
 
-/// Bytes that a batch of its own would take, half of its last page among them; buffers shared with other slices count in part.
+/// Bytes that a batch of its own would take, with half of its last page. Buffers shared with other slices count in
+/// part.
 pub fn batch_bytes(batch: &RecordBatch) -> u64 {
     let bytes = batch.columns().iter().map(|column| array_bytes(column) as u64 + COLUMN_BYTES).sum::<u64>() + 64;
     bytes + if bytes >= MAPPED_BYTES_MIN as u64 { PAGE_BYTES as u64 / 2 } else { 0 }
 }
 
-/// What an array takes beside its values: itself, its buffers' descriptions, the allocator's share.
+/// The bytes of an array beside its values: itself, the descriptions of its buffers, the allocator's overhead.
 const COLUMN_BYTES: u64 = 256;
 
 fn array_bytes(array: &ArrayRef) -> usize {
@@ -127,7 +128,7 @@ fn value_bytes_max(array: &ArrayRef) -> usize {
         DataType::BinaryView => 16 + array.as_binary_view().lengths().max().unwrap_or(0) as usize,
         DataType::Boolean | DataType::Null => 1,
         DataType::FixedSizeBinary(bytes) => *bytes as usize,
-        // Of nested values nothing is known but that one is not longer than all.
+        // For nested values only this is known: a value is not longer than all together.
         _ => kind.primitive_width().unwrap_or_else(|| array_bytes(array)),
     }
 }
@@ -139,10 +140,11 @@ pub fn copy_rows(batch: &RecordBatch, rows: &[u32]) -> Result<RecordBatch, JoinE
     batch_of(batch.schema_ref(), copies.collect::<Result<_, JoinError>>()?, rows.len())
 }
 
-/// These rows of some batches, one after the other, as a batch that shares no buffer with them. One batch has some.
+/// These rows of some batches, one after the other, as a batch that shares no buffer with them. `ranges` must not be
+/// empty.
 pub fn copy_ranges(ranges: &[(&RecordBatch, Range<usize>)]) -> Result<RecordBatch, JoinError> {
     if let [(batch, rows)] = ranges {
-        // What would be copied of one array alone is a slice of it.
+        // `concat` of a single array gives a slice of it, so the rows are gathered instead.
         let rows: Vec<u32> = (rows.start as u32..rows.end as u32).collect();
         return copy_rows(batch, &rows);
     }
@@ -156,14 +158,14 @@ pub fn copy_ranges(ranges: &[(&RecordBatch, Range<usize>)]) -> Result<RecordBatc
     batch_of(schema, copies, ranges.iter().map(|(_, rows)| rows.len()).sum())
 }
 
-/// Whether rows of several batches are copied together at the price of their own bytes: values that refer to others may bring
-/// all of these along.
+/// Whether rows of several batches can be copied together for the price of their own bytes: a copy of values that refer
+/// to others may include all of those.
 pub fn copies_alone(schema: &SchemaRef) -> bool {
     let refers = |kind: &DataType| kind.is_nested() || matches!(kind, DataType::Dictionary(..));
     !schema.fields().iter().any(|field| refers(field.data_type()))
 }
 
-/// Views keep whole buffers alive; give them buffers of their own.
+/// Gives views buffers of their own; otherwise they keep whole buffers alive.
 fn compact(array: &ArrayRef) -> ArrayRef {
     match array.data_type() {
         DataType::Utf8View => Arc::new(array.as_string_view().gc()),
@@ -172,7 +174,7 @@ fn compact(array: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// Neighbours as one batch, whose views have buffers of their own; `apart`: in pages of its own.
+/// Neighbours as one batch, whose views have buffers of their own. `apart`: in pages of its own.
 fn join(batches: &[RecordBatch], apart: bool) -> Result<RecordBatch, JoinError> {
     if apart {
         return pack(batches);
@@ -181,8 +183,8 @@ fn join(batches: &[RecordBatch], apart: bool) -> Result<RecordBatch, JoinError> 
     batch_of(joined.schema_ref(), joined.columns().iter().map(compact).collect(), joined.num_rows())
 }
 
-/// Neighbours as one batch, in pages of its own: the kernel has them back with the batch. Arrays of the allocator's lie among
-/// others, and what is freed between them stays with the process.
+/// Neighbours as one batch, in pages of its own, which return to the kernel with the batch. The allocator's arrays lie
+/// among others, and what is freed between them stays with the process.
 pub fn pack(batches: &[RecordBatch]) -> Result<RecordBatch, JoinError> {
     let joined = concat_batches(batches[0].schema_ref(), batches)?;
     let columns: Vec<ArrayData> = joined.columns().iter().map(|column| compact(column).to_data()).collect();
@@ -207,13 +209,13 @@ pub fn pack(batches: &[RecordBatch]) -> Result<RecordBatch, JoinError> {
         let nulls = data
             .nulls()
             .map(|nulls| NullBuffer::new(BooleanBuffer::new(copy(nulls.buffer()), nulls.offset(), nulls.len())));
-        // SAFETY: what is replaced are buffers by equal ones, aligned to a line.
+        // SAFETY: buffers are replaced by equal ones, aligned to a cache line.
         make_array(unsafe { data.clone().into_builder().buffers(copies).nulls(nulls).build_unchecked() })
     });
     batch_of(joined.schema_ref(), columns.collect(), joined.num_rows())
 }
 
-/// A column's own buffers, not those of its children.
+/// A column's own buffers, without those of its children.
 fn buffers(data: &ArrayData) -> impl Iterator<Item = &Buffer> {
     data.buffers().iter().chain(data.nulls().map(NullBuffer::buffer))
 }
@@ -226,8 +228,8 @@ pub fn slices(batch: &RecordBatch, bytes: u64) -> impl Iterator<Item = RecordBat
     (0..rows).step_by(step).map(move |start| batch.slice(start, step.min(rows - start)))
 }
 
-/// Batches of about `bytes` bytes made of neighbours, whose views have buffers of their own: what shares a buffer with rows
-/// that are gone keeps all of it, and each batch that is gathered from many buffers names them all.
+/// Batches of about `bytes` bytes, made of neighbours. Their views have buffers of their own: a view into a buffer of
+/// rows that are gone keeps all of it alive, and a batch that is gathered from many buffers refers to all of them.
 pub fn merge(batches: Vec<RecordBatch>, bytes: u64, apart: bool, run: &Run) -> Result<Vec<RecordBatch>, JoinError> {
     let (mut groups, mut group_bytes) = (Vec::<Vec<RecordBatch>>::new(), u64::MAX);
     for batch in batches {
@@ -250,8 +252,8 @@ pub fn merge(batches: Vec<RecordBatch>, bytes: u64, apart: bool, run: &Run) -> R
     })
 }
 
-/// All rows as one batch, whose views have buffers of their own. The workers take a column each, and of a column of numbers
-/// without nulls some batches each.
+/// All rows as one batch, whose views have buffers of their own. Each worker takes a column at a time; of a column of
+/// numbers without nulls it takes some batches at a time.
 pub fn one_block(batches: &[RecordBatch], run: &Run) -> Result<RecordBatch, JoinError> {
     let Some(first) = batches.first() else { return Err(JoinError::Invalid("no batch".into())) };
     let mut starts = vec![0];
@@ -285,7 +287,7 @@ pub fn one_block(batches: &[RecordBatch], run: &Run) -> Result<RecordBatch, Join
         for number in first..(first + BATCHES_A_TASK).min(batches.len()) {
             let data = batches[number].column(column).to_data();
             let values = &data.buffers()[0].as_slice()[data.offset() * width..][..data.len() * width];
-            // SAFETY: the array has room for all rows, and these are no other batch's.
+            // SAFETY: the array has room for all rows, and the range of these rows belongs to no other batch.
             unsafe {
                 let to = to.at(0).cast::<u8>().add(starts[number] * width);
                 std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len());
@@ -305,13 +307,13 @@ pub fn one_block(batches: &[RecordBatch], run: &Run) -> Result<RecordBatch, Join
     batch_of(first.schema_ref(), columns.collect::<Result<_, JoinError>>()?, rows)
 }
 
-/// A column from which on it is worth pages of its own, of which it leaves less than a fifth empty.
+/// The size from which a column is worth pages of its own, of which it leaves less than a fifth empty.
 const BIG_COLUMN_BYTES: usize = 8 << 20;
 /// Batches that a worker copies at once.
 const BATCHES_A_TASK: usize = 16;
 
-/// Joins neighbouring batches until each has about `bytes` bytes, and hands them to `each`; what it has joined is freed.
-/// `apart`: in pages of their own.
+/// Joins neighbouring batches until each has about `bytes` bytes, and hands them to `each`. The batches that it has
+/// joined are freed. `apart`: in pages of their own.
 pub fn coalesce(
     batches: impl Iterator<Item = RecordBatch>,
     bytes: u64,

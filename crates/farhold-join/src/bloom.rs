@@ -1,20 +1,20 @@
-//! A Bloom filter over key codes: two to four bits of one 64-bit word a key, one access a question.
+//! A Bloom filter over key codes: each key sets two to four bits of one 64-bit word, and each look-up is one access.
 //!
-//! It exists for others only once every build row is in it: one that is asked earlier would lose rows. Each partition of the
-//! keys has words of its own, so that several threads fill it, each for partitions of its own.
+//! The filter can be read only when every build row is in it: an incomplete filter would lose rows. Each partition of
+//! the keys has words of its own, so that several threads can fill it, each for its own partitions.
 
 use crate::JoinError;
 use crate::hash::{hash, top};
 use crate::pages::Pages;
 
-/// Bits of a filter's hash are independent of those that choose partitions and slots.
+/// Seed of a filter's hash, so that its bits are independent of those that choose partitions and slots.
 const SEED: u64 = 0x5bd1_e995_97f4_a7c1;
 
 /// A filter being filled.
 #[derive(Debug)]
 pub struct BloomBuilder {
     words: Pages<u64>,
-    /// Of a partition.
+    /// Log2 of the words of a partition.
     bits: u32,
 }
 
@@ -24,7 +24,7 @@ pub struct BloomPart<'a> {
     bits: u32,
 }
 
-/// A filter that knows every build key.
+/// A filter that contains every build key.
 #[derive(Debug)]
 pub struct BloomFilter(BloomBuilder);
 
@@ -56,7 +56,7 @@ impl BloomBuilder {
         self.words.chunks_exact_mut(1 << bits).map(move |words| BloomPart { words, bits })
     }
 
-    /// The filter, now that every key is in it.
+    /// Publishes the filter. Every key must have been inserted.
     pub fn publish(self) -> BloomFilter {
         BloomFilter(self)
     }

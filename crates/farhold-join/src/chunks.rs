@@ -1,15 +1,17 @@
-//! Radix partitioning without a histogram, for whoever reads each partition once: a partition is a list of slices.
+//! Radix partitioning without a histogram, for partitions that are read once: a partition is a list of slices.
 //!
 //! ```text
 //!   input ── morsel by morsel ──▶ cache lines a partition ── full ──▶ the worker's chunk of that partition ── full ──▶ another chunk
 //! ```
 //!
-//! A histogram says where tuples go; for that every key is read and hashed once more. Here each worker writes a partition's tuples to
-//! chunks of its own, which it takes from the array as it needs them. Workers take whichever morsel is next, since nothing says beforehand where
-//! its tuples go: one that is held up does not hold up the others. The price is a chunk a worker and partition that is not full.
+//! A histogram says where tuples go, but every key must be read and hashed once more for it. Here each worker writes a
+//! partition's tuples to chunks of its own, which it takes from the array as it needs them. Workers take the next
+//! morsel in turn, since the place of its tuples is not decided beforehand: a worker that is held up does not hold up
+//! the others. The price is one partly filled chunk for each worker and partition.
 //!
-//! Positions are computed for a block of tuples before the first of them is written. Where each tuple was written as soon as its position was
-//! known, the next position's load waited for the address of that store: 5.1 ns a tuple of 16 bytes, and 4.6 so (Zen 3, four threads, fan-out 1024).
+//! Positions are computed for a block of tuples before the first of them is written. When each tuple was written as
+//! soon as its position was known, the load of the next position waited for the address of that store: 5.1 ns a tuple
+//! of 16 bytes, against 4.6 now (Zen 3, four threads, fan-out 1024).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -25,13 +27,13 @@ use crate::{JoinError, Run};
 const MORSEL: usize = 1 << 16;
 /// Tuples of the longest chunk, and of the longest slice.
 const CHUNK_MAX: usize = 1 << 10;
-/// Of a partition's rows, the part that the chunks of all workers which are not full may take.
+/// The chunks of all workers that are not full may take at most one part in this many of a partition's rows.
 const WASTE_PART: usize = 4;
-/// Of a worker's share of the rows, the part that it takes from the array at a time, at most a huge page: several workers that touch a fresh one
-/// at once have it zeroed once each.
+/// At a time, a worker takes one part in this many of its share of the rows from the array, at most a huge page. When
+/// several workers touch a fresh huge page at once, it is zeroed once for each of them.
 const TAKEN_PART: usize = 16;
 const TAKEN_BYTES_MAX: usize = 2 << 20;
-/// The position after no tuple. A multiple of every chunk's length, so that a chunk is taken for the next.
+/// Stands for no position. It is a multiple of every chunk's length, so that a chunk is taken for the next tuple.
 const NONE: u32 = !(CHUNK_MAX as u32 - 1);
 
 /// Tuples by partition, each a list of slices.
@@ -50,7 +52,7 @@ struct Slice {
 }
 
 impl<T: Tuple> Sliced<T> {
-    /// Partitions.
+    /// The number of partitions.
     pub fn count(&self) -> usize {
         self.starts.len() - 1
     }
@@ -60,24 +62,24 @@ impl<T: Tuple> Sliced<T> {
         self.starts[partition] as usize..self.starts[partition + 1] as usize
     }
 
-    /// Tuples of a slice, which has one at least.
+    /// The number of tuples of a slice, at least one.
     pub fn len_of(&self, slice: usize) -> usize {
         self.slices[slice].len as usize
     }
 
-    /// Tuples of some slices.
+    /// The number of tuples of some slices.
     pub fn rows(&self, slices: Range<usize>) -> usize {
         self.slices[slices].iter().map(|slice| slice.len as usize).sum()
     }
 
-    /// The slice of this number.
+    /// The slice with this number.
     #[inline(always)]
     pub fn slice(&self, slice: usize) -> &[T] {
         let Slice { start, len } = self.slices[slice];
         &self.tuples[start as usize..][..len as usize]
     }
 
-    /// The slices of these numbers. Each asks for the first lines of the next, for which no processor looks by itself.
+    /// The slices with these numbers. Each prefetches the first lines of the next, which no processor does by itself.
     #[inline(always)]
     pub fn each(&self, slices: Range<usize>) -> impl Iterator<Item = &[T]> + Clone {
         let end = slices.end;
@@ -129,15 +131,15 @@ fn prefetch_start<T>(slice: &[T]) {
 /// How an input is cut into chunks.
 #[derive(Debug, Clone, Copy)]
 struct Chunks {
-    /// Tuples of each; a power of two, and of a write-combining buffer's a multiple.
+    /// Tuples of each: a power of two, and a multiple of a write-combining buffer's.
     len: usize,
     count: usize,
-    /// That a worker takes from the array at a time.
+    /// Chunks that a worker takes from the array at a time.
     at_once: usize,
 }
 
 impl Chunks {
-    /// `None` where a partition is not a list of them.
+    /// `None` where a partition is not a list of chunks.
     fn of(rows: usize, bits: u32, threads: usize, tuple_bytes: usize) -> Option<Self> {
         if bits == 0 || bits > PASS_BITS_MAX {
             return None;
@@ -145,16 +147,18 @@ impl Chunks {
         let open = threads << bits;
         let wanted = (rows / open / WASTE_PART).max(1);
         let len = (1 << wanted.ilog2()).clamp(partition::slots(1 << bits, tuple_bytes), CHUNK_MAX);
-        // All that are full; of each worker one a partition that is not, and those that it has taken and has no use for.
+        // All full chunks; for each worker one partly filled chunk per partition, and those that it has taken and does
+        // not use.
         let at_once = (rows / threads / TAKEN_PART / len).clamp(1, TAKEN_BYTES_MAX / (len * tuple_bytes));
         let count = rows / len + open.min(rows) + threads * (at_once - 1);
-        // Whole takes.
+        // Workers take `at_once` chunks at a time.
         let count = count.next_multiple_of(at_once);
         (len * count < NONE as usize).then_some(Self { len, count, at_once })
     }
 }
 
-/// An upper bound of what [`partition`] allocates, the input excluded, whatever the tuples and with any number of bits up to `bits_max`.
+/// An upper bound of the bytes that [`partition`] allocates without the input, for any tuples and any number of bits up
+/// to `bits_max`.
 pub fn partition_bytes(rows: usize, bits_max: u32, threads: usize) -> u64 {
     let bytes = |bits: u32, tuple_bytes| match Chunks::of(rows, bits, threads, tuple_bytes) {
         Some(Chunks { len, count, .. }) => {
@@ -204,7 +208,8 @@ pub fn partition<T: Tuple>(
     Ok(Some(Sliced { tuples, slices, starts }))
 }
 
-/// What the workers' chunks hold, in the order of the partitions, and where in this list each of them starts and the last ends.
+/// The contents of the workers' chunks in the order of the partitions; and where in this list each partition starts and
+/// the last ends.
 fn by_partition(workers: &[Vec<(u32, Slice)>], count: usize) -> (Vec<Slice>, Vec<u32>) {
     let mut ends = vec![0_u32; count + 1];
     workers.iter().flatten().for_each(|&(partition, _)| ends[partition as usize] += 1);
@@ -222,24 +227,26 @@ fn by_partition(workers: &[Vec<(u32, Slice)>], count: usize) -> (Vec<Slice>, Vec
     (slices, ends)
 }
 
-/// One worker's write-combining buffers and chunks. The tuple for `position` waits in slot `position % slots` of its partition's buffer.
+/// One worker's write-combining buffers and chunks. The tuple for `position` waits in slot `position % slots` of its
+/// partition's buffer.
 ///
-/// A full buffer is streamed when the next tuple of its partition comes: a load of a line whose last tuple has just been stored would wait
-/// until that store has left the processor.
+/// A full buffer is streamed when the next tuple of its partition comes: the load of a line whose last tuple has just
+/// been stored would wait until that store has left the processor.
 struct Scatter<'a, T: Tuple> {
     buffers: Pages<T>,
-    /// Of each buffer; a power of two.
+    /// Slots of each buffer; a power of two.
     slots: usize,
-    /// Of each partition: the position of the next tuple; [`NONE`] before the first, and where the chunk has ended its end.
+    /// For each partition, the position of the next tuple; [`NONE`] before the first, and the chunk's end where the
+    /// chunk is full.
     next: Vec<u32>,
-    /// Where the tuples in the buffer go; [`NONE`] before the first.
+    /// For each partition, where the tuples in the buffer go; [`NONE`] before the first.
     waiting: Vec<u32>,
     /// Partition and start of every chunk.
     chunks: Vec<(u32, u32)>,
     cut: Chunks,
     /// Chunks that have been taken from the array and are not in use.
     spare: Range<usize>,
-    /// Tuples' room that all workers have taken from the array.
+    /// Tuples for which all workers have taken room from the array.
     taken: &'a AtomicUsize,
     out: Shared<'a, T>,
 }
@@ -277,7 +284,7 @@ impl<'a, T: Tuple> Scatter<'a, T> {
         start as u32
     }
 
-    /// Answers all bits of the payloads. The processor has these `vectors`.
+    /// Returns the bits of all payloads, combined by OR. The processor must have these `vectors`.
     #[inline(always)]
     fn tuples(
         &mut self,
@@ -308,9 +315,10 @@ impl<'a, T: Tuple> Scatter<'a, T> {
             let rows = codes.iter().zip(&partitions).zip(&positions).zip(payloads);
             for (((&code, &partition), &position), &payload) in rows {
                 payload_bits |= payload;
-                // SAFETY: the mask keeps the partition below the number of buffers and of what waits, and the slot is one of its buffer's. What waits
-                // in the buffer goes to a place of this worker's chunk of the partition, which has room for a buffer from there on: buffers and
-                // chunks begin at multiples of `slots`, to which the array and the buffers are aligned, lines or more.
+                // SAFETY: the mask keeps the partition below the number of buffers and of entries in `waiting`, and the
+                // slot is one of its buffer's. The tuples in the buffer go to a place of this worker's chunk of the
+                // partition, which has room for a buffer from there on: buffers and chunks begin at multiples of
+                // `slots`, to which the array and the buffers are aligned, and which are whole lines.
                 unsafe {
                     let buffer = buffers.add((partition as usize) << slots_log);
                     if position & slot_mask == 0 {
@@ -327,18 +335,18 @@ impl<'a, T: Tuple> Scatter<'a, T> {
         payload_bits
     }
 
-    /// Writes what waits in the buffers. Answers what the chunks hold, and of which partition.
+    /// Writes the tuples that wait in the buffers. Returns the contents of the chunks, and the partition of each.
     fn finish(self) -> Vec<(u32, Slice)> {
         for ((buffer, &waiting), &next) in self.buffers.chunks_exact(self.slots).zip(&self.waiting).zip(&self.next) {
             if waiting != NONE && !planted::is(Defect::LostLines) {
                 let rows = (next - waiting) as usize;
-                // SAFETY: from `waiting` on, a multiple of `slots`, this worker's chunk has room for a buffer.
+                // SAFETY: from `waiting` on, which is a multiple of `slots`, this worker's chunk has room for a buffer.
                 unsafe { self.out.slice(waiting as usize..waiting as usize + rows) }.copy_from_slice(&buffer[..rows]);
             }
         }
         partition::fence_streams();
         let slice = |&(partition, start): &(u32, u32)| {
-            // A worker's chunks come one after the other, and only the last of a partition may have room left.
+            // A worker fills the chunks of a partition one after the other, and only the last may have room left.
             let len = (self.next[partition as usize] - start).min(self.cut.len as u32);
             (partition, Slice { start, len })
         };
@@ -379,7 +387,8 @@ mod tests {
 
     #[test]
     fn every_tuple_reaches_its_partition_once() {
-        // From fewer rows than partitions to several chunks of each worker; 10 and 11 bits of the last have the shortest chunks.
+        // From fewer rows than partitions to several chunks for each worker. The chunks of 10 and 11 bits with the last
+        // number of rows are the shortest.
         for rows in [0, 1, 3, 64, 5000, 3 * MORSEL as u64 + 77] {
             let random: Vec<u64> = (0..rows).map(|row| hash(row, 5)).collect();
             let skewed: Vec<u64> = random.iter().map(|key| if key % 4 > 0 { 9 << 60 } else { *key }).collect();
@@ -401,7 +410,8 @@ mod tests {
             for (bits, threads) in [(1, 1), (3, 4), (8, 1), (10, 4), (12, 4), (12, 64)] {
                 let Chunks { len, count, at_once } = Chunks::of(rows, bits, threads, 16).unwrap();
                 assert!(len.is_power_of_two() && count.is_multiple_of(at_once));
-                // The worst: as many chunks with one row as there can be, all others full, and takes of which one chunk is in use.
+                // The worst case: as many chunks with one row as possible, all others full, and of each take only one
+                // chunk in use.
                 let open = (threads << bits).min(rows);
                 assert!((rows - open) / len + open + threads * (at_once - 1) <= count, "{rows} {bits} {threads}");
                 if rows >= threads << (bits + 9) {

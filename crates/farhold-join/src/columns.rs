@@ -26,26 +26,26 @@ impl<'a> Columns<'a> {
         self.keys
     }
 
-    /// The payloads, one a key.
+    /// The payloads, one for each key.
     pub fn payloads(&self) -> &'a [u64] {
         self.payloads
     }
 
-    /// Tuples.
+    /// The number of tuples.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// There is no tuple.
+    /// Whether there is no tuple.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 }
 
-/// The aggregate of a join: how many pairs, and the sums of their payloads (wrapping).
+/// The aggregate of a join: the number of pairs, and the sums of their payloads (wrapping).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Pairs.
+    /// The number of pairs.
     pub pairs: u64,
     /// Sum of the build payloads, once a pair.
     pub build: u64,

@@ -1,7 +1,7 @@
 //! Rows that become batches.
 //!
-//! Arrow's coalescer gathers rows until they are so many, however long they are, and what it holds nobody counts: 8192 rows of 60 KB are half a
-//! gigabyte. Here a batch ends with the row that brings it to so many bytes, too.
+//! Arrow's coalescer gathers a fixed number of rows, however long they are, and no memory pool counts them: 8192 rows
+//! of 60 KB are half a gigabyte. Here a batch also ends with the row that brings it to a number of bytes.
 
 use arrow::array::RecordBatch;
 use arrow::compute::BatchCoalescer;
@@ -15,12 +15,13 @@ use crate::blocks::batch_bytes;
 pub struct Batches {
     coalescer: BatchCoalescer,
     bytes_max: usize,
-    /// Of the rows that are not a batch yet.
+    /// Bytes of the rows that are not a batch yet.
     bytes: usize,
 }
 
 impl Batches {
-    /// Batches of `rows` rows, or of fewer that have `bytes_max` bytes. A batch of half as many rows goes on as it is.
+    /// Batches of `rows` rows, or of fewer rows that have `bytes_max` bytes. A batch of more than half as many rows is
+    /// handed on as it is.
     pub fn new(schema: SchemaRef, rows: usize, bytes_max: usize) -> Self {
         let coalescer = BatchCoalescer::new(schema, rows).with_biggest_coalesce_batch_size(Some(rows / 2));
         Self { coalescer, bytes_max, bytes: 0 }
@@ -40,16 +41,16 @@ impl Batches {
         Ok(())
     }
 
-    /// Makes a batch of what is left.
+    /// Makes a batch of the rows that are left.
     ///
     /// # Errors
-    /// As the coalescer.
+    /// Those of Arrow's coalescer.
     pub fn finish(&mut self) -> Result<(), ArrowError> {
         self.bytes = 0;
         self.coalescer.finish_buffered_batch()
     }
 
-    /// The next batch that is full, or was finished.
+    /// The next batch that is full, or that [`Self::finish`] has made.
     pub fn next_full(&mut self) -> Option<RecordBatch> {
         self.coalescer.next_completed_batch()
     }
@@ -80,7 +81,7 @@ mod tests {
         batches.finish().unwrap();
         rows.extend(std::iter::from_fn(|| batches.next_full()).map(|batch| batch.num_rows()));
         assert_eq!(rows, [2, 2, 1]);
-        // Short rows are as many as are wanted.
+        // A batch of short rows has the wanted number of them.
         let short = batch(&vec!["x".to_owned(); 40]);
         for _ in 0..5 {
             batches.push(short.clone()).unwrap();

@@ -1,5 +1,5 @@
-//! The build side of a running join: every left partition is drained by a task of its own, into one join that is then
-//! split, or into one join a partition. It is done once for all output partitions.
+//! The build side of a running join. A task for each left partition drains it, either into one join that is then split,
+//! or into one join for each partition. It runs once for all output partitions.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,12 +20,12 @@ use super::once::Once;
 use crate::stopwatch::Stopwatch;
 use crate::{CancelToken, Join, JoinError, JoinOptions};
 
-/// The joins that probe, one an output partition, taken by its stream.
+/// The joins that probe, one for each output partition, whose stream takes it.
 pub struct Built {
     joins: Vec<Mutex<Option<Join>>>,
-    /// There is no build row.
+    /// Whether there is no build row.
     pub is_empty: bool,
-    /// What filters of the probe side ask as long as this lives.
+    /// Filters of the probe side use these for as long as this lives.
     _members: Vec<Option<Arc<Members>>>,
     /// Held until the last stream has gone.
     _begun: Begun,
@@ -41,13 +41,13 @@ impl Built {
 /// The build side, finished once for every stream that waits for it.
 pub type Building = Once<Built>;
 
-/// All that the build side is made of.
+/// Everything of which the build side is made.
 pub struct Plan {
     pub description: Arc<Description>,
     pub memory: Arc<PlanMemory>,
-    /// For memory that joins of other plans hold.
+    /// Whether it waits for memory that joins of other plans hold.
     pub waits: bool,
-    /// Of every join; the pool is put in when it begins.
+    /// The options of every join, given the pool when the join begins.
     pub options: Box<dyn Fn(Arc<crate::MemoryPool>) -> JoinOptions + Send + Sync>,
     pub cancel: CancelToken,
     /// The left partitions.
@@ -80,7 +80,8 @@ impl Plan {
             let (description, filter, rows) = (Arc::clone(&self.description), self.filter.clone(), self.rows.clone());
             drains.push(drain(input, join, description, filter, rows));
         }
-        // What is spawned last is left to this thread, which therefore reads none of several itself. One needs no task of its own.
+        // The runtime leaves the task that was spawned last to this thread. So this thread does not read one of several
+        // inputs itself. A single input needs no task.
         let mut seen = Vec::new();
         if drains.len() == 1 {
             for drain in drains {
@@ -130,7 +131,7 @@ impl Plan {
     }
 }
 
-/// Build rows whose table is made before another thread would have begun to.
+/// The most build rows for which the table is made here: it is finished before another thread would have begun.
 const FINISHED_HERE_ROWS_MAX: usize = 1 << 13;
 
 /// The values of each key, if no build row is in a file. Joins that share a build side have the same rows.
@@ -170,7 +171,7 @@ async fn drain(
         }
         let batch = description.build.with_keys(batch)?;
         let mut slot = lock(&join);
-        // Another drain has failed, and tells why.
+        // Another drain has failed, and reports why.
         let Some(open) = slot.as_mut() else { break };
         if let Err(error) = open.push_build(&batch) {
             *slot = None;
@@ -180,12 +181,12 @@ async fn drain(
     Ok(seen)
 }
 
-/// A task that panicked, or was taken down with its runtime.
+/// The error for a task that panicked, or was dropped with its runtime.
 pub fn panicked(error: impl std::fmt::Display) -> DataFusionError {
     DataFusionError::External(Box::new(JoinError::WorkerPanicked(error.to_string())))
 }
 
-/// Raises a token unless what it guards has ended.
+/// Raises a token unless the guarded work has ended.
 pub struct CancelOnDrop(Option<CancelToken>);
 
 impl CancelOnDrop {
@@ -206,7 +207,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The options of a task's context, which every node of the plan is given.
+/// The number of threads, from a task's context, which every node of the plan is given.
 pub fn threads(context: &TaskContext) -> usize {
     context.session_config().target_partitions().max(1)
 }

@@ -1,9 +1,10 @@
-//! The order in which a filter tests its conditions: cheap ones first, those of the same columns together.
+//! The order in which a filter tests its conditions: cheap ones first, conditions on the same columns together.
 //!
-//! DataFusion tests what stands to the right of an AND only for the rows that the left has left, if these are at most a fifth, and
-//! takes the conditions as they are written. `mode IN ('MAIL', 'SHIP') AND day >= … AND day < …` compares 60 M texts to leave two
-//! sevenths (TPC-H's query 12 at scale factor 10); the days leave a seventh for less. Each step to the right copies the rows that are
-//! left, so the tree leans to the right: every copy is of what the one before has left.
+//! DataFusion tests the right side of an AND only for the rows that the left side keeps, if these are at most a fifth.
+//! It takes the conditions in the order in which they are written. `mode IN ('MAIL', 'SHIP') AND day >= … AND day < …`
+//! compares 60 M texts to keep two sevenths (TPC-H's query 12 at scale factor 10); the days keep a seventh for less
+//! work. Each step to the right copies the rows that are left, so the tree leans to the right: every copy is of the
+//! rows that the step before has kept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use datafusion::physical_expr::utils::{collect_columns, split_conjunction};
 
 use arrow::datatypes::Schema;
 
-/// The same condition in the better order; `None` where it is in that order, or where a part of it might fail for rows that others
-/// keep away from it.
+/// The same condition in the better order. `None` where it already has that order, or where a part of it might fail for
+/// rows that other parts keep away from it.
 pub fn ordered(condition: &PhysicalExprRef, schema: &Schema) -> Option<PhysicalExprRef> {
     let parts = split_conjunction(condition);
     if parts.len() < 3 {
@@ -43,14 +44,15 @@ pub fn ordered(condition: &PhysicalExprRef, schema: &Schema) -> Option<PhysicalE
     (better.as_ref() != condition.as_ref()).then_some(better)
 }
 
-/// Conditions of the same columns.
+/// Conditions on the same columns.
 struct Group {
     columns: BTreeSet<usize>,
     cost: u32,
     parts: Vec<PhysicalExprRef>,
 }
 
-/// What a condition costs beside the comparison of a number with a constant; `None` if it may fail, or is not known.
+/// The cost of a condition relative to the comparison of a number with a constant; `None` if it may fail, or is
+/// unknown.
 fn cost(condition: &PhysicalExprRef, schema: &Schema) -> Option<u32> {
     let is_leaf = |side: &PhysicalExprRef| side.is::<Column>() || side.is::<Literal>();
     let is_fixed = |side: &PhysicalExprRef| side.data_type(schema).is_ok_and(|kind| kind.is_primitive());

@@ -1,8 +1,9 @@
 //! Sums, differences and products of decimals that are small numbers.
 //!
-//! A decimal has 128 bits, and Arrow looks at each result of its arithmetic for an overflow, a row at a time. Numbers that fit 64 bits, as
-//! prices and quantities do, have results that cannot overflow: one multiplication of the processor's instead of three and their carries.
-//! Whether all of a batch fit is found on the way. Once some did not, Arrow calculates as it would have without this.
+//! A decimal has 128 bits, and Arrow checks each result of its arithmetic for an overflow, a row at a time. Numbers
+//! that fit 64 bits, as prices and quantities do, have results that cannot overflow: one multiplication of the
+//! processor instead of three and their carries. Whether all numbers of a batch fit is found during the calculation.
+//! Once some did not fit, Arrow calculates as it would without this module.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -27,8 +28,9 @@ use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
 use super::JoinConfig;
 use super::held::with_promises_of;
 
-/// Swaps arithmetic on decimals in projections and aggregates. It belongs behind all rules that look for a `BinaryExpr`, and before
-/// [`RunsRule`](super::RunsRule), which hides aggregates; [`with_joins`](super::with_joins) puts it there.
+/// Replaces arithmetic on decimals in projections and aggregates. It belongs behind all rules that look for a
+/// `BinaryExpr`, and before [`RunsRule`](super::RunsRule), which hides aggregates; [`with_joins`](super::with_joins)
+/// puts it there.
 #[derive(Debug, Default)]
 pub struct DecimalsRule;
 
@@ -116,14 +118,14 @@ fn narrowed(expression: &PhysicalExprRef, schema: &Schema) -> Result<Transformed
 #[derive(Debug)]
 struct Narrow {
     binary: PhysicalExprRef,
-    /// Of the result.
+    /// Type of the result.
     kind: DataType,
-    /// A number has not fitted.
+    /// Whether a number did not fit 64 bits.
     is_wide: AtomicBool,
 }
 
 impl Narrow {
-    /// `None` if it is something else, or if the numbers of a column would have to be brought to another scale first.
+    /// `None` if it is something else, or if the numbers of a column would first have to be converted to another scale.
     fn of(expression: &PhysicalExprRef, schema: &Schema) -> Option<Self> {
         let binary = expression.downcast_ref::<BinaryExpr>()?;
         let kind = |side: &PhysicalExprRef| side.data_type(schema).ok();
@@ -157,7 +159,7 @@ enum Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// `None` for a null, and for what is no decimal.
+    /// `None` for a null, and for a value that is no decimal.
     fn of(value: &'a ColumnarValue) -> Option<Self> {
         match value {
             ColumnarValue::Array(array) => Some(Self::Numbers(array.as_any().downcast_ref()?)),
@@ -167,7 +169,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// A constant with as many places as the other side has; `None` where there is no room for them.
+/// A constant with the scale of the other side; `None` where it does not fit in that scale.
 fn with_scale(value: ColumnarValue, kind: &DataType) -> Option<ColumnarValue> {
     match (value, kind) {
         (
@@ -182,7 +184,8 @@ fn with_scale(value: ColumnarValue, kind: &DataType) -> Option<ColumnarValue> {
     }
 }
 
-/// The result, if all numbers fit 64 bits and one side at least is an array. Constants of sums have the result's scale.
+/// The result, if all numbers fit 64 bits and at least one side is an array. Constants in sums must have the result's
+/// scale.
 fn calculate(
     operator: Operator,
     left: &ColumnarValue,
@@ -221,7 +224,7 @@ fn each(left: &Side, right: &Side, result: impl Fn(i64, i64) -> i128) -> Option<
     (excess == 0).then_some((numbers, nulls))
 }
 
-/// Zero of a number that fits 64 bits: its upper half repeats the sign of the lower.
+/// Zero for a number that fits 64 bits: its upper half repeats the sign of the lower.
 #[inline(always)]
 fn excess_of(number: i128) -> i64 {
     (number >> 64) as i64 ^ (number as i64 >> 63)
@@ -319,7 +322,7 @@ mod tests {
         batch(decimals(left, scales.0), decimals(right, scales.1))
     }
 
-    /// The expression as it is and as a narrow one, if it can be.
+    /// The expression as it is, and as a narrow one if possible.
     fn both(
         left: PhysicalExprRef,
         operator: Operator,

@@ -1,4 +1,4 @@
-//! What a hash join of DataFusion's is to us: keys, condition and output as a [`JoinSpec`].
+//! Describes a hash join of DataFusion as a [`JoinSpec`]: keys, condition and output.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::error::to_arrow;
 use crate::keys::is_supported;
 use crate::{JoinKind, JoinSpec, Residual};
 
-/// One side: its columns, and keys behind them that no column holds as it is.
+/// One side: its columns, and behind them the keys that no column holds as they are.
 #[derive(Debug, Clone)]
 pub struct Side {
     pub schema: SchemaRef,
@@ -63,7 +63,7 @@ impl Side {
 }
 
 /// The type in which keys of a type are compared. Floating-point numbers are equal when their bits are, as in Arrow's
-/// kernels and so in DataFusion's join.
+/// kernels and therefore in DataFusion's join.
 fn compared_as(kind: &DataType) -> Option<DataType> {
     match kind {
         DataType::Float16 => Some(DataType::UInt16),
@@ -80,23 +80,23 @@ fn comparable(values: &ArrayRef, compared: &DataType) -> Result<ArrayRef> {
         _ => values,
     };
     if values.data_type().is_floating() {
-        // The same bits under the name of an integer.
+        // The same bits, typed as an integer.
         return Ok(make_array(values.to_data().into_builder().data_type(compared.clone()).build()?));
     }
     if values.data_type() == compared { Ok(Arc::clone(values)) } else { Ok(cast(values, compared)?) }
 }
 
-/// A join that we can do.
+/// A join that farhold-join can execute.
 #[derive(Debug, Clone)]
 pub struct Description {
     pub spec: JoinSpec,
     pub build: Side,
     pub probe: Side,
-    /// `NOT IN`: the last column of our output is the build key, which is not the plan's.
+    /// `NOT IN`: the last column of the join's output is the build key, which is not in the plan's output.
     pub null_aware: bool,
 }
 
-/// The join as ours, or why it cannot be.
+/// The join as a [`Description`], or why it cannot be described.
 pub fn describe(planned: &HashJoinExec) -> Result<Description, String> {
     let (left, right) = (planned.left().schema(), planned.right().schema());
     let (mut build, mut probe) = (Side::new(&left), Side::new(&right));
@@ -126,7 +126,7 @@ pub fn describe(planned: &HashJoinExec) -> Result<Description, String> {
     Ok(Description { spec, build, probe, null_aware })
 }
 
-/// The plan's output columns among ours, which have the computed keys behind each side.
+/// The plan's output columns among the join's, which have the computed keys behind each side.
 fn wanted_columns(
     planned: &HashJoinExec,
     kind: JoinKind,
@@ -161,7 +161,7 @@ fn kind_of(kind: JoinType) -> JoinKind {
     }
 }
 
-/// Our conditions see the build side's columns first; DataFusion's have an order of their own.
+/// A [`Residual`] reads the build side's columns first; DataFusion's filter has an order of its own.
 fn residual_of(filter: &JoinFilter) -> Residual {
     let of_side = |side: JoinSide| filter.column_indices().iter().filter(move |column| column.side == side);
     let build_columns: Vec<usize> = of_side(JoinSide::Left).map(|column| column.index).collect();

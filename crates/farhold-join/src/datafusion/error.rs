@@ -1,12 +1,12 @@
-//! Errors on their way between Arrow, DataFusion and the join.
+//! Conversion of errors between Arrow, DataFusion and the join.
 
 use arrow::error::ArrowError;
 use datafusion::error::DataFusionError;
 
 use crate::JoinError;
 
-/// A limit on memory or disk is DataFusion's `ResourcesExhausted`, a failed expression is what it was, all else keeps its
-/// type as an external error.
+/// A limit on memory or disk becomes DataFusion's `ResourcesExhausted`. A failed expression becomes the error that it
+/// was. All other errors keep their type as an external error.
 pub fn to_datafusion(error: JoinError) -> DataFusionError {
     match error {
         JoinError::BudgetTooSmall { .. } | JoinError::OutOfMemory { .. } => {

@@ -1,4 +1,4 @@
-//! The operator.
+//! The operator that runs a hash join.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -37,21 +37,22 @@ use super::stream::{Metrics, Probe, ProbeSeen};
 use crate::model::Width;
 use crate::{Algorithm, CancelToken, JoinOptions, MemoryPool, Run};
 
-/// How a join's inputs are divided among joins of ours.
+/// How a join's inputs are divided among instances of [`Join`](crate::Join).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// One build side of all left partitions, probed by every right partition on its own thread.
+    /// One build side of all left partitions. Every right partition probes it on its own thread.
     Shared,
-    /// As shared, with one right partition: for budgets that have no room for more.
+    /// As `Shared`, with one right partition: for budgets that have no room for more.
     Single,
-    /// A join for each pair of hash partitions: for build sides that will be spilled, so that every thread reads back its own.
+    /// A join for each pair of hash partitions: for build sides that will be spilled, so that every thread reads back
+    /// its own.
     Partitioned,
 }
 
-/// Who runs a join.
+/// The implementation that runs a join.
 #[derive(Debug, Clone)]
 pub enum Runner {
-    /// We do.
+    /// farhold-join.
     Ours {
         description: Arc<Description>,
         way: Way,
@@ -63,9 +64,9 @@ pub enum Runner {
     Theirs { reason: String },
 }
 
-/// A hash join of DataFusion's, run by [`Join`](crate::Join).
+/// A hash join of DataFusion, run by [`Join`](crate::Join).
 pub struct JoinExec {
-    /// What it stands for; planning goes by it.
+    /// The join that it stands for; planning uses this one.
     planned: Arc<HashJoinExec>,
     runner: Runner,
     properties: Arc<PlanProperties>,
@@ -78,13 +79,13 @@ pub struct JoinExec {
 #[derive(Default)]
 struct Execution {
     building: Option<Building>,
-    /// The build side is to be read after that of another join, whose filter it goes by.
+    /// Whether the build side must be read after that of another join, whose filter it uses.
     waits_for_others: bool,
     cancel: CancelToken,
     seen: Arc<ProbeSeen>,
-    /// Output partitions that have been asked for.
+    /// Output partitions that have been requested.
     begun: HashSet<usize>,
-    /// How many of them have not ended.
+    /// The number of them that have not ended.
     live: usize,
 }
 
@@ -127,11 +128,12 @@ impl JoinExec {
             properties.set_eq_properties(held);
         }
         if let Runner::Ours { way, .. } = &runner {
-            // Rows of partitions that were spilled come out last.
+            // Rows of spilled partitions come out last.
             let mut equivalence = properties.eq_properties.clone();
             equivalence.clear_orderings();
             if *way != Way::Partitioned {
-                // All left partitions go into one table, and the last of the joins that share it hands out what all of them have spilled.
+                // All left partitions go into one table. The last of the joins that share it hands out the spilled rows
+                // of all.
                 equivalence.clear_per_partition_constants();
                 properties.partitioning =
                     Partitioning::UnknownPartitioning(properties.output_partitioning().partition_count());
@@ -153,17 +155,17 @@ impl JoinExec {
         &self.planned
     }
 
-    /// It is run by farhold-join.
+    /// Whether farhold-join runs it.
     pub fn is_ours(&self) -> bool {
         matches!(self.runner, Runner::Ours { .. })
     }
 
-    /// Once it has run: why it has gone on elsewhere than its algorithm says, on the CPU in place of a GPU.
+    /// After it has run: why it continued elsewhere than its algorithm says, on the CPU in place of a GPU.
     pub fn fallback(&self) -> Option<String> {
         self.actual.fallback()
     }
 
-    /// How it is divided, if we run it.
+    /// How it is divided, if farhold-join runs it.
     pub(super) fn way(&self) -> Option<Way> {
         match &self.runner {
             Runner::Ours { way, .. } => Some(*way),
@@ -171,7 +173,7 @@ impl JoinExec {
         }
     }
 
-    /// The memory that it takes part in, and what it needs of it at least, if we run it.
+    /// The memory that it takes part in, and the least that it needs of it, if farhold-join runs it.
     pub(super) fn floor(&self) -> Option<(&Arc<PlanMemory>, u64)> {
         let Runner::Ours { way, memory, .. } = &self.runner else { return None };
         let shares = self.planned.right().output_partitioning().partition_count();
@@ -183,7 +185,7 @@ impl JoinExec {
         Some((memory, bytes))
     }
 
-    /// The same join, divided otherwise.
+    /// The same join, divided in another way.
     pub(super) fn divided(&self, way: Way) -> Result<Self> {
         let mut runner = self.runner.clone();
         if let Runner::Ours { way: old, .. } = &mut runner {
@@ -192,8 +194,8 @@ impl JoinExec {
         Self::new(self.planned.builder().build()?, runner)
     }
 
-    /// Begins an output partition. One that is asked for again is of a new execution: an operator that runs its input again may still hold the
-    /// streams of the last time, which keep theirs.
+    /// Begins an output partition. A repeated request for a partition begins a new execution: an operator that runs its
+    /// input again may still hold the streams of the last time, which keep their execution.
     fn begin(&self, partition: usize, partitions: usize) -> Live {
         let mut running = lock(&self.running);
         if lock(&running).begun.contains(&partition) {
@@ -205,17 +207,17 @@ impl JoinExec {
         Live { of: Arc::clone(&running), partitions }
     }
 
-    /// The plan that planning has made of the one that this stands for, with its joins ours again.
+    /// The plan that planning has made of the planned join, with its hash joins replaced by `JoinExec` again.
     fn again(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
             return Ok(Arc::new(Self::of(join.builder().build()?, self.redescribed(join))?));
         }
-        // A projection may remain above it.
+        // A projection may remain above the join.
         let children: Result<Vec<_>> = plan.children().into_iter().map(|child| self.again(child)).collect();
         Arc::clone(plan).replace_children(children?, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
     }
 
-    /// Its columns may have moved.
+    /// Describes the join again, since its columns may have moved.
     fn redescribed(&self, planned: &HashJoinExec) -> Runner {
         let Runner::Ours { way, prediction, memory, algorithm, .. } = &self.runner else { return self.runner.clone() };
         match super::describe::describe(planned) {
@@ -403,7 +405,7 @@ impl ExecutionPlan for JoinExec {
         for (_, key) in self.planned.on() {
             offers_own &= pushdown.finds_columns(self.planned.right(), key)?;
         }
-        // The planned join does nothing else in this phase than to make a filter of its own.
+        // In this phase the planned join would only make a filter of its own.
         let phase = if offers_own { phase } else { FilterPushdownPhase::Pre };
         self.planned.gather_filters_for_pushdown(phase, filters, config)
     }
@@ -433,7 +435,7 @@ impl ExecutionPlan for JoinExec {
     }
 }
 
-/// Whether scans of a build side go by the filter of a join, which is known once that one has its build rows.
+/// Whether scans of a build side use the filter of a join, which is known once that join has its build rows.
 fn waits_for_others(build: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     let mut waits = false;
     build.apply(|node| {
@@ -446,8 +448,9 @@ fn waits_for_others(build: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     Ok(waits)
 }
 
-/// The build sides below a probe side that need not wait until it is asked: processors that one build side leaves idle, because it is read by
-/// few threads or is made a table of, work at the next. All of them are there at once in any case.
+/// The build sides below a probe side that can begin before the probe side is read. A build side leaves processors
+/// idle, because few threads read it or its table is being made; they work at the next one. All of these build sides
+/// are in memory together in any case.
 fn builds_ahead(probe: &Arc<dyn ExecutionPlan>) -> Result<Vec<Building>> {
     let mut builds = Vec::new();
     probe.apply(|node| {
@@ -461,7 +464,7 @@ fn builds_ahead(probe: &Arc<dyn ExecutionPlan>) -> Result<Vec<Building>> {
     Ok(builds)
 }
 
-/// The options of every join of an execution; `run` has its threads from here.
+/// The options of every join of an execution; this function sets the threads of `run`.
 fn options(
     context: &TaskContext,
     run: Run,
@@ -488,7 +491,7 @@ fn options(
     }))
 }
 
-/// Bytes of an output batch, which nothing is reserved for: long rows make short batches.
+/// Bytes of an output batch, for which nothing is reserved: batches of long rows have fewer rows.
 fn output_bytes_max(limit: u64) -> usize {
     (limit / 64).clamp(1 << 20, 16 << 20) as usize
 }
@@ -497,8 +500,8 @@ fn settings(context: &TaskContext) -> Option<&JoinConfig> {
     context.session_config().options().extensions.get::<JoinConfig>()
 }
 
-/// The directory that is asked for, or DataFusion's for temporary files, which it makes when the first file is asked for. A session that has none
-/// gets an error from the join that has to spill.
+/// The directory of the settings, or DataFusion's for temporary files, which DataFusion creates for the first file. In
+/// a session without any, the join that must spill fails with an error.
 pub(super) fn spill_directory(context: &TaskContext) -> Result<PathBuf> {
     let asked = settings(context).map(|settings| &settings.spill_directory);
     if let Some(directory) = asked.filter(|directory| !directory.is_empty()) {

@@ -1,4 +1,4 @@
-//! What EXPLAIN shows of a join: who runs it and why, what the model expects, and what came of it.
+//! What EXPLAIN shows of a join: which implementation runs it and why, the model's prediction, and the outcome.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -7,19 +7,19 @@ use super::memory::lock;
 use crate::model::{Choice, Machine, ProbeSide, Width, choose_for_batches};
 use crate::{Algorithm, JoinReport, Progress};
 
-/// What the model expects of a join, from statistics.
+/// The model's prediction for a join, from statistics.
 #[derive(Debug, Clone)]
 pub struct Prediction {
     pub build_rows: Option<u64>,
     pub probe_rows: Option<u64>,
     /// None without statistics of both sides.
     choice: Option<Choice>,
-    /// The algorithm that was asked for.
+    /// The algorithm that the settings ask for.
     given: Option<Choice>,
     by: Circumstances,
 }
 
-/// What a prediction goes by beside the numbers of rows.
+/// The inputs of a prediction beside the numbers of rows.
 #[derive(Debug, Clone)]
 pub struct Circumstances {
     pub probe: Width,
@@ -27,7 +27,7 @@ pub struct Circumstances {
     /// Threads that will probe one table at once.
     pub probers: usize,
     pub budget_bytes: u64,
-    /// The algorithm is asked for.
+    /// The algorithm, if the settings ask for one.
     pub given: Option<&'static dyn Algorithm>,
 }
 
@@ -41,12 +41,12 @@ impl Prediction {
         Self { build_rows, probe_rows, choice, given: by.given.map(Choice::given), by }
     }
 
-    /// The plan names a GPU.
+    /// Whether the plan names a GPU.
     fn is_on_gpu(&self) -> bool {
         self.given.as_ref().or(self.choice.as_ref()).is_some_and(Choice::is_on_gpu)
     }
 
-    /// Of the same sides, when other columns of the probe side are handed out.
+    /// The prediction for the same sides, when other columns of the probe side are handed out.
     pub fn with_width(&self, probe: Width) -> Self {
         if probe == self.by.probe {
             return self.clone();
@@ -87,7 +87,7 @@ struct Figures {
     spilled_bytes: u64,
     spilled_partitions: u64,
     rounds: u32,
-    /// Why the table has gone on elsewhere than its algorithm says.
+    /// Why the table continued elsewhere than its algorithm says.
     fallback: Option<String>,
 }
 
@@ -100,7 +100,7 @@ struct Table {
 }
 
 impl Actual {
-    /// The build side is finished.
+    /// Records that the build side is finished.
     pub fn built(&self, rows: u64, ns: u64, report: Option<&JoinReport>) {
         let mut figures = lock(&self.0);
         (figures.build_rows, figures.build_ns) = (rows, ns);
@@ -115,12 +115,12 @@ impl Actual {
         });
     }
 
-    /// Why the join has gone on elsewhere than its algorithm says.
+    /// Why the join continued elsewhere than its algorithm says.
     pub fn fallback(&self) -> Option<String> {
         lock(&self.0).fallback.clone()
     }
 
-    /// An output partition has ended; `ns` is the time in its share of the join.
+    /// Records that an output partition has ended; `ns` is the time in its share of the join.
     pub fn probed(&self, progress: &Progress, report: &JoinReport, ns: u64) {
         let mut figures = lock(&self.0);
         figures.probe_rows += progress.probe_rows;
@@ -135,14 +135,14 @@ impl Actual {
     }
 }
 
-/// What came of a join beside what was expected.
+/// The outcome of a join beside its prediction.
 pub struct Beside<'a>(pub &'a Actual, pub &'a Prediction);
 
 impl fmt::Display for Beside<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let figures = lock(&self.0.0);
         let Some(table) = &figures.built else { return Ok(()) };
-        // Where it began, and why not on the GPU that the plan names.
+        // Where the join began, and why not on the GPU that the plan names.
         let device =
             if table.is_on_gpu || self.1.is_on_gpu() { format!(" on {}", table.device) } else { String::new() };
         write!(

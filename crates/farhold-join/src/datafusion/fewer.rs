@@ -1,8 +1,9 @@
-//! As many shares of a join as there are threads, and room for all of them.
+//! As many shares of a join as there are threads, and memory for all of them.
 //!
-//! A share of a join is a partition of its probe side, and takes memory as long as the build side may spill. A UNION ALL has the partitions of
-//! all its inputs. More than threads are of no use, so [`FewerExec`] reads several of them as one. What the joins of a plan need at least is
-//! known then, and their memory is told.
+//! A share of a join is a partition of its probe side, and takes memory for as long as the build side may spill. A
+//! UNION ALL has the partitions of all its inputs. Shares beyond the number of threads are useless, so [`FewerExec`]
+//! reads several partitions as one. The least memory of a plan's joins is known after that, and the rule reports it to
+//! `PlanMemory`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use futures::stream;
 use super::exec::{JoinExec, Way};
 use super::memory::PlanMemory;
 
-/// Puts a [`FewerExec`] below joins with more probe partitions than threads, and tells the joins' memory what all of them need. It belongs behind
-/// all rules that distribute; [`with_joins`](super::with_joins) puts it there.
+/// Puts a [`FewerExec`] below joins with more probe partitions than threads, and reports to the joins' memory what all
+/// of them need. It belongs behind all rules that distribute; [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
 pub struct FewerRule;
 
@@ -71,7 +72,8 @@ impl PhysicalOptimizerRule for FewerRule {
     }
 }
 
-/// Partition `p` of `n` is the partitions `p`, `p + n`, `p + 2n`, … of the input, as their batches come.
+/// Partition `p` of `n` consists of the partitions `p`, `p + n`, `p + 2n`, … of the input, in the order in which their
+/// batches arrive.
 #[derive(Debug)]
 pub struct FewerExec {
     input: Arc<dyn ExecutionPlan>,

@@ -1,13 +1,14 @@
 //! Files of this machine, read without a detour where the kernel has them in memory.
 //!
 //! ```text
-//!   get_ranges ── preadv2(RWF_NOWAIT) on the thread that asks ──┬─ all was in the page cache
-//!                                                               └─ the rest: a blocking thread, which may wait for the disk
+//!   get_ranges ── preadv2(RWF_NOWAIT) on the calling thread ──┬─ all was in the page cache
+//!                                                             └─ the rest: a blocking thread, which may wait for the disk
 //! ```
 //!
-//! `LocalFileSystem` hands every read to a blocking thread, which zeroes the memory before it reads into it. Where the page cache has the
-//! bytes, the zeroing costs as much as the copy, and the thread that asked sleeps and is woken on another processor than the one that has
-//! the bytes in its cache. All but reads of ranges, and every error, is `LocalFileSystem`'s.
+//! `LocalFileSystem` hands every read to a blocking thread, which zeroes the memory before it reads into it. Where the
+//! page cache has the bytes, the zeroing costs as much as the copy. The caller sleeps, and wakes on another processor
+//! than the one that has the bytes in its cache. Everything except reads of ranges, and every error, is left to
+//! `LocalFileSystem`.
 
 use std::fmt;
 use std::fs::File;
@@ -31,8 +32,8 @@ use futures::stream::BoxStream;
 /// Bytes of a file, as `ObjectStore` hands them out.
 type Bytes = bytes::Bytes;
 
-/// Reads of this machine's files that go this way from now on, in all sessions of the environment. Nothing is changed where the environment
-/// has another store for them than DataFusion's own.
+/// From now on, reads of this machine's files use this store, in all sessions of the environment. Nothing is changed
+/// where the environment has another store for them than DataFusion's own.
 pub fn install(environment: &RuntimeEnv) {
     let (url, theirs) = (ObjectStoreUrl::local_filesystem(), LocalFileSystem::new());
     let is_theirs = environment.object_store(&url).is_ok_and(|store| store.to_string() == theirs.to_string());
@@ -62,7 +63,7 @@ struct Reading {
 struct Part {
     offset: u64,
     length: usize,
-    /// The first of them.
+    /// The bytes that have been read, from the range's start on.
     bytes: Vec<u8>,
 }
 
@@ -77,7 +78,7 @@ impl Reading {
         Ok(Self { file, parts: ranges.iter().map(part).collect::<io::Result<_>>()? })
     }
 
-    /// Reads on; `false`: what is left is not in memory, or this file system does not say.
+    /// Continues to read. `false`: the rest is not in memory, or this file system does not say.
     fn read(&mut self, flags: libc::c_int) -> io::Result<bool> {
         for part in &mut self.parts {
             while part.bytes.len() < part.length {
@@ -85,11 +86,12 @@ impl Reading {
                 let room = &mut part.bytes.spare_capacity_mut()[..part.length - done];
                 let vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
                 let offset = libc::off_t::try_from(part.offset + done as u64).map_err(io::Error::other)?;
-                // SAFETY: the vector is of one piece of memory, which is ours to write and as long as it says.
+                // SAFETY: the vector is one piece of memory, which is borrowed mutably and as long as it says.
                 let read = unsafe { libc::preadv2(self.file.as_raw_fd(), &raw const vector, 1, offset, flags) };
                 match usize::try_from(read) {
                     Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    // SAFETY: the kernel has written that many bytes behind the first `done`, and not more than there was room for.
+                    // SAFETY: the kernel has written that many bytes behind the first `done`, and there was room for
+                    // them.
                     Ok(read) => unsafe { part.bytes.set_len(done + read) },
                     Err(_) => match io::Error::last_os_error() {
                         error if error.kind() == io::ErrorKind::Interrupted => {}
@@ -107,7 +109,7 @@ impl Reading {
     }
 }
 
-/// Whether the same read may succeed where it may wait.
+/// Whether the same read may succeed when it is allowed to wait.
 fn is_later(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS))
 }
@@ -240,7 +242,7 @@ mod tests {
         let advised = unsafe { libc::posix_fadvise(file.as_file().as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
         assert_eq!(advised, 0);
         let mut reading = Reading::of(file.path(), std::slice::from_ref(&(10..1 << 20))).unwrap();
-        // Whether it was dropped is the kernel's to say; from where the first attempt ended, the second goes on.
+        // The kernel decides whether to drop the pages. The second attempt continues where the first ended.
         let _ = reading.read(libc::RWF_NOWAIT).unwrap();
         assert!(reading.read(0).unwrap());
         assert!(reading.bytes()[0][..] == bytes[10..]);

@@ -1,7 +1,7 @@
-//! What the build side tells the scans of the probe side: bounds of each key, the keys themselves if they are few, and which
-//! values there are if rows go through the filter one by one.
+//! The filter that the build side gives to the scans of the probe side: bounds of each key; the keys themselves if they
+//! are few; and the set of values if rows are tested one by one.
 //!
-//! It is published once, when every build row has been seen; a filter that knows only some of them would lose rows.
+//! It is published once, when every build row has been seen. An incomplete filter would lose rows.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use datafusion::common::NullEquality;
 use super::members::{IsMember, Members};
 use super::sieve::SieveExec;
 
-/// The filter of a join whose probe side has somebody who asks it.
+/// The filter of a join for which some operator of the probe side asks.
 #[derive(Debug, Clone)]
 pub struct Filter {
     dynamic: Arc<DynamicFilterPhysicalExpr>,
@@ -32,19 +32,20 @@ pub struct Filter {
     probe_keys: Vec<PhysicalExprRef>,
     build_schema: SchemaRef,
     probe_schema: SchemaRef,
-    /// Probe rows with a null key must come through, whatever the build side has.
+    /// Probe rows with a null key must pass, whatever the build side has.
     needs_nulls: bool,
-    /// Probe rows with a null key must come through if the build side has one.
+    /// Probe rows with a null key must pass if the build side has one.
     nulls_match: bool,
     list_rows_max: usize,
-    /// Most of all values that bits of them are made for: somebody lets every row go through them, or would if that kept few.
+    /// The most of all values for which bits are made: some operator tests every row by them, or would if they kept few
+    /// rows.
     pub members_share_max: Option<f64>,
 }
 
 /// What is known of some build rows.
 pub struct Seen {
     bounds: Vec<Option<(MinAccumulator, MaxAccumulator)>>,
-    /// Key values, one key only and not too many.
+    /// Key values, for a single key of not too many rows.
     list: Option<Vec<ArrayRef>>,
     rows: usize,
     has_null: bool,
@@ -77,7 +78,7 @@ impl Filter {
         }))
     }
 
-    /// Nothing seen yet.
+    /// The state before any row.
     pub fn begin(&self) -> Result<Seen> {
         let bounds = self.build_keys.iter().map(|key| {
             let kind = key.data_type(&self.build_schema)?;
@@ -90,7 +91,7 @@ impl Filter {
         Ok(Seen { bounds: bounds.collect::<Result<_>>()?, list, rows: 0, has_null: false })
     }
 
-    /// Looks at build rows.
+    /// Takes note of build rows.
     pub fn see(&self, seen: &mut Seen, batch: &RecordBatch) -> Result<()> {
         seen.rows += batch.num_rows();
         for (key, bounds) in self.build_keys.iter().zip(&mut seen.bounds) {
@@ -110,8 +111,8 @@ impl Filter {
         Ok(())
     }
 
-    /// Publishes what is known of all build rows, in whatever parts they were seen.
-    /// `members`: of each key of which they are known.
+    /// Publishes what is known of all build rows, in whatever parts they were seen. `members`: for each key, its values
+    /// if they are known.
     pub fn publish(&self, parts: Vec<Seen>, members: &[Option<Arc<Members>>]) -> Result<()> {
         if let Some(filter) = self.expression(parts, members)? {
             self.dynamic.update(filter)?;
@@ -138,7 +139,7 @@ impl Filter {
             }
             let (min, max) = (min.evaluate()?, max.evaluate()?);
             if min.is_null() {
-                // No build row has this key, so that no probe row has a match.
+                // No build row has this key, so no probe row has a match.
                 conditions = vec![lit(false)];
                 break;
             }
@@ -176,12 +177,12 @@ impl Filter {
     }
 }
 
-/// Types whose bounds the accumulators find and a comparison says the same about as the join's equality.
+/// Whether the accumulators find the bounds of a type, and its comparison agrees with the join's equality.
 fn is_ordered(kind: &DataType) -> bool {
     !kind.is_floating() && (kind.is_primitive() || kind.is_string() || matches!(kind, DataType::Boolean))
 }
 
-/// What scans that read late ask for, if one holds the filter.
+/// The share that late scans ask for, if one of them holds the filter.
 #[cfg(feature = "parquet")]
 fn late_share_max(plan: &Arc<dyn ExecutionPlan>, id: Option<u64>) -> Result<Option<f64>> {
     use super::late::{LateScanExec, SHARE_MAX};
@@ -193,7 +194,7 @@ fn late_share_max(_: &Arc<dyn ExecutionPlan>, _: Option<u64>) -> Result<Option<f
     Ok(None)
 }
 
-/// Whether somebody in `plan` who counts holds the expression.
+/// Whether an operator in `plan` that counts holds the expression.
 fn holds(
     plan: &Arc<dyn ExecutionPlan>,
     id: Option<u64>,

@@ -1,6 +1,7 @@
 //! Orders and constants that DataFusion's operators promise and do not keep.
 //!
-//! The planner leaves out a sort, or columns of it, where an operator below promises enough. Some promises are wrong in DataFusion 55:
+//! The planner omits a sort, or columns of it, where an operator below promises enough. Some promises are wrong in
+//! DataFusion 55:
 //!
 //! | operator | it promises | and hands out |
 //! |---|---|---|
@@ -8,15 +9,17 @@
 //! | UNION ALL | constants that differ from input to input, which the merge of sorted partitions leaves out of its key | partitions with different values |
 //! | grouping sets | constants and orders of their input, and its partitioning by what they group by | NULL for what a set does not group by, in every partition |
 //! | windows of `min` and `max` | results in order, NULLs last | NULL until the frame has a value |
-//! | windows over frames that slide | results in order where the arguments are | the contrary of it, where the order is descending |
-//! | aggregates | that their keys are unique | rows that a projection moves, and with them the place of the key: another column is taken for unique then, and a sort by it is enough for all |
-//! | merges of sorted partitions | every order that each partition has | rows in the order that they merge by: rows equal in it are in none of the others |
+//! | windows over frames that slide | results in order where the arguments are | the opposite order, where the order is descending |
+//! | aggregates | that their keys are unique | rows whose columns a projection moves, and with them the place of the key: another column then counts as unique, and a sort by it as enough |
+//! | merges of sorted partitions | every order that each partition has | rows in the order by which they merge: rows equal in it are in none of the others |
 //!
-//! [`HeldRule`] puts a [`HeldExec`] above such an operator. It hands the rows on and promises of their order and partitioning what holds. Sorts stay above it: below,
-//! the wrong promise would be asked again. A [`JoinExec`](super::JoinExec) promises nothing wrong by itself.
+//! [`HeldRule`] puts a [`HeldExec`] above such an operator. It hands the rows on, and of the promised order and
+//! partitioning it promises only what holds. Sorts stay above it: below it, they would see the wrong promise again. A
+//! [`JoinExec`](super::JoinExec) promises nothing wrong by itself.
 //!
-//! Merges come into a plan by the very rule that decides on sorts, so [`SortsRule`] stands in that one's place: where it has believed a merge,
-//! it is asked again with windows, unions and sorts of limits that promise one order each, which a merge can keep.
+//! The rule that decides on sorts is also the one that adds merges, so [`SortsRule`] replaces it. Where that rule has
+//! relied on a merge's wrong promise, it runs again with windows, unions and sorts of limits that promise one order
+//! each, which a merge can keep.
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,8 +54,8 @@ use datafusion::physical_plan::{
 
 use super::names::{is_first, only};
 
-/// Puts a [`HeldExec`] above operators that promise too much. It belongs before DataFusion decides on sorts; [`with_joins`](super::with_joins)
-/// puts it there.
+/// Puts a [`HeldExec`] above operators that promise too much. It belongs before DataFusion decides on sorts;
+/// [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
 pub struct HeldRule;
 
@@ -79,7 +82,7 @@ impl PhysicalOptimizerRule for HeldRule {
     }
 }
 
-/// Whether one order may be enough for another: unique keys matter to nothing else.
+/// Whether one order may be enough for another: unique keys matter only then.
 fn has_several_orders(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     let mut orders = 0;
     plan.apply(|node| {
@@ -102,7 +105,7 @@ fn without_keys(plan: &Arc<dyn ExecutionPlan>) -> EquivalenceProperties {
     plan.equivalence_properties().clone().with_constraints(Constraints::default())
 }
 
-/// DataFusion's rule that decides on sorts and partitioning, kept from believing in orders that a merge has lost.
+/// DataFusion's rule that decides on sorts and partitioning, prevented from relying on orders that a merge has lost.
 #[derive(Debug, Default)]
 pub struct SortsRule {
     decides: EnsureRequirements,
@@ -143,7 +146,8 @@ fn with_merges_held(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPla
     .data()
 }
 
-/// Whether the plan needs none of the orders that its merges do not keep. A limit may have had a sort below it that was left out for one.
+/// Whether the plan needs none of the orders that its merges do not keep. A sort may have been omitted below a limit
+/// because of such an order.
 fn is_ordered(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     let mut orders = Orders { limits: 0, are_kept: true };
     plan.visit(&mut orders)?;
@@ -152,7 +156,7 @@ fn is_ordered(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
 
 /// A walk through a plan, until it meets an operator whose order is not kept.
 struct Orders {
-    /// Those at and above the operator.
+    /// Limits at and above the operator.
     limits: usize,
     are_kept: bool,
 }
@@ -197,7 +201,7 @@ fn merges_by(plan: &Arc<dyn ExecutionPlan>) -> Option<LexOrdering> {
     repartition.input().output_ordering().cloned()
 }
 
-/// What holds of a merge by this order, if it promises more.
+/// The promises that hold for a merge by this order, if it promises more.
 fn merged(plan: &Arc<dyn ExecutionPlan>, by: LexOrdering) -> Result<Option<EquivalenceProperties>> {
     let promised = plan.equivalence_properties();
     let mut held = promised.clone();
@@ -211,8 +215,8 @@ fn merged(plan: &Arc<dyn ExecutionPlan>, by: LexOrdering) -> Result<Option<Equiv
     Ok(None)
 }
 
-/// The promises of an operator that can have several orders with the one that a merge above it keeps as well; `None` of all others. A sort of a limit has
-/// its own: one above it would go into it, and no merge keeps that.
+/// For an operator that can have several orders, its promises with the one order that a merge above it keeps; `None`
+/// for all others. A sort of a limit promises its own order: a sort above it would go into it, and no merge keeps that.
 fn one_order(plan: &Arc<dyn ExecutionPlan>) -> Option<EquivalenceProperties> {
     let promised = plan.equivalence_properties();
     if plan.is::<UnionExec>() {
@@ -234,7 +238,7 @@ fn windows(plan: &Arc<dyn ExecutionPlan>) -> Option<&[Arc<dyn WindowExpr>]> {
     plain.or_else(|| plan.downcast_ref().map(BoundedWindowAggExec::window_expr))
 }
 
-/// What holds of the promises of an operator that promises too much; `None` of all others.
+/// The promises that hold, for an operator that promises too much; `None` for all others.
 pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalenceProperties>> {
     let promised = plan.equivalence_properties();
     if let Some(by) = merges_by(plan) {
@@ -266,7 +270,8 @@ fn has_sets(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.downcast_ref().is_some_and(|aggregate: &AggregateExec| aggregate.group_expr().has_grouping_set())
 }
 
-/// Whether an operator, or one below it, wants its rows in an order: the rule that decides on sorts may yet put one below, whose order is promised then.
+/// Whether an operator, or one below it, wants its rows in an order: the rule that decides on sorts may still put a
+/// sort below, whose order is promised then.
 fn wants_order(plan: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     plan.exists(|node| Ok(node.required_input_ordering().iter().any(Option::is_some)))
 }
@@ -275,7 +280,7 @@ fn is_hashed(plan: &Arc<dyn ExecutionPlan>) -> bool {
     matches!(plan.output_partitioning(), Partitioning::Hash(_, count) if *count > 1)
 }
 
-/// What holds of the partitioning that an operator promises.
+/// The part that holds of the partitioning that an operator promises.
 pub(super) fn held_partitioning(plan: &Arc<dyn ExecutionPlan>) -> Partitioning {
     let promised = plan.output_partitioning();
     if has_sets(plan) && is_hashed(plan) {
@@ -290,7 +295,7 @@ pub(super) fn fills(kind: JoinType) -> bool {
     matches!(kind, JoinType::Left | JoinType::Right | JoinType::Full)
 }
 
-/// The promises of a join that fills rows with NULLs: columns that are equal stay so, constants may become NULL.
+/// The promises of a join that fills rows with NULLs: equal columns stay equal, constants may become NULL.
 pub(super) fn without_constants(promised: &EquivalenceProperties) -> Result<EquivalenceProperties> {
     let mut held = EquivalenceProperties::new(Arc::clone(promised.schema()));
     for class in promised.eq_group().iter() {
@@ -315,7 +320,7 @@ fn is_doubtful(window: &Arc<dyn WindowExpr>) -> bool {
     sliding.is_some_and(|sliding| is_monotonic(sliding.get_aggregate_expr().set_monotonicity()))
 }
 
-/// The promises with each ordering as far as it is by the first `count` columns.
+/// The promises, with each ordering cut to its part on the first `count` columns.
 fn without_columns(promised: &EquivalenceProperties, count: usize) -> EquivalenceProperties {
     let mut held = promised.clone();
     held.clear_orderings();
@@ -325,8 +330,8 @@ fn without_columns(promised: &EquivalenceProperties, count: usize) -> Equivalenc
     held
 }
 
-/// An operator with other expressions of the same values, above which nothing changes: DataFusion knows neither constants nor orders of ours,
-/// and operators above may be without a sort for them.
+/// An operator with other expressions of the same values, above which nothing changes. DataFusion knows neither
+/// constants nor orders of these expressions, and operators above may rely on them in place of a sort.
 pub(super) fn with_promises_of(old: &Arc<dyn ExecutionPlan>, new: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     let promised = old.equivalence_properties();
     if new.equivalence_properties().to_string() == promised.to_string() {
@@ -338,13 +343,13 @@ pub(super) fn with_promises_of(old: &Arc<dyn ExecutionPlan>, new: Arc<dyn Execut
 /// What a [`HeldExec`] promises of the order of its input's rows.
 #[derive(Clone, Copy, Debug)]
 enum Promise {
-    /// What holds of what the input promises.
+    /// The part of the input's promises that holds.
     Held,
     /// One order, though the input may have more.
     OneOrder,
-    /// All but that keys are unique.
+    /// Everything except that keys are unique.
     NoKeys,
-    /// What an operator promised in whose place the input is.
+    /// The promises of the operator that the input has replaced.
     Kept,
 }
 
@@ -406,7 +411,7 @@ impl ExecutionPlan for HeldExec {
         let held = match known {
             Some(held) => held,
             None if merges_by(&input).is_some() => input.equivalence_properties().clone(),
-            // A rule has put something between.
+            // A rule has inserted an operator between them.
             None => without_constants(input.equivalence_properties())?,
         };
         Ok(Arc::new(Self { promise: self.promise, ..Self::new(input, held) }))

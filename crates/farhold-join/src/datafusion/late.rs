@@ -1,17 +1,19 @@
 //! Scans of Parquet files that decode most columns only for the rows that a filter keeps.
 //!
 //! ```text
-//!   LateScanExec ── the first batch is asked for: what do the filters keep? ──┬─ much: every column of every row
-//!      └─ DataSourceExec                                                      └─ little: first the filter's columns,
-//!                                                                                of the others what it has left
+//!   LateScanExec ── the first batch is requested: what do the filters keep? ──┬─ much: every column of every row
+//!      └─ DataSourceExec                                                     └─ little: first the filter's columns, then
+//!                                                                               the others for the rows that it has kept
 //! ```
 //!
-//! DataFusion does either for all scans of a session (`pushdown_filters`). Reading late pays where hardly any row is left; where a
-//! hundredth is, most pages are decompressed all the same: processor time of TPC-H at scale factor 10, late and at once, in
-//! seconds: 5.5 and 6.8 (query 19, 1 row in 4000), 5.7 and 6.2 (17, in 1000), 9.1 and 7.8 (8, in 150), 6.2 and 4.0 (14, in 80).
-//! So each scan chooses for itself, by what statistics say of its own
-//! conditions and by what share of their interval the keys of a join above fill, which is known when the scan begins: a join
-//! asks for its probe side when it has built. The rows that come out are tested again above, as they would be without this.
+//! DataFusion does either for all scans of a session (`pushdown_filters`). Reading late pays where hardly any row is
+//! left. Where one row in a hundred is left, most pages are decompressed all the same. Processor time of TPC-H at scale
+//! factor 10, late and at once, in seconds: 5.5 and 6.8 (query 19, 1 row in 4000), 5.7 and 6.2 (17, in 1000), 9.1 and
+//! 7.8 (8, in 150), 6.2 and 4.0 (14, in 80).
+//!
+//! So each scan chooses for itself: by what statistics say of its own conditions, and by the share of their interval
+//! that the keys of a join above fill. That share is known when the scan begins, because a join reads its probe side
+//! when it has built. The rows that come out are tested again above, as they would be without this operator.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -34,16 +36,16 @@ use futures::{TryStreamExt, stream};
 
 use super::members::IsMember;
 
-/// Rows that a filter may keep, of all, if the others are to be read late.
+/// The greatest share of rows that a filter may keep for the other columns to be read late.
 pub const SHARE_MAX: f64 = 0.005;
 
 /// A scan that reads late where its filters keep little.
 #[derive(Debug)]
 pub struct LateScanExec {
     scan: Arc<dyn ExecutionPlan>,
-    /// What statistics expect the scan's own conditions to keep.
+    /// The share of rows that statistics expect the scan's own conditions to keep.
     share: f64,
-    /// Made when the first partition begins, for all: they take files from one list.
+    /// Chosen when the first partition begins, for all partitions: they take files from one list.
     chosen: Arc<OnceLock<Chosen>>,
 }
 
@@ -51,13 +53,13 @@ pub struct LateScanExec {
 #[derive(Debug)]
 struct Chosen {
     scan: Arc<dyn ExecutionPlan>,
-    /// What the filter that is asked first is expected to keep; `None`: every column of every row is read.
+    /// The share that the first filter is expected to keep; `None`: every column of every row is read.
     late: Option<f64>,
 }
 
 impl LateScanExec {
-    /// `scan` as one that chooses, if it is of Parquet files and has conditions; `share`: of its rows that statistics expect
-    /// the conditions to keep which are not of joins.
+    /// `scan` as one that chooses, if it reads Parquet files and has conditions. `share`: the share of rows that
+    /// statistics expect the conditions other than joins' filters to keep.
     pub fn over(scan: &Arc<dyn ExecutionPlan>, share: f64) -> Option<Self> {
         let (config, source) = parts(scan)?;
         let is_free = config.limit.is_none() && !source.table_parquet_options().global.pushdown_filters;
@@ -105,20 +107,20 @@ fn late(scan: &Arc<dyn ExecutionPlan>, share: f64) -> Result<Option<(Arc<dyn Exe
     }
     let others = own.into_iter().chain(dynamic).filter(|other| !Arc::ptr_eq(other, &first));
     let others = conjunction(others);
-    // The conditions are needed for statistics of row groups and pages as well, where a disjunction stays what it is; rows go through
-    // each operand of the conjunction on their own, which costs more than to test all at once.
+    // Statistics of row groups and pages need the conditions too, and treat such a disjunction like its condition. The
+    // reader would test each operand of the conjunction on its own, which costs more than testing all at once.
     let predicate = conjunction([at_once(first), at_once(others)]);
     let source = source.with_predicate(predicate).with_pushdown_filters(true);
     let config = FileScanConfigBuilder::from(config.clone()).with_source(Arc::new(source)).build();
     Ok(Some((Arc::new(exec.clone().with_data_source(Arc::new(config))), share)))
 }
 
-/// The condition as one that no reader splits.
+/// The condition in a form that no reader splits.
 fn at_once(condition: PhysicalExprRef) -> PhysicalExprRef {
     Arc::new(BinaryExpr::new(condition, Operator::Or, lit(false)))
 }
 
-/// What share of rows a join's filter is expected to keep, if it knows its keys.
+/// The share of rows that a join's filter is expected to keep, if it knows its keys.
 fn share_of(filter: &PhysicalExprRef) -> Result<Option<f64>> {
     let Some(filter) = filter.downcast_ref::<DynamicFilterPhysicalExpr>() else { return Ok(None) };
     let mut share: Option<f64> = None;

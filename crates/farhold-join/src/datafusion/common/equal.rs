@@ -1,6 +1,7 @@
 //! When two plans hand out the same rows, in the same partitions.
 //!
-//! Only of operators that are listed here is that ever said: one that nobody has looked at may have a state of its own.
+//! Only operators that are listed here count as equal: an operator that has not been examined may have a state of its
+//! own.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::datafusion::exec::JoinExec;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Whether two plans are the same all the way down.
+/// Whether two plans are the same at every level.
 pub fn are_equal(one: &Plan, other: &Plan) -> bool {
     let (below_one, below_other) = (one.children(), other.children());
     below_one.len() == below_other.len()
@@ -33,7 +34,8 @@ pub fn are_equal(one: &Plan, other: &Plan) -> bool {
         && below_one.into_iter().zip(below_other).all(|(one, other)| are_equal(one, other))
 }
 
-/// Whether a plan hands out the same rows each time, whoever asks: no random numbers, no filter that an operator outside of it fills.
+/// Whether a plan hands out the same rows at each execution: no random numbers, no filter that an operator outside of
+/// it fills.
 pub fn is_repeatable(plan: &Plan) -> Result<bool> {
     let mut is_repeatable = true;
     plan.apply(|node| {
@@ -126,7 +128,7 @@ fn is_same_scan(one: &DataSourceExec, other: &DataSourceExec) -> bool {
     false
 }
 
-/// The same arrays, not equal ones. Batches without columns are their number of rows.
+/// Whether both hold the same arrays, not equal ones. Batches without columns are compared by their number of rows.
 fn is_same_memory(one: &MemorySourceConfig, other: &MemorySourceConfig) -> bool {
     type Place = (usize, Vec<*const ()>);
     let place = |column: &Arc<dyn Array>| Arc::as_ptr(column).cast::<()>();
@@ -145,8 +147,8 @@ mod files {
     use datafusion::datasource::listing::PartitionedFile;
     use datafusion::datasource::physical_plan::{FileScanConfig, ParquetSource};
 
-    /// The same parts of the same Parquet files, with the same conditions. Who reads the bytes is not compared: every scan has a reader of its
-    /// own, for the files of the one store.
+    /// The same parts of the same Parquet files, with the same conditions. The readers are not compared: every scan has
+    /// a reader of its own, for the files of the one store.
     pub fn are_same(one: &FileScanConfig, other: &FileScanConfig) -> bool {
         let parquet = |config: &FileScanConfig| config.file_source().downcast_ref::<ParquetSource>().cloned();
         let (Some(parquet_one), Some(parquet_other)) = (parquet(one), parquet(other)) else { return false };

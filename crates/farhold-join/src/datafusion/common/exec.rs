@@ -1,4 +1,4 @@
-//! The operator: rows of one of several equal plans, for all of them.
+//! The operator: it hands out the rows of one of several equal plans, for all of them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,13 +29,14 @@ use crate::datafusion::memory::lock;
 use crate::datafusion::once::Once;
 use crate::spill::{SharedFile, SpillFile, Writer};
 
-/// The share of the memory pool that kept rows may take: joins and aggregates above, which begin later, need theirs.
+/// The part of the memory pool that kept rows may take is one in this many: joins and aggregates above, which begin
+/// later, need memory too.
 const POOL_SHARE: u64 = 8;
 
-/// What the copies of one part of a plan share.
+/// The state that the copies of one part of a plan share.
 pub struct Common {
     copies: usize,
-    /// One for each context that the plan is run in.
+    /// One run for each context in which the plan runs.
     runs: Mutex<Vec<Run>>,
 }
 
@@ -51,14 +52,14 @@ impl fmt::Debug for Common {
     }
 }
 
-/// An execution, of all copies.
+/// An execution of all copies.
 struct Run {
     context: Weak<TaskContext>,
     rows: Rows,
-    /// Streams of all copies that have been asked for, and those of them that have not ended.
+    /// Streams of all copies that have been requested, and those of them that have not ended.
     begun: usize,
     live: usize,
-    /// Which run this is: a plan that is reset runs again in the same context.
+    /// Identifies the run: a plan that is reset runs again in the same context.
     id: Arc<()>,
 }
 
@@ -80,7 +81,8 @@ impl Live {
 }
 
 impl Drop for Live {
-    /// The last stream of all copies ends the run, so that a plan that is kept holds no memory; the last for now ends one that nobody waits for.
+    /// The last stream of all copies ends the run, so that a plan that is kept holds no memory. A run that is not
+    /// finished ends with the last stream that exists: no stream waits for it.
     fn drop(&mut self) {
         let mut runs = lock(&self.common.runs);
         let Some(at) = runs.iter().position(|run| Arc::ptr_eq(&run.id, &self.of)) else { return };
@@ -99,7 +101,7 @@ impl Drop for Live {
 pub struct CommonExec {
     plan: Arc<dyn ExecutionPlan>,
     common: Arc<Common>,
-    /// The plan has been run; what runs again must be as new.
+    /// Whether the plan has been run; a plan that runs again must first be reset.
     has_run: AtomicBool,
     metrics: ExecutionPlanMetricsSet,
 }
@@ -141,7 +143,7 @@ impl CommonExec {
 /// The rows of a partition.
 struct Kept {
     batches: Vec<RecordBatch>,
-    /// Those that came when there was no room any more.
+    /// The rows that came when there was no room left in memory.
     file: Option<SpillFile>,
     _memory: MemoryReservation,
 }
@@ -245,7 +247,8 @@ impl ExecutionPlan for CommonExec {
         self.replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
     }
 
-    /// The plan below is reset by whoever resets the whole. What has been kept goes: a plan is reset to be run anew.
+    /// The caller that resets the whole plan also resets the plan below. Kept rows are dropped: a plan is reset in
+    /// order to run anew.
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
         lock(&self.common.runs).clear();
         Ok(Arc::new(Self::new(Arc::clone(&self.plan), Arc::clone(&self.common))))
@@ -274,7 +277,7 @@ impl ExecutionPlan for CommonExec {
         let schema = self.schema();
         let begin = async move { read(schema, &rows.get().await?[partition]) };
         let batches = stream::once(begin).try_flatten();
-        // With the stream ends what it holds.
+        // The closure owns `live`, so it ends with the stream.
         let batches = batches.inspect_ok(move |batch| live.saw(batch));
         Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), batches)))
     }

@@ -1,15 +1,16 @@
-//! What a plan has twice is computed once.
+//! A part that a plan has twice is computed once.
 //!
 //! ```text
 //!   ScalarSubqueryExec
-//!      ├─ … ── FilterExec ─────── CommonExec ─┐  who is asked first runs its copy and keeps the rows,
-//!      └─ AggregateExec (max) ─── CommonExec ─┴─ in memory, and what has no room there in files; the other reads them
+//!      ├─ … ── FilterExec ─────── CommonExec ─┐  the first that is asked runs its copy and keeps the rows in memory,
+//!      └─ AggregateExec (max) ─── CommonExec ─┴─ and in files those for which there is no room; the other reads them
 //!                                    └─ AggregateExec (sum by supplier) ── … ── scan, once in each copy, run in one
 //! ```
 //!
-//! A view or a common table expression that a query names twice is two plans by the time DataFusion has planned it (TPC-H's query 15). Taken
-//! together are aggregates, since they make few rows of many, and only where [`equal`] knows every operator below them. Filters of joins
-//! above are not for them: they would keep rows from one of the two that the other needs. So the rule belongs before these are handed down.
+//! A view or a common table expression that a query names twice is two plans after DataFusion has planned it (TPC-H's
+//! query 15). Only aggregates are combined, since they make few rows of many, and only where [`equal`] knows every
+//! operator below them. Filters of joins above must not reach them: such a filter would keep rows from one of the two
+//! that the other needs. So the rule belongs before these filters are handed down.
 
 mod equal;
 mod exec;
@@ -27,8 +28,8 @@ use super::JoinConfig;
 use equal::{are_equal, is_repeatable};
 use exec::{Common, CommonExec};
 
-/// Puts a `CommonExec` above each of several equal aggregates. It belongs behind all rules that distribute and sort, and before dynamic filters
-/// are handed down; [`with_joins`](super::with_joins) puts it there.
+/// Puts a `CommonExec` above each of several equal aggregates. It belongs behind all rules that distribute and sort,
+/// and before dynamic filters are handed down; [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
 pub struct CommonRule;
 
@@ -43,7 +44,7 @@ impl PhysicalOptimizerRule for CommonRule {
         }
         plan.transform_down(|node| {
             Ok(match groups.iter().find(|group| group.has(&node)) {
-                // What lies below is run once, so nothing in it is there twice.
+                // The part below runs once, so nothing in it can occur twice.
                 Some(group) => {
                     let common = CommonExec::new(node, Arc::clone(&group.common));
                     Transformed::new(Arc::new(common), true, TreeNodeRecursion::Jump)
@@ -70,7 +71,7 @@ struct Group {
 }
 
 impl Group {
-    /// Those of two parts at least, none of which is in a part of another.
+    /// The groups of at least two equal parts. No part of a group lies in a part of another.
     fn of(plan: &Arc<dyn ExecutionPlan>) -> Result<Vec<Self>> {
         let all = equal_parts(plan, |_| false)?;
         let is_twice = |node: &Arc<dyn ExecutionPlan>| {
@@ -86,7 +87,8 @@ impl Group {
     }
 }
 
-/// The aggregates of a plan by what they are equal to, without what lies below those of which `is_whole` is true.
+/// The aggregates of a plan, grouped by equality. The search does not go below an aggregate for which `is_whole` is
+/// true.
 fn equal_parts(
     plan: &Arc<dyn ExecutionPlan>,
     is_whole: impl Fn(&Arc<dyn ExecutionPlan>) -> bool,
