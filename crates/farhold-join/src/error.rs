@@ -1,10 +1,10 @@
-//! What can go wrong in a join, one kind for each thing that a caller would do about it.
+//! The errors of a join, one kind for each reaction of a caller.
 
 use std::{error, fmt, io};
 
 use arrow::error::ArrowError;
 
-/// Why a join did not finish. Whatever the kind, its memory is back in the pool and its spill files are gone.
+/// Why a join did not finish. For every kind, its memory is back in the pool and its spill files are deleted.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -43,7 +43,7 @@ pub enum JoinError {
     Cancelled,
     /// A worker thread panicked; its message.
     WorkerPanicked(String),
-    /// The algorithm cannot run on this machine; why. Nothing else is run in its place.
+    /// The algorithm cannot run on this machine, and why. No other algorithm runs in its place.
     Unavailable(String),
 }
 

@@ -1,8 +1,9 @@
-//! Which values a key column of the build side has, as bits, for filters far below the probe side: a bit for every value of their
-//! interval, or, where that is wide beside the rows, for their hashes.
+//! The values of a key column of the build side, as bits, for filters far below the probe side: a bit for every value
+//! of their interval, or, where that is wide in proportion to the rows, for their hashes.
 //!
-//! Bounds say little where keys are spread; the bits say it of every value (hashes of all but one in a hundred or thirty). They are made only where a filter that rows go
-//! through asks for them ([`reduce`](super::reduce)), and last as long as the join runs: a plan that is kept holds no memory.
+//! Bounds say little where keys are spread. The bits decide for every value; bits of hashes let one value in a hundred,
+//! or in thirty, pass wrongly. They are made only where a filter that tests rows asks for them
+//! ([`reduce`](super::reduce)). They last as long as the join runs: a plan that is kept holds no memory.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -26,18 +27,18 @@ use crate::{JoinError, MemoryPool};
 pub struct Members {
     places: Places,
     words: Pages<u64>,
-    /// Bits that are set, of all.
+    /// The share of bits that are set.
     #[cfg(feature = "parquet")]
     share: f64,
     _memory: Reservation,
 }
 
-/// Which bit is a value's.
+/// The mapping of values to bits.
 #[derive(Debug, Clone, Copy)]
 enum Places {
-    /// Its offset from the least.
+    /// The value's offset from the least.
     Offset { min: i128, last: u64 },
-    /// The top bits of its hash.
+    /// The top bits of the value's hash.
     Hash { bits: u32 },
 }
 
@@ -54,7 +55,7 @@ impl Places {
         }
     }
 
-    /// Of a value that is in the interval and fits 64 bits.
+    /// The bit of a value that is in the interval and fits 64 bits.
     #[inline(always)]
     fn of_narrow(self, number: i64) -> usize {
         match self {
@@ -64,17 +65,18 @@ impl Places {
     }
 }
 
-/// Of hashes that nobody has to be kept from guessing: a filter that lets too much through costs time, no more.
+/// The seed of these hashes is not secret: a filter that lets too much through costs only time.
 const SEED: u64 = 0x5851_f42d_4c95_7f2d;
-/// Bits that any build side may have, and how many more a build row is worth: a megabyte stays in the cache.
+/// Bits that any build side may have, and the further bits that a build row is worth: a megabyte stays in the cache.
 const BITS_FREE: u64 = 8 << 20;
 const BITS_A_ROW: u64 = 512;
-/// Bits of hashes that a row has: as many as there is room for.
+/// Bits of hashes for each row: the first of these for which there is room.
 const HASHED_BITS_A_ROW: [u64; 2] = [128, 32];
 
 impl Members {
-    /// Of `columns`, which hold `rows` rows; `None` where that would not be numbers, take more memory than it is worth or
-    /// there is, or keep more than a share of `share_max` (at most a half) of all values.
+    /// The members of `columns`, which hold `rows` rows. `None` where the values are not numbers, where the bits would
+    /// take more memory than they are worth or than there is, or where they would keep more than a share of `share_max`
+    /// (at most a half) of all values.
     pub fn of(
         columns: &[ArrayRef],
         rows: u64,
@@ -92,7 +94,7 @@ impl Members {
         let hashed = HASHED_BITS_A_ROW.map(|bits| rows.max(1).saturating_mul(bits).checked_next_power_of_two());
         let hashed = hashed.into_iter().flatten().find(|&bits| bits <= BITS_FREE);
         let (places, count) = match interval {
-            // Values come four times at most, or so.
+            // A value is assumed to occur about four times at most.
             Some(last) if (last as f64) * share_max < (rows / 4) as f64 => return Ok(None),
             Some(last) => (Places::Offset { min, last }, last / 64 + 1),
             None => match hashed {
@@ -137,7 +139,7 @@ impl Members {
         }))
     }
 
-    /// False only of a value that no build row has; a null is one of those.
+    /// False only for a value that no build row has; a null is such a value.
     fn contains(&self, column: &ArrayRef) -> BooleanArray {
         let found = self.contains_narrow(column).unwrap_or_else(|| {
             let mut found = vec![false; column.len()];
@@ -147,7 +149,8 @@ impl Members {
         BooleanArray::new(column.logical_nulls().map_or(found.clone(), |nulls| &found & nulls.inner()), None)
     }
 
-    /// In 64 bits and without a branch that the values decide, where they have no more: every row of a far scan comes through here.
+    /// The same in 64 bits, and without a branch that depends on the values, where they fit: every row of a far scan is
+    /// tested here.
     fn contains_narrow(&self, column: &ArrayRef) -> Option<BooleanBuffer> {
         match self.places {
             Places::Offset { min, last } => {
@@ -167,7 +170,7 @@ impl Members {
     }
 }
 
-/// `key` is one of the members; true of every row once the join has ended.
+/// `key` is one of the members. True for every row once the join has ended.
 #[derive(Debug)]
 pub struct IsMember {
     key: Arc<dyn PhysicalExpr>,
@@ -179,7 +182,7 @@ impl IsMember {
         Self { key, members: Arc::downgrade(members) }
     }
 
-    /// The share of all values that it is true of; `None` once the join has ended.
+    /// The share of all values for which it is true; `None` once the join has ended.
     #[cfg(feature = "parquet")]
     pub fn kept(&self) -> Option<f64> {
         self.members.upgrade().map(|members| members.share)
@@ -239,7 +242,8 @@ impl PhysicalExpr for IsMember {
     }
 }
 
-/// A bit for every row of a column of numbers that fit 64 bits: what `is` says of the number. `None` where they need not fit.
+/// A bit for every row of a column of numbers that fit 64 bits: the result of `is` for the number. `None` for types
+/// that may not fit.
 #[inline(always)]
 fn bits_of(column: &ArrayRef, is: impl Fn(i64) -> bool) -> Option<BooleanBuffer> {
     fn all<T: ArrowNativeType + Into<i64>>(data: &ArrayData, is: impl Fn(i64) -> bool) -> BooleanBuffer {
@@ -255,7 +259,7 @@ fn bits_of(column: &ArrayRef, is: impl Fn(i64) -> bool) -> Option<BooleanBuffer>
     })
 }
 
-/// Calls `each` with every number of a column of numbers that fit 64 bits. `None` where they need not fit.
+/// Calls `each` with every number of a column of numbers that fit 64 bits. `None` for types that may not fit.
 #[inline(always)]
 fn each_narrow(column: &ArrayRef, each: impl FnMut(i64)) -> Option<()> {
     fn all<T: ArrowNativeType + Into<i64>>(data: &ArrayData, mut each: impl FnMut(i64)) {

@@ -4,12 +4,12 @@
 //!   DataFusion's memory pool ◀── JoinMemory (all joins) ◀── PlanMemory (the joins of one plan) ◀── MemoryPool ◀── Join
 //! ```
 //!
-//! A join takes what it can get for its build side. So that one that has much does not keep others from beginning, a plan
-//! takes the floors of all its joins when the first begins, and an eighth of the limit is for floors only.
+//! A join takes what it can get for its build side. A join with much memory must not keep others from beginning. So a
+//! plan takes the floors of all its joins when the first begins, and an eighth of the limit is reserved for floors.
 //!
-//! Pages that joins have touched are kept for later joins, of other plans too, since the kernel clears each that is touched first. They are
-//! taken from the limit and from DataFusion's pool like all else, and give way: to a join that finds the limit reached, and, by
-//! [`GivingWay`], to whatever finds the pool empty.
+//! Pages that joins have touched are kept for later joins, of other plans too, since the kernel clears each page that
+//! is touched first. They count against the limit and DataFusion's pool like all other memory. They give way to a join
+//! that finds the limit reached, and, by [`GivingWay`], to any consumer that finds the pool empty.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -23,10 +23,10 @@ use datafusion::execution::memory_pool::{
 
 use crate::{Above, BUDGET_BYTES_MIN, JoinError, MemoryPool, PageStore, SHARE_BYTES_MIN};
 
-/// What joins may have in all where nobody states a limit: more than there is.
+/// The limit of all joins where none is stated: more than any machine has.
 const UNLIMITED: u64 = 1 << 50;
 
-/// Most that is kept of pages that nobody uses: an eighth of the limit, but not more than this.
+/// The most bytes of unused pages that are kept: an eighth of the limit, but not more than this.
 const KEPT_BYTES_MAX: u64 = 512 << 20;
 
 /// The memory of all joins.
@@ -40,29 +40,29 @@ pub struct JoinMemory {
 #[derive(Debug)]
 struct Taken {
     by_joins: u64,
-    /// By pages that nobody uses.
+    /// Bytes of kept pages that are not in use.
     kept: u64,
-    /// Of both.
+    /// The reservation of both.
     reservation: MemoryReservation,
-    /// Plans that wait for others to give back.
+    /// Plans that wait for others to give memory back.
     waiting: Vec<Waker>,
 }
 
 impl Taken {
-    /// Reserves `bytes` beside what is taken, if all together is at most `limit`.
+    /// Reserves `bytes` beside what is taken, if the sum is at most `limit`.
     fn try_reserve(&mut self, bytes: u64, limit: u64) -> bool {
         let after = self.by_joins.saturating_add(self.kept).saturating_add(bytes);
         after <= limit && self.reservation.try_grow(bytes as usize).is_ok()
     }
 }
 
-/// The limit without the eighth of it that is for joins to begin with.
+/// The limit without the eighth that is reserved for joins to begin with.
 fn without_floors(limit: u64) -> u64 {
     limit - limit / 8
 }
 
 impl JoinMemory {
-    /// At most `limit_bytes` of `pool`, or as much as the pool says that it has.
+    /// At most `limit_bytes` of `pool`, or, without a limit, as much as the pool says that it has.
     pub fn new(pool: &Arc<dyn DataFusionPool>, limit_bytes: Option<u64>) -> Arc<Self> {
         let of_pool = match pool.memory_limit() {
             MemoryLimit::Finite(bytes) => bytes as u64,
@@ -91,24 +91,24 @@ impl JoinMemory {
         self.pages.bytes()
     }
 
-    /// Gives what is kept back to the system; whether there was anything.
+    /// Returns kept pages to the system. True if there were any.
     pub fn give_up_kept(&self) -> bool {
         self.pages.clear()
     }
 
-    /// What `attempt` answers once nothing is kept that could be in its way.
+    /// The result of `attempt`, which is repeated as long as it fails and kept pages can be given up.
     fn giving_way<T, E>(&self, mut attempt: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         loop {
             match attempt() {
                 Err(_) if self.give_up_kept() => {}
-                // Another may have given it up meanwhile.
+                // Another thread may have given them up meanwhile.
                 Err(_) => return attempt(),
                 done => return done,
             }
         }
     }
 
-    /// Takes bytes of the limit, and of the eighth of it that is kept for joins to begin with if these are `floors`.
+    /// Takes bytes of the limit. If they are `floors`, they may come from the reserved eighth.
     fn try_take(&self, bytes: u64, floors: bool) -> bool {
         let limit = if floors { self.limit } else { without_floors(self.limit) };
         let taken = self.giving_way(|| {
@@ -128,7 +128,7 @@ impl JoinMemory {
         self.wake();
     }
 
-    /// Has plans that wait look again, after something has been given back.
+    /// Wakes plans that wait, so that they try again after memory has been given back.
     fn wake(&self) {
         let waiting = std::mem::take(&mut lock(&self.taken).waiting);
         waiting.into_iter().for_each(Waker::wake);
@@ -156,7 +156,7 @@ impl Above for Keeping {
     }
 }
 
-/// DataFusion's pool, for which kept pages make room. Plans that wait for room hear of what goes back to it.
+/// DataFusion's pool, for which kept pages make room. It wakes plans that wait when memory goes back to it.
 #[derive(Debug)]
 pub struct GivingWay {
     pub pool: Arc<dyn DataFusionPool>,
@@ -213,16 +213,16 @@ pub struct PlanMemory {
 
 #[derive(Debug, Default)]
 struct PlanState {
-    /// Floors of all its joins.
+    /// The floors of all joins of the plan.
     floors: u64,
     /// Joins that have begun and not ended.
     running: usize,
     used: u64,
     /// Floors of joins that have not begun, or may begin again.
     waiting: u64,
-    /// What joins that have begun do not use of their floors.
+    /// The unused part of the floors of joins that have begun.
     unclaimed: u64,
-    /// Taken of the limit: what is needed at least.
+    /// Bytes taken of the limit.
     held: u64,
 }
 
@@ -233,12 +233,12 @@ impl PlanState {
 }
 
 impl PlanMemory {
-    /// For joins that need `floors` bytes at least, all together.
+    /// The memory of joins that together need at least `floors` bytes.
     pub fn new(all: Arc<JoinMemory>, floors: u64) -> Arc<Self> {
         Arc::new(Self { all, state: Mutex::new(PlanState { floors, ..PlanState::default() }) })
     }
 
-    /// What the joins need at least, once the plan is known.
+    /// Sets the bytes that the joins need at least, once the plan is known.
     pub fn set_floors(&self, bytes: u64) {
         lock(&self.state).floors = bytes;
     }
@@ -248,20 +248,21 @@ impl PlanMemory {
         self.all.limit()
     }
 
-    /// Where the joins' arrays get their memory.
+    /// The store from which the joins' arrays get their memory.
     pub fn pages(&self) -> PageStore {
         self.all.pages.clone()
     }
 
     /// A pool for a join that begins now and needs `floor` bytes at once.
     ///
-    /// The first join of a plan waits until other plans have left room for the floors of all its joins; the plan holds nothing of the limit
-    /// meanwhile, and those that do can end without more. The wait ends with them, or with the query when that is cancelled.
-    /// [`JoinError::BudgetTooSmall`] if there is no room though no join runs, or unless it `waits`.
+    /// The first join of a plan waits until other plans have left room for the floors of all its joins. The plan holds
+    /// nothing of the limit meanwhile, and the plans that hold some can end without more. The wait ends with them, or
+    /// with the query when that is cancelled. [`JoinError::BudgetTooSmall`] if there is no room and the join may not
+    /// wait (`waits`), no join runs, or the floors exceed the limit.
     pub async fn begin(self: &Arc<Self>, floor: u64, waits: bool) -> Result<(Arc<MemoryPool>, Begun), JoinError> {
         poll_fn(|context| {
             for is_waiting in [false, true] {
-                // Before another attempt: what is given back after it wakes this task.
+                // Registered before the second attempt: memory that is given back after it wakes this task.
                 if is_waiting {
                     lock(&self.all.taken).waiting.push(context.waker().clone());
                 }
@@ -277,7 +278,7 @@ impl PlanMemory {
         .await
     }
 
-    /// What is taken when the first join begins.
+    /// The bytes that are taken when the first join begins.
     fn needed(&self, floor: u64) -> u64 {
         lock(&self.state).floors.max(floor)
     }
@@ -294,7 +295,8 @@ impl PlanMemory {
             state.waiting = needed_bytes;
         }
         state.running += 1;
-        // More than this it does not get, whatever else is there; a join that knew of more would keep room where there is none.
+        // The join gets no more than this, whatever else is free. With a greater limit it would keep room that does not
+        // exist.
         let limit = without_floors(self.limit()).max(floor);
         let floor = floor.min(state.waiting);
         state.waiting -= floor;
@@ -324,7 +326,7 @@ struct Share {
 
 #[derive(Debug)]
 struct Claim {
-    /// Nobody else takes it before the join ends.
+    /// No other join takes these bytes before this one ends.
     floor: u64,
     used: u64,
 }
@@ -340,7 +342,8 @@ impl Claim {
 pub struct Begun(Arc<Share>);
 
 impl Drop for Begun {
-    /// A join that ends while others of its plan run may begin again, as that of a recursive query does: its floor stays with the plan.
+    /// A join that ends while others of its plan run may begin again, as that of a recursive query does. So its floor
+    /// stays with the plan.
     fn drop(&mut self) {
         let Share { plan, claim } = &*self.0;
         let (mut state, mut claim) = (lock(&plan.state), lock(claim));
@@ -383,7 +386,7 @@ impl Above for FromPlan {
     }
 }
 
-/// What a join that is split into so many takes at its start.
+/// The bytes that a join split into this many shares takes at its start.
 pub fn floor_bytes(shares: usize) -> u64 {
     BUDGET_BYTES_MIN + if shares > 1 { shares as u64 * SHARE_BYTES_MIN } else { 0 }
 }
@@ -548,7 +551,7 @@ mod tests {
         assert!(join.try_grow(MIB));
     }
 
-    /// Pages of `bytes` that have been used and are kept.
+    /// Keeps pages of `bytes` bytes that have been used.
     fn keep(memory: &Arc<JoinMemory>, bytes: u64) {
         drop(Pages::<u64>::stale(bytes as usize / 8, &memory.pages).unwrap());
     }

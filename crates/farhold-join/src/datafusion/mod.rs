@@ -8,20 +8,25 @@
 //!              right partition i ──▶ share i of the join ──▶ output partition i
 //! ```
 //!
-//! A [`JoinExec`] keeps the [`HashJoinExec`](datafusion::physical_plan::joins::HashJoinExec) that it stands for: whatever
-//! planning asks (schema, statistics, which filters and projections go below) is answered by it, so that plans around the
-//! join are DataFusion's own. Only distribution, order and execution are ours. Neither side is repartitioned: all left
-//! partitions go into one table, which all right partitions probe. What our join cannot do stays with DataFusion's
-//! operator, and EXPLAIN says why.
+//! A [`JoinExec`] keeps the [`HashJoinExec`](datafusion::physical_plan::joins::HashJoinExec) that it replaces. That one
+//! answers what planning asks (schema, statistics, which filters and projections go below), so that plans around the
+//! join are DataFusion's own. Only distribution, order and execution are the `JoinExec`'s. Neither side is
+//! repartitioned: all left partitions go into one table, which all right partitions probe. A join that farhold-join
+//! cannot execute stays with DataFusion's operator, and EXPLAIN says why.
 //!
-//! What lies around the joins of an analytical query is served by [`CommonRule`], [`ReduceRule`], [`DecimalsRule`], [`RunsRule`] and [`TextsRule`]: aggregates
-//! that a plan has twice are computed once, rows of far scans go through a join's filter, scans of Parquet files decode most columns only for
-//! the rows that a selective filter leaves, arithmetic on small decimals is done in 64 bits, partial aggregates make a row of each run of equal
-//! keys, filters test cheap conditions first and compare texts by their views. Files of this machine are read on the thread that asks. Each has its
-//! setting in [`JoinConfig`].
+//! Further rules serve what lies around the joins of an analytical query:
 //!
-//! All joins of a session, whatever plans they are in, share one [`JoinMemory`], which takes its bytes from DataFusion's
-//! memory pool. `examples/datafusion.rs` is all that a program needs.
+//! - [`CommonRule`]: aggregates that a plan has twice are computed once.
+//! - [`ReduceRule`]: rows of far scans go through a join's filter, scans of Parquet files decode most columns only for
+//!   the rows that a selective filter leaves, and filters test cheap conditions first.
+//! - [`DecimalsRule`]: arithmetic on small decimals is done in 64 bits.
+//! - [`RunsRule`]: partial aggregates make a row of each run of equal keys.
+//! - [`TextsRule`]: texts are compared by their views.
+//!
+//! Files of this machine are read on the calling thread. Each of these has its setting in [`JoinConfig`].
+//!
+//! All joins of a session, in all plans, share one [`JoinMemory`], which takes its bytes from DataFusion's memory pool.
+//! `examples/datafusion.rs` shows all that a program needs.
 
 mod batches;
 mod build;
@@ -79,8 +84,8 @@ extensions_options! {
         pub enabled: bool, default = true
         /// Rows of scans below an aggregate or another join go through the filter of a join above.
         pub reduce: bool, default = true
-        /// Scans of Parquet files decode most columns only for the rows that a filter leaves, where these are few. Not shown to be a gain over
-        /// all of TPC-H, so off where nothing is said.
+        /// Scans of Parquet files decode most columns only for the rows that a filter leaves, where these are few. Not
+        /// shown to be a gain over all of TPC-H, and therefore off by default.
         pub late: bool, default = false
         /// Equal aggregates of a plan are computed once.
         pub common: bool, default = true
@@ -90,16 +95,16 @@ extensions_options! {
         pub cheap_first: bool, default = true
         /// Texts are compared with constants by their views.
         pub texts: bool, default = true
-        /// Files of this machine that the kernel has in memory are read on the thread that asks.
+        /// Files of this machine that the kernel has in memory are read on the calling thread.
         pub files: bool, default = true
         /// Partial aggregates make a row of each run of equal keys, where rows come in runs.
         pub runs: bool, default = true
-        /// A plan waits while joins of other plans hold the memory that its joins need to begin. Off: it fails. For whoever holds rows of another
-        /// plan that it has not read, and would wait for itself.
+        /// A plan waits while joins of other plans hold the memory that its joins need to begin. Off: it fails. For a
+        /// client that holds unread rows of another plan, and would wait for itself.
         pub waits: bool, default = true
         /// `auto`: the cost model chooses; or the name of an algorithm of `farhold_join::ALL`.
         pub algorithm: String, default = "auto".into()
-        /// Where joins spill to; empty: DataFusion's directory for temporary files.
+        /// The directory to which joins spill; empty: DataFusion's directory for temporary files.
         pub spill_directory: String, default = String::new()
         /// `auto`; `shared`: one build side for all partitions; `partitioned`: a join for each pair of hash partitions;
         /// `single`: one partition.
@@ -111,7 +116,8 @@ impl ConfigExtension for JoinConfig {
     const PREFIX: &'static str = "farhold_join";
 }
 
-/// What the joins of a plan that has run say of where they have gone on: [`JoinExec::fallback`] of each.
+/// Where the joins of a plan that has run continued elsewhere than their algorithms say, the reasons:
+/// [`JoinExec::fallback`] of each join.
 pub fn fallbacks(plan: &Arc<dyn ExecutionPlan>) -> Vec<String> {
     let of_children = plan.children().into_iter().flat_map(fallbacks);
     plan.downcast_ref::<JoinExec>().and_then(JoinExec::fallback).into_iter().chain(of_children).collect()
@@ -119,12 +125,21 @@ pub fn fallbacks(plan: &Arc<dyn ExecutionPlan>) -> Vec<String> {
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
-/// The session state with [`JoinRule`] right after DataFusion's `join_selection`, rules that take back wrong promises of DataFusion's operators before and while sorts are decided on, [`CommonRule`] before it hands dynamic filters down,
-/// [`ReduceRule`] and one that knows the number of partitions behind its rules, [`DecimalsRule`], [`RunsRule`] and [`TextsRule`] behind all, and with [`JoinConfig`] unless it has one. With
-/// debug assertions, every operator is watched for what it promises of its rows (partitioning, order, constants, exact counts). Unless
-/// that says otherwise, files of this machine are read another way from now on, in all sessions of the state's runtime environment.
-/// The joins of every session that is made with the same `memory` share its limit. The state's memory pool gets another before it, for which pages
-/// that joins keep make room.
+/// The session state with these rules:
+///
+/// - [`JoinRule`] right after DataFusion's `join_selection`;
+/// - rules that take back wrong promises of DataFusion's operators, before sorts are decided on and while they are;
+/// - [`CommonRule`] before DataFusion hands dynamic filters down;
+/// - [`ReduceRule`], and the one that limits the number of probe partitions, behind DataFusion's other rules and before
+///   its `SanityCheckPlan`;
+/// - [`DecimalsRule`], [`RunsRule`] and [`TextsRule`] behind all of them;
+/// - with debug assertions, one that checks every operator for what it promises of its rows (partitioning, order,
+///   constants, exact counts).
+///
+/// [`JoinConfig`] is added unless the state has one. Unless its setting says otherwise, files of this machine are read
+/// another way from now on, in all sessions of the state's runtime environment. The joins of every session that is made
+/// with the same `memory` share its limit. The state's memory pool is wrapped in one for which pages that joins keep
+/// make room.
 pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
     let mut rules: Vec<Rule> = state.physical_optimizers().to_vec();
     let at = rules.iter().position(|rule| rule.name() == "join_selection").map_or(0, |at| at + 1);
@@ -135,7 +150,7 @@ pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState
     if let Some(rule) = rules.get_mut(sorts + 1) {
         *rule = Arc::new(held::SortsRule::default());
     }
-    // The last of DataFusion's rules before dynamic filters.
+    // `EnsureCooperative` is the last of DataFusion's rules before dynamic filters are handed down.
     rules.insert(before("EnsureCooperative", &rules), Arc::new(CommonRule));
     rules.insert(before("SanityCheckPlan", &rules), Arc::new(ReduceRule));
     rules.insert(before("SanityCheckPlan", &rules), Arc::new(fewer::FewerRule));

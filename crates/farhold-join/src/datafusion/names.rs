@@ -1,9 +1,10 @@
 //! Filters that DataFusion would hand down to another column.
 //!
-//! Its operators look the columns of a filter up in their children by name, and take the first that has it, projections the last. Where a schema
-//! has a name twice, as the output of a join of two tables with an `id` has, the filter may reach a scan of the wrong table, which then drops rows
-//! that others need. Seen in DataFusion 55 for repartitioning and projections; filters, unions and joins have the same look-up. A filter is offered
-//! only where its columns are found.
+//! DataFusion's operators look the columns of a filter up in their children by name. They take the first column with
+//! that name, projections the last. Where a schema has a name twice, as the output of a join of two tables with an `id`
+//! has, the filter may reach a scan of the wrong table, which then drops rows that others need. This occurs in
+//! DataFusion 55 for repartitioning and projections; filters, unions and joins use the same look-up. So a filter is
+//! offered only where its columns are found.
 
 use std::sync::Arc;
 
@@ -29,7 +30,8 @@ pub struct Pushdown<'a> {
 }
 
 impl Pushdown<'_> {
-    /// Whether a filter on these columns of `plan` stays one on the same values, wherever below `plan` it is handed to.
+    /// Whether a filter on these columns of `plan` remains a filter on the same values, wherever below `plan` it is
+    /// handed to.
     pub fn finds_columns(self, plan: &Arc<dyn ExecutionPlan>, filter: &PhysicalExprRef) -> Result<bool> {
         for column in collect_columns(filter) {
             if !self.finds(plan, column.index())? {
@@ -43,14 +45,15 @@ impl Pushdown<'_> {
         let schema = plan.schema();
         let name = schema.field(column).name();
         if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
-            // It looks the name up among its own columns, and puts the expression of the last that has it in its place.
+            // A projection looks the name up among its own columns, and replaces it by the expression of the last
+            // column with that name.
             return Ok(
                 is_only(&schema, name) && self.finds_columns(projection.input(), &projection.expr()[column].expr)?
             );
         }
         let filter: PhysicalExprRef = Arc::new(Column::new(name, column));
         let handed = match plan.downcast_ref::<JoinExec>() {
-            // Ours would look through all below once more.
+            // A `JoinExec` would examine everything below once more.
             Some(join) => join.planned().gather_filters_for_pushdown(self.phase, vec![filter], self.config)?,
             None => plan.gather_filters_for_pushdown(self.phase, vec![filter], self.config)?,
         };
@@ -60,7 +63,8 @@ impl Pushdown<'_> {
             let Some(found) = found else { continue };
             let is_same = match origin::of_child(plan, number, column) {
                 Some(own) => own == found,
-                // Of an operator that is not known here its names have to say it. An aggregate may name an expression as a column.
+                // For an operator that is not known here, the names must show it. An aggregate may give a column the
+                // name of an expression.
                 None => !plan.is::<AggregateExec>() && is_only(&schema, name) && is_only(&child.schema(), name),
             };
             if !is_same || !self.finds(child, found)? {
@@ -71,8 +75,8 @@ impl Pushdown<'_> {
     }
 }
 
-/// In the place of each filter that is not wanted one that no operator hands down, because no child has its column: results are told by the places of
-/// the filters.
+/// Replaces each unwanted filter by one that no operator hands down, because no child has its column. Results are
+/// identified by the positions of the filters, so unwanted ones cannot be left out.
 pub fn only(
     filters: Vec<PhysicalExprRef>,
     wanted: impl Fn(&PhysicalExprRef) -> Result<bool>,
@@ -81,7 +85,7 @@ pub fn only(
     filters.into_iter().map(|filter| Ok(if wanted(&filter)? { filter } else { nowhere() })).collect()
 }
 
-/// The column is what a look-up by the name finds.
+/// Whether a look-up by the name finds the column.
 pub fn is_first(schema: &Schema, name: &str, column: usize) -> bool {
     schema.index_of(name).is_ok_and(|first| first == column)
 }

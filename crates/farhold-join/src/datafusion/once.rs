@@ -1,7 +1,8 @@
 //! Work that is done once, by a task of its own, for all the streams that wait for it.
 //!
-//! Every stream that waits is woken by that task alone, which ends with it: a runtime leaves the task that was woken last to the thread that woke
-//! it. Were one stream to wake another before it goes on with rows of its own, the other would wait until that one is made to pause.
+//! That task alone wakes every stream that waits, and then ends: a runtime leaves the task that was woken last to the
+//! thread that woke it. If one stream woke another before continuing with rows of its own, the other would wait until
+//! the first pauses.
 
 use std::future::{Future, poll_fn};
 use std::mem;
@@ -20,7 +21,7 @@ use super::memory::lock;
 
 type Outcome<T> = Result<Arc<T>, Arc<DataFusionError>>;
 
-/// Begins when it is wanted first. Ends unfinished when the last clone is dropped.
+/// The work begins when it is first requested. It ends unfinished when the last clone is dropped.
 pub struct Once<T>(Arc<Inner<T>>);
 
 struct Inner<T> {
@@ -29,28 +30,29 @@ struct Inner<T> {
 }
 
 enum Stage<T> {
-    /// Nobody has wanted it yet.
+    /// The work has not been requested yet.
     Idle(BoxFuture<'static, Result<T>>),
-    /// For the moment in which the task is made; left behind only where there is no runtime to make it in.
+    /// Set while the task is created; it remains only where there is no runtime for the task.
     Beginning,
     Begun {
         _task: SpawnedTask<()>,
     },
 }
 
-/// What the task leaves.
+/// The outcome that the task leaves.
 struct End<T> {
     is_over: bool,
-    /// None after the end: a runtime has dropped the task.
+    /// None after the end: the runtime has dropped the task.
     outcome: Option<Outcome<T>>,
     waiting: Vec<Waker>,
 }
 
-/// The task's hold on its end, which others hear of also where the task is dropped.
+/// The task's handle on its end, which also reports the end of a task that is dropped.
 struct Ending<T>(Option<Arc<Mutex<End<T>>>>);
 
 impl<T> Drop for Ending<T> {
-    /// Those that are woken may be the last that hold what came of it, and expect it to end with them.
+    /// A stream that is woken may be the last holder of the outcome, and expects that the outcome ends with it. So this
+    /// lets go of it first.
     fn drop(&mut self) {
         let Some(all) = self.0.take() else { return };
         let mut end = lock(&all);
@@ -78,7 +80,7 @@ impl<T: Send + Sync + 'static> Once<T> {
         lock(&self.0.end).is_over
     }
 
-    /// From here on it goes on by itself.
+    /// Begins the work, which then continues by itself.
     pub fn begin(&self) {
         let mut stage = lock(&self.0.stage);
         let work = match mem::replace(&mut *stage, Stage::Beginning) {
@@ -96,7 +98,7 @@ impl<T: Send + Sync + 'static> Once<T> {
         *stage = Stage::Begun { _task: task };
     }
 
-    /// What came of it.
+    /// The outcome of the work.
     pub async fn get(&self) -> Result<Arc<T>> {
         self.begin();
         let outcome = poll_fn(|context| {

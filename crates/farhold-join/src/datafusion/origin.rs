@@ -1,4 +1,5 @@
-//! Which column of a child a plan's output column is, where rows that a condition on it drops may as well be dropped there.
+//! Maps an output column of a plan to the column of a child, where rows that fail a condition on it may also be dropped
+//! in the child.
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ pub fn of_child(plan: &Arc<dyn ExecutionPlan>, child: usize, column: usize) -> O
         return number_of(&projection.expr().get(column)?.expr);
     }
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
-        // All rows of a group have the same value of what they are grouped by.
+        // All rows of a group have the same values of the grouping expressions.
         let by = aggregate.group_expr();
         let is_by_groups = by.is_single() && aggregate.limit_options().is_none();
         return by.expr().get(column).filter(|_| is_by_groups).and_then(|(by, _)| number_of(by));
@@ -61,7 +62,7 @@ fn number_of(expression: &PhysicalExprRef) -> Option<usize> {
     Some(expression.downcast_ref::<Column>()?.index())
 }
 
-/// Of the side that all its rows come from, or of the other side of a semi-join by its keys.
+/// The column of the side from which all rows come, or of the other side of a semi-join by its keys.
 fn of_join(join: &HashJoinExec, child: usize, column: usize) -> Option<usize> {
     let kind = *join.join_type();
     let column = join.projection.as_ref().map_or(Some(column), |projection| projection.get(column).copied())?;

@@ -1,20 +1,22 @@
-//! What operators promise of their rows, checked while a plan runs.
+//! Checks, while a plan runs, what operators promise of their rows.
 //!
-//! DataFusion's planner leaves out a sort, a repartitioning or a second aggregate where an operator below promises enough. A promise that is
-//! not kept is a wrong answer of the operator above, now and then and far from its cause. So in builds with debug assertions every operator
-//! of every plan is watched; an operator that breaks a promise fails its query and is named.
+//! DataFusion's planner omits a sort, a repartitioning or a second aggregate where an operator below promises enough. A
+//! broken promise makes the operator above give wrong answers, sometimes and far from the cause. So in builds with
+//! debug assertions every operator of every plan is watched. An operator that breaks a promise fails its query, and the
+//! error names it.
 //!
 //! | promise | how it is checked |
 //! |---|---|
 //! | schema, columns without nulls | of every batch |
-//! | hash partitioning | every row by the function of DataFusion's `RepartitionExec`, since joins by partition rely on that one |
+//! | hash partitioning | every row by the function of DataFusion's `RepartitionExec`, on which joins by partition rely |
 //! | orderings | every row with the one before it |
 //! | constants, columns that are equal | every row with the first, and column with column |
-//! | row counts that are called exact, limits | at the end of each partition and of all |
+//! | row counts that are called exact, limits | at the end of each partition and of all partitions |
 //!
-//! Not checked, since DataFusion's operators do not keep them: constants and equalities above volatile functions (it takes `nextval('s')` for a
-//! constant) and of scans of files (they name conditions by which they only skip parts), exact counts above scans with a limit, or that a filter reaches while they
-//! run. What [`HeldRule`](super::held::HeldRule) takes back is not checked of the operator that has promised it.
+//! Not checked, since DataFusion's operators do not keep them: constants and equalities above volatile functions (it
+//! takes `nextval('s')` for a constant) and of scans of files (they state conditions by which they only skip parts);
+//! exact counts above scans with a limit, or with a filter that arrives while they run. A promise that
+//! [`HeldRule`](super::held::HeldRule) takes back is not checked at the operator that made it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -48,8 +50,8 @@ use futures::{StreamExt, stream};
 use super::held::{held, held_partitioning};
 use super::memory::lock;
 
-/// Watches every operator of a plan. It belongs behind all other rules; [`with_joins`](super::with_joins) puts it there in builds with debug
-/// assertions.
+/// Watches every operator of a plan. It belongs behind all other rules; in builds with debug assertions
+/// [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
 pub struct PromisesRule;
 
@@ -67,7 +69,7 @@ impl PhysicalOptimizerRule for PromisesRule {
     }
 }
 
-/// An operator that is watched: to whoever looks at the plan, the operator itself.
+/// An operator that is watched. It shows itself in plans as the operator below.
 #[derive(Debug)]
 struct Watched {
     plan: Arc<dyn ExecutionPlan>,
@@ -78,7 +80,7 @@ struct Watched {
 #[derive(Debug, Default)]
 struct Ended {
     rows: Vec<Option<usize>>,
-    /// Values of the constants that all partitions have.
+    /// Values of the constants that are the same in all partitions.
     uniform: HashMap<String, OwnedRow>,
 }
 
@@ -198,7 +200,7 @@ impl ExecutionPlan for Watched {
 struct Checks {
     plan: Arc<dyn ExecutionPlan>,
     partition: usize,
-    /// Says which partition a row belongs to.
+    /// Computes the partition of a row.
     partitioner: Option<BatchPartitioner>,
     orderings: Vec<Ordered>,
     constants: Vec<Constant>,
@@ -210,7 +212,7 @@ struct Checks {
 impl Checks {
     fn new(plan: &Arc<dyn ExecutionPlan>, partition: usize, ended: Arc<Mutex<Ended>>) -> Result<Self> {
         let (schema, equivalences) = (plan.schema(), plan.equivalence_properties());
-        // What an operator promises and does not hold is taken back by the one above it.
+        // The operator above takes back a promise that does not hold.
         let partitioner = match held_partitioning(plan) {
             Partitioning::Hash(by, count) if count > 1 && by.iter().all(is_here) => {
                 Some(BatchPartitioner::new_hash_partitioner(by, count, Time::new())?)
@@ -257,7 +259,7 @@ impl Checks {
         Ok(Self { plan: Arc::clone(plan), partition, partitioner, orderings, constants, equal, rows: 0, ended })
     }
 
-    /// Says which operator has broken which promise.
+    /// The error that names the operator and its broken promise.
     fn broken<T>(&self, promise: impl fmt::Display) -> Result<T> {
         let shown = datafusion::physical_plan::displayable(self.plan.as_ref()).one_line().to_string();
         internal_err!("partition {} of {} is not as promised: {promise}", self.partition, shown.trim())
@@ -270,7 +272,7 @@ impl Checks {
         }
         let schema = self.plan.schema();
         for (field, column) in schema.fields().iter().zip(batch.columns()) {
-            // Of a placeholder's row nothing is ever read.
+            // Rows of a placeholder are never read.
             if self.plan.is::<PlaceholderRowExec>() {
                 break;
             }
@@ -344,9 +346,9 @@ impl Checks {
             }
             all
         };
-        // DataFusion's scans do not count what a filter that comes later takes away.
+        // DataFusion's exact counts ignore the rows that a filter removes later.
         let is_filtered = holds(&self.plan, |expression| expression.is::<DynamicFilterPhysicalExpr>())?;
-        // Nor what a limit takes away, of each partition.
+        // They also ignore the rows that a limit removes in each partition.
         let is_cut = self.plan.exists(|node| Ok(node.children().is_empty() && node.fetch().is_some()))?;
         for (of, rows) in [(Some(self.partition), Some(self.rows)), (None, all)] {
             let Some(rows) = rows.filter(|_| !is_filtered) else { continue };
@@ -363,7 +365,7 @@ impl Checks {
     }
 }
 
-/// Whether an expression in the plan is of a kind.
+/// Whether the plan contains an expression of this kind.
 fn holds(plan: &Arc<dyn ExecutionPlan>, kind: impl Fn(&PhysicalExprRef) -> bool) -> Result<bool> {
     let mut found = false;
     plan.apply(|node| {
@@ -376,7 +378,7 @@ fn holds(plan: &Arc<dyn ExecutionPlan>, kind: impl Fn(&PhysicalExprRef) -> bool)
     Ok(found)
 }
 
-/// Whether all columns of an expression are still there; a promise may be by one that a projection has left out.
+/// Whether all columns of an expression still exist; a promise may name one that a projection has left out.
 fn is_here(expression: &PhysicalExprRef) -> bool {
     !expression.exists(|part| Ok(part.is::<UnKnownColumn>())).unwrap_or(false)
 }
@@ -389,7 +391,7 @@ struct Comparable {
 }
 
 impl Comparable {
-    /// `None` where Arrow's row format does not know a type, or a column is gone.
+    /// `None` where Arrow's row format does not support a type, or a column no longer exists.
     fn new(by: impl IntoIterator<Item = (PhysicalExprRef, SortOptions)>, schema: &Schema) -> Result<Option<Self>> {
         let (mut expressions, mut kinds, mut fields) = (Vec::new(), Vec::new(), Vec::new());
         for (expression, options) in by {
@@ -423,7 +425,7 @@ impl fmt::Display for Comparable {
     }
 }
 
-/// An ordering and the row before.
+/// An ordering, and the row before.
 struct Ordered {
     by: Comparable,
     last: Option<OwnedRow>,
@@ -438,11 +440,11 @@ impl Ordered {
     }
 }
 
-/// A constant and its value, once that is known.
+/// A constant, and its value once that is known.
 struct Constant {
     by: Comparable,
     value: Option<OwnedRow>,
-    /// All partitions have the same value.
+    /// Whether all partitions must have the same value.
     is_uniform: bool,
 }
 
@@ -465,7 +467,7 @@ mod tests {
     use datafusion::physical_plan::collect;
     use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 
-    /// Says of its rows what it was told to say.
+    /// An operator whose promises and rows the test chooses.
     #[derive(Debug)]
     struct Speaker {
         parts: Vec<RecordBatch>,
@@ -512,7 +514,7 @@ mod tests {
             col(name, &self.schema()).unwrap()
         }
 
-        /// What is said against it.
+        /// The error that the check reports.
         fn heard(self) -> Option<String> {
             let plan = PromisesRule.optimize(Arc::new(self), &ConfigOptions::default()).unwrap();
             assert!(plan.is::<Speaker>(), "it passes for the operator");

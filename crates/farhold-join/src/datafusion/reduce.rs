@@ -1,17 +1,19 @@
-//! Lets rows of far scans go through the filter of a join; and puts late scans and the better order of conditions in.
+//! Sends rows of far scans through the filter of a join, and inserts late scans and the better order of conditions.
 //!
 //! ```text
 //!   JoinExec ── build side: 2000 keys
-//!      └─ probe side: AggregateExec ── … ── SieveExec (key is a build key)  ◀─ put in here
+//!      └─ probe side: AggregateExec ── … ── SieveExec (key is a build key)  ◀─ inserted here
 //!                                              └─ scan
 //! ```
 //!
-//! DataFusion hands a join's dynamic filter down to the scans of its probe side, which skip whole row groups by it. Where an
-//! aggregate or another join lies between, its rows are worth looking at one by one: what they would be aggregated or joined
-//! to is thrown away. Right below the join itself they are not, since the join's own table answers as fast.
+//! DataFusion hands a join's dynamic filter down to the scans of its probe side, which skip whole row groups by it.
+//! Where an aggregate or another join lies between, it pays to test the rows of a scan one by one: the aggregate or
+//! join would compute results that are thrown away. Right below the join itself it does not pay, since the join's own
+//! table answers as fast.
 //!
-//! DataFusion's filter stops where one of its keys does: at an aggregate whose result is compared, say (TPC-H's query 2: the least cost
-//! of a part). Its conditions are of one key each, so a sieve goes by those whose key the scan has.
+//! DataFusion's filter stops where one of its keys stops: for example at an aggregate whose result is compared (TPC-H's
+//! query 2: the least cost of a part). Each of its conditions is on one key, so a runtime filter uses those whose key
+//! the scan has.
 
 use std::sync::Arc;
 
@@ -75,9 +77,9 @@ impl PhysicalOptimizerRule for ReduceRule {
 #[derive(Clone)]
 struct Above {
     filter: PhysicalExprRef,
-    /// Of each of its keys the column of this plan's output, if that has it.
+    /// For each of its keys, the column of this plan's output that has it, if any.
     columns: Vec<Option<usize>>,
-    /// An aggregate or another join lies between it and here.
+    /// Whether an aggregate or another join lies between the filter's join and this plan.
     is_far: bool,
 }
 
@@ -88,7 +90,8 @@ impl Above {
         Self { filter, columns, is_far: false }
     }
 
-    /// The filter below `plan`, in a child; `None` if that has none of its keys, or others would miss rows that it drops.
+    /// The filter in a child of `plan`. `None` if the child has none of its keys, or if other operators would miss rows
+    /// that it drops.
     fn below(&self, plan: &Arc<dyn ExecutionPlan>, child: usize) -> Option<Self> {
         let columns: Vec<_> = self.columns.iter().map(|column| origin::of_child(plan, child, (*column)?)).collect();
         let is_between = plan.is::<JoinExec>() || plan.is::<AggregateExec>();
@@ -97,7 +100,7 @@ impl Above {
         has_some.then_some(Self { filter, columns, is_far: self.is_far || is_between })
     }
 
-    /// As an expression over that schema.
+    /// The filter as an expression over that schema.
     fn over(&self, schema: &Schema) -> Result<PhysicalExprRef> {
         let key = |column: &Option<usize>| match *column {
             Some(column) => Arc::new(Column::new(schema.field(column).name(), column)) as PhysicalExprRef,
@@ -107,7 +110,8 @@ impl Above {
     }
 }
 
-/// `share`: of the rows of `plan` that the conditions right above it are expected to keep; `None` where no scan is to read late.
+/// `share`: the share of rows of `plan` that the conditions right above it are expected to keep; `None` where no scan
+/// may read late.
 fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above], share: Option<f64>) -> Result<Arc<dyn ExecutionPlan>> {
     let children = plan.children();
     if children.is_empty() {
@@ -131,7 +135,7 @@ fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above], share: Option<f64>) -> R
     plan.replace_children(new_children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
 }
 
-/// Of its input's rows, those that statistics expect a filter to keep; all of them where it is none.
+/// The share of its input's rows that statistics expect a filter to keep; 1 where the plan is no filter.
 fn share_of(plan: &Arc<dyn ExecutionPlan>) -> Result<f64> {
     if !plan.is::<FilterExec>() {
         return Ok(1.0);

@@ -1,4 +1,4 @@
-//! Which joins become ours, and how each is divided among threads.
+//! Decides which joins farhold-join runs, and how each is divided among threads.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use super::{JoinConfig, memory};
 use crate::model::Width;
 use crate::{Algorithm, by_name};
 
-/// Swaps every `HashJoinExec` for a [`JoinExec`]. It belongs right after `join_selection`, which has decided by then what
-/// is on which side; [`with_joins`](super::with_joins) puts it there.
+/// Replaces every `HashJoinExec` by a [`JoinExec`]. It belongs right after `join_selection`, which has decided which
+/// input is on which side; [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug)]
 pub struct JoinRule {
     memory: Arc<JoinMemory>,
@@ -109,7 +109,7 @@ struct Planning {
     memory: Arc<memory::PlanMemory>,
     joins: u64,
     threads: usize,
-    /// Threads that the floors of all joins have room for.
+    /// Threads for which the floors of all joins have room.
     shares: usize,
     asked: Asked,
 }
@@ -150,18 +150,20 @@ impl Planning {
         if self.shares == 1 {
             return Way::Single;
         }
-        // A build side that will not fit is read back by all threads only if each has its own.
+        // A build side that will not fit is divided by its keys from the start, so that every thread builds, probes and
+        // reads back its own part.
         let will_spill = build.bytes.is_some_and(|bytes| bytes > self.memory.limit() / 8 * 7);
         if will_spill && self.has_room_for_partitions() && !null_aware { Way::Partitioned } else { Way::Shared }
     }
 
-    /// Every partition of every join needs a floor.
+    /// Whether the floors fit: every partition of every join needs one.
     fn has_room_for_partitions(&self) -> bool {
         self.joins * self.threads as u64 * floor_bytes(1) <= self.memory.limit() / 2
     }
 
-    /// An aggregate by the key of an outer join below it, which hands out every row of a side: partitioned by the key, it does
-    /// not have to be done twice. Other joins often leave so few rows that this is no matter.
+    /// An aggregate by the key of an outer join below it, which hands out every row of a side. If the join is
+    /// partitioned by the key, the aggregate is not computed twice. Other joins often leave so few rows that this does
+    /// not matter.
     fn group(&self, node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
         let (Some(aggregate), None) = (node.downcast_ref::<AggregateExec>(), self.asked.way) else {
             return Ok(Transformed::no(node));
@@ -205,7 +207,7 @@ fn name_of(expression: &PhysicalExprRef) -> Option<&str> {
     expression.downcast_ref::<Column>().map(Column::name)
 }
 
-/// What statistics say of an input.
+/// The size of an input by statistics.
 struct Size {
     rows: Option<u64>,
     bytes: Option<u64>,

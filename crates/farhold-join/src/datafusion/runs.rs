@@ -1,15 +1,16 @@
 //! Partial aggregates of rows that come in runs.
 //!
 //! ```text
-//!   AggregateExec (final) ◀─ RepartitionExec ◀─ RunsExec ── first rows: do equal keys stand together? ──┬─ no: a hash table
-//!                                                                                                        └─ yes: a row a run
+//!   AggregateExec (final) ◀─ RepartitionExec ◀─ RunsExec ── first rows: are equal keys adjacent? ──┬─ no: a hash table
+//!                                                                                                 └─ yes: a row a run
 //! ```
 //!
-//! A table is often written in the order of a key: the items of an order stand together. Then a partial aggregate by that key needs
-//! no hash table: each run of equal keys in a batch becomes one row of states, and the final aggregate puts together what two
-//! batches share. For 60 M items of 15 M orders (TPC-H's query 18 at scale factor 10) the table of a partial aggregate takes twice
-//! the time of the final one's. Where groups come in many runs, a table makes fewer rows of them: so the first rows must have long
-//! runs of different keys. Later rows may be otherwise, which costs time only.
+//! A table is often written in the order of a key: the items of an order are adjacent. Then a partial aggregate by that
+//! key needs no hash table. Each run of equal keys in a batch becomes one row of states, and the final aggregate
+//! combines a run that two batches share. For 60 M items of 15 M orders (TPC-H's query 18 at scale factor 10) the table
+//! of a partial aggregate takes twice the time of the final one's. Where groups come in many runs, a table makes fewer
+//! rows of them, so the first rows must have long runs of different keys. Later rows may differ from them, which costs
+//! only time.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -42,16 +43,17 @@ use super::batches::Batches;
 use super::memory::lock;
 use crate::blocks::batch_bytes;
 
-/// Rows by which a partition is judged, and how many make a judgement.
+/// The rows by which a partition is judged, and the least number of rows for a judgement.
 const SAMPLE_ROWS: usize = 1 << 15;
 const SAMPLE_ROWS_MIN: usize = 1 << 12;
-/// Bytes of those rows, which nobody counts.
+/// The most bytes of those rows, which no memory pool counts.
 const SAMPLE_BYTES: u64 = 4 << 20;
-/// Bytes of a batch of states.
+/// The most bytes of a batch of states.
 const STATE_BYTES_MAX: usize = 2 << 20;
-/// Rows that a run has at least, on average.
+/// The least average number of rows of a run.
 const RUN_ROWS_MIN: usize = 2;
-/// Different keys in ten runs: as DataFusion judges whether a partial aggregate is worth its table.
+/// The least number of different keys in ten runs: the measure by which DataFusion judges whether a partial aggregate
+/// is worth its table.
 const KEYS_IN_TEN_RUNS_MIN: usize = 8;
 
 /// Puts `RunsExec` around partial aggregates. It belongs behind all rules that look for an `AggregateExec`;
@@ -82,7 +84,7 @@ impl PhysicalOptimizerRule for RunsRule {
     }
 }
 
-/// A partial aggregate that makes a row of each run of equal keys where that is all that its table would do.
+/// A partial aggregate that makes a row of each run of equal keys, where its table would do no more than that.
 #[derive(Debug)]
 pub struct RunsExec {
     aggregate: Arc<dyn ExecutionPlan>,
@@ -90,7 +92,7 @@ pub struct RunsExec {
 }
 
 impl RunsExec {
-    /// `aggregate` as one that looks for runs, if it is a partial one of functions that allow it.
+    /// `aggregate` as one that looks for runs, if it is a partial aggregate whose functions allow it.
     pub fn of(aggregate: &Arc<dyn ExecutionPlan>) -> Option<Self> {
         let node = aggregate.downcast_ref::<AggregateExec>()?;
         let by = node.group_expr();
@@ -120,7 +122,7 @@ struct Running {
     aggregate: Arc<dyn ExecutionPlan>,
     partition: usize,
     context: Arc<TaskContext>,
-    /// Rows that went in and came out where runs were found.
+    /// Rows that went in and rows that came out, where runs were found.
     rows: Count,
     runs: Count,
 }
@@ -207,7 +209,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// A row for each run of a batch.
+    /// Makes a row for each run of a batch.
     fn states(&mut self, batch: &RecordBatch) -> Result<RecordBatch> {
         if batch.num_rows() == 0 {
             return Ok(RecordBatch::new_empty(Arc::clone(&self.schema)));
@@ -239,7 +241,7 @@ fn values(expressions: &[PhysicalExprRef], batch: &RecordBatch) -> Result<Vec<Ar
     expressions.iter().map(|expression| value(expression, batch)).collect()
 }
 
-/// Whether equal keys stand together, and hardly any comes again.
+/// Whether equal keys are adjacent, and hardly any key comes again.
 fn comes_in_runs(sample: &[RecordBatch], by: &[PhysicalExprRef]) -> Result<bool> {
     let rows: usize = sample.iter().map(RecordBatch::num_rows).sum();
     if rows < SAMPLE_ROWS_MIN {
@@ -338,7 +340,7 @@ impl ExecutionPlan for RunsExec {
     }
 }
 
-/// A partition that has been looked into, as an operator's input.
+/// A partition whose first rows have been read, as an operator's input.
 struct Replay {
     schema: SchemaRef,
     batches: Mutex<Option<SendableRecordBatchStream>>,

@@ -1,13 +1,14 @@
-//! Rows of a far scan go through the conditions of joins above, each as long as it keeps few.
+//! The runtime filter: rows of a far scan go through the conditions of joins above, each for as long as it keeps few
+//! rows.
 //!
 //! ```text
-//!   batch ── condition: how many of 32 K rows does it keep? ──┬─ few: asked of every batch
-//!                                                              └─ most: asked again after 64 batches
+//!   batch ── condition: how many of 32 K rows does it keep? ──┬─ few: tested on every batch
+//!                                                              └─ most: tested again after 64 batches
 //! ```
 //!
-//! What a join's build side has does not tell what its filter keeps: all items have an order, and if the orders of a build side are all there
-//! are, looking at each of 6 M items for nothing is a tenth of the time of joining them (TPC-H's query 9 at scale factor 1). A batch of
-//! which all rows are kept is handed on as it is.
+//! The build side of a join does not show what its filter keeps. All items have an order; if the build side has all
+//! orders, testing each of 6 M items in vain takes a tenth of the time of joining them (TPC-H's query 9 at scale factor
+//! 1). A batch of which all rows are kept is handed on unchanged.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,13 +35,14 @@ use futures::{StreamExt, stream};
 use super::batches::Batches;
 use super::members::IsMember;
 
-/// Rows by which a condition is judged.
+/// The rows by which a condition is judged.
 const JUDGED_ROWS: usize = 1 << 15;
-/// Of four of them, those that it may keep and still be worth asking: rows that are kept beside others that are not are copied.
+/// Of four of these rows, the most that a condition may keep and still be worth testing: kept rows must be copied when
+/// others of their batch are dropped.
 const KEPT_OF_FOUR_MAX: usize = 3;
-/// Bytes of a batch of rows that are kept.
+/// The most bytes of a batch of kept rows.
 const BATCH_BYTES_MAX: usize = 2 << 20;
-/// Batches that go by unasked before it is judged again.
+/// Batches that pass untested before a condition is judged again.
 const RESTING_BATCHES: usize = 64;
 
 /// See the module.
@@ -58,10 +60,10 @@ impl SieveExec {
     }
 }
 
-/// A filter as it is now.
+/// A filter in its present form.
 struct Filter {
     whole: PhysicalExprRef,
-    /// What its conditions are the parts of.
+    /// The expression of which `conditions` are the parts.
     known: Option<PhysicalExprRef>,
     conditions: Vec<Condition>,
 }
@@ -71,12 +73,12 @@ impl Filter {
         Self { whole: Arc::clone(filter), known: None, conditions: Vec::new() }
     }
 
-    /// Notices what the join has published since.
+    /// Takes over what the join has published since.
     fn refresh(&mut self) -> Result<()> {
         let now = now(&self.whole)?;
         if self.known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &now)) {
             self.conditions = conditions_of(&now)?.into_iter().map(Condition::new).collect();
-            // What knows every value leaves nothing to the bounds.
+            // A condition that knows every value leaves nothing for bounds to drop, so it comes first.
             self.conditions.sort_by_key(|condition| !condition.test.is::<IsMember>());
             self.known = Some(now);
         }
@@ -84,7 +86,7 @@ impl Filter {
     }
 }
 
-/// A filter as it is now.
+/// The present form of a filter.
 fn now(filter: &PhysicalExprRef) -> Result<PhysicalExprRef> {
     match filter.downcast_ref::<DynamicFilterPhysicalExpr>() {
         Some(dynamic) => dynamic.current(),
@@ -92,7 +94,7 @@ fn now(filter: &PhysicalExprRef) -> Result<PhysicalExprRef> {
     }
 }
 
-/// What a filter asks of rows, without what it asks of keys that they do not have.
+/// The conditions of a filter, without those on keys that the rows do not have.
 fn conditions_of(filter: &PhysicalExprRef) -> Result<Vec<PhysicalExprRef>> {
     let mut conditions = Vec::new();
     for condition in split_conjunction(filter) {
@@ -103,7 +105,7 @@ fn conditions_of(filter: &PhysicalExprRef) -> Result<Vec<PhysicalExprRef>> {
     Ok(conditions)
 }
 
-/// In a filter, a key that the rows which go through it do not have: conditions on it are not asked.
+/// In a filter, a key that the rows do not have: conditions on it are not tested.
 #[derive(Debug, Hash, PartialEq, Eq)]
 pub struct NotHere;
 
@@ -142,10 +144,10 @@ impl PhysicalExpr for NotHere {
 /// A part of a filter.
 struct Condition {
     test: PhysicalExprRef,
-    /// Rows since it was judged last that others had left, and those of them that it kept.
+    /// Rows since the last judgement that earlier conditions had left, and how many of them this one kept.
     seen: usize,
     kept: usize,
-    /// Batches until it is asked again.
+    /// Batches until it is tested again.
     resting: usize,
 }
 
@@ -172,7 +174,7 @@ impl Condition {
     }
 }
 
-/// The rows that all conditions which are asked keep; `None`: all of them.
+/// The rows that all tested conditions keep; `None`: all rows.
 fn kept(filters: &mut [Filter], batch: &RecordBatch, asked: &Count) -> Result<Option<BooleanArray>> {
     let mut keep: Option<BooleanArray> = None;
     let mut left = batch.num_rows();
@@ -318,7 +320,7 @@ mod tests {
     use datafusion::logical_expr::Operator;
     use datafusion::physical_expr::expressions::{BinaryExpr, col, lit};
 
-    /// Batches of 8192 numbers from `first` on; the third of each thousand is null.
+    /// Batches of 8192 numbers, beginning with `first`; the third of each thousand is null.
     fn batches(first: i64, count: i64) -> impl Iterator<Item = RecordBatch> {
         (0..count).map(move |batch| {
             let rows = (0..8192).map(|row| first + batch * 8192 + row);

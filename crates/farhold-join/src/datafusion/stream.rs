@@ -24,14 +24,14 @@ use super::exec::Live;
 use super::explain::Actual;
 use crate::{CancelToken, Join, JoinKind, Step};
 
-/// What `NOT IN` has to know of all probe rows.
+/// What `NOT IN` must know of all probe rows.
 #[derive(Debug, Default)]
 pub struct ProbeSeen {
     any: AtomicBool,
     null: AtomicBool,
 }
 
-/// All that an output partition is made of.
+/// Everything of which an output partition is made.
 pub struct Probe {
     pub description: Arc<Description>,
     pub partition: usize,
@@ -40,10 +40,10 @@ pub struct Probe {
     pub ahead: Vec<Building>,
     pub input: SendableRecordBatchStream,
     pub schema: SchemaRef,
-    /// A batch of the output has at most so many rows, and ends with the one that brings it to so many bytes.
+    /// A batch of the output has at most this many rows, and ends with the row that brings it to `batch_bytes` bytes.
     pub batch_rows: usize,
     pub batch_bytes: usize,
-    /// Rows that are wanted at most.
+    /// The most rows that are wanted.
     pub fetch: Option<usize>,
     pub cancel: CancelToken,
     pub seen: Arc<ProbeSeen>,
@@ -76,7 +76,7 @@ impl Probe {
 }
 
 struct Running {
-    /// Dropped before the probe, with which its floor goes back to the plan.
+    /// Dropped before the probe, whose end gives the join's floor back to the plan.
     join: Option<Join>,
     probe: Probe,
     output: Batches,
@@ -85,7 +85,7 @@ struct Running {
     silent_steps: usize,
 }
 
-/// Steps without a batch between two looks at the runtime.
+/// The most steps without a batch before the stream yields to the runtime.
 const SILENT_STEPS_MAX: usize = 8;
 
 impl Running {
@@ -129,7 +129,7 @@ impl Running {
 
     /// Waits for the build side.
     async fn begin(&mut self) -> Result<()> {
-        // This one begins first, so that its readers are before the others'.
+        // This build side begins first, so that its readers come before those of the others.
         self.probe.building.begin();
         self.probe.ahead.drain(..).for_each(|other| other.begin());
         let built = self.probe.building.get().await?;
@@ -137,7 +137,7 @@ impl Running {
         let kind = self.probe.description.spec.kind;
         let needs_match = !matches!(kind, JoinKind::Right | JoinKind::Full | JoinKind::RightAnti | JoinKind::RightMark);
         if built.is_empty && needs_match {
-            // Nothing comes of any probe row.
+            // No probe row gives any output.
             join.finish_probe().map_err(to_datafusion)?;
             self.probe.input =
                 Box::pin(datafusion::physical_plan::EmptyRecordBatchStream::new(self.probe.input.schema()));
@@ -146,7 +146,7 @@ impl Running {
         Ok(())
     }
 
-    /// Lets others on this thread have their turn now and then: a condition that never holds gives no batch for long.
+    /// Yields to other tasks on this thread from time to time: a condition that never holds gives no batch for long.
     async fn breathe(&mut self) {
         self.silent_steps += 1;
         let mut is_due = self.silent_steps.is_multiple_of(SILENT_STEPS_MAX);
@@ -161,8 +161,8 @@ impl Running {
     }
 
     async fn feed(&mut self, join: &mut Join) -> Result<()> {
-        // Inputs look at the runtime by themselves. To be put back into its queue wakes another thread, and a processor that is woken for
-        // nothing is late for what comes next.
+        // Inputs yield to the runtime by themselves. Yielding here would wake another thread for nothing, and its
+        // processor would be late for the next task.
         self.silent_steps = 0;
         let Some(batch) = self.probe.input.next().await else {
             return join.finish_probe().map_err(to_datafusion);
@@ -179,7 +179,7 @@ impl Running {
         join.push_probe(&batch).map_err(to_datafusion)
     }
 
-    /// Rows of the join become rows of the plan.
+    /// Turns rows of the join into rows of the plan.
     fn take(&mut self, batch: RecordBatch) -> Result<()> {
         let batch = if self.probe.description.null_aware { self.not_in(&batch)? } else { batch };
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
@@ -189,8 +189,8 @@ impl Running {
         Ok(())
     }
 
-    /// `x NOT IN (…)` of rows without a match: null, and so dropped, if there is a null in the list, or if x is null and the
-    /// list is not empty. All probe rows have been seen: build rows come out last.
+    /// `x NOT IN (…)` for rows without a match: null, and therefore dropped, if there is a null in the list, or if x is
+    /// null and the list is not empty. All probe rows have been seen: build rows come out last.
     fn not_in(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         if self.probe.seen.null.load(Ordering::Relaxed) {
             return Ok(batch.slice(0, 0));
@@ -211,7 +211,8 @@ impl Running {
     }
 }
 
-/// A join that reads its files waits for the disk and is long at it: not on a thread that has other queries to serve.
+/// Runs a step on a blocking thread. A join that reads its files waits for the disk, and must not hold a thread that
+/// serves other queries.
 async fn step_aside(mut join: Join, cancel: &CancelToken) -> Result<(Join, Step)> {
     let on_drop = CancelOnDrop::new(cancel.clone());
     let steps = move || loop {

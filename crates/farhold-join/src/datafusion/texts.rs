@@ -1,9 +1,10 @@
 //! Texts that are compared with a constant for equality.
 //!
-//! A text of a view array is 16 bytes: its length, its first four bytes, and the rest of a short one or where a long one lies. So a short
-//! constant is a number of 128 bits that is there or is not, where Arrow asks each row for its length first. Of a long one the first half
-//! is such a number; columns that come from a dictionary have few different views, so the last one that was found equal and the last one
-//! that was not, though it begins alike, are known again without a look at the text.
+//! A text of a view array is 16 bytes: its length, its first four bytes, and the rest of a short text or the place of a
+//! long one. So a short constant is a number of 128 bits that equals a view or does not, where Arrow first reads each
+//! row's length. For a long constant the first half is such a number. Columns that come from a dictionary have few
+//! different views. So the last view that was found equal, and the last that was not though it begins alike, are
+//! recognized again without reading the text.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -26,10 +27,10 @@ use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
 use super::JoinConfig;
 use super::held::with_promises_of;
 
-/// Bytes of a text that lies in its view.
+/// The most bytes of a text that lies in its view.
 const INLINE_BYTES_MAX: usize = 12;
 
-/// Swaps equalities of texts and constants in filters. It belongs behind all rules that look for a `BinaryExpr`;
+/// Replaces equalities of texts and constants in filters. It belongs behind all rules that look for a `BinaryExpr`;
 /// [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
 pub struct TextsRule;
@@ -97,10 +98,10 @@ impl SameText {
     }
 }
 
-/// A bit for every row: whether its text is this one.
+/// A bit for every row: whether its text is the constant.
 #[expect(
     clippy::needless_bitwise_bool,
-    reason = "one branch that is hardly ever taken, not three that are now and then"
+    reason = "one branch that is rarely taken, in place of three that are sometimes taken"
 )]
 fn same(texts: &StringViewArray, text: &str) -> BooleanBuffer {
     let views = texts.views();
@@ -108,7 +109,7 @@ fn same(texts: &StringViewArray, text: &str) -> BooleanBuffer {
     if text.len() <= INLINE_BYTES_MAX {
         return BooleanBuffer::collect_bool(views.len(), |row| views[row] == wanted);
     }
-    // Neither is the view of a text: none is that long. (Zero is the empty text's.)
+    // Neither is the view of any text: no text is that long. (Zero is the view of the empty text.)
     let (mut equal, mut other) = (u128::MAX, u128::MAX);
     BooleanBuffer::collect_bool(views.len(), |row| {
         let view = views[row];
@@ -190,7 +191,7 @@ mod tests {
     use arrow::array::{ArrayRef, StringViewBuilder};
     use datafusion::physical_expr::expressions::{col, lit};
 
-    /// Short and long ones, that begin alike and not, equal ones in several places, and nulls.
+    /// Short and long texts that begin alike and not, equal texts in several places, and nulls.
     fn texts() -> Vec<Option<&'static str>> {
         vec![
             Some(""),
@@ -210,7 +211,7 @@ mod tests {
         ]
     }
 
-    /// Three of them one after another: as they are, in order reversed, and as a dictionary's column would have them.
+    /// Three batches one after another: the texts as they are, in reverse order, and as a dictionary's column has them.
     fn batches() -> Vec<RecordBatch> {
         let reversed = texts().into_iter().rev().collect::<Vec<_>>();
         let plain = [StringViewArray::from(texts()), StringViewArray::from(reversed)];
