@@ -1,4 +1,4 @@
-//! What every step of a device join needs at hand, and the only places that queue work.
+//! The objects that every step of a device join needs, and the only places that queue work.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,12 +9,12 @@ use super::options::{GpuOptions, Scheme};
 use super::plan::Plan;
 use crate::Run;
 
-/// Copies from the host.
+/// The stream of copies from the host.
 pub const COPY: Stream = Stream(0);
-/// Kernels of the first pass.
+/// The stream of kernels of the first pass.
 pub const COMPUTE: Stream = Stream(1);
 
-/// What stays the same of a join between its turns.
+/// The part of a join that does not change between its turns.
 #[derive(Clone)]
 pub struct Setup {
     pub device: Arc<dyn Device>,
@@ -46,13 +46,13 @@ pub struct Context<'a> {
     pub run: &'a Run,
     /// The most rows that the caller takes.
     pub rows_max: u64,
-    /// With `options.profile`: kernels that were queued, between two events.
+    /// With `options.profile`: the queued kernels, each between two events.
     spans: Mutex<Vec<(String, Event, Event)>>,
     _turn: Turn<'a>,
 }
 
 impl Context<'_> {
-    /// What this turn's probe is to give.
+    /// Sets the result that this turn's probe must give.
     pub fn want(&mut self, wanted: Wanted) {
         (self.options.materialize, self.rows_max) = match wanted {
             Wanted::Sum => (false, 0),
@@ -70,7 +70,7 @@ impl Context<'_> {
         u64::from(self.plan.threads) * if self.plan.words == 1 { 4 } else { 1 } * self.plan.tuple_bytes
     }
 
-    /// Bits `shift..shift + bits` of the digest that the scheme takes.
+    /// Bits `shift..shift + bits` of the digest of the scheme.
     pub fn radix(&self, shift: u32, bits: u32) -> Radix {
         match self.options.scheme {
             Scheme::Perfect { key_min, .. } => Radix { key_min, is_dense: 1, bits, shift, reserved: 0 },
@@ -88,8 +88,9 @@ impl Context<'_> {
     ) -> Result<(), GpuError> {
         self.run.cancel.check()?;
         let before = if self.options.profile { Some(self.device.record(stream)?) } else { None };
-        // SAFETY: every address in the arguments is of a `Buffer` or a borrowed relation that the join holds until the device
-        // has been quiesced (`Turn`), and was asked for with the extent that the kernel's comment gives.
+        // SAFETY: every address in the arguments is that of a `Buffer` or of a borrowed relation that the join holds
+        // until the device has been quiesced (`Turn`). Each was requested with the extent that the kernel's comment
+        // states.
         unsafe { self.device.launch(stream, kernel, grid, bytes_of(arguments)) }?;
         if let Some(before) = before {
             let after = self.device.record(stream)?;
@@ -98,7 +99,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Milliseconds of each kernel, all its launches together, in the order of the first ones. Call when all have ended.
+    /// Milliseconds of each kernel, all its launches together, in the order of the first launches. Call when all have
+    /// ended.
     pub fn profile(&self) -> Vec<(String, f64)> {
         let mut profile: Vec<(String, f64)> = Vec::new();
         for (kernel, from, to) in &*self.spans.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -128,16 +130,16 @@ impl Context<'_> {
         unsafe { self.device.copy(stream, to, from, bytes) }
     }
 
-    /// Queues a filling.
+    /// Queues the filling of a range.
     pub fn fill(&self, stream: Stream, at: u64, byte: u8, bytes: u64) -> Result<(), GpuError> {
         // SAFETY: as for `launch`.
         unsafe { self.device.fill(stream, at, byte, bytes) }
     }
 }
 
-/// The right to queue work. Waits for all of it when dropped, so that no memory goes while the device may use it and the next
-/// turn finds the streams idle. It is made before the first address is queued, and after the inputs are borrowed; buffers
-/// wait on their own release.
+/// The right to queue work. Its drop waits for all work, so that no memory is released while the device may use it, and
+/// the next turn finds the streams idle. A turn is made before the first address is queued, and after the inputs are
+/// borrowed. Buffers wait by themselves when they are released.
 pub struct Turn<'a> {
     device: &'a dyn Device,
     _guard: MutexGuard<'a, ()>,

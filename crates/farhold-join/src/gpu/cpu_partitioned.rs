@@ -1,6 +1,6 @@
-//! The join whose first pass the CPU does (Sioulas et al.; paper, section 3.1): partitions lie in host memory, and the device
-//! fetches, partitions again and joins them pair by pair. All threads of the run scatter, each tuple by tuple to places of
-//! its own.
+//! The join whose first pass runs on the CPU (Sioulas et al.; paper, section 3.1). Partitions lie in host memory. The
+//! device fetches them, partitions them again and joins them pair by pair. All threads of the run scatter tuples one by
+//! one, each to places of its own.
 
 use super::context::{Context, Setup};
 use super::device::GpuError;
@@ -68,8 +68,8 @@ fn scatter(cx: &Context<'_>, relation: &Relation<'_>) -> Result<Partitioned, Gpu
             let page = partitioned.pages[(*place >> shift) as usize];
             let at = (page.address + (*place & ((1 << shift) - 1)) * cx.plan.tuple_bytes) as *mut u64;
             *place += 1;
-            // SAFETY: every page lies in host memory (no cache was given) that this function alone knows, nothing is queued on
-            // it, a page holds `1 << shift` tuples, and no two workers have a place in common (`places`).
+            // SAFETY: every page lies in host memory (no cache was given) that only this function knows, and nothing is
+            // queued on it. A page holds `1 << shift` tuples, and no two workers have a place in common (`places`).
             unsafe {
                 at.write(key);
                 for word in 0..words {

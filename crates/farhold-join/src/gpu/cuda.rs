@@ -1,8 +1,8 @@
-//! A CUDA device. The driver library is loaded when asked for; without one, [`Cuda::open`] says [`GpuError::Absent`].
+//! A CUDA device. The driver library is loaded on request; without one, [`Cuda::open`] returns [`GpuError::Absent`].
 //!
-//! The kernels come as a cubin: from a folder (`farhold_sm_90.cubin`, from `scripts/gpu-kernels`), else out of this library,
-//! if it was built with such a folder (`FARHOLD_CUBINS`, see `build.rs`), else compiled now from the sources in this library
-//! by NVRTC, where that is installed.
+//! The kernels come as a cubin from a folder (`farhold_sm_90.cubin`, from `scripts/gpu-kernels`). Otherwise they come
+//! out of this library, if it was built with such a folder (`FARHOLD_CUBINS`, see `build.rs`). Otherwise NVRTC, where
+//! it is installed, compiles them from the sources in this library.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -13,7 +13,7 @@ use cudarc::driver::{result, sys};
 
 use super::device::{Device, Event, GpuError, Grid, Place, Properties, STREAMS, Stream};
 
-/// A CUDA device. Its primary context is made current on whichever thread calls.
+/// A CUDA device. Every call makes its primary context current on the calling thread.
 pub struct Cuda {
     name: String,
     multiprocessors: u32,
@@ -24,7 +24,7 @@ pub struct Cuda {
     handles: Mutex<Handles>,
     turn: Mutex<()>,
     device: sys::CUdevice,
-    /// The device maps memory of the host's NUMA nodes beside its own.
+    /// Whether the device maps memory of the host's NUMA nodes beside its own.
     can_map: bool,
 }
 
@@ -43,8 +43,8 @@ struct Mapped {
     page_bytes: usize,
 }
 
-// SAFETY: the handles are names that the driver, which is safe to call from any thread, looks up; nothing behind them belongs
-// to a thread. Every call first makes the context current on its thread (`enter`).
+// SAFETY: the handles are names that the driver looks up, and the driver may be called from any thread. Nothing behind
+// them belongs to a thread. Every call first makes the context current on its thread (`enter`).
 unsafe impl Send for Cuda {}
 // SAFETY: as above; the tables of handles are behind a mutex.
 unsafe impl Sync for Cuda {}
@@ -54,7 +54,8 @@ fn failed(operation: &'static str) -> impl Fn(result::DriverError) -> GpuError {
 }
 
 impl Cuda {
-    /// Opens the `ordinal`-th device, with kernels from `cubins` (a folder) or, without one, compiled now.
+    /// Opens device number `ordinal`, with kernels from the folder `cubins` or, without one, from this library or
+    /// NVRTC.
     ///
     /// # Errors
     /// [`GpuError::Absent`]: no driver, no such device, or no kernels for it.
@@ -79,7 +80,7 @@ impl Cuda {
         let name = result::device::get_name(device).map_err(absent)?;
         // SAFETY: `device` came from the driver; the context is released in `drop`.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(absent)?;
-        // Built before anything else can fail, so that `drop` gives the context back.
+        // Constructed before anything else can fail, so that `drop` releases the context.
         let mut cuda = Self {
             name,
             multiprocessors,
@@ -94,7 +95,7 @@ impl Cuda {
         };
         cuda.enter().map_err(|error| GpuError::Absent(error.to_string()))?;
         let image = image(cubins, major, minor)?;
-        // SAFETY: a whole cubin or PTX with a zero at its end.
+        // SAFETY: `image` is a whole cubin or PTX with a zero at its end.
         cuda.module = unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(absent)?;
         for _ in 0..STREAMS {
             cuda.streams.push(
@@ -138,10 +139,10 @@ impl Cuda {
     }
 }
 
-// `EMBEDDED`: major number of the architecture, and its cubin, of every cubin that the build was given.
+// `EMBEDDED`: for every cubin that the build was given, the major number of its architecture, and the cubin.
 include!(concat!(env!("OUT_DIR"), "/cubins.rs"));
 
-/// The kernels for a device: a cubin as it lies in the folder or in this library (8.x takes the one for 8.0, 9.x the one for
+/// The kernels for a device: the cubin in the folder or in this library (8.x takes the one for 8.0, 9.x the one for
 /// 9.0), or NVRTC's.
 fn image(cubins: Option<&Path>, major: i32, minor: i32) -> Result<Vec<u8>, GpuError> {
     if let Some(folder) = cubins {
@@ -214,7 +215,7 @@ fn source() -> String {
     out
 }
 
-/// Of one page: pinned memory of the device, or of the host's first NUMA node.
+/// The properties of one page: pinned memory of the device, or of the host's first NUMA node.
 fn page_properties(place: Place, device: sys::CUdevice) -> sys::CUmemAllocationProp {
     let (type_, id) = match place {
         Place::Device => (sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE, device),
@@ -235,13 +236,13 @@ fn page_properties(place: Place, device: sys::CUdevice) -> sys::CUmemAllocationP
 }
 
 impl Mapped {
-    /// Creates and maps the pages one by one into the reserved range; `self` knows what there is to undo.
+    /// Creates the pages and maps them one by one into the reserved range. `self` records what must be undone.
     fn fill(&mut self, at: u64, places: &[Place], device: sys::CUdevice) -> Result<(), result::DriverError> {
         for (&place, i) in places.iter().zip(0..) {
             let (mut handle, properties) = (0, page_properties(place, device));
             // SAFETY: the out pointer and the properties live during the call.
             unsafe { sys::cuMemCreate(&raw mut handle, self.page_bytes, &raw const properties, 0) }.result()?;
-            // SAFETY: inside of the reserved range, at a place where nothing is mapped.
+            // SAFETY: the page lies inside the reserved range, at a place where nothing is mapped.
             let mapped = unsafe { sys::cuMemMap(at + i * self.page_bytes as u64, self.page_bytes, 0, handle, 0) };
             if let Err(error) = mapped.result() {
                 // SAFETY: created above and not mapped.
@@ -258,7 +259,7 @@ impl Mapped {
         unsafe { sys::cuMemSetAccess(at, self.bytes, &raw const access, 1) }.result()
     }
 
-    /// Unmaps, releases and unreserves everything; a device that failed may refuse.
+    /// Unmaps, releases and unreserves everything. A device that failed may refuse.
     fn undo(self, at: u64) {
         for (handle, i) in self.pages.into_iter().zip(0..) {
             // SAFETY: mapped and created in `fill`, undone once.
@@ -266,7 +267,7 @@ impl Mapped {
             // SAFETY: as above.
             let _ = unsafe { sys::cuMemRelease(handle) };
         }
-        // SAFETY: reserved in `Cuda::map`, with nothing mapped any more.
+        // SAFETY: reserved in `Cuda::map`; nothing is mapped there now.
         let _ = unsafe { sys::cuMemAddressFree(at, self.bytes) };
     }
 }
@@ -310,7 +311,7 @@ impl Device for Cuda {
     }
 
     unsafe fn release(&self, place: Place, address: u64) {
-        // A device that failed fails here too; there is nothing more to give back then.
+        // A device that failed also fails here; nothing more can be released then.
         let _ = self.enter();
         let _ = result::ctx::synchronize();
         let _ = match place {
@@ -354,7 +355,7 @@ impl Device for Cuda {
             }
             Err(error) => {
                 mapped.undo(at);
-                // Whatever the driver did not like about a mixture of pages, a directory does without.
+                // Whatever the driver refuses about a mixture of pages, a directory does not need it.
                 match error.0 {
                     sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY
                     | sys::CUresult::CUDA_ERROR_NOT_SUPPORTED
@@ -393,8 +394,8 @@ impl Device for Cuda {
         let function = self.function(kernel)?;
         let mut parameters = [arguments.as_ptr().cast_mut().cast::<c_void>()];
         let (blocks, threads) = ((grid.blocks, 1, 1), (grid.threads, 1, 1));
-        // SAFETY: the kernel takes one structure, of which `arguments` are the bytes (`Arguments`, asserted in size on both
-        // sides); the addresses in it are the caller's contract.
+        // SAFETY: the kernel takes one structure, whose bytes are `arguments` (`Arguments`, asserted in size on both
+        // sides). The caller guarantees the addresses in it.
         unsafe {
             result::launch_kernel(
                 function,

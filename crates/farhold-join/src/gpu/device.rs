@@ -1,44 +1,45 @@
-//! What a device must do for the joins: memory, copies, kernels, streams. Two are there: [`Cuda`](super::Cuda) (feature
-//! `gpu`) and [`Emulation`](super::Emulation) (feature `emulation`), which runs the same kernels on the CPU for tests.
+//! The contract of a device for the joins: memory, copies, kernels, streams. There are two devices:
+//! [`Cuda`](super::Cuda) (feature `gpu`) and [`Emulation`](super::Emulation) (feature `emulation`), which runs the same
+//! kernels on the CPU for tests.
 
 use std::fmt;
 use std::sync::{Arc, MutexGuard};
 
 use crate::JoinError;
 
-/// Why a join on a device did not finish. In every case the inputs are untouched and the device's memory is released, so the
-/// caller may run the join on the CPU instead, and say so.
+/// Why a join on a device did not finish. In every case the inputs are unchanged and the device's memory is released.
+/// So the caller may run the join on the CPU instead, and must report that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuError {
     /// There is no device, no driver, or no kernel image for it.
     Absent(String),
-    /// The device has less memory free than the least that the join needs, or others took it meanwhile.
+    /// The device has less free memory than the join needs at least, or other users took it meanwhile.
     OutOfMemory {
         /// Bytes asked for.
         wanted_bytes: u64,
         /// Bytes free when they were asked for.
         free_bytes: u64,
     },
-    /// The device failed in the middle of the work; it may be of no use until the process ends.
+    /// The device failed during the work; it may be unusable until the process ends.
     Failed {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// What the driver says.
+        /// The driver's message.
         message: String,
     },
     /// Perfect hashing was asked for, but build keys repeat or lie outside of the stated interval.
     NotPerfect,
-    /// Some build key repeats too often for a table of open slots, in which equal keys are a list.
+    /// A build key repeats too often for a table of open slots, in which equal keys form a list.
     Crowded,
     /// The inputs cannot be joined: columns of different lengths, a width without kernels.
     Invalid(String),
-    /// More rows came out than the caller has room for; nothing of them is handed over.
+    /// More rows came out than the caller has room for; none of them is handed over.
     TooManyRows {
         /// The most that the caller takes.
         rows_max: u64,
     },
-    /// The cancel token was raised. The only one after which nobody goes on elsewhere.
+    /// The cancel token was raised. After this error alone the join does not continue on the CPU.
     Cancelled,
 }
 
@@ -63,7 +64,7 @@ impl fmt::Display for GpuError {
 
 impl std::error::Error for GpuError {}
 
-/// Of work that the CPU does for a device: cancelled, or a worker that panicked.
+/// Errors of the CPU's part of the work: cancelled, or a worker that panicked.
 impl From<JoinError> for GpuError {
     fn from(error: JoinError) -> Self {
         match error {
@@ -73,7 +74,7 @@ impl From<JoinError> for GpuError {
     }
 }
 
-/// What a device is.
+/// The properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Properties {
     /// Its name; an emulation says that it is one.
@@ -86,7 +87,7 @@ pub struct Properties {
     pub memory_bytes: u64,
     /// Free device memory when it was asked, in bytes.
     pub free_bytes: u64,
-    /// It is the emulation: its times mean nothing, and nobody chooses it who was not told to.
+    /// Whether it is the emulation: its times mean nothing, and it is used only on request.
     pub is_emulation: bool,
 }
 
@@ -103,7 +104,7 @@ pub enum Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(pub u8);
 
-/// Streams that every device has.
+/// The number of streams of every device.
 pub const STREAMS: u8 = 4;
 
 /// A point in a stream.
@@ -121,30 +122,30 @@ pub struct Grid {
     pub shared_bytes: u64,
 }
 
-/// A device. Copies and kernels are queued and run later; their errors may come out of any later call.
+/// A device. Copies and kernels are queued and run later; any later call may report their errors.
 ///
-/// Its streams are shared: whoever queues work holds the [`Device::turn`]. Memory may be held between turns.
+/// Its streams are shared: a caller must hold the [`Device::turn`] to queue work. Memory may be held between turns.
 pub trait Device: Send + Sync {
-    /// Waits until nobody else queues work.
+    /// Waits until no other caller queues work.
     fn turn(&self) -> MutexGuard<'_, ()>;
 
-    /// What it is, with the memory that is free now.
+    /// Its properties, with the memory that is free now.
     fn properties(&self) -> Result<Properties, GpuError>;
 
-    /// Memory aligned to 256 bytes, with undefined content.
+    /// Allocates memory aligned to 256 bytes, with undefined content.
     fn allocate(&self, place: Place, bytes: u64) -> Result<u64, GpuError>;
 
-    /// Gives memory back, after all work that is queued has ended.
+    /// Releases memory, after all queued work has ended.
     ///
     /// # Safety
     /// `address` came from [`Device::allocate`] with this place and is not used again.
     unsafe fn release(&self, place: Place, address: u64);
 
-    /// One range of addresses whose pages of `page_bytes` lie in those places in turn; `None` where the driver cannot do that
-    /// (the caller then keeps the pages' addresses in a directory).
+    /// Maps one range of addresses whose pages of `page_bytes` lie in those places in order. `None` where the driver
+    /// cannot map them; the caller then keeps the pages' addresses in a directory.
     fn map(&self, places: &[Place], page_bytes: u64) -> Result<Option<u64>, GpuError>;
 
-    /// Gives a range back, after all work that is queued has ended.
+    /// Releases a range, after all queued work has ended.
     ///
     /// # Safety
     /// `address` came from [`Device::map`] and is not used again.
@@ -168,10 +169,10 @@ pub trait Device: Send + Sync {
     /// The addresses in `arguments` name live memory of the extents that the kernel works on, until it has ended.
     unsafe fn launch(&self, stream: Stream, kernel: &str, grid: Grid, arguments: &[u8]) -> Result<(), GpuError>;
 
-    /// Marks what is queued on the stream so far.
+    /// Returns an event that marks the work queued on the stream so far.
     fn record(&self, stream: Stream) -> Result<Event, GpuError>;
 
-    /// Work queued on the stream from now on starts after the event.
+    /// Makes work that is queued on the stream from now on start after the event.
     fn wait(&self, stream: Stream, event: Event) -> Result<(), GpuError>;
 
     /// Waits on the host for the event.
@@ -183,7 +184,7 @@ pub trait Device: Send + Sync {
     /// Waits for everything, whatever its outcome, and forgets all events.
     fn quiesce(&self);
 
-    /// Milliseconds between two events that have ended; none where time means nothing (the emulation).
+    /// Milliseconds between two events that have ended; none where times mean nothing (the emulation).
     fn elapsed_ms(&self, from: Event, to: Event) -> Option<f32>;
 }
 
@@ -203,17 +204,17 @@ impl Buffer {
         Ok(Self { device: Arc::clone(device), place, address, bytes })
     }
 
-    /// Where it begins.
+    /// The address of its first byte.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// How long it is.
+    /// Its length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The address `offset` bytes in; `len` bytes from there lie inside.
+    /// The address `offset` bytes from the start. `len` bytes from there must lie inside.
     pub fn at(&self, offset: u64, len: u64) -> u64 {
         assert!(
             offset.checked_add(len).is_some_and(|end| end <= self.bytes),
@@ -234,7 +235,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(at, count) }
     }
 
-    /// The words of pinned host memory, to be written.
+    /// The words of pinned host memory, for writing.
     ///
     /// # Safety
     /// No queued work reads or writes the range while the slice lives.
@@ -249,25 +250,25 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this place; nobody has the address after the drop.
+        // SAFETY: allocated in `new` with this place; the address is not used after the drop.
         unsafe { self.device.release(self.place, self.address) }
     }
 }
 
-/// Pages in device and host memory under one range of addresses, given back when dropped.
+/// Pages in device and host memory under one range of addresses, released when dropped.
 pub struct Mapping {
     device: Arc<dyn Device>,
     address: u64,
 }
 
 impl Mapping {
-    /// The pages in those places, or `None` where the driver cannot map them.
+    /// Maps pages in those places; `None` where the driver cannot map them.
     pub fn new(device: &Arc<dyn Device>, places: &[Place], page_bytes: u64) -> Result<Option<Self>, GpuError> {
         let address = device.map(places, page_bytes)?;
         Ok(address.map(|address| Self { device: Arc::clone(device), address }))
     }
 
-    /// Where the first page begins.
+    /// The address of the first page.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -275,7 +276,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`; nobody has the address after the drop.
+        // SAFETY: mapped in `new`; the address is not used after the drop.
         unsafe { self.device.unmap(self.address) }
     }
 }

@@ -1,8 +1,8 @@
-//! A device for tests: the same kernels, run on the CPU by `kernels/simt`. **It is an emulation**: nothing about its speed
-//! says anything about a GPU, and its name says so wherever a result is printed.
+//! A device for tests: the same kernels, run on the CPU by `kernels/simt`. **It is an emulation**: its speed says
+//! nothing about a GPU, and its name says so wherever a result is printed.
 //!
-//! Streams are queues that run only when the host waits, interleaved at random (seeded) as far as streams and events allow,
-//! so that a missing event shows as a wrong result. It can be told to fail at its n-th call.
+//! Streams are queues that run only when the host waits. They are interleaved at random (seeded) as far as streams and
+//! events allow, so that a missing event shows as a wrong result. A test can make the n-th call fail.
 
 use std::alloc::Layout;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -51,18 +51,18 @@ struct Allocation {
     /// None: a mapping of both.
     place: Option<Place>,
     bytes: u64,
-    /// Of them, in the device.
+    /// The part of these bytes in the device.
     device_bytes: u64,
 }
 
-/// What becomes of the call that [`Emulation::failing_at`] names.
+/// The fate of the call that [`Emulation::failing_at`] names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The device is lost: that call and all later ones fail, and queued work is dropped.
     Lost,
-    /// Another process has taken the memory: from then on nothing can be allocated in the device.
+    /// Another process has taken the memory: from then on no allocation in the device succeeds.
     Busy,
-    /// That call fails and is not done; the device goes on, with what has been queued before too.
+    /// That call fails and does nothing. The device continues, also with work that was queued before.
     Once,
 }
 
@@ -96,28 +96,28 @@ impl Emulation {
         }
     }
 
-    /// Has that fault at the `call`-th call that can fail (from 0).
+    /// Injects the fault at the `call`-th call that can fail (from 0).
     #[must_use]
     pub fn failing_at(mut self, call: u64, fault: Fault) -> Self {
         self.fail_at_call = Some((call, fault));
         self
     }
 
-    /// Maps pages of both kinds of memory into one range.
+    /// Lets it map pages of both kinds of memory into one range.
     #[must_use]
     pub fn mapping(mut self) -> Self {
         self.can_map = true;
         self
     }
 
-    /// Lets streams run past the events they should wait for: a mistake planted on purpose.
+    /// Lets streams run past the events for which they should wait: a mistake planted on purpose.
     #[must_use]
     pub fn ignoring_events(mut self) -> Self {
         self.ignores_events = true;
         self
     }
 
-    /// Calls that could have failed so far.
+    /// The number of calls so far that could have failed.
     pub fn calls(&self) -> u64 {
         self.calls.load(Relaxed)
     }
@@ -127,7 +127,7 @@ impl Emulation {
         self.state().host_bytes_peak
     }
 
-    /// Begins [`Emulation::host_bytes_peak`] anew.
+    /// Resets [`Emulation::host_bytes_peak`].
     pub fn forget_peak(&self) {
         let mut state = self.state();
         state.host_bytes_peak = state.host_bytes;
@@ -164,7 +164,8 @@ impl Emulation {
         Ok(())
     }
 
-    /// Takes `place`'s share of `bytes` from the device's memory and allocates on the host, as all memory of the emulation.
+    /// Takes `place`'s share of `bytes` from the device's memory, and allocates on the host, where all memory of the
+    /// emulation lies.
     fn hold(&self, place: Option<Place>, bytes: u64, device_bytes: u64) -> Result<u64, GpuError> {
         let mut state = self.state();
         let is_busy = self.is_busy.load(Relaxed);
@@ -176,7 +177,7 @@ impl Emulation {
         // SAFETY: `Buffer` asks for at least one byte, and a mapping has at least a page.
         let address = unsafe { std::alloc::alloc_zeroed(layout) } as u64;
         assert!(address != 0, "no host memory for the emulation");
-        // SAFETY: just allocated. Rubbish instead of zeroes: nobody may count on content.
+        // SAFETY: just allocated. A pattern in place of zeroes: callers must not rely on the content.
         unsafe { std::ptr::write_bytes(address as *mut u8, 0x5a, bytes as usize) };
         state.allocations.insert(address, Allocation { place, bytes, device_bytes });
         state.device_bytes += device_bytes;
@@ -197,7 +198,7 @@ impl Emulation {
         unsafe { std::alloc::dealloc(address as *mut u8, layout) };
     }
 
-    /// Runs one operation of a stream that can go on; false when there is none.
+    /// Runs one operation of a stream that can continue; false when there is none.
     fn step(&self, state: &mut State) -> bool {
         if self.is_lost.load(Relaxed) {
             state.streams.iter_mut().for_each(VecDeque::clear); // a lost device drops its work
@@ -250,7 +251,7 @@ fn run(operation: &Operation, seed: u64) {
                     grid.threads,
                     grid.shared_bytes as usize,
                     seed,
-                    // Now and then on two threads of the system: the tests of the kernels do so always.
+                    // Sometimes on two OS threads: the tests of the kernels always use two.
                     if seed.is_multiple_of(8) { 2 } else { 1 },
                 )
             };

@@ -1,4 +1,4 @@
-//! What is passed to each kernel: the layouts of `kernels/arguments.h`, word for word. Both sides assert the sizes.
+//! The arguments of each kernel: the layouts of `kernels/arguments.h`, word for word. Both sides assert the sizes.
 
 /// Rows in one piece (`pages` = 0) or in pages of `2^page_shift` tuples.
 #[repr(C)]
@@ -10,7 +10,7 @@ pub struct Rows {
     pub reserved: u32,
 }
 
-/// Which bits of a key's digest name its partition.
+/// The bits of a key's digest that give its partition.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Radix {
@@ -22,7 +22,7 @@ pub struct Radix {
 }
 
 impl Radix {
-    /// The bijection that kernels take their radix bits from (`mix` in `tuple.cuh`).
+    /// The bijection from which kernels take their radix bits (`mix` in `tuple.cuh`).
     fn digest(&self, key: u64) -> u64 {
         if self.is_dense != 0 {
             return key.wrapping_sub(self.key_min);

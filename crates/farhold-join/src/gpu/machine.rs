@@ -1,5 +1,5 @@
-//! The GPU of this machine, if it has one: opened once a process, calibrated, and given up for good when it fails. A program
-//! may hand over another, which joins then use instead.
+//! The GPU of this machine, if it has one. It is opened once per process, calibrated, and not used again after it has
+//! failed. A program may hand over another device, which joins then use instead.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -8,12 +8,12 @@ use super::kernels::{AccessArguments, bytes_of};
 use crate::Run;
 use crate::stopwatch::Stopwatch;
 
-/// What the cost model knows of a device: sizes as the driver states them, rates as a short calibration found them.
+/// The cost model's knowledge of a device: sizes as the driver states them, rates as a short calibration found them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Description {
     /// Its name.
     pub name: String,
-    /// It is the emulation; the rates mean nothing.
+    /// Whether it is the emulation, whose rates mean nothing.
     pub is_emulation: bool,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
@@ -21,7 +21,7 @@ pub struct Description {
     pub shared_bytes_max: u64,
     /// Device memory, in bytes.
     pub memory_bytes: u64,
-    /// Of it, free when it was asked.
+    /// The part of it that was free when the device was asked, in bytes.
     pub free_bytes: u64,
     /// Copy engine, pinned host memory to the device, in bytes a second.
     pub to_device_bytes_per_s: f64,
@@ -40,8 +40,9 @@ pub struct Description {
 }
 
 impl Description {
-    /// An H100 on `PCIe` 5 in a host of 16 cores, **from what others have published, not measured by us**: link rates as read,
-    /// both directions at once and the host's rate assumed. For predictions where no GPU is at hand.
+    /// An H100 on `PCIe` 5 in a host of 16 cores, **from published figures, not measured here**. Link rates are those
+    /// for reading; the rate of both directions at once and the host's rate are assumptions. For predictions where no
+    /// GPU is present.
     pub fn published_h100() -> Self {
         Self {
             name: "H100 (published figures)".into(),
@@ -62,7 +63,7 @@ impl Description {
 
     fn measure(device: &Arc<dyn Device>) -> Result<Self, GpuError> {
         let properties = device.properties()?;
-        // Long enough for the link, short enough for a query that waits; the emulation has nothing to measure.
+        // Long enough for the link, short enough for a query that waits. The emulation has nothing to measure.
         let bytes: u64 = if properties.is_emulation { 1 << 16 } else { 64 << 20 };
         let turn = device.turn();
         let new = |place| Buffer::new(device, place, bytes);
@@ -126,7 +127,7 @@ fn copy_small(device: &dyn Device, sink: &Buffer) -> Result<(), GpuError> {
     unsafe { device.fill(Stream(0), sink.address(), 0, sink.bytes()) }
 }
 
-/// All threads of the host sum up words, each its part, the better of two rounds.
+/// The rate at which all threads of the host together sum up words, each its own part; the better of two rounds.
 fn host_read_bytes_per_s(words: usize) -> f64 {
     let run = Run::with_threads(std::thread::available_parallelism().map_or(1, usize::from));
     let column = vec![1_u64; words];
@@ -144,7 +145,7 @@ fn host_read_bytes_per_s(words: usize) -> f64 {
 pub struct Gpu {
     device: Arc<dyn Device>,
     description: Description,
-    /// Why nobody may use it any more.
+    /// Why joins may no longer use it.
     lost: Mutex<Option<String>>,
 }
 
@@ -162,9 +163,9 @@ impl Gpu {
         Self { description, device, lost: Mutex::default() }
     }
 
-    /// The GPU of this machine: the one that was handed over ([`Gpu::hand_over`]); else, with the feature `gpu`, its first CUDA device;
-    /// else, with the feature `emulation`, an emulated one, whose name says so. The first call that looks for one opens and
-    /// calibrates it (a CUDA context: some tenths of a second).
+    /// The GPU of this machine: the device that was handed over ([`Gpu::hand_over`]). Otherwise, with the feature
+    /// `gpu`, the first CUDA device. Otherwise, with the feature `emulation`, an emulated one, whose name says so. The
+    /// first call that looks for one opens and calibrates it (a CUDA context: some tenths of a second).
     ///
     /// # Errors
     /// [`GpuError`], the same one each time: usually [`GpuError::Absent`].
@@ -174,13 +175,14 @@ impl Gpu {
         given.map_or_else(|| FOUND.get_or_init(|| Ok(Arc::new(Self::new(open()?)?))).clone(), Ok)
     }
 
-    /// Joins of this process that begin from now on use this device and look for none: one of several, one in place of another
-    /// that failed, or an emulation, which the model chooses like any other then, since it was named.
+    /// Makes joins of this process that begin from now on use this device and look for none. It may be one of several,
+    /// one in place of another that failed, or an emulation. The model may choose an emulation that was handed over
+    /// like any other device, since the program has named it.
     pub fn hand_over(self: &Arc<Self>) {
         *handed_over() = Some(Arc::clone(self));
     }
 
-    /// The model may choose it. An emulation that was not handed over is for tests that name its algorithms.
+    /// Whether the model may choose it. An emulation that was not handed over is for tests that name its algorithms.
     pub(crate) fn may_be_chosen(&self) -> bool {
         !self.description.is_emulation || handed_over().as_deref().is_some_and(|gpu| std::ptr::eq(gpu, self))
     }
@@ -190,7 +192,7 @@ impl Gpu {
         &self.device
     }
 
-    /// What it is, with the memory that is free now.
+    /// Its description, with the memory that is free now.
     ///
     /// # Errors
     /// [`GpuError::Absent`] if it has failed before.
@@ -202,7 +204,7 @@ impl Gpu {
         Ok(Description { free_bytes: properties.free_bytes, ..self.description.clone() })
     }
 
-    /// Takes note of an error: a device that failed is not used again in this process.
+    /// Records an error: a device that failed is not used again in this process.
     pub fn note(&self, error: &GpuError) {
         if let GpuError::Failed { .. } = error {
             self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| error.to_string());
