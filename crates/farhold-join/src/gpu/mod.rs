@@ -2,7 +2,7 @@
 //! `kernels/` (Lutz, Breß, Zeuch, Rabl, Markl: "Triton Join", SIGMOD 2022).
 //!
 //! ```text
-//!   triton   cpu_partitioned   no_partition       what is joined how
+//!   triton   cpu_partitioned   no_partition       the kinds of join
 //!      │            │              │
 //!   relation ─── pairs ────────────┤              first pass; second pass and join
 //!      │            │              │
@@ -11,8 +11,9 @@
 //!   device (the contract) ◀── cuda (feature `gpu`) | emulation (feature `emulation`, tests only)
 //! ```
 //!
-//! The drivers know devices by the trait alone, so that the tests run the very code that runs on a GPU. Every error is a
-//! [`GpuError`] after which nothing is left behind: the caller decides whether to join on the CPU, and says so.
+//! The drivers use devices only through the trait, so that the tests run the very code that runs on a GPU. Every error
+//! is a [`GpuError`] after which nothing is left behind. The caller decides whether to join on the CPU, and must report
+//! it.
 
 mod context;
 mod cpu_partitioned;
@@ -21,7 +22,7 @@ mod cuda;
 mod device;
 #[cfg(feature = "emulation")]
 mod emulation;
-#[expect(missing_docs, reason = "the words are described where both sides read them: kernels/arguments.h")]
+#[expect(missing_docs, reason = "the words are documented where both sides read them: kernels/arguments.h")]
 pub mod kernels;
 mod machine;
 mod model;
@@ -123,21 +124,21 @@ impl Driver {
     }
 }
 
-/// What a probe is to give.
+/// The result that a probe must give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// Sums only.
     Sum,
-    /// Rows, of a build side that was planned for them (`GpuOptions::materialize`).
+    /// Rows, for a build side that was planned for them (`GpuOptions::materialize`).
     Rows {
-        /// The most of them; beyond, it is [`GpuError::TooManyRows`].
+        /// The most rows; with more, the probe fails with [`GpuError::TooManyRows`].
         max: u64,
     },
 }
 
-/// A build side on a device, which holds memory there until it is dropped.
+/// A build side on a device. It holds memory there until it is dropped.
 pub trait Built: Send + Sync {
-    /// Joins with a probe side of as many payload columns, which is not empty.
+    /// Joins with a probe side that is not empty and has as many payload columns.
     ///
     /// # Errors
     /// [`GpuError`]; after [`GpuError::TooManyRows`] and [`GpuError::Cancelled`] it may be probed again.
@@ -163,21 +164,22 @@ impl Built for Nothing {
     }
 }
 
-/// What a join on a device gave.
+/// The result of a join on a device.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuAnswer {
     /// Matches and the sums of all payload words of both sides, once a match.
     pub sum: Sum,
-    /// With `materialize`: for each match the build side's payload words, then the probe side's. In any order.
+    /// With `materialize`: for each match the build side's payload words, then the probe side's. Matches come in any
+    /// order.
     pub rows: Vec<u64>,
     /// Pages of the partitions that lay in device memory.
     pub pages_cached: u64,
     /// Pages that were spilled to host memory.
     pub pages_spilled: u64,
-    /// Pieces whose rows had no room and that were cut.
+    /// Pieces that were cut because their rows had no room.
     pub pieces_halved: u64,
-    /// With `profile`: milliseconds of each kernel, of the probe and then of the build side, and 0 where time means nothing
-    /// (the emulation).
+    /// With `profile`: milliseconds of each kernel, those of the probe before those of the build side; 0 where times
+    /// mean nothing (the emulation).
     pub profile: Vec<(String, f64)>,
 }
 

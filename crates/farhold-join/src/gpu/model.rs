@@ -1,8 +1,9 @@
-//! How long a join on a device takes: bytes over the link, bytes through device memory, work of the host, launches.
+//! Predicts the time of a join on a device: bytes over the link, bytes through device memory, work of the host,
+//! launches.
 //!
-//! The join is bound by the link (paper, section 6.2.3), so the model counts what crosses it. Kernels are counted by the bytes
-//! they move through device memory at half of the rate of a copy. **Nothing here has been fitted to a GPU**: `scripts/gpu-suite`
-//! prints each prediction beside the measurement, which is how it can be.
+//! The join is bound by the link (paper, section 6.2.3), so the model counts what crosses it. Kernels are counted by
+//! the bytes that they move through device memory, at half of the rate of a copy. **Nothing here has been fitted to a
+//! GPU**: `scripts/gpu-suite` prints each prediction beside the measurement, so that it can be fitted.
 //!
 //! ```text
 //!   first pass    host ── keys, if the device counts ──▶ │ host ── tuples ──▶ device ── spilled share ──▶ host
@@ -14,26 +15,26 @@ use super::machine::Description;
 use super::options::{Feed, GpuOptions, Histogram, Partitioner, Scheme, Tuning};
 use super::{Driver, GpuError, Plan};
 
-/// What is to be joined.
+/// The join whose time is predicted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Work {
     /// Tuples of the build side.
     pub build_rows: u64,
     /// Tuples of the probe side.
     pub probe_rows: u64,
-    /// In how many pieces they come; the second pass goes over the whole build side for each.
+    /// The number of pieces in which they come; the second pass goes over the whole build side for each.
     pub probes: u64,
     /// Payload words a tuple.
     pub words: u32,
-    /// Rows that come back to the host; none for sums.
+    /// Rows that come back to the host; 0 for sums.
     pub rows: u64,
-    /// The inputs lie in pinned memory; others are copied there by the host.
+    /// Whether the inputs lie in pinned memory; the host copies others there.
     pub is_pinned: bool,
     /// Threads of the host.
     pub threads: usize,
 }
 
-/// A predicted time, by what it is spent on. The parts add up to it.
+/// A predicted time and its phases, which add up to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prediction {
     /// Seconds in all.
@@ -46,10 +47,12 @@ pub struct Prediction {
 
 /// Bytes a second that one thread of the host copies, or scatters, between arrays in memory.
 const HOST_COPY_BYTES_PER_S: f64 = 8e9;
-/// Bytes a tuple moves in an access at random to device memory: a sector of 32 bytes read, and written again where it changes.
+/// Bytes that a tuple moves in a random access to device memory: a sector of 32 bytes is read, and written again where
+/// it changes.
 const SECTOR_BYTES: f64 = 32.0;
 
-/// The options that suit the device and the work: who feeds, who counts, sizes in proportion to the inputs.
+/// The options that suit the device and the work: the feed, the place of the histogram, and sizes in proportion to the
+/// inputs.
 pub fn tuned(device: &Description, work: &Work) -> GpuOptions {
     let link = device.to_device_bytes_per_s;
     GpuOptions {
@@ -65,10 +68,10 @@ fn host_read(device: &Description, work: &Work) -> f64 {
     device.host_read_bytes_per_s.min(work.threads as f64 * HOST_COPY_BYTES_PER_S)
 }
 
-/// What the join would take.
+/// The predicted time of the join.
 ///
 /// # Errors
-/// [`GpuError::OutOfMemory`] if it has no room on the device.
+/// [`GpuError::OutOfMemory`] if the join has no room on the device.
 pub fn predict(
     driver: Driver,
     device: &Description,
@@ -90,7 +93,7 @@ pub fn predict(
         tuples / plan.chunk_tuples as f64 * 2.0 + (1u64 << plan.first_bits) as f64 * 12.0 * work.probes.max(1) as f64;
 
     let staging_rate = (work.threads as f64 * HOST_COPY_BYTES_PER_S).min(device.host_read_bytes_per_s / 2.0);
-    // Unpinned input is copied by the host beside the link, so the slower of the two counts.
+    // The host copies unpinned input while the link transfers, so the slower of the two counts.
     let over_link = |bytes: f64| {
         let link = match options.feed {
             Feed::Kernels if work.is_pinned => device.kernel_read_bytes_per_s,
@@ -104,7 +107,8 @@ pub fn predict(
     };
     let kernel_rate = device.device_bytes_per_s / 2.0;
     let rows_out = (work.rows * 16 * u64::from(work.words)) as f64 / device.from_device_bytes_per_s;
-    // Of the second pass, which goes over the build side at every probe. Kernels count, partition (read and write) and join.
+    // Bytes of the second pass, which goes over the build side at every probe. Kernels count, partition (read and
+    // write) and join.
     let second_bytes = input_bytes + plan.tuple_bytes as f64 * build * work.probes.saturating_sub(1) as f64;
     let second_kernels = 4.0 * second_bytes / kernel_rate;
 

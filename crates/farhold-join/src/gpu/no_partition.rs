@@ -1,5 +1,6 @@
-//! The join without partitioning: one table of the build side in device memory, and the probe side streamed past it (paper,
-//! section 6.1, the GPU baseline). Fast while the table fits; it is refused with a typed error when it does not.
+//! The join without partitioning: one table of the build side in device memory, past which the probe side is streamed
+//! (paper, section 6.1, the GPU baseline). It is fast while the table fits; a table that does not fit is refused with a
+//! typed error.
 
 use super::context::{COMPUTE, Context, Setup};
 use super::device::{Buffer, GpuError, Grid, Place};
@@ -43,7 +44,7 @@ impl NoPartition {
         }
         let keys = Buffer::new(cx.device, Place::Device, key_bytes)?;
         let payloads = Buffer::new(cx.device, Place::Device, wanted_bytes - key_bytes)?;
-        // Build tuples whose key is the mark of an empty slot; they are counted here, once.
+        // Build tuples whose key is the mark of an empty slot, counted once here.
         let spares = build.keys.iter().filter(|&&key| key == u64::MAX).count() as u64;
         let spare = Buffer::new(cx.device, Place::Device, spares * 8 * words)?;
         let outcome = Buffer::new(cx.device, Place::Device, OUTCOME_WORDS * 8)?;
@@ -94,7 +95,7 @@ impl Built for NoPartition {
             if !cx.options.materialize {
                 return Ok(());
             }
-            // Rows of this chunk go before the next one comes.
+            // Rows of this chunk are taken before the next chunk comes.
             let count = read(&cx, &self.outcome)?[ROWS];
             if count > rows_capacity {
                 return Err(GpuError::TooManyRows { rows_max: rows_capacity });

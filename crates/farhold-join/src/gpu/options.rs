@@ -1,29 +1,30 @@
-//! What a join on a device is asked to do. Plain data.
+//! The options of a join on a device, as plain data.
 
 /// One side of a join, as columns in host memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Relation<'a> {
     /// The keys.
     pub keys: &'a [u64],
-    /// Payload columns, one after the other, each as long as `keys`: 1, 3 or 7 of them. None: the payload is the row's number.
+    /// Payload columns, one after the other, each as long as `keys`: 1, 3 or 7 of them. Without any, the payload is the
+    /// row's number.
     pub payloads: &'a [u64],
-    /// Both lie in pinned memory ([`Place::Host`](super::Place)), so that the device reads them where they are. Without, they
-    /// go through a pinned bounce buffer, which costs a copy by the CPU.
+    /// Whether both lie in pinned memory ([`Place::Host`](super::Place)), so that the device reads them where they are.
+    /// Others go through a pinned bounce buffer, which costs a copy by the CPU.
     pub is_pinned: bool,
 }
 
 impl Relation<'_> {
-    /// Tuples.
+    /// The number of tuples.
     pub fn len(&self) -> u64 {
         self.keys.len() as u64
     }
 
-    /// There is no tuple.
+    /// Whether there is no tuple.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Payload words a tuple; none if the columns have different lengths or there are no kernels for the width.
+    /// Payload words a tuple. None if the columns have different lengths, or no kernels exist for the width.
     pub(super) fn words(&self) -> Option<u32> {
         match self.payloads.len() {
             0 => Some(1),
@@ -42,7 +43,7 @@ pub enum Partitioner {
     Linear,
     /// Write-combining buffers in shared memory.
     Shared,
-    /// And second-level buffers in device memory.
+    /// As `Shared`, with second-level buffers in device memory.
     Hierarchical,
 }
 
@@ -66,26 +67,26 @@ impl Partitioner {
 pub enum Feed {
     /// The copy engine streams it into a ring in device memory.
     CopyEngine,
-    /// Kernels read it from pinned host memory; for inputs that are pinned, others go by the copy engine.
+    /// Kernels read it from pinned host memory. Inputs that are not pinned go through the copy engine.
     Kernels,
 }
 
-/// Who counts the tuples of each first-pass partition (paper, section 6.2.8).
+/// Where the tuples of each first-pass partition are counted (paper, section 6.2.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Histogram {
-    /// The device: the keys cross the link once more.
+    /// On the device: the keys cross the link once more.
     Device,
-    /// The CPU, on the threads of the run.
+    /// On the CPU, by the threads of the run.
     Host,
 }
 
 /// How pages of device and host memory become one relation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// A table of the pages' addresses in device memory, which every flush looks into: works with every driver.
+    /// A table of the pages' addresses in device memory, which every flush reads. It works with every driver.
     Directory,
-    /// One range of virtual addresses over both kinds of pages (paper, section 5.3, figure 12); a directory where the driver
-    /// cannot map them. Mapping costs the driver some microseconds a page, for every relation.
+    /// One range of virtual addresses over both kinds of pages (paper, section 5.3, figure 12); a directory where the
+    /// driver cannot map them. Mapping costs the driver some microseconds a page, for every relation.
     Mapped,
 }
 
@@ -96,8 +97,9 @@ pub enum Scheme {
     Chaining,
     /// Open slots.
     Linear,
-    /// The key's distance from `key_min` is its slot. Build keys are unique and lie in `key_min..=key_max`: a repeated key is
-    /// refused, one outside too unless the last slots, which are rounded up, happen to hold it.
+    /// The key's distance from `key_min` is its slot. Build keys must be unique and lie in `key_min..=key_max`. A
+    /// repeated key is refused. A key outside is refused too, unless the last slots, which are rounded up, happen to
+    /// hold it.
     Perfect {
         /// The smallest build key.
         key_min: u64,
@@ -119,41 +121,41 @@ impl Scheme {
 /// Options of a join on a device.
 #[derive(Debug, Clone, Copy)]
 pub struct GpuOptions {
-    /// First pass.
+    /// The partitioner of the first pass.
     pub partitioner: Partitioner,
-    /// First pass.
+    /// How the first pass gets its input.
     pub feed: Feed,
-    /// First pass.
+    /// Where the first pass counts.
     pub histogram: Histogram,
-    /// First pass.
+    /// The layout of the first pass's pages.
     pub layout: Layout,
-    /// Tables.
+    /// How tables find keys.
     pub scheme: Scheme,
-    /// Rows may be wanted, not only their sums: the plan leaves room for them.
+    /// Whether rows may be wanted, not only their sums: the plan leaves room for them.
     pub materialize: bool,
-    /// Device memory that the join may take in all; none: what is free, less a twentieth.
+    /// The most device memory that the join may take in all; none: what is free, less a twentieth.
     pub device_bytes_max: Option<u64>,
-    /// Device memory that caches partitions; none: what the rest of the join leaves.
+    /// The most device memory that caches partitions; none: what the rest of the join leaves.
     pub cache_bytes_max: Option<u64>,
-    /// Radix bits of the first pass, 1 to 11; none: as many as the workspace of the second asks for.
+    /// Radix bits of the first pass, 1 to 11; none: as many as the workspace of the second pass needs.
     pub first_bits: Option<u32>,
     /// Multiprocessors to use; none: all.
     pub multiprocessors_max: Option<u32>,
-    /// Time every kernel with events around it, which keeps launches apart that would otherwise follow at once.
+    /// Whether every kernel is timed by events around it. This separates launches that would otherwise follow at once.
     pub profile: bool,
     /// Sizes.
     pub tuning: Tuning,
 }
 
-/// Sizes that tests make small. Unmeasured on a GPU so far: reasons, not results.
+/// Sizes, which tests make small. Not measured on a GPU so far: they are reasoned, not results.
 #[derive(Debug, Clone, Copy)]
 pub struct Tuning {
     /// Tuples that the copy engine moves at a time: 64 MiB of keys and payloads keep the link busy for a millisecond, a
-    /// hundred times what a launch costs.
+    /// hundred times the cost of a launch.
     pub chunk_tuples: u64,
     /// Log2 of the tuples a page of the cache: 2 MiB pages (the device's own) of 16-byte tuples.
     pub page_shift: u32,
-    /// Most tuples of one side in a second pass; with two in flight, about 4 GiB at 16 bytes.
+    /// The most tuples of one side in a second pass; with two pairs in flight, about 4 GiB at 16 bytes.
     pub piece_tuples_max: u64,
     /// Threads a block.
     pub threads: u32,
@@ -161,15 +163,15 @@ pub struct Tuning {
     pub table_tuples: u32,
     /// Probe tuples a task.
     pub probe_tuples_max: u32,
-    /// Rows that one piece may give before it is cut and done again.
+    /// The most rows that one piece may give; otherwise it is cut and repeated.
     pub result_rows_max: u64,
     /// Rows that come back to the host at a time.
     pub rows_host_max: u64,
 }
 
 impl Tuning {
-    /// Sizes in proportion to the larger side, so that a small join takes little memory; those of a large one are the default.
-    /// The emulation takes few threads, each of which is a fiber.
+    /// Sizes in proportion to the larger side, so that a small join takes little memory. Those of a large join are the
+    /// defaults. The emulation takes few threads, each of which is a fiber.
     pub fn for_rows(rows: u64, is_emulation: bool) -> Self {
         let all = Self::default();
         Self {

@@ -1,13 +1,13 @@
-//! The second pass and the join: pairs of partitions, two in flight on streams of their own, so that one's transfer runs
-//! beside the other's kernels (paper, section 5.2).
+//! The second pass and the join. Two pairs of partitions are in flight on streams of their own, so that the transfer of
+//! one runs beside the kernels of the other (paper, section 5.2).
 //!
 //! ```text
 //!   spilled pages ── copy engine ──▶ staging ─┐
 //!   cached pages ─────────────────────────────┴▶ histogram ▶ places ▶ partition ▶ schedule ▶ join ▶ sums, rows
 //! ```
 //!
-//! A pair that is larger than the workspace is cut, and the cuts of both sides are joined crosswise, so that every skew ends;
-//! a piece that gives more rows than there is room for is halved and done again.
+//! A pair that is larger than the workspace is cut, and the cuts of both sides are joined crosswise, so that any skew
+//! ends. A piece whose rows do not fit is halved and repeated.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,7 +21,7 @@ use super::plan::PAIRS_IN_FLIGHT;
 use super::relation::{Partitioned, Places, count_on_device};
 use crate::columns::Sum;
 
-/// Cuts of a pair of partitions: positions of both sides.
+/// Cuts of a pair of partitions, as positions of both sides.
 struct Piece {
     build: Range<u64>,
     probe: Range<u64>,
@@ -58,13 +58,14 @@ pub fn join(
     Ok(())
 }
 
-/// Pieces of at most `most` positions; none of an empty range.
+/// Pieces of at most `most` positions; an empty range gives none.
 fn cut(positions: Range<u64>, most: u64) -> impl Iterator<Item = Range<u64>> {
     let end = positions.end;
     positions.step_by(most as usize).map(move |begin| begin..(begin + most).min(end))
 }
 
-/// The piece had more rows than room. Room is at least the piece's largest build side, so cutting the probe side ends.
+/// Halves a piece whose rows had no room. Room is at least the piece's largest build side, so cutting the probe side
+/// ends.
 fn halve(piece: Piece, pieces: &mut VecDeque<Piece>) {
     let (begin, end) = (piece.probe.start, piece.probe.end);
     assert!(end - begin > 1, "one probe tuple has at most as many rows as the build side has tuples");
@@ -97,7 +98,8 @@ impl Side {
         })
     }
 
-    /// Queues the copies of the spilled pages, and gives the source that reads them and the cached ones. The side is idle.
+    /// Queues the copies of the spilled pages. Returns the source that reads them and the cached ones. The side must be
+    /// idle.
     fn stage(&mut self, cx: &Context<'_>, relation: &Partitioned, positions: &Range<u64>) -> Result<Source, GpuError> {
         let shift = cx.options.tuning.page_shift;
         let (page_tuples, tuple_bytes) = (1u64 << shift, cx.plan.tuple_bytes);
@@ -205,7 +207,7 @@ impl Workspace {
         })
     }
 
-    /// Queues a piece; the workspace is idle.
+    /// Queues a piece. The workspace must be idle.
     fn start(
         &mut self,
         cx: &Context<'_>,
@@ -270,7 +272,7 @@ impl Workspace {
         cx.copy(self.stream, self.outcome_host.address(), self.outcome.address(), self.outcome.bytes())
     }
 
-    /// Takes the outcome of the piece in flight, if there is one; gives the piece back if its rows had no room.
+    /// Takes the outcome of the piece in flight, if there is one. Returns the piece if its rows had no room.
     fn finish(&mut self, cx: &Context<'_>, answer: &mut GpuAnswer) -> Result<Option<Piece>, GpuError> {
         let Some(piece) = self.piece.take() else { return Ok(None) };
         cx.device.synchronize(self.stream)?;
@@ -295,7 +297,7 @@ impl Workspace {
     }
 }
 
-/// Brings rows to the host, a part at a time.
+/// Brings rows to the host, one part at a time.
 pub fn take_rows(
     cx: &Context<'_>,
     stream: Stream,
@@ -309,7 +311,7 @@ pub fn take_rows(
         return Err(GpuError::TooManyRows { rows_max: cx.rows_max });
     }
     if answer.rows.is_empty() && cx.rows_max < u64::MAX {
-        // What the caller has room for and no more, as growing would take.
+        // Exactly the caller's limit; growing would reserve more.
         answer.rows.reserve_exact((cx.rows_max * row_words) as usize);
     }
     let bytes = count * row_words * 8;
@@ -325,7 +327,7 @@ pub fn take_rows(
     Ok(())
 }
 
-/// Slots of the table in shared memory, and the block's shared memory in bytes (as `join/partitioned.cuh` says).
+/// Slots of the table in shared memory, and the block's shared memory in bytes (as `join/partitioned.cuh` states).
 fn table(cx: &Context<'_>) -> (u32, u64) {
     let tuples = u64::from(cx.options.tuning.table_tuples);
     let tuple_bytes = tuples * cx.plan.tuple_bytes + 16;

@@ -1,4 +1,4 @@
-//! How the device's memory is divided, and how many radix bits each pass takes. Pure arithmetic: no device is asked.
+//! Divides the device's memory, and decides the radix bits of each pass. Pure arithmetic: it asks no device.
 //!
 //! ```text
 //!   ring (3 chunks) | second-level buffers | 2 x workspace of a pair (staging, output, rows) | cache: the rest
@@ -7,18 +7,18 @@
 use super::device::{GpuError, Properties};
 use super::options::{GpuOptions, Partitioner, Scheme};
 
-/// Slots of the ring that the copy engine fills: one being copied, one being read, one in hand.
+/// Slots of the ring that the copy engine fills: one being copied, one being read, one in reserve.
 pub const RING_SLOTS: u64 = 3;
 /// Pairs of partitions in flight (paper, section 5.1).
 pub const PAIRS_IN_FLIGHT: u64 = 2;
-/// Most radix bits a pass: 2048 partitions.
+/// The most radix bits of a pass: 2048 partitions.
 pub const BITS_MAX: u32 = 11;
 const TRANSACTION_BYTES: u64 = 128;
-/// Room for rows of the smallest piece, unless the tuning wants less: a megabyte saves halving.
+/// Room for rows of the smallest piece, unless the tuning wants less: a megabyte avoids halving.
 const RESULT_ROWS_MIN: u64 = 1 << 16;
 const SECOND_LEVEL_TUPLES_MAX: u64 = 256;
 
-/// The division.
+/// The division of the device's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Payload words a tuple.
@@ -41,18 +41,18 @@ pub struct Plan {
     pub second_buffer_tuples: u32,
     /// Second-level buffer, in tuples.
     pub second_level_tuples: u32,
-    /// Most tuples of one side of a pair that is in flight.
+    /// The most tuples of one side of a pair that is in flight.
     pub piece_tuples: u64,
-    /// Rows that a pair may give.
+    /// The most rows that a pair may give.
     pub result_rows: u64,
     /// Device memory for partitions.
     pub cache_bytes: u64,
-    /// Shared memory a block may have.
+    /// Shared memory that a block may have.
     pub shared_bytes: u64,
 }
 
 impl Plan {
-    /// Divides what `properties` says is free; [`GpuError::OutOfMemory`] if not even a small join has room.
+    /// Divides the memory that `properties` says is free; [`GpuError::OutOfMemory`] if not even a small join has room.
     pub fn new(
         properties: &Properties,
         options: &GpuOptions,
@@ -69,7 +69,8 @@ impl Plan {
         let chunk_tuples = tuning.chunk_tuples.min(larger).next_multiple_of(TRANSACTION_BYTES / 8);
         let ring_bytes = RING_SLOTS * chunk_tuples * tuple_bytes;
 
-        // The pairs in flight take up to half of what is left, in halves: staging and output of both sides, and rows.
+        // The ring and the pairs in flight (staging and output of both sides, and rows) take at most half of the
+        // budget: pieces are halved until they do.
         let mut piece_tuples = tuning.piece_tuples_max.min(larger).max(64);
         let result_rows = |piece: u64| {
             if options.materialize {
@@ -86,7 +87,7 @@ impl Plan {
         while piece_tuples > 64 && ring_bytes + pair_bytes(piece_tuples) > budget / 2 {
             piece_tuples /= 2;
         }
-        // Two passes must be enough for tables in shared memory, also where the workspace alone would not ask for it.
+        // Two passes must be enough for tables in shared memory, also where the workspace alone needs less.
         let entries = match options.scheme {
             Scheme::Perfect { key_min, key_max } => key_max.wrapping_sub(key_min).saturating_add(1),
             _ => build + build / 4,
@@ -131,7 +132,7 @@ impl Plan {
         })
     }
 
-    /// Partitions begin at multiples of so many tuples: whole transactions.
+    /// Partitions begin at multiples of this many tuples: whole transactions.
     pub fn align_tuples(&self) -> u64 {
         TRANSACTION_BYTES / self.tuple_bytes
     }
@@ -146,7 +147,8 @@ fn floor_power_of_two(n: u64) -> u64 {
     1 << n.max(1).ilog2()
 }
 
-/// The largest buffers that shared memory holds for all partitions, at most 64 tuples: two transactions more gain nothing.
+/// The largest buffers that fit in shared memory for all partitions, at most 64 tuples: two more transactions gain
+/// nothing.
 fn buffer_tuples(shared_bytes: u64, partitions: u64, tuple_bytes: u64, words_bytes: u64) -> u32 {
     let room = (shared_bytes / partitions).saturating_sub(words_bytes) / tuple_bytes;
     floor_power_of_two(room.clamp(1, 64)) as u32

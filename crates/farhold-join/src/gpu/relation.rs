@@ -4,9 +4,9 @@
 //!   host columns ── copy engine ──▶ ring in device memory ── kernel ──▶ [dev][host][dev][host]...  pages of all partitions
 //! ```
 //!
-//! Cached and spilled pages alternate evenly, so that every later partition finds the same share of its pages in the device
-//! and the link is busy all the time (paper, section 5.3, figure 12). The paper maps both kinds of pages into one virtual
-//! range, which [`Layout::Mapped`] does too; a directory of page addresses does the same with every driver.
+//! Cached and spilled pages alternate evenly, so that every later partition finds the same share of its pages in the
+//! device and the link is always busy (paper, section 5.3, figure 12). The paper maps both kinds of pages into one
+//! virtual range, as [`Layout::Mapped`] does. A directory of page addresses has the same effect with every driver.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -30,21 +30,21 @@ pub struct Partitioned {
     pub begins: Vec<u64>,
     pub counts: Vec<u64>,
     pub pages: Vec<Page>,
-    /// How kernels find its tuples.
+    /// The description by which kernels find its tuples.
     rows: Rows,
     page_bytes: u64,
     _memory: Memory,
 }
 
-/// What holds the pages.
+/// The memory of the pages.
 enum Memory {
-    /// Page addresses in the device, and the pages.
+    /// Page addresses in the device, and the pages themselves.
     Directory {
         _addresses: Buffer,
         _cached: Buffer,
         _spilled: Buffer,
     },
-    Mapped(#[expect(dead_code, reason = "held until the relation goes")] Mapping),
+    Mapped(#[expect(dead_code, reason = "held until the relation is dropped")] Mapping),
 }
 
 impl Partitioned {
@@ -64,12 +64,12 @@ impl Partitioned {
     }
 }
 
-/// Whether page `i` of `pages` is one of the `cached`, which are spread evenly.
+/// Whether page `i` of `pages` is one of the `cached` pages, which are spread evenly.
 fn is_cached(i: u64, pages: u64, cached: u64) -> bool {
     (i + 1) * cached / pages > i * cached / pages
 }
 
-/// Lays out pages for `positions` tuples, at most `cache_bytes` of them in the device.
+/// Lays out pages for `positions` tuples, with at most `cache_bytes` of them in the device.
 pub fn lay_out(
     cx: &Context<'_>,
     begins: Vec<u64>,
@@ -141,8 +141,8 @@ impl Ring {
         Ok(Self { slots: (0..RING_SLOTS).map(|_| slot()).collect::<Result<_, GpuError>>()?, next: 0 })
     }
 
-    /// Calls `kernel` with each piece of the relation as a source, and whether it is the first and the last. Work that
-    /// `kernel` queues goes to [`COMPUTE`].
+    /// Calls `kernel` with each piece of the relation as a source, and whether it is the first and whether it is the
+    /// last. Work that `kernel` queues goes to [`COMPUTE`].
     pub fn stream(
         &mut self,
         cx: &Context<'_>,
@@ -214,10 +214,10 @@ impl Ring {
     }
 }
 
-/// Words below which another thread costs more than it brings.
+/// The number of words below which another thread costs more than it gains.
 const WORDS_A_THREAD_MIN: usize = 1 << 16;
 
-/// Copies on all threads of the run: one alone does not keep up with the link.
+/// Copies on all threads of the run: a single thread does not keep up with the link.
 fn copy_on_all(to: &mut [u64], from: &[u64], run: &Run) -> Result<(), GpuError> {
     if from.len() < WORDS_A_THREAD_MIN * 2 || run.threads == 1 {
         to.copy_from_slice(from);
@@ -235,7 +235,7 @@ fn copy_on_all(to: &mut [u64], from: &[u64], run: &Run) -> Result<(), GpuError> 
     Ok(())
 }
 
-/// How many keys each worker's part of the column has in each partition.
+/// For each worker's part of the column, the number of keys in each partition.
 pub fn count_on_host(keys: &[u64], radix: Radix, run: &Run) -> Result<Vec<Vec<u64>>, GpuError> {
     Ok(run.on_all(|worker| {
         run.cancel.check()?;
@@ -293,7 +293,7 @@ pub fn partition(
     Ok(relation_pages)
 }
 
-/// Runs the partitioner over the relation; `places` are settled and `out` has room for its positions.
+/// Runs the partitioner over the relation. `places` must be settled, and `out` must have room for its positions.
 fn partition_columns(
     cx: &Context<'_>,
     ring: &mut Ring,
@@ -393,7 +393,7 @@ impl Places {
         cx.launch(stream, "prefix_sum", grid, &arguments)
     }
 
-    /// Begins, counts and the end of all partitions, on the host.
+    /// Brings begins, counts and the end of all partitions to the host.
     fn settle(&self, cx: &Context<'_>) -> Result<(Vec<u64>, Vec<u64>, u64), GpuError> {
         self.place(cx, COMPUTE)?;
         let words = (2 * self.partitions + 1) as usize;

@@ -60,7 +60,7 @@ fn small() -> GpuOptions {
     }
 }
 
-/// The device as the drivers take it, and as the test looks at it.
+/// The device as the drivers take it, and as the test reads it.
 fn shared(device: Emulation) -> (Arc<dyn Device>, Arc<Emulation>) {
     let device = Arc::new(device);
     (device.clone(), device)
@@ -176,7 +176,7 @@ fn kernels_read_pinned_input_in_place() {
 #[test]
 fn skew_repeated_keys_and_the_largest_key() {
     let mut state = 5;
-    // A third of both sides has one key: one pair of partitions is larger than every workspace, and its rows too.
+    // A third of both sides has one key: one pair of partitions is larger than every workspace, and so are its rows.
     let mut keys = |count: u64, one_in: u64| -> Vec<u64> {
         (0..count).map(|i| if i % one_in == 0 { u64::MAX } else { random(&mut state) % 100 }).collect()
     };
@@ -239,7 +239,7 @@ fn different_widths_are_refused() {
     }
 }
 
-/// A device that fails, at whichever call, leaves a typed error, no memory and no work behind; it never gives a wrong answer.
+/// A device that fails at any call leaves a typed error, no memory and no work behind. It never gives a wrong answer.
 #[test]
 fn a_failure_at_any_call_is_a_typed_error() {
     let (build, probe) = foreign_keys(150, 200, 2);
@@ -337,13 +337,13 @@ fn a_profile_names_every_kernel_of_the_join() {
     }
 }
 
-/// Streams really run in any order: a device that ignores events gives wrong answers, so a forgotten event is seen.
+/// Streams do run in any order: a device that ignores events gives wrong answers, so a forgotten event is noticed.
 #[test]
 fn ignored_events_are_seen() {
     let (build, probe) = foreign_keys(3000, 3000, 2);
     let (build, probe) = (Data::new(build, 1, 0), Data::new(probe, 1, 7));
     let sum = oracle(&build, &probe, 1).0;
-    // The join without partitioning: what it reads too early is data, never an address.
+    // In the join without partitioning, what is read too early is data, never an address.
     let wrong = |device| {
         let answer = join(Driver::NoPartition, device, build.relation(), probe.relation(), small());
         answer.map(|answer| answer.sum) != Ok(sum)

@@ -1,5 +1,5 @@
-//! The Triton join: both relations radix-partitioned by the device into pages that spill to host memory, then joined pair by
-//! pair (Lutz, Breß, Zeuch, Rabl, Markl: "Triton Join", SIGMOD 2022).
+//! The Triton join: the device radix-partitions both relations into pages that spill to host memory, then joins them
+//! pair by pair (Lutz, Breß, Zeuch, Rabl, Markl: "Triton Join", SIGMOD 2022).
 
 use super::context::Setup;
 use super::device::{GpuError, Place};
@@ -18,7 +18,8 @@ pub struct Triton {
 }
 
 impl Triton {
-    /// Partitions the build side. The cache is shared in proportion to the tuples: `probe_rows` are expected.
+    /// Partitions the build side. The cache is shared in proportion to the tuples, of which `probe_rows` are expected
+    /// on the probe side.
     pub fn build(setup: Setup, build: &Relation<'_>, probe_rows: u64, run: &Run) -> Result<Self, GpuError> {
         let cx = setup.turn(run);
         let cache_bytes = cx.plan.cache_bytes;
