@@ -1,8 +1,8 @@
-//! Key columns as one 64-bit code a row.
+//! Key columns as one 64-bit key code for each row.
 //!
-//! Fixed-width columns that fit 64 bits together are packed side by side: the code *is* the key. All others are brought into
-//! Arrow's row format and hashed: equal keys have equal codes, and equal codes are compared again. Once a build side is whole,
-//! whole numbers that do not fit by their types may still fit by their values ([`Packing`]).
+//! Fixed-width columns that fit 64 bits together are packed side by side: the code *is* the key. All others are brought
+//! into Arrow's row format and hashed. Equal keys have equal codes, and keys with equal codes are compared again. Once
+//! a build side is complete, whole numbers that do not fit by their types may still fit by their values ([`Packing`]).
 
 use arrow::array::{Array, ArrayData, ArrayRef, RecordBatch};
 use arrow::buffer::{NullBuffer, ScalarBuffer};
@@ -18,10 +18,10 @@ use crate::{JoinError, JoinSpec};
 #[derive(Debug)]
 pub struct Encoder {
     columns: Vec<usize>,
-    /// For keys that do not pack.
+    /// The converter for keys that are not packed.
     converter: Option<RowConverter>,
     null_equals_null: bool,
-    /// Enters the codes that are hashes.
+    /// The seed of the codes that are hashes.
     seed: u64,
 }
 
@@ -29,7 +29,7 @@ pub struct Encoder {
 #[derive(Debug)]
 pub struct Codes {
     pub codes: Vec<u64>,
-    /// Rows whose key can equal another; the others have a null in it.
+    /// Rows whose key can equal another; the others have a null in their key.
     pub valid: Option<NullBuffer>,
 }
 
@@ -75,7 +75,8 @@ pub(crate) fn packed_bytes(kind: &DataType) -> Option<usize> {
     }
 }
 
-/// Floating-point numbers are left out: whether -0 equals 0 and NaN itself is for the caller to say, by a cast.
+/// Whether keys of this type can be joined. Floating-point numbers are left out: the caller decides, by a cast, whether
+/// -0 equals 0 and NaN equals itself.
 pub(crate) fn is_supported(kind: &DataType) -> bool {
     use DataType::{
         Binary, BinaryView, Boolean, Decimal128, Decimal256, FixedSizeBinary, LargeBinary, LargeUtf8, Utf8, Utf8View,
@@ -97,7 +98,7 @@ pub(crate) fn is_supported(kind: &DataType) -> bool {
 }
 
 impl Encoder {
-    /// Equal codes mean equal keys.
+    /// Whether equal codes mean equal keys.
     pub fn is_exact(&self) -> bool {
         self.converter.is_none()
     }
@@ -107,7 +108,7 @@ impl Encoder {
         &self.columns
     }
 
-    /// The codes of every row; those of invalid rows mean nothing.
+    /// The codes of every row; those of invalid rows have no meaning.
     pub fn encode(&self, batch: &RecordBatch) -> Result<Codes, JoinError> {
         let columns: Vec<ArrayRef> = self.columns.iter().map(|&column| batch.column(column).clone()).collect();
         let valid = if self.null_equals_null || planted::is(Defect::NullsMatch) {
@@ -129,8 +130,9 @@ impl Encoder {
     }
 }
 
-/// Keys of several whole numbers as one: each column's distance from its least build value, times the room of the columns
-/// behind it. Exact, where the build side's intervals together have room in 64 bits; it knows no value outside of them.
+/// Keys of several whole numbers as one: each column's distance from its least build value, times the size of the
+/// intervals of the columns behind it. It is exact where the build side's intervals together fit in 64 bits. It has no
+/// code for values outside of them.
 #[derive(Debug, Default)]
 pub struct Packing(Vec<Packed>);
 
@@ -142,7 +144,7 @@ struct Packed {
 }
 
 impl Packing {
-    /// The packing of a build side's keys, where [`Encoder`] has to hash them; `None` if there is none.
+    /// The packing of a build side's keys, where [`Encoder`] has to hash them; `None` if they cannot be packed.
     pub fn of(encoder: &Encoder, batches: &[RecordBatch]) -> Option<Self> {
         let first = batches.first()?;
         let mut types = encoder.columns.iter().map(|&column| first.column(column).data_type());
@@ -192,7 +194,8 @@ impl Packed {
         }
     }
 
-    /// In 64 bits. What lies below the interval wraps around to beyond its end, since the interval itself is one of such numbers.
+    /// The same in 64 bits. A value below the interval wraps around to beyond its end, since the interval itself is one
+    /// of such numbers.
     fn add_narrow<T: ArrowNativeType + Into<i64>>(
         &self,
         data: &ArrayData,
@@ -211,7 +214,7 @@ impl Packed {
     }
 }
 
-/// The least and the greatest value of a column for which [`is_number`], `None` without any.
+/// The least and the greatest value of a column for which [`is_number`] holds; `None` without any.
 pub(crate) fn bounds(column: &ArrayRef) -> Option<(i128, i128)> {
     #[inline(always)]
     fn of<T: Copy + Ord>(values: &[T]) -> Option<(T, T)> {
@@ -239,13 +242,14 @@ pub(crate) fn bounds(column: &ArrayRef) -> Option<(i128, i128)> {
     }
 }
 
-/// Columns of whole numbers, and of what is stored as one. An unsigned number above the greatest signed one stands for a
-/// negative one: different numbers stay different.
+/// Whether columns of this type hold whole numbers, or values that are stored as such. An unsigned number above the
+/// greatest signed one stands for a negative one: different numbers stay different.
 pub(crate) fn is_number(kind: &DataType) -> bool {
     packed_bytes(kind).is_some() || matches!(kind, DataType::Decimal128(..))
 }
 
-/// Calls `each(row, number)` for every row of a column for which [`is_number`]; what stands for a null is any number.
+/// Calls `each(row, number)` for every row of a column for which [`is_number`] holds; the number of a null is
+/// arbitrary.
 #[inline(always)]
 pub(crate) fn each_number(column: &ArrayRef, each: impl FnMut(usize, i128)) {
     fn all<T: ArrowNativeType + Into<i128>>(data: &ArrayData, mut each: impl FnMut(usize, i128)) {
@@ -346,8 +350,8 @@ mod tests {
         assert!(codes.codes[0] != codes.codes[1] && codes.codes[1] != codes.codes[2]);
     }
 
-    /// Two texts of two words, of which the second makes up for what the first has done to the state: one code, but under that seed only, and
-    /// under the one that swaps the two.
+    /// Two texts of two words, of which the second reverses the effect of the first on the state: they have one code,
+    /// but only under that seed and under the one that swaps the two.
     #[test]
     fn texts_that_collide_under_one_seed_do_not_under_others() {
         let with_words = |words: [u64; 2]| words.map(u64::to_le_bytes).concat();

@@ -21,8 +21,9 @@ use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 
 use super::exec::JoinExec;
 
-/// The column of child number `child` of `plan` whose values the output's `column` has. A condition on them that drops rows of the child drops
-/// those rows of the output that it is not true of, and changes no other: `None` where it might.
+/// The column of child number `child` of `plan` whose values the output's `column` has. A condition on it that drops
+/// rows of the child drops those rows of the output for which it is false, and changes no others. `None` where it
+/// might.
 pub fn of_child(plan: &Arc<dyn ExecutionPlan>, child: usize, column: usize) -> Option<usize> {
     if plan.fetch().is_some() {
         return None;

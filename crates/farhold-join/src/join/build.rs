@@ -1,4 +1,4 @@
-//! The build side while it comes in: held as it is, and partitioned once it does not fit.
+//! The build side while its rows come in: held as it is, and partitioned once it does not fit.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -23,7 +23,7 @@ pub struct BuildSide {
     held: VecDeque<RecordBatch>,
     held_bytes: u64,
     held_rows: usize,
-    /// Since the rows outgrew the memory.
+    /// The partitions, once the rows have outgrown the memory.
     spilling: Option<Spilling>,
 }
 
@@ -36,11 +36,11 @@ struct Spilling {
     group_bytes_max: u64,
 }
 
-/// The build side's spilled partitions, for the probe side to follow.
+/// The build side's spilled partitions, which the probe side follows.
 pub struct SpilledBuild {
     pub files: Vec<Option<SpilledPart>>,
     pub round: u32,
-    /// Knows every build row of the round, the spilled ones too.
+    /// Contains every build row of the round, the spilled ones too.
     pub bloom: Option<BloomFilter>,
 }
 
@@ -50,14 +50,14 @@ impl BuildSide {
     }
 
     pub fn push(&mut self, batch: &RecordBatch, cx: &Context, memory: &mut Reservation) -> Result<(), JoinError> {
-        // What earlier tables and outputs have left in the heap would be there beside the rows.
+        // Otherwise what earlier tables and outputs have left in the heap would add to the rows.
         if self.round > 0 && self.held.is_empty() && self.spilling.is_none() && cx.options.pool.gives_back() {
             trim_heap();
         }
         for slice in slices(batch, cx.sizes.slice_bytes) {
             cx.options.run.cancel.check()?;
             let bytes = batch_bytes(&slice);
-            // Room is left for the filter and for a group, which begin before the first batch goes.
+            // Room is kept for the filter and for a group, which are allocated before the first batch is written.
             let beside = cx.sizes.bloom_bytes + 2 * group_bytes_max(cx);
             let has_room = memory.room() >= bytes.saturating_add(beside);
             if self.spilling.is_none() && has_room && memory.try_grow(bytes) {
@@ -71,7 +71,7 @@ impl BuildSide {
         Ok(())
     }
 
-    /// The partitions; the first call distributes what has been held so far.
+    /// The partitions. The first call distributes what has been held so far.
     fn spilling(&mut self, cx: &Context, memory: &mut Reservation) -> Result<&mut Spilling, JoinError> {
         if self.spilling.is_none() {
             let mut spilling = Spilling::new(self.round, cx, memory)?;
@@ -83,7 +83,8 @@ impl BuildSide {
         self.spilling.as_mut().ok_or_else(|| JoinError::Invalid("no partitions".into()))
     }
 
-    /// Oldest first: what is copied of it fills the lower end of the allocator's heap, and the upper end goes back to the kernel.
+    /// The oldest first: its copies fill the lower end of the allocator's heap, and the upper end returns to the
+    /// kernel.
     fn pop_held(&mut self, memory: &mut Reservation) -> Option<RecordBatch> {
         let batch = self.held.pop_front()?;
         let bytes = batch_bytes(&batch);
@@ -93,13 +94,13 @@ impl BuildSide {
         Some(batch)
     }
 
-    /// Makes the table of what fits, and files of the rest.
+    /// Makes a table of what fits, and files of the rest.
     pub fn finish(
         mut self,
         cx: &Context,
         memory: &mut Reservation,
     ) -> Result<(Resident, Option<SpilledBuild>), JoinError> {
-        // Only the build side that the caller feeds can be split.
+        // Only the build side of round 0, which the caller feeds, can be split.
         let probers = if self.round == 0 { cx.options.shares.max(1) } else { 1 };
         if self.spilling.is_none() {
             if let Some((working, choice)) = take_working_bytes(self.held_rows, probers, 0, cx, memory) {
@@ -109,7 +110,7 @@ impl BuildSide {
         }
         let Some(spilling) = self.spilling else { return Err(JoinError::Invalid("no partitions".into())) };
         let (mut partitions, bloom) = spilling.finish(cx, memory)?;
-        // Room in which the probe side's partitions gather rows worth a write.
+        // Room in which the probe side's partitions gather enough rows for a write.
         let probe_room = cx.sizes.probe_room_bytes;
         let (rows_bytes, working, choice) = loop {
             let (rows, bytes) = partitions.resident();
@@ -118,7 +119,7 @@ impl BuildSide {
                 break (bytes, working, choice);
             }
             if !partitions.make_room(cx, memory)? {
-                // Nothing is left in memory: the table is of no rows, and small enough for the floor's slack.
+                // Nothing is left in memory. The table has no rows, and fits in the slack of the floor.
                 break (0, 0, working_bytes(0, probers, cx).1);
             }
         };
@@ -130,7 +131,7 @@ impl BuildSide {
     }
 }
 
-/// Batches that are distributed together have at most so many bytes; 0: each is distributed by itself.
+/// The most bytes of batches that are distributed together; 0: each is distributed by itself.
 fn group_bytes_max(cx: &Context) -> u64 {
     let is_worth = !cx.options.pool.gives_back() && copies_alone(&cx.spec.build);
     if is_worth { cx.sizes.group_bytes } else { 0 }
@@ -140,7 +141,7 @@ impl Spilling {
     fn new(round: u32, cx: &Context, memory: &mut Reservation) -> Result<Self, JoinError> {
         let bloom = BloomBuilder::new(cx.sizes.bloom_bytes, cx.sizes.fan_out_bits)?;
         let reserved = cx.sizes.bloom_bytes;
-        // The filter saves writes; without room for it the join is right all the same.
+        // The filter saves writes. Without room for it the join is still correct.
         let bloom = (bloom.bytes() <= reserved && memory.try_grow(reserved)).then_some(bloom);
         let group_bytes_max = Some(group_bytes_max(cx)).filter(|bytes| memory.try_grow(2 * bytes)).unwrap_or(0);
         let threads = if group_bytes_max > 0 { cx.options.run.threads } else { 1 };
@@ -160,7 +161,7 @@ impl Spilling {
     fn distribute(&mut self, cx: &Context, memory: &mut Reservation) -> Result<(), JoinError> {
         self.group_bytes = 0;
         let group = mem::take(&mut self.group);
-        // A row whose key equals nothing matters only where rows without a match do.
+        // A row whose key equals nothing matters only where rows without a match are handed out.
         let keeps_invalid = matches!(cx.spec.kind.keep_build(), Keep::Unmatched | Keep::Marked);
         let (partitions, is_group) = (&self.partitions, group.len() > 1);
         let batches: Vec<Mutex<Option<RecordBatch>>> = group.into_iter().map(Some).map(Mutex::new).collect();
@@ -175,7 +176,7 @@ impl Spilling {
         self.partitions.scatter(&routes, self.bloom.as_mut(), cx, memory)
     }
 
-    /// Distributes what is left, and gives back the room of groups.
+    /// Distributes the rest, and gives back the room of groups.
     fn finish(
         mut self,
         cx: &Context,

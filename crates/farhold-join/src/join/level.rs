@@ -1,4 +1,4 @@
-//! One round of a join: a resident table, the files beside it, and the probe side that goes past both.
+//! One round of a join: a resident table, the files beside it, and the probe side that passes both.
 //!
 //! ```text
 //!   probe batch ──▶ no build row has the key (Bloom filter), or its partition is in memory ──▶ table ──▶ output
@@ -34,12 +34,12 @@ pub struct SpilledPair {
     pub round: u32,
 }
 
-/// Rounds of partitioning before a pair is joined block by block, whatever its keys: 8 partitions a round at least, so
-/// that a side of 8^12 times the budget is meant for it.
+/// Rounds of partitioning before a pair is joined block by block, whatever its keys. A round has at least 8 partitions,
+/// so a side may be up to 8^12 times the budget.
 const ROUNDS_MAX: u32 = 12;
 
 impl SpilledPair {
-    /// A further hash may make smaller pairs of it.
+    /// Whether a further hash may split it into smaller pairs.
     pub fn can_be_split(&self) -> bool {
         !self.build.is_one_code && self.round < ROUNDS_MAX
     }
@@ -51,16 +51,16 @@ pub struct Level {
     spilled: Option<(Arc<SpilledBuild>, Partitions)>,
     gathered: Gathered,
     peers: Option<Arc<Peers>>,
-    /// Batches that gather until there are enough to be worth the algorithm's while.
+    /// Batches that gather until they are enough for the algorithm.
     waiting: ProbeWork,
     work: Option<ProbeWork>,
     pairs: Pairs,
-    /// No further probe batch comes.
+    /// Whether the probe side has ended.
     is_fed: bool,
     end: End,
 }
 
-/// Probe rows on their way to partitions, until they are enough to be worth copying to each of them.
+/// Probe rows on their way to partitions. They gather until they are enough to be worth copying to each of them.
 #[derive(Default)]
 struct Gathered {
     routes: Vec<Routes>,
@@ -100,22 +100,22 @@ impl Gathered {
     }
 }
 
-/// What remains of a level once its probe rows are through.
+/// The rest of a level after its probe rows.
 enum End {
-    /// They are not.
+    /// The probe rows have not ended.
     Ahead,
-    /// Another join of the same build side hands it out.
+    /// Another join of the same build side hands the rest out.
     Elsewhere,
-    /// Build rows from this number on, and pairs of these files.
+    /// Build rows beginning with this number, and pairs of these files.
     Here { tail: usize, probe_files: ProbeFiles },
 }
 
-/// What a level has to say next.
+/// The result of a step of a level.
 pub enum Next {
     Batch(RecordBatch),
     /// Nothing yet.
     Working,
-    /// Work is done; these are the flags of its probe rows.
+    /// Work is done, with these flags of its probe rows.
     WorkDone(Option<Bits>),
     /// It wants a probe batch.
     Hungry,
@@ -155,24 +155,26 @@ impl Level {
         })
     }
 
-    /// What levels over the same build side are made of.
+    /// The shared parts of levels over the same build side.
     pub fn build_side(&self) -> (Arc<Resident>, Option<Arc<SpilledBuild>>) {
         (Arc::clone(&self.resident), self.spilled.as_ref().map(|(build, _)| Arc::clone(build)))
     }
 
-    /// Some of its build rows are in files.
+    /// Whether some of its build rows are in files.
     pub fn is_spilled(&self) -> bool {
         self.spilled.is_some()
     }
 
-    /// No further probe batch comes, and the next step may be long: it writes the last of them, goes on to the files, or spreads matches.
+    /// Whether the probe side has ended and the next step may be long: it writes the last probe rows, continues with
+    /// the files, or spreads matches.
     #[cfg(feature = "datafusion")]
     pub fn next_is_long(&self) -> bool {
         let spreads = matches!(self.end, End::Ahead) && self.resident.spreads_many_matches();
         self.is_fed && (self.is_spilled() || spreads)
     }
 
-    /// Takes a probe batch; the level is hungry. `known` are flags of earlier passes: such a batch does not wait for others.
+    /// Takes a probe batch; the level must want one. `known` are flags of earlier passes: a batch with flags does not
+    /// wait for others.
     pub fn push(
         &mut self,
         batch: &RecordBatch,
@@ -211,7 +213,7 @@ impl Level {
         self.work = Some(work);
     }
 
-    /// No further probe batch comes.
+    /// Ends the probe side.
     pub fn finish(&mut self, cx: &Context) {
         if self.waiting.blocks.rows() > 0 {
             self.begin(None, cx);
@@ -219,7 +221,7 @@ impl Level {
         self.is_fed = true;
     }
 
-    /// `keeps_probe`: this is the last pass over these probe rows, so that those without a match are known.
+    /// `keeps_probe`: whether this is the last pass over these probe rows, after which those without a match are known.
     pub fn next(&mut self, keeps_probe: bool, cx: &Context, memory: &mut Reservation) -> Result<Next, JoinError> {
         cx.options.run.cancel.check()?;
         if let Some(work) = &mut self.work {
@@ -245,7 +247,7 @@ impl Level {
         Ok(next_kept_build(&self.resident, tail, cx)?.map_or(Next::Done, Next::Batch))
     }
 
-    /// The probe rows are through: whether what remains is handed out here.
+    /// Called after the last probe row. Decides whether the rest is handed out here.
     fn arrive(&mut self, cx: &Context, memory: &mut Reservation) -> Result<End, JoinError> {
         let mut probe_files = match &mut self.spilled {
             Some((_, partitions)) => {
@@ -266,7 +268,7 @@ impl Level {
         Ok(End::Here { tail: 0, probe_files })
     }
 
-    /// Gives the memory back, and answers the partitions that remain to be joined.
+    /// Gives the memory back, and returns the partitions that remain to be joined.
     pub fn close(self, cx: &Context, memory: &mut Reservation) -> Vec<SpilledPair> {
         let mut pairs = Vec::new();
         let End::Here { mut probe_files, .. } = self.end else { return pairs };

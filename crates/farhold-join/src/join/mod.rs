@@ -4,10 +4,10 @@
 //!   push_build* ─▶ finish_build ─▶ ( push_probe ─▶ next_output until None )* ─▶ finish_probe ─▶ next_output until None
 //! ```
 //!
-//! Round 0 is fed by the caller. Build rows are held until the budget is full, then partitioned; the partitions that do not
-//! fit go to files, those that do become a table, and probe rows follow their build rows. Each pair of files is a round of
-//! its own later, with another hash. A pair whose keys have one code cannot be split: its build side is read in blocks that
-//! fit, and its probe side is read once a block. With several threads, each joins pairs of its own.
+//! The caller feeds round 0. Build rows are held until the budget is full, then partitioned. Partitions that do not fit
+//! go to files, the others become a table, and probe rows follow their build rows. Each pair of files is later a round
+//! of its own, with another hash. A pair whose keys have one code cannot be split. Its build side is read in blocks
+//! that fit, and its probe side is read once for each block. With several threads, each joins pairs of its own.
 
 mod build;
 mod level;
@@ -41,14 +41,15 @@ use crate::spec::Origin;
 use crate::spill::{FlagReader, FlagWriter, Reader, Readers, read_all};
 use crate::{Above, CancelToken, Devices, JoinError, JoinOptions, JoinSpec, MemoryPool, Progress, Run};
 
-/// What a join has done, for EXPLAIN.
+/// The figures of a join, for EXPLAIN.
 #[derive(Debug, Clone, Default)]
 pub struct JoinReport {
-    /// The algorithm of the first table, why, and what was predicted and taken.
+    /// The algorithm of the first table, the reason, and the predicted and the measured time.
     pub choice: Option<Choice>,
     /// How that table finds keys.
     pub scheme: Option<&'static str>,
-    /// Why a table has gone on elsewhere than its algorithm says (the first of them): a GPU that was busy, too small, or failed.
+    /// Why a table continued elsewhere than its algorithm says (the first such table): a GPU that was busy, too small,
+    /// or failed.
     pub fallback: Option<String>,
     /// Tables that were built: 1 if everything fitted.
     pub tables: u64,
@@ -56,15 +57,15 @@ pub struct JoinReport {
     pub spilled_partitions: u64,
     /// Bytes written to files.
     pub spilled_bytes: u64,
-    /// The deepest round: 0 if everything fitted, 1 if spilled partitions were joined as they were read back, and one more for each time that
-    /// one of them had to be partitioned again.
+    /// The deepest round: 0 if everything fitted, 1 if spilled partitions were joined as they were read back, and one
+    /// more for each time that one of them had to be partitioned again.
     pub rounds: u32,
     /// Passes over a probe partition whose build side could not be split.
     pub block_passes: u64,
 }
 
 impl JoinReport {
-    /// What somebody else has done of this join beside.
+    /// Adds the figures of another thread that worked on this join.
     fn add(&mut self, other: Self) {
         self.fallback = self.fallback.take().or(other.fallback);
         self.tables += other.tables;
@@ -75,17 +76,17 @@ impl JoinReport {
     }
 }
 
-/// A running join. After an error it has given everything back and answers [`JoinError::Invalid`] from then on.
+/// A running join. After an error it has given everything back, and every call returns [`JoinError::Invalid`].
 pub struct Join {
     cx: Arc<Context>,
     memory: Reservation,
-    /// For the joins that it may be split into, until they are known to need none.
+    /// Floors for the joins that it may be split into, held until it is known that they need none.
     for_shares: Vec<Reservation>,
     state: State,
     /// Parts of the caller's probe batch that have not been taken yet.
     probe_slices: VecDeque<RecordBatch>,
     pending: Vec<SpilledPair>,
-    /// Where it gets pairs from, if it is one of several that read them back.
+    /// The source of pairs, if it is one of several joins that read them back.
     queue: Option<Arc<Queue>>,
     progress: Progress,
     report: JoinReport,
@@ -94,29 +95,29 @@ pub struct Join {
 enum State {
     Build(BuildSide),
     Probe(Box<Level>, Feed),
-    /// The first pair of the queue is next.
+    /// The first pair of the queue comes next.
     Pairs,
-    /// Other threads are at the spilled pairs.
+    /// Other threads join the spilled pairs.
     ReadBack(ReadBack),
     Done,
     Failed,
 }
 
-/// Where a level's probe batches come from.
+/// The source of a level's probe batches.
 enum Feed {
     Caller,
     File(Readers),
     Blocks(Box<Passes>),
 }
 
-/// What [`Join::step`] has to say.
+/// The result of [`Join::step`].
 #[derive(Debug)]
 pub enum Step {
     /// Rows.
     Output(RecordBatch),
-    /// Nothing yet: call again.
+    /// No result yet: call again.
     Working,
-    /// It wants probe rows, or to know that there are no more.
+    /// It wants probe rows, or the call that ends them.
     Hungry,
     /// Everything has been handed out.
     Done,
@@ -126,7 +127,7 @@ pub enum Step {
 struct Passes {
     pair: SpilledPair,
     build: Reader,
-    /// A batch that the last block had no room for.
+    /// A batch for which the last block had no room.
     carry: Option<RecordBatch>,
     probe: Readers,
     known: Option<FlagReader>,
@@ -135,7 +136,7 @@ struct Passes {
     is_last: bool,
 }
 
-/// What does not change while a join runs.
+/// The part of a join that does not change while it runs.
 pub(crate) struct Context {
     pub spec: JoinSpec,
     pub options: JoinOptions,
@@ -146,7 +147,7 @@ pub(crate) struct Context {
     pub sizes: Sizes,
     pub machine: Machine,
     pub probe_width: Width,
-    /// Of one share among others, which has a thread of its own, or of the only one, which has all.
+    /// The run of a probe: one thread for a share among others, all threads for the only one.
     pub probe_run: Run,
 }
 
@@ -154,7 +155,7 @@ pub(crate) struct Context {
 pub(crate) struct Outputs {
     build: Vec<usize>,
     probe: Vec<usize>,
-    /// For each column of the output, its place among the build side's, the probe side's and the mark.
+    /// For each column of the output, its position among the build side's columns, the probe side's and the mark.
     order: Vec<usize>,
 }
 
@@ -189,22 +190,22 @@ impl Outputs {
     }
 }
 
-/// Lengths in proportion to the budget, and where each thread has its own, to its part.
+/// Sizes in proportion to the budget, or, where each thread has its own, to the thread's part.
 pub(crate) struct Sizes {
-    /// Incoming batches are taken in slices of about this.
+    /// Incoming batches are cut into slices of about this size.
     pub slice_bytes: u64,
-    /// A write to a file.
+    /// The size of a write to a file.
     pub chunk_bytes: u64,
-    /// Batches that the table's rows are kept in.
+    /// The size of batches in which the table's rows are kept.
     pub block_bytes: u64,
     pub fan_out_bits: u32,
     pub bloom_bytes: u64,
-    /// Build rows that are distributed together are as many, and so are their copies.
+    /// The most bytes of build rows that are distributed together, and also of their copies.
     pub group_bytes: u64,
-    /// Probe rows that are distributed together, by each thread.
+    /// The most bytes of probe rows that each thread distributes together.
     pub gather_bytes: u64,
     pub probe_room_bytes: u64,
-    /// Slices, copies of them, batches read ahead, and file buffers, which are not reserved one by one.
+    /// Slices, copies of them, batches read ahead, and file buffers. They are not reserved one by one.
     pub in_flight_bytes: u64,
 }
 
@@ -218,7 +219,7 @@ impl Sizes {
         } else {
             3
         };
-        // Pairs that several threads read back are to fit a part of the memory.
+        // Pairs that several threads read back should each fit in a part of the memory.
         let fan_out_bits = fan_out_bits + u32::from(threads > 1 && !pool.gives_back());
         let part = budget / threads as u64;
         let slice_bytes = (part / 64).clamp(16 << 10, 4 << 20);
@@ -229,7 +230,7 @@ impl Sizes {
             block_bytes: (budget / 32).clamp(16 << 10, 16 << 20),
             fan_out_bits,
             bloom_bytes: (budget / 32).max(8 << fan_out_bits),
-            // One thread is often one of several joins of a pool.
+            // A single thread often runs one of several joins of a pool.
             group_bytes: (budget / if threads > 1 { 16 } else { 64 }).min(ONE_BLOCK_BYTES_MAX),
             gather_bytes: (part / 16).min(ONE_BLOCK_BYTES_MAX),
             probe_room_bytes: budget / 8,
@@ -237,7 +238,7 @@ impl Sizes {
         }
     }
 
-    /// Of what is in flight, what the floor has room for.
+    /// The part of the bytes in flight for which the floor has room.
     fn in_flight_reserved(&self) -> u64 {
         self.in_flight_bytes.min(BUDGET_BYTES_MIN / 2)
     }
@@ -279,7 +280,7 @@ impl Context {
         Self::new(self.spec.clone(), options)
     }
 
-    /// The floor, and of it what is in flight.
+    /// Reserves the floor, and takes from it what is in flight.
     fn reserve(&self) -> Result<Reservation, JoinError> {
         let mut memory = Reservation::new(&self.options.pool, BUDGET_BYTES_MIN)?;
         if !memory.try_grow(self.sizes.in_flight_reserved()) {
@@ -288,14 +289,14 @@ impl Context {
         Ok(memory)
     }
 
-    /// A batch of the output: `columns` are the build side's wanted ones, the probe side's, and the mark.
+    /// A batch of the output. `columns` are the build side's wanted ones, the probe side's, and the mark.
     pub fn output_of(&self, columns: impl Iterator<Item = ArrayRef>, rows: usize) -> Result<RecordBatch, JoinError> {
         let columns: Vec<ArrayRef> = columns.collect();
         let ordered = self.outputs.order.iter().map(|&place| columns[place].clone()).collect();
         batch_of(&self.schema, ordered, rows)
     }
 
-    /// Rows of an output batch whose rows have at most this many bytes.
+    /// The number of rows of an output batch whose rows have at most this many bytes.
     pub fn batch_rows(&self, row_bytes: usize) -> usize {
         let bytes = self.options.batch_bytes_max.min(i32::MAX as usize);
         self.options.batch_rows_max.min(bytes / row_bytes.max(1)).max(1)
@@ -332,7 +333,7 @@ impl Join {
         }
     }
 
-    /// A join of the queue's pairs, until it has no more.
+    /// A join of the queue's pairs, until the queue is empty.
     fn of_pairs(cx: Context, memory: Reservation, queue: Arc<Queue>) -> Self {
         Self { queue: Some(queue), ..Self::with(Arc::new(cx), memory, State::Pairs) }
     }
@@ -342,17 +343,17 @@ impl Join {
         self.cx.schema.clone()
     }
 
-    /// What it has done so far.
+    /// The figures so far.
     pub fn report(&self) -> &JoinReport {
         &self.report
     }
 
-    /// How far it is.
+    /// The progress so far.
     pub fn progress(&self) -> Progress {
         self.progress
     }
 
-    /// Everything has been handed out.
+    /// Whether everything has been handed out.
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
     }
@@ -372,7 +373,7 @@ impl Join {
         })
     }
 
-    /// No further build row comes.
+    /// Ends the build side.
     pub fn finish_build(&mut self) -> Result<(), JoinError> {
         self.guarded(|join| {
             if !matches!(join.state, State::Build(_)) {
@@ -389,10 +390,11 @@ impl Join {
         })
     }
 
-    /// Once the build side is finished and before the first probe row: [`JoinOptions::shares`] joins that share the build
-    /// side, for as many threads. Each takes probe rows of its own and hands out what follows from them. The last to end
-    /// hands out the rest: build rows beyond pairs, and what was spilled. There is no last one if one is dropped or fails
-    /// before its end. The first goes on with the report and the progress; those of the others count only what they do.
+    /// Splits the join into [`JoinOptions::shares`] joins that share the build side, for as many threads. Call once the
+    /// build side is finished and before the first probe row. Each share takes probe rows of its own and hands out what
+    /// follows from them. The last to end hands out the rest: build rows beyond pairs, and what was spilled. If a share
+    /// is dropped or fails before its end, no share is the last one. The first share continues the report and the
+    /// progress; the others count only their own work.
     pub fn split(mut self) -> Result<Vec<Self>, JoinError> {
         let State::Probe(level, Feed::Caller) = std::mem::replace(&mut self.state, State::Failed) else {
             return Err(out_of_order("only a join whose build side is finished can be split"));
@@ -414,7 +416,7 @@ impl Join {
         joins.collect()
     }
 
-    /// Some build rows are in files.
+    /// Whether some build rows are in files.
     pub fn is_spilled(&self) -> bool {
         match &self.state {
             State::Probe(level, Feed::Caller) => level.is_spilled(),
@@ -432,12 +434,12 @@ impl Join {
         }
     }
 
-    /// The caller's probe rows are through, and it reads partitions back from files.
+    /// Whether the caller's probe rows have ended and it reads partitions back from files.
     pub fn is_reading_back(&self) -> bool {
         matches!(self.state, State::Probe(_, Feed::File(_) | Feed::Blocks(_)) | State::ReadBack(_))
     }
 
-    /// The next step may be long, and wait for the disk.
+    /// Whether the next step may be long and wait for the disk.
     #[cfg(feature = "datafusion")]
     pub(crate) fn next_is_long(&self) -> bool {
         match &self.state {
@@ -446,7 +448,7 @@ impl Join {
         }
     }
 
-    /// Takes probe rows; call [`Join::next_output`] until it answers `None` before the next.
+    /// Takes probe rows. Before the next call, call [`Join::next_output`] until it returns `None`.
     pub fn push_probe(&mut self, batch: &RecordBatch) -> Result<(), JoinError> {
         self.guarded(|join| {
             let batch = of_side(batch, &join.cx.spec.probe, "probe")?;
@@ -458,7 +460,7 @@ impl Join {
                 return Err(out_of_order("there is output to be taken before the next probe rows"));
             }
             if level.is_spilled() {
-                // Rows of partitions in files are copied.
+                // Rows of spilled partitions are copied, so the batch is cut into slices.
                 join.probe_slices.extend(slices(&batch, join.cx.sizes.slice_bytes));
             } else {
                 level.push(&batch, None, &join.cx, &mut join.memory)?;
@@ -469,7 +471,7 @@ impl Join {
         })
     }
 
-    /// No further probe row comes.
+    /// Ends the probe side.
     pub fn finish_probe(&mut self) -> Result<(), JoinError> {
         self.guarded(|join| {
             let State::Probe(level, Feed::Caller) = &mut join.state else {
@@ -494,7 +496,8 @@ impl Join {
         }
     }
 
-    /// As [`Join::next_output`], but returns between two batches of its inputs, for a caller that has others to serve.
+    /// As [`Join::next_output`], but returns between two batches of its inputs, for a caller that serves other work
+    /// too.
     pub fn step(&mut self) -> Result<Step, JoinError> {
         self.guarded(|join| {
             let was_done = join.is_done();
@@ -510,7 +513,7 @@ impl Join {
         })
     }
 
-    /// Runs one step. Whatever goes wrong in it, a panic too, ends the join and frees what it holds.
+    /// Runs one step. Any failure in it, including a panic, ends the join and frees what it holds.
     fn guarded<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T, JoinError>) -> Result<T, JoinError> {
         if matches!(self.state, State::Failed) {
             return Err(out_of_order("the join has failed"));
@@ -598,7 +601,7 @@ impl Join {
         Ok(Step::Working)
     }
 
-    /// The active level has handed out everything: on to the next block, the next pair, or the end.
+    /// The active level has handed out everything. Continues with the next block, the next pair, or the end.
     fn next_level(&mut self) -> Result<(), JoinError> {
         let State::Probe(level, feed) = std::mem::replace(&mut self.state, State::Failed) else { return Ok(()) };
         if self.report.fallback.is_none() {
@@ -616,7 +619,7 @@ impl Join {
         Ok(())
     }
 
-    /// The caller's rows are through: the pairs of files are next, on several threads if there are.
+    /// The caller's rows have ended. The pairs of files come next, on several threads if there are any.
     fn read_back(&mut self) -> Result<State, JoinError> {
         if self.pending.is_empty() {
             return self.next_pair();
@@ -630,7 +633,7 @@ impl Join {
         self.next_pair()
     }
 
-    /// What the threads that read back have to say.
+    /// The next message of the threads that read back.
     fn hear(&mut self) -> Result<Step, JoinError> {
         let State::ReadBack(back) = &mut self.state else { return Ok(Step::Working) };
         if let Some(Said { batch, report }) = back.next()? {
@@ -684,7 +687,7 @@ impl Join {
         Ok(State::Probe(Box::new(level), Feed::File(read_all(pair.probe))))
     }
 
-    /// As many build rows as fit, at least one batch, and another pass over the probe rows.
+    /// Reads as many build rows as fit, at least one batch, and begins another pass over the probe rows.
     fn next_block(&mut self, mut passes: Passes) -> Result<State, JoinError> {
         let (cx, memory) = (&*self.cx, &mut self.memory);
         let (mut batches, mut rows, mut bytes) = (Vec::new(), 0, 0);
@@ -707,7 +710,7 @@ impl Join {
             (rows, bytes, working, choice) = (more_rows, more_bytes, more_working, more_choice);
             batches.push(batch);
         }
-        // A first batch that has no room runs on the slack of what is in flight; nothing is reserved for it.
+        // A first batch that has no room uses the slack of what is in flight; nothing is reserved for it.
         let (bytes, working) = if reserved < bytes + working { (0, 0) } else { (bytes, reserved - bytes) };
         let resident = Resident::build(batches, bytes, working, choice, cx, memory)?;
         self.report.block_passes += 1;
@@ -731,7 +734,8 @@ impl Passes {
     }
 }
 
-/// The batch with the schema of its side, which may allow nulls where that of this batch does not: it goes among others.
+/// The batch with the schema of its side, which may allow nulls where the batch's schema does not: it is combined with
+/// other batches.
 fn of_side(batch: &RecordBatch, schema: &SchemaRef, side: &str) -> Result<RecordBatch, JoinError> {
     let expected = schema.fields().iter().map(|field| field.data_type());
     if batch.columns().iter().map(|column| column.data_type()).eq(expected) {
@@ -756,7 +760,7 @@ mod tests {
     use crate::JoinKind;
     use arrow::array::Int64Array;
 
-    /// A join of so many rows with themselves, whose probe rows are through.
+    /// A join of this many rows with themselves, whose probe rows have ended.
     fn fed(rows: i64, budget: u64, kind: JoinKind) -> Join {
         let batch = |start: i64| {
             let keys = Int64Array::from_iter_values((start..start + 5000).map(|row| row * 77_777));

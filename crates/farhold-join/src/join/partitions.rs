@@ -1,8 +1,9 @@
 //! The partitions of a side that does not fit: some in memory, some in files.
 //!
-//! Rows go to partitions by a hash of their key's code that differs from round to round. A partition stays in memory until
-//! room is wanted; then the largest goes to a file, and its later rows follow it there. So memory is always full of
-//! partitions that will not be written: a slope, not a cliff (hybrid hash join; DeWitt et al., SIGMOD 1984).
+//! Rows go to partitions by a hash of their key code that differs from round to round. A partition stays in memory
+//! until room is needed. Then the largest goes to a file, and its later rows follow it there. So memory is always full
+//! of partitions that will not be written, and the cost of a smaller budget is a slope, not a cliff (hybrid hash join;
+//! DeWitt et al., SIGMOD 1984).
 //!
 //! ```text
 //!   group of batches ─┬─▶ thread: a batch's codes and routes, ─┐   ┌─▶ thread: a partition's rows, in the Bloom filter and copied; its file ─┐
@@ -10,8 +11,9 @@
 //!                     └─▶ thread: …                            ┴───┴─▶ thread: …                                                             ┴─▶
 //! ```
 //!
-//! Copied rows are small arrays. Those of many partitions lie across each other in the allocator's heap, which cannot give back
-//! what one of them frees. Where the kernel limits the process they become chunks in pages of their own, before they are many.
+//! Copied rows are small arrays. Those of many partitions are mixed in the allocator's heap, which cannot give back
+//! what one of them frees. Where the kernel limits the process, they become chunks in pages of their own before they
+//! are many.
 
 use std::cmp::Reverse;
 use std::mem;
@@ -38,9 +40,9 @@ pub struct Part {
     chunks: Vec<RecordBatch>,
     /// Rows that are not in a chunk yet.
     pieces: Vec<RecordBatch>,
-    /// Of the pieces alone.
+    /// Bytes of the pieces alone.
     piece_bytes: u64,
-    /// Reserved for all.
+    /// Bytes reserved for chunks and pieces.
     bytes: u64,
     file: Arc<SharedFile>,
     writer: Option<Writer>,
@@ -63,36 +65,38 @@ pub struct Partitions {
     files: usize,
     bits: u32,
     seed: u64,
-    /// Where the next row without a code goes.
+    /// Counts the rows without a code, which decides where the next one goes.
     next_without_code: usize,
-    /// Bytes of pieces that have become chunks since the allocator was asked for its free pages.
+    /// Bytes of pieces that have become chunks since the allocator was last asked for its free pages.
     packed_bytes: u64,
     /// The threads that copy rows and write files.
     workers: WorkerPool,
 }
 
-/// Where rows of a batch go.
+/// The partitions to which rows of a batch go.
 pub struct Routes {
     batch: RecordBatch,
     codes: Codes,
-    /// Rows that go somewhere, by partition.
+    /// Rows that go to a partition, in the order of partitions.
     rows: Vec<u32>,
-    /// Those of partition `p` are `starts[p]..starts[p + 1]`.
+    /// The rows of partition `p` are `starts[p]..starts[p + 1]`.
     starts: Vec<u32>,
 }
 
 /// Bytes of [`Routes`] for a row.
 pub const ROUTE_BYTES: u64 = 12;
 
-/// The pieces of all partitions together are so many writes at most: a sixteenth of a small budget, less of a big one.
+/// The pieces of all partitions together are at most this many writes: a sixteenth of a small budget, less of a big
+/// one.
 const PIECES_WRITES: u64 = 4;
 
-/// So often, while a budget's worth of rows is partitioned, the allocator is asked for the pages that their copies and the
-/// batches that they come from leave free in its heap. Half as often a budget of 6.4 MiB takes 0.3 MiB more, one of 64 takes 4.
+/// The number of times that, while a budget's worth of rows is partitioned, the allocator is asked for the pages that
+/// copies and source batches leave free in its heap. With half of them, a budget of 6.4 MiB takes 0.3 MiB more, and one
+/// of 64 MiB takes 4 MiB more.
 const TRIMS: u64 = 16;
 
-/// Files of all partitions: a few, so that threads write beside each other and the disk has one after the other back. Where memory is short each
-/// partition has its own, whose pages in memory end with it.
+/// The number of files of all partitions: a few, so that threads write beside each other, and the disk gets space back
+/// file by file. Where memory is short each partition has its own file, whose pages in memory are freed with it.
 const FILES: usize = 8;
 
 /// A partition in a file.
@@ -104,18 +108,19 @@ pub struct SpilledPart {
 }
 
 impl Routes {
-    /// Rows that go somewhere.
+    /// Rows that go to a partition.
     pub fn rows(&self) -> &[u32] {
         &self.rows
     }
 
-    /// The places in `rows` of a partition's.
+    /// The range in `rows` of a partition's rows.
     fn of(&self, part: usize) -> Range<usize> {
         self.starts[part] as usize..self.starts[part + 1] as usize
     }
 
-    /// The rows that go somewhere, in the order of their partitions, in place of the batch: what a partition gets of many batches then lies together
-    /// in each, and a thread that copies it does not fetch a line of memory for every value.
+    /// Replaces the batch by the rows that go to a partition, in the order of their partitions. The rows that a
+    /// partition gets of many batches then lie together in each, and a thread that copies them does not fetch a line of
+    /// memory for every value.
     pub fn by_partition(self) -> Result<Self, JoinError> {
         let Self { batch, codes, rows, starts } = self;
         let batch = copy_rows(&batch, &rows)?;
@@ -124,12 +129,12 @@ impl Routes {
         Ok(Self { batch, codes, rows: (0..rows.len() as u32).collect(), starts })
     }
 
-    /// Bytes of the batch and beside it.
+    /// Bytes of the batch and of the data beside it.
     pub fn bytes(&self) -> u64 {
         batch_bytes(&self.batch) + ROUTE_BYTES * self.rows.len() as u64
     }
 
-    /// What a partition gets of all these.
+    /// The rows that a partition gets of all these.
     fn copy(routes: &[Self], part: usize) -> Result<Option<RecordBatch>, JoinError> {
         if let [Self { batch, rows, .. }] = routes {
             let rows = &rows[routes[0].of(part)];
@@ -179,7 +184,8 @@ impl Partitions {
         &self.workers
     }
 
-    /// Where the rows go for which `wants(code, partition)`. Rows without a valid code go to one partition after the other, if `keeps_invalid`.
+    /// The routes of the rows for which `wants(code, partition)` holds. With `keeps_invalid`, rows without a valid code
+    /// go to one partition after the other.
     pub fn routes(
         &self,
         batch: RecordBatch,
@@ -218,9 +224,9 @@ impl Partitions {
         Routes { batch, codes, rows, starts }
     }
 
-    /// Copies rows into their partitions, and spills where there is no room. Those of several batches lie in the order of their partitions. The
-    /// batches are few: they and the copies are the caller's to have room for, until the latter are in their partitions. A thread has a
-    /// partition to itself meanwhile.
+    /// Copies rows into their partitions, and spills where there is no room. The rows of several batches must lie in
+    /// the order of their partitions. The batches must be few: the caller must have room for them and for the copies
+    /// until these are in their partitions. Meanwhile each partition belongs to one thread.
     pub fn scatter(
         &mut self,
         routes: &[Routes],
@@ -236,7 +242,7 @@ impl Partitions {
         let (mut grown, mut leaving) = (expected, Vec::new());
         let mut has_room = memory.try_grow(grown);
         if !has_room {
-            // The pool that this one is below may have none either.
+            // A pool above this one may have none either.
             let missing = expected.checked_sub(memory.room()).filter(|&bytes| bytes > 0).unwrap_or(expected);
             leaving = self.largest(missing, cx);
             grown = expected.saturating_sub(leaving.iter().map(|&part| self.parts[part].bytes).sum());
@@ -278,7 +284,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Adds a piece where there was no room for all, or puts it into its file at once.
+    /// Adds a piece after there was no room for all, or writes it to its file at once.
     fn squeeze(
         &mut self,
         part: usize,
@@ -298,12 +304,12 @@ impl Partitions {
         Ok(())
     }
 
-    /// What is reserved for all.
+    /// Bytes reserved for all partitions.
     fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 
-    /// About what the copies of rows will take.
+    /// An estimate of the bytes of the copies.
     fn copies_bytes(&self, routes: &[Routes]) -> u64 {
         let of = |routes: &Routes| {
             batch_bytes(&routes.batch) * routes.rows.len() as u64 / routes.batch.num_rows().max(1) as u64
@@ -312,7 +318,8 @@ impl Partitions {
         rows + self.parts.len() as u64 * batch_bytes(&RecordBatch::new_empty(self.schema.clone()))
     }
 
-    /// What frees `wanted` bytes: tails of files that are worth a write, then whole partitions, then the other tails, the largest of each first.
+    /// Partitions that free `wanted` bytes. First tails of files that are worth a write, then whole partitions, then
+    /// the other tails, the largest of each first.
     fn largest(&self, wanted: u64, cx: &Context) -> Vec<usize> {
         let rank = |part: usize| {
             let Part { bytes, writer, .. } = &self.parts[part];
@@ -330,14 +337,14 @@ impl Partitions {
         ranked
     }
 
-    /// Writes out what frees most. False if nothing is left.
+    /// Writes out the partition that comes first in `largest`. False if nothing is left.
     pub fn make_room(&mut self, cx: &Context, memory: &mut Reservation) -> Result<bool, JoinError> {
         let largest = self.largest(1, cx);
         memory.shrink(self.flush(&largest, cx)?);
         Ok(!largest.is_empty())
     }
 
-    /// Writes out these partitions, each by one thread; how many bytes that frees.
+    /// Writes out these partitions, each by one thread. Returns the bytes that this frees.
     fn flush(&mut self, parts: &[usize], cx: &Context) -> Result<u64, JoinError> {
         let of_parts = self.parts.iter_mut().enumerate().filter(|(part, _)| parts.contains(part));
         let of_parts: Vec<Mutex<&mut Part>> = of_parts.map(|(_, part)| Mutex::new(part)).collect();
@@ -356,7 +363,7 @@ impl Partitions {
         })
     }
 
-    /// Takes the pieces of the partitions in memory; what was reserved for them is the caller's now.
+    /// Takes the pieces of the partitions in memory. The bytes reserved for them are then the caller's.
     pub fn take_resident(&mut self) -> Vec<RecordBatch> {
         let parts = self.parts.iter_mut().filter(|part| part.writer.is_none());
         parts
@@ -367,7 +374,7 @@ impl Partitions {
             .collect()
     }
 
-    /// Writes the rest of every spilled partition and closes its file; none for partitions without a file.
+    /// Writes the rest of every spilled partition and closes its file. None for partitions without a file.
     pub fn finish_spilled(
         &mut self,
         cx: &Context,
@@ -386,7 +393,7 @@ impl Partitions {
         Ok(files)
     }
 
-    /// Marks a partition as spilled, with an empty file if need be.
+    /// Marks a partition as spilled, with an empty file if necessary.
     pub fn open(&mut self, part: usize) -> Result<(), JoinError> {
         self.parts[part].writer(&self.schema).map(|_| ())
     }
@@ -405,7 +412,7 @@ impl Part {
         }
     }
 
-    /// Rows that are about to be added, which is partition `number`.
+    /// Takes note of rows that will be added to this partition, which has this `number`.
     fn note(&mut self, number: usize, routes: &[Routes], mut bloom: Option<&mut BloomPart<'_>>) {
         let is_lost = planted::is(Defect::EarlyFilter) && self.writer.is_some();
         for routes in routes {
@@ -423,7 +430,8 @@ impl Part {
         }
     }
 
-    /// Adds a piece, and writes all out if that is much. How many bytes have become a chunk.
+    /// Adds a piece. A spilled partition writes everything out once that is worth a write. Returns the bytes that have
+    /// become a chunk.
     fn add(&mut self, piece: RecordBatch, schema: &SchemaRef, cx: &Context) -> Result<u64, JoinError> {
         let bytes = batch_bytes(&piece);
         self.pieces.push(piece);
@@ -441,7 +449,7 @@ impl Part {
         Ok(packed)
     }
 
-    /// Writes all of it to its file; how many bytes that frees.
+    /// Writes all of it to its file. Returns the bytes that this frees.
     fn flush(&mut self, schema: &SchemaRef, cx: &Context) -> Result<u64, JoinError> {
         let (chunks, pieces) = (mem::take(&mut self.chunks), mem::take(&mut self.pieces));
         let writer = self.writer(schema)?;

@@ -1,4 +1,4 @@
-//! Probe rows on their way through the table of the resident build rows, and what is handed out for them.
+//! Probe rows on their way through the table of the resident build rows, and the rows that are handed out for them.
 
 use std::mem;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ pub struct ProbeWork {
     pub blocks: Blocks,
     codes: Vec<u64>,
     ids: Vec<u64>,
-    /// Rows that a file has taken, by number; empty if no file takes any.
+    /// Rows that went to a file, by number; empty if none did.
     elsewhere: Vec<bool>,
     /// Bytes of the reservation held for batches that wait.
     reserved: u64,
-    /// Rows that have had a match, once the work has begun, if the kind wants to know.
+    /// Rows that have had a match, once the work has begun, if the kind of join needs to know.
     matched: Option<Bits>,
     cursor: Cursor,
     tail: usize,
 }
 
 impl ProbeWork {
-    /// Adds a batch; rows for which `is_elsewhere` are left to others.
+    /// Adds a batch. Rows for which `is_elsewhere` holds went to a file.
     pub fn push(&mut self, batch: RecordBatch, codes: Codes, is_elsewhere: Option<&dyn Fn(usize) -> bool>) {
         let number = self.blocks.batches().len();
         let Some(is_elsewhere) = is_elsewhere else {
@@ -69,7 +69,7 @@ impl ProbeWork {
         self.blocks.push(batch);
     }
 
-    /// Takes memory for a batch that will wait for others; false if there is none.
+    /// Takes memory for a batch that waits for others; false if there is none.
     pub fn reserve(&mut self, batch: &RecordBatch, memory: &mut Reservation) -> bool {
         let bytes = batch_bytes(batch) + 17 * batch.num_rows() as u64;
         let has_room = memory.try_grow(bytes);
@@ -81,24 +81,24 @@ impl ProbeWork {
         memory.shrink(mem::take(&mut self.reserved));
     }
 
-    /// Starts, with what is known from earlier passes.
+    /// Starts, with the matches known from earlier passes.
     pub fn begin(&mut self, known: Option<Bits>, cx: &Context) {
         if cx.spec.kind.keep_probe() != Keep::Nothing {
             self.matched = Some(known.unwrap_or_else(|| Bits::new(self.blocks.rows())));
         }
     }
 
-    /// Which rows have had a match, after the last pair.
+    /// The rows that have had a match, after the last pair.
     pub fn matched(&self) -> Option<&Bits> {
         self.matched.as_ref()
     }
 
-    /// All pairs have been looked at.
+    /// Whether all pairs have been enumerated.
     pub fn is_enumerated(&self) -> bool {
         self.cursor.is_done
     }
 
-    /// The next batch of pairs, unless nothing is left of it. Kinds that do not hand out pairs go through them all the same.
+    /// The next batch of pairs, unless none is left. Kinds that do not hand out pairs enumerate them all the same.
     pub fn next_pairs(
         &mut self,
         resident: &Resident,
@@ -165,8 +165,8 @@ impl ProbeWork {
     }
 }
 
-/// The next batch of build rows that the kind hands out beyond pairs, from row number `tail` on; `None` when there are no
-/// more. Call after the last probe.
+/// The next batch of build rows that the kind hands out beyond pairs, beginning with row number `tail`; `None` when
+/// there are no more. Call after the last probe.
 pub fn next_kept_build(resident: &Resident, tail: &mut usize, cx: &Context) -> Result<Option<RecordBatch>, JoinError> {
     let (keep, Some(matched), blocks) = (cx.spec.kind.keep_build(), &resident.matched, &resident.blocks) else {
         return Ok(None);
@@ -184,7 +184,7 @@ pub fn next_kept_build(resident: &Resident, tail: &mut usize, cx: &Context) -> R
 struct Kept;
 
 impl Kept {
-    /// The ids of the next rows that are wanted, at most `limit`; `tail` goes on behind the last row looked at.
+    /// The ids of the next wanted rows, at most `limit`; `tail` advances past the last row that was examined.
     fn next(blocks: &Blocks, tail: &mut usize, limit: usize, wanted: impl Fn(usize) -> bool) -> Option<Vec<u64>> {
         let mut kept = Vec::new();
         for id in blocks.ids_from(*tail) {

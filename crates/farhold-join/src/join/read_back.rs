@@ -1,9 +1,9 @@
 //! Spilled pairs, joined by several threads at once, each within a part of the join's memory.
 //!
 //! ```text
-//!   pairs ─┬─▶ thread: a join of one pair after the other ─┬─▶ batches in no order, and what was done ─▶ the join that is asked
+//!   pairs ─┬─▶ thread: a join of one pair after the other ─┬─▶ batches in no order, and figures ─▶ the join that the caller has
 //!          └─▶ thread: …                                   ┘
-//!                  └─▶ pairs that no hash splits: left for the end, when one join has all the memory
+//!                  └─▶ pairs that no hash splits: kept for the end, when one join has all the memory
 //! ```
 
 use std::mem;
@@ -20,7 +20,7 @@ use crate::planted::{self, Defect};
 use crate::run::panicked;
 use crate::{Above, CancelToken, JoinError};
 
-/// The threads. Dropped, it waits until they have ended, which they do at their next look at the cancel token.
+/// The threads. Its drop waits until they have ended, which they do at their next check of the cancel token.
 pub struct ReadBack {
     said: Option<Receiver<Result<Said, JoinError>>>,
     threads: Vec<JoinHandle<()>>,
@@ -29,7 +29,7 @@ pub struct ReadBack {
     memory: Arc<Mutex<Reservation>>,
 }
 
-/// What a thread has done since it last said something.
+/// The work of a thread since its last message.
 pub struct Said {
     pub batch: Option<RecordBatch>,
     pub report: JoinReport,
@@ -45,7 +45,7 @@ pub struct Queue {
 struct OfJoin(Arc<Mutex<Reservation>>);
 
 impl ReadBack {
-    /// Begins, if there are threads, memory and pairs for two at least. `memory` is in use by nobody.
+    /// Begins, if there are threads, memory and pairs for at least two. `memory` must not be in use.
     pub fn start(
         cx: &Context,
         memory: &mut Reservation,
@@ -54,7 +54,7 @@ impl ReadBack {
         let parts = cx.options.pool.limit() / PART_BYTES_MIN;
         let pairs_to_share = pairs.iter().filter(|pair| pair.can_be_split()).count();
         let threads = cx.options.run.threads.min(pairs_to_share).min(usize::try_from(parts).unwrap_or(usize::MAX));
-        // Each thread has a heap of its own, which keeps what is freed.
+        // Each thread has a heap of its own, which keeps freed memory.
         if threads < 2 || cx.options.pool.gives_back() {
             return Ok(None);
         }
@@ -67,7 +67,7 @@ impl ReadBack {
             let above = OfJoin(Arc::clone(&back.memory));
             let cx = cx.part(threads as u64, Box::new(above), back.cancel.clone())?;
             let memory = match cx.reserve() {
-                // Others of the pool have taken what there was beyond this join's floor.
+                // Other joins of the pool have taken what was free beyond this join's floor.
                 Err(_) if thread > 0 => break,
                 memory => memory?,
             };
@@ -79,12 +79,12 @@ impl ReadBack {
         Ok(Some(back))
     }
 
-    /// What one of the threads says next; `None` once all have said everything.
+    /// The next message of one of the threads; `None` once all have ended.
     pub fn next(&mut self) -> Result<Option<Said>, JoinError> {
         self.said.as_ref().and_then(|said| said.recv().ok()).transpose()
     }
 
-    /// The memory, and the pairs that were left for the end. Call once [`ReadBack::next`] has answered `None`.
+    /// The memory, and the pairs that were kept for the end. Call once [`ReadBack::next`] has returned `None`.
     pub fn end(mut self) -> Result<(Reservation, Vec<SpilledPair>), JoinError> {
         for thread in self.threads.drain(..) {
             thread.join().map_err(|panic| panicked(&*panic))?;
@@ -96,19 +96,19 @@ impl ReadBack {
         Ok((lock(&self.memory).take(), pairs))
     }
 
-    /// Pairs that nobody has begun.
+    /// Pairs that no thread has begun.
     pub fn pending(&self) -> usize {
         lock(&self.pairs.ahead).len() + lock(&self.pairs.left).len()
     }
 }
 
-/// A thread with less would write most of its pairs to files once more.
+/// The least memory of a thread: with less it would write most of its pairs to files once more.
 const PART_BYTES_MIN: u64 = 2 * BUDGET_BYTES_MIN;
 
 impl Drop for ReadBack {
     fn drop(&mut self) {
         self.cancel.cancel();
-        // Who waits to say something does so in vain, and ends.
+        // A thread that waits to send then fails to, and ends.
         self.said = None;
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -147,7 +147,7 @@ fn work(mut join: Join, say: &SyncSender<Result<Said, JoinError>>) {
         };
         let is_last = !matches!(batch, Ok(Some(_)));
         let said = batch.map(|batch| Said { batch, report: mem::take(&mut join.report) });
-        // Nobody listens any more once the join that was asked has ended.
+        // Sending fails once the join that receives has ended.
         if say.send(said).is_err() || is_last {
             return;
         }

@@ -20,17 +20,17 @@ pub struct Resident {
     pub blocks: Blocks,
     pub table: Box<dyn Table>,
     pub choice: Choice,
-    /// Build rows that have had a match, if the kind wants to know.
+    /// Build rows that have had a match, if the kind of join needs to know.
     pub matched: Option<SharedBits>,
     pub matches: Matches,
-    /// Makes codes of the keys here, if the encoders would have to hash them.
+    /// Makes codes of the keys, where the encoders would have to hash them.
     packing: Option<Packing>,
     /// Bytes of the reservation that this holds.
     reserved: u64,
 }
 
-/// Bytes beside the rows themselves that a table of them needs while it is built and probed, with the choice of the algorithm.
-/// `probers`: joins that will probe it at once.
+/// Bytes beside the rows themselves that a table of them needs while it is built and probed, with the choice of the
+/// algorithm. `probers`: joins that will probe it at once.
 pub fn working_bytes(rows: usize, probers: usize, cx: &Context) -> (u64, Choice) {
     let choice = cx.options.algorithm.map_or_else(
         || {
@@ -43,8 +43,8 @@ pub fn working_bytes(rows: usize, probers: usize, cx: &Context) -> (u64, Choice)
     (bytes_with(choice.algorithm, rows, probers, cx), choice)
 }
 
-/// Takes [`working_bytes`] and `beside` more. Where the cheapest algorithm has no room, one that needs less memory may have:
-/// any of them costs less than files do.
+/// Takes [`working_bytes`] and `beside` more. If the cheapest algorithm has no room, one that needs less memory may
+/// have: any of them costs less than files do.
 pub fn take_working_bytes(
     rows: usize,
     probers: usize,
@@ -73,7 +73,7 @@ pub fn take_working_bytes(
     })
 }
 
-/// Bytes a row of codes and ids, until the table has its own copy.
+/// Bytes of codes and ids for each row, until the table has its own copy.
 const COLUMNS_ROW_BYTES: u64 = 16;
 
 fn bytes_with(algorithm: &dyn Algorithm, rows: usize, probers: usize, cx: &Context) -> u64 {
@@ -83,8 +83,8 @@ fn bytes_with(algorithm: &dyn Algorithm, rows: usize, probers: usize, cx: &Conte
 }
 
 impl Resident {
-    /// Makes the table. `reserved` bytes have been taken for it: the batches' and [`working_bytes`]; what the table turns out
-    /// not to need goes back.
+    /// Makes the table. The batches' bytes and [`working_bytes`] must have been taken for it; what the table does not
+    /// need goes back.
     pub fn build(
         batches: Vec<RecordBatch>,
         batch_bytes: u64,
@@ -104,7 +104,8 @@ impl Resident {
         let choice = Choice { actual_build_ns: started.ns(), ..choice };
         drop((codes, ids));
         let matched = (cx.spec.kind.keep_build() != Keep::Nothing).then(|| SharedBits::new(blocks.rows()));
-        // What rearranges the probe side needs room at every probe; the others are done with what they took to build.
+        // An algorithm that rearranges the probe side needs room at every probe. The others need no more than the
+        // table.
         let needed = match choice.algorithm.probe_rows_wanted(blocks.rows()) {
             0 => table.memory_bytes() + if matched.is_some() { Bits::bytes(blocks.rows()) } else { 0 },
             _ => working_bytes.saturating_sub(COLUMNS_ROW_BYTES * rows as u64),
@@ -118,17 +119,17 @@ impl Resident {
         Ok(resident)
     }
 
-    /// Probe rows that are to be gathered before they go through the table.
+    /// Probe rows that should be gathered before they go through the table.
     pub fn probe_rows_wanted(&self) -> usize {
         self.choice.algorithm.probe_rows_wanted(self.blocks.rows())
     }
 
-    /// The codes of probe rows, as this table knows them.
+    /// The codes of probe rows in this table's encoding.
     pub fn probe_codes(&self, batch: &RecordBatch, cx: &Context) -> Result<Codes, JoinError> {
         encode(batch, self.packing.as_ref(), &cx.probe_keys)
     }
 
-    /// Equal codes mean equal keys.
+    /// Whether equal codes mean equal keys.
     pub fn is_exact(&self, cx: &Context) -> bool {
         self.packing.is_some() || cx.build_keys.is_exact()
     }
@@ -138,7 +139,7 @@ impl Resident {
         if self.table.takes_turns() { &cx.options.run } else { &cx.probe_run }
     }
 
-    /// Gives the memory back to the reservation that it is of; nobody asks the table any more.
+    /// Gives the memory back to the reservation from which it came. The table must not be used any more.
     pub fn release(&self, memory: &mut Reservation) {
         memory.shrink(self.reserved);
     }
@@ -157,13 +158,13 @@ impl Resident {
         Ok(is_one)
     }
 
-    /// The build row that [`Matches::First`] answers for every build row: (that one, this one).
+    /// Pairs each build row with the one that [`Matches::First`] returns for its key: (that row, this row).
     fn with_representatives(
         &self,
         cx: &Context,
         mut each: impl FnMut(&Pairs) -> Result<(), JoinError>,
     ) -> Result<(), JoinError> {
-        // A block may be as long as the budget: its codes are made a part at a time, for which nothing is reserved.
+        // A block may be as long as the budget. Its codes are made a part at a time, for which nothing is reserved.
         let part_rows = CODES_ROWS.max(self.probe_rows_wanted());
         let mut pairs = Pairs::with_limit(cx.batch_rows(self.blocks.row_bytes_max()));
         let blocks = self.blocks.batches().iter().enumerate();
@@ -193,13 +194,13 @@ impl Resident {
         Ok(())
     }
 
-    /// [`Resident::spread_matches`] goes through more rows than a few.
+    /// Whether [`Resident::spread_matches`] goes through more than a few rows.
     #[cfg(feature = "datafusion")]
     pub fn spreads_many_matches(&self) -> bool {
         self.matches == Matches::First && self.matched.is_some() && self.blocks.rows() > CODES_ROWS
     }
 
-    /// What is known of a representative becomes known of all rows with its key. Call once, after the last probe.
+    /// Spreads the match of a representative to all rows with its key. Call once, after the last probe.
     pub fn spread_matches(&self, cx: &Context) -> Result<(), JoinError> {
         if self.matches != Matches::First || planted::is(Defect::MatchesNotSpread) {
             return Ok(());
@@ -216,15 +217,16 @@ impl Resident {
     }
 }
 
-/// Rows below which other threads cost more than they help: starting one takes as long as building a table of thousands.
+/// The number of rows below which other threads cost more than they help: starting a thread takes as long as building a
+/// table of thousands.
 const ROWS_FOR_THREADS: usize = 1 << 17;
 
 fn run_for(rows: usize, run: &Run) -> Run {
     Run { threads: if rows < ROWS_FOR_THREADS { 1 } else { run.threads }, ..run.clone() }
 }
 
-/// The rows as one batch, if there is memory for both while it is made: rows of one batch are gathered faster than rows of
-/// many. Else as batches that are small beside the budget.
+/// The rows as one batch, if there is memory for both while it is made: rows of one batch are gathered faster than rows
+/// of many. Otherwise as batches that are small beside the budget.
 fn blocks_of(
     batches: Vec<RecordBatch>,
     bytes: u64,
@@ -239,7 +241,8 @@ fn blocks_of(
         memory.shrink(bytes);
         vec![one?]
     } else {
-        // Each thread has a block beside those that it is made of; one alone has it of what is in flight.
+        // Each thread holds a block beside the batches of which it is made. A single thread takes it from what is in
+        // flight.
         let mut threads = run.threads;
         while threads > 1 && !memory.try_grow(threads as u64 * cx.sizes.block_bytes) {
             threads /= 2;
@@ -256,16 +259,16 @@ fn blocks_of(
     Ok(blocks)
 }
 
-/// Offsets of 32 bits hold in any column of a block of this.
+/// The size of a block up to which 32-bit offsets suffice in any column.
 pub const ONE_BLOCK_BYTES_MAX: u64 = 1 << 30;
 
 fn encode(batch: &RecordBatch, packing: Option<&Packing>, encoder: &Encoder) -> Result<Codes, JoinError> {
     packing.map_or_else(|| encoder.encode(batch), |packing| Ok(packing.encode(encoder, batch)))
 }
 
-/// Codes and ids of all rows with a valid key, and how many these are: the arrays are as long as there are rows. Each worker makes a
-/// part at a time and writes it where it would be if all keys were valid; what other rows leave free is closed at the end, so that
-/// nothing is there twice but the parts that are being made.
+/// Codes and ids of all rows with a valid key, and the number of these rows. The arrays are as long as there are rows.
+/// Each worker makes a part at a time, and writes it where it would lie if all keys were valid. The gaps that other
+/// rows leave are closed at the end. So nothing exists twice except the parts that are being made.
 fn codes_of(
     blocks: &Blocks,
     encode: impl Fn(&RecordBatch) -> Result<Codes, JoinError> + Sync,
@@ -311,7 +314,7 @@ fn codes_of(
     Ok((codes, ids, rows))
 }
 
-/// Rows whose codes a worker makes at a time: they stay in the cache until they are where they belong.
+/// Rows whose codes a worker makes at a time: they stay in the cache until they are in their place.
 const CODES_ROWS: usize = 1 << 13;
 
 /// `first_id`: the id of the first row.
@@ -331,7 +334,7 @@ fn codes_of_batch(
     Ok((codes, ids))
 }
 
-/// For candidate pairs, whether their keys are equal.
+/// Whether the keys of each candidate pair are equal.
 pub fn keys_equal(
     build: (&Blocks, &[u64]),
     probe: (&Blocks, &[u64]),
@@ -366,7 +369,7 @@ mod tests {
     use crate::algorithm::no_partition::NoPartition;
     use crate::{JoinKind, JoinOptions, MemoryPool};
 
-    /// Rows of the keys `0..rows / 2`, each twice and far from the other.
+    /// Rows with the keys `0..rows / 2`, each of which occurs twice, far apart.
     fn batch(rows: i64) -> RecordBatch {
         let keys = Int64Array::from_iter_values((0..rows).map(|row| row % (rows / 2)));
         RecordBatch::try_from_iter([("key", Arc::new(keys) as ArrayRef)]).unwrap()
@@ -381,7 +384,7 @@ mod tests {
         (cx, memory)
     }
 
-    /// Remembers the most tuples that it was asked for at once.
+    /// Records the most tuples for which it was asked at once.
     struct Watched {
         table: Box<dyn Table>,
         rows_max: Arc<AtomicUsize>,
@@ -423,7 +426,7 @@ mod tests {
         let rows_max = Arc::<AtomicUsize>::default();
         resident.table = Box::new(Watched { table: resident.table, rows_max: Arc::clone(&rows_max) });
         let mut pairs = Pairs::with_limit(rows);
-        // Every third key is asked for.
+        // Every third key is probed.
         let codes: Vec<u64> = resident.probe_codes(&batch(rows as i64), &cx).unwrap().codes;
         let codes: Vec<u64> = codes[..rows / 2].iter().copied().step_by(3).collect();
         let columns = Columns::new(&codes, &codes).unwrap();
@@ -438,7 +441,7 @@ mod tests {
 
     #[test]
     fn threads_that_merge_have_room_for_it() {
-        // 10 MiB of rows, whose copy as one batch has no room; blocks of half a MiB.
+        // 10 MiB of rows, for whose copy as one batch there is no room; blocks of half a MiB.
         let batches: Vec<RecordBatch> = (0..160).map(|_| batch(8192)).collect();
         let bytes = 10 << 20;
         for (free, merged_beside) in [(4 << 20, 2 << 20), (3 << 19, 1 << 20), (3 << 18, 0)] {

@@ -6,8 +6,8 @@
 //!                  └─▶ join ─ its probe rows ─▶ their pairs ─┘ and the spilled partitions of all
 //! ```
 //!
-//! Nobody waits for anybody: a join that is not the last is done when its own probe rows are. One that is dropped or fails
-//! never arrives, so that there is no last one, and nothing is handed out that might be wrong.
+//! No join waits for another: a join that is not the last is done when its own probe rows are. A join that is dropped
+//! or fails never arrives, so that no join is the last, and nothing is handed out that might be wrong.
 
 use std::sync::Mutex;
 
@@ -24,7 +24,7 @@ struct Inner {
     /// Joins that have not ended.
     probing: usize,
     files: ProbeFiles,
-    /// What the build side has reserved; the last join goes on with it.
+    /// The reservation of the build side, with which the last join continues.
     memory: Option<Reservation>,
 }
 
@@ -33,7 +33,8 @@ impl Peers {
         Self(Mutex::new(Inner { probing: count, files: Vec::new(), memory: Some(memory) }))
     }
 
-    /// A join has no further probe rows; these are its files. The last gets the files of all, and the build side's memory.
+    /// Called when a join has no further probe rows, with its files. The last join gets the files of all, and the build
+    /// side's memory.
     pub fn arrive(&self, files: ProbeFiles) -> Option<(ProbeFiles, Reservation)> {
         let mut inner = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if inner.files.len() < files.len() {
