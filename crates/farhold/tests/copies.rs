@@ -1,13 +1,10 @@
 //! Databases with replicas, used as a library.
 
 use farhold::{Config, Database};
+use farhold_store::row::key_of as key;
 use farhold_store::row::{Column, ColumnType, Schema};
 use farhold_txn::{Placement, Retry, TableDef};
 use std::time::Duration;
-
-fn key(id: i32) -> [u8; 4] {
-    (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes()
-}
 
 /// A transaction that is given up releases its keys on other nodes, also when it is the last work of its thread.
 #[test]

@@ -2,12 +2,9 @@
 #![cfg(feature = "libfabric")]
 
 use farhold::{Config, Database};
+use farhold_store::row::key_of as key;
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{Placement, Retry, TableDef};
-
-fn key(id: i32) -> [u8; 4] {
-    (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes()
-}
 
 /// One node writes rows of both in one transaction, the other reads them.
 #[test]

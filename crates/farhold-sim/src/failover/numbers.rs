@@ -1,6 +1,7 @@
 //! Clients that take numbers from counters in rows: no client ever gets a number that another has been given.
 
 use crate::workload::Persistent;
+use farhold_store::row::key_of as key;
 use farhold_store::row::{Column, ColumnType, Schema};
 use farhold_txn::{Placement, RowCounter, Table, TableDef, TxnError, Worker};
 use std::cell::RefCell;
@@ -28,10 +29,6 @@ pub(super) async fn create(worker: &Worker) -> Result<(), TxnError> {
     let schema = Schema::new(columns, vec![0]).expect("a schema");
     let table = TableDef { placement: Placement::ByInteger, hash: false, ..TableDef::new(TABLE, schema) };
     worker.create_table(table).await.map(drop)
-}
-
-fn key(number: i64) -> [u8; 8] {
-    (number.cast_unsigned() ^ 1 << 63).to_be_bytes()
 }
 
 /// A client.

@@ -3,6 +3,7 @@
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::power::{Medium, Volatile};
+use farhold_store::row::key_of as key;
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_txn::{
     Defect, Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, ReplicationConfig, Retry, Table,
@@ -12,28 +13,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A directory of its own for each life, gone afterwards.
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("farhold-power-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        Self(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use tempfile::TempDir;
 
 /// Rows with a name, which is indexed and unique, a number and a note of any length.
 fn rows() -> TableDef {
@@ -45,10 +28,6 @@ fn rows() -> TableDef {
     ];
     let index = SecondaryIndex { name: "rows_name".into(), columns: vec![1], unique: true };
     TableDef { indexes: vec![index], ..TableDef::new("rows", Schema::new(columns, vec![0]).expect("a schema")) }
-}
-
-fn key(id: i32) -> Vec<u8> {
-    (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes().to_vec()
 }
 
 fn value(table: &Table, name: &str, number: i32, note: &str) -> Vec<u8> {
@@ -76,16 +55,16 @@ fn config(disk: Arc<dyn Directory>) -> JournalConfig {
     JournalConfig { segment_bytes: SEGMENT_BYTES, checkpoint_bytes, step_ns, threads: 2, ..JournalConfig::new(disk) }
 }
 
-fn try_open_of(disk: Arc<dyn Directory>, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
+fn try_open_of(disk: Arc<dyn Directory>, dir: &TempDir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
     let journal = config(disk);
     let generation = Generation::begin(&journal, NodeId(node), nodes, &ReplicationConfig::default())?;
-    let fabric = dir.0.join(generation.number().to_string());
+    let fabric = dir.path().join(generation.number().to_string());
     let fabric = Fabric::join_shm(fabric, NodeId(node)).expect("the fabric");
     let config = NodeConfig { nodes, region_bytes: 16 << 20, journal: Some(journal), ..NodeConfig::default() };
     Node::open_durable(fabric, config, generation)
 }
 
-fn open(disk: &Volatile, dir: &Dir) -> Arc<Node> {
+fn open(disk: &Volatile, dir: &TempDir) -> Arc<Node> {
     try_open_of(Arc::new(disk.clone()), dir, 0, 1).expect("a node")
 }
 
@@ -256,7 +235,7 @@ const MEDIA: [Medium; 2] = [Medium::Disk, Medium::Nvm];
 
 /// Some lives of a database, each ended by a cut in the middle of something.
 fn lives(seed: u64, medium: Medium, count: u64) {
-    let (mut disk, dir) = (Volatile::on(medium), Dir::new());
+    let (mut disk, dir) = (Volatile::on(medium), tempfile::tempdir().expect("a directory"));
     let node = open(&disk, &dir);
     let (mut told, mut asked) = live(&node, &disk, seed, true);
     drop(node);
@@ -325,7 +304,7 @@ fn live_on_threads(node: &Arc<Node>, disk: &Volatile, seed: u64) -> (Vec<i32>, V
 #[test]
 fn the_same_holds_with_threads() {
     for (seed, medium) in (0..16).zip(MEDIA.into_iter().cycle()) {
-        let (mut disk, dir) = (Volatile::on(medium), Dir::new());
+        let (mut disk, dir) = (Volatile::on(medium), tempfile::tempdir().expect("a directory"));
         let mut before: Option<(Vec<i32>, Vec<i32>)> = None;
         for life in 0..4 {
             let node = open(&disk, &dir);
@@ -352,14 +331,14 @@ const JOURNAL: &str = "FARHOLD_POWER_JOURNAL";
 /// The same with a process that is killed, on this machine's disk.
 #[test]
 fn acknowledged_transactions_survive_the_kill_of_their_process() {
-    let journal = Dir::new();
+    let journal = tempfile::tempdir().expect("a directory");
     let mut before: Option<Vec<i32>> = None;
     for round in 0..3 {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "power_cut::a_process_to_be_killed", "--ignored", "--nocapture"])
-            .env(JOURNAL, &journal.0)
+            .env(JOURNAL, journal.path())
             // What it leaves behind goes with the journal.
-            .env("TMPDIR", &journal.0)
+            .env("TMPDIR", journal.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -378,8 +357,8 @@ fn acknowledged_transactions_survive_the_kill_of_their_process() {
         }
         let status = child.wait().expect("its end");
         assert!(!status.success() && count >= 300, "it was killed at work: {count}");
-        let dir = Dir::new();
-        let disk = Arc::new(Disk::open(&journal.0).expect("a directory"));
+        let dir = tempfile::tempdir().expect("a directory");
+        let disk = Arc::new(Disk::open(journal.path()).expect("a directory"));
         let node = try_open_of(disk, &dir, 0, 1).expect("a node");
         let executor = Executor::real(1);
         let worker = node.worker(&executor.handle()).expect("a worker");
@@ -397,7 +376,7 @@ fn acknowledged_transactions_survive_the_kill_of_their_process() {
 #[ignore = "the child of another test"]
 fn a_process_to_be_killed() {
     let Some(journal) = std::env::var_os(JOURNAL) else { return };
-    let dir = Dir::new();
+    let dir = tempfile::tempdir().expect("a directory");
     let node = try_open_of(Arc::new(Disk::open(journal).expect("a directory")), &dir, 0, 1).expect("a node");
     let _threads = JournalThreads::start(&node).expect("threads");
     let executor = Executor::real(1);

@@ -7,6 +7,7 @@ use farhold_fabric::persist::Domain;
 use farhold_fabric::{Executor, Fabric, NodeId, provider::shm};
 use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::nvm::Nvm;
+use farhold_store::row::key_of as key;
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{
     FileRegister, Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, Placement, ReplicationConfig,
@@ -37,10 +38,6 @@ const COUNTERS: i32 = 100;
 static TURN: Mutex<()> = Mutex::new(());
 /// How long the test waits for anything: only a cluster that does not get on takes so long.
 const PATIENCE: Duration = Duration::from_mins(2);
-
-fn key(id: i32) -> [u8; 4] {
-    (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes()
-}
 
 async fn add(txn: &mut Txn, table: &Table, id: i32, change: i64) -> Result<(), TxnError> {
     let balance = table.layout().i64("balance")?;

@@ -183,10 +183,26 @@ impl<const BYTES_MAX: usize> StackKey<BYTES_MAX> {
     }
 }
 
+impl<const BYTES_MAX: usize> std::ops::Deref for StackKey<BYTES_MAX> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
 impl<const BYTES_MAX: usize> AsRef<[u8]> for StackKey<BYTES_MAX> {
     fn as_ref(&self) -> &[u8] {
         self.as_slice()
     }
+}
+
+/// The key of a row whose primary key is one column of fixed width.
+#[inline]
+#[must_use]
+pub fn key_of<T: KeyScalar>(scalar: T) -> StackKey<8> {
+    StackKey::new().with(scalar)
 }
 
 fn put_scalar<T: KeyScalar>(scalar: T, out: &mut Vec<u8>) {

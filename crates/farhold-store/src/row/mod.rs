@@ -34,7 +34,7 @@ mod tests;
 pub use datum::Datum;
 pub use definition::{decode_definition, encode_definition};
 pub use error::RowError;
-pub use key::{KeyField, KeyScalar, StackKey, next_prefix, put_bytes, put_text};
+pub use key::{KeyField, KeyScalar, StackKey, key_of, next_prefix, put_bytes, put_text};
 pub use layout::{Field, FixedScalar, Layout, NullBit, NullableField, Place, ValueBuilder, VarField};
 pub use schema::{Column, KeyShape, Schema};
 pub use secondary::{SecondaryIndex, SecondaryKeys};

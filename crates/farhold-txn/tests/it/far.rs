@@ -393,7 +393,7 @@ fn an_index_is_filled_while_others_write() {
 
 #[test]
 fn a_unique_index_over_equal_rows_is_refused_and_leaves_nothing() {
-    let dir = common::Dir::new();
+    let dir = common::new_dir();
     for start in 0..2 {
         let node = common::open(&dir);
         let executor = farhold_fabric::Executor::real(1);

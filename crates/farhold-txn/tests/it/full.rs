@@ -2,22 +2,23 @@
 //!
 //! Mounts a small file system of its own, which takes root; says so and passes elsewhere.
 
-use crate::common::{Dir, PATIENCE_NS, join, key, look, open, people, value};
+use crate::common::{PATIENCE_NS, join, key, look, new_dir, open, people, value};
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::durable::power::Volatile;
 use farhold_txn::{Generation, JournalConfig, Node, NodeConfig, NodeId, ReplicationConfig, TableDef, TxnError, Worker};
 use std::process::Command;
 use std::sync::Arc;
+use tempfile::TempDir;
 
 /// A mounted file system that goes with the test.
-struct Mount(Dir);
+struct Mount(TempDir);
 
 impl Mount {
     /// `None` if mounting is not permitted here.
     fn new(size: &str) -> Option<Self> {
-        let dir = Dir::new();
-        std::fs::create_dir_all(&dir.0).expect("a directory");
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", size, "farhold-test"]).arg(&dir.0).output();
+        let dir = new_dir();
+        std::fs::create_dir_all(dir.path()).expect("a directory");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", size, "farhold-test"]).arg(dir.path()).output();
         if mount.is_ok_and(|output| output.status.success()) {
             return Some(Self(dir));
         }
@@ -28,7 +29,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0.0).output();
+        let _ = Command::new("umount").arg(self.0.path()).output();
     }
 }
 
@@ -93,7 +94,7 @@ fn a_node_whose_region_is_full_starts_again() {
     for (disk, seed) in
         [None, Some(Volatile::default())].into_iter().flat_map(|it| (0..8).map(move |seed| (it.clone(), seed)))
     {
-        let dir = Dir::new();
+        let dir = new_dir();
         let mut rows = 0;
         for life in 0..3 {
             let node = start(&dir, disk.as_ref());
@@ -141,11 +142,11 @@ fn a_node_whose_region_is_full_starts_again() {
     }
 }
 
-fn start(dir: &Dir, disk: Option<&Volatile>) -> Result<Arc<Node>, TxnError> {
+fn start(dir: &TempDir, disk: Option<&Volatile>) -> Result<Arc<Node>, TxnError> {
     let config = NodeConfig { region_bytes: 4 << 20, request_timeout_ns: PATIENCE_NS, ..NodeConfig::default() };
     let Some(disk) = disk else { return Node::open(join(dir, 0), config) };
     let journal = JournalConfig { segment_bytes: 1 << 20, threads: 2, ..JournalConfig::new(Arc::new(disk.clone())) };
     let generation = Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default())?;
-    let fabric = Fabric::join_shm(dir.0.join(generation.number().to_string()), NodeId(0)).expect("the fabric");
+    let fabric = Fabric::join_shm(dir.path().join(generation.number().to_string()), NodeId(0)).expect("the fabric");
     Node::open_durable(fabric, NodeConfig { journal: Some(journal), ..config }, generation)
 }

@@ -5,7 +5,7 @@
 //! made, and after each round the index must contain what a scan of the table finds: nothing lost, nothing twice, no entry
 //! that leads nowhere.
 
-use crate::common::{self, Dir, key, people, put};
+use crate::common::{self, key, new_dir, people, put};
 use farhold_fabric::Executor;
 use farhold_store::row::{Datum, SecondaryIndex};
 use farhold_txn::{
@@ -15,11 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::Poll;
+use tempfile::TempDir;
 
 const KEYS: i32 = 90;
 const ROWS: i32 = 60;
 
-fn nodes(dir: &Dir, count: u8) -> Vec<(HomeAgent, Arc<Node>)> {
+fn nodes(dir: &TempDir, count: u8) -> Vec<(HomeAgent, Arc<Node>)> {
     let start = |node| {
         let fabric = common::join(dir, node);
         let config = NodeConfig {
@@ -131,7 +132,7 @@ fn assert_quiet(node: &Node, round: u64) {
 }
 
 fn come_and_go(count: u8, placement: Placement, unique: &[usize]) {
-    let dir = Dir::new();
+    let dir = new_dir();
     let nodes = nodes(&dir, count);
     let executor = Executor::real(7);
     let workers: Vec<_> = nodes.iter().map(|(_, node)| node.worker(&executor.handle()).expect("a worker")).collect();
@@ -185,7 +186,7 @@ fn on_three_nodes_with_copies() {
 
 #[test]
 fn nobody_waits_for_it_any_more() {
-    let dir = Dir::new();
+    let dir = new_dir();
     let nodes = nodes(&dir, 2);
     let executor = Executor::real(7);
     let worker = nodes[0].1.worker(&executor.handle()).expect("a worker");
@@ -223,7 +224,7 @@ fn nobody_waits_for_it_any_more() {
 fn dropped_indexes_take_no_place() {
     const DROPPED: usize = 40;
     const AT_A_TIME: usize = 32;
-    let dir = Dir::new();
+    let dir = new_dir();
     let definition = |name: String| SecondaryIndex { name, columns: vec![2], unique: false };
     let executor = Executor::real(7);
     let on_one_node = |test: &dyn Fn(&Worker)| {

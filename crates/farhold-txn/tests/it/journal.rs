@@ -1,6 +1,6 @@
 //! Nodes with a journal: restarts, checkpoints, and everything that must be refused.
 
-use crate::common::{self, Dir, PATIENCE_NS, key, look, people, put};
+use crate::common::{self, PATIENCE_NS, key, look, new_dir, people, put};
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::durable::files::{Directory, DurableFile};
 use farhold_store::durable::power::Volatile;
@@ -16,26 +16,27 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::Poll;
+use tempfile::TempDir;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
 
-fn open_of(disk: &Volatile, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
+fn open_of(disk: &Volatile, dir: &TempDir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
     open_on(Arc::new(disk.clone()), dir, node, nodes)
 }
 
-fn open_on(disk: Arc<dyn Directory>, dir: &Dir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
+fn open_on(disk: Arc<dyn Directory>, dir: &TempDir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
     open_in_segments(disk, dir, (node, nodes), SEGMENT_BYTES)
 }
 
 fn open_in_segments(
     disk: Arc<dyn Directory>,
-    dir: &Dir,
+    dir: &TempDir,
     (node, nodes): (u8, u8),
     segment_bytes: u64,
 ) -> Result<Arc<Node>, TxnError> {
     let journal = JournalConfig { segment_bytes, threads: 2, ..JournalConfig::new(disk) };
     let generation = Generation::begin(&journal, NodeId(node), nodes, &ReplicationConfig::default())?;
-    let regions = dir.0.join(generation.number().to_string());
+    let regions = dir.path().join(generation.number().to_string());
     let fabric = Fabric::join_shm(regions, NodeId(node)).expect("the fabric");
     let config = NodeConfig {
         nodes,
@@ -47,8 +48,8 @@ fn open_in_segments(
     Node::open_durable(fabric, config, generation)
 }
 
-fn open(disk: &Volatile) -> Result<(Arc<Node>, Dir), TxnError> {
-    let dir = Dir::new();
+fn open(disk: &Volatile) -> Result<(Arc<Node>, TempDir), TxnError> {
+    let dir = new_dir();
     Ok((open_of(disk, &dir, 0, 1)?, dir))
 }
 
@@ -185,7 +186,7 @@ fn starts_that_are_refused_leave_little() {
     let name = name_of(&disk, "journal-");
     let bytes = || files(&disk).values().map(|bytes| bytes.len() as u64).sum::<u64>();
     let start = || {
-        let dir = Dir::new();
+        let dir = new_dir();
         Ok::<_, TxnError>((open_in_segments(Arc::new(disk.clone()), &dir, (0, 1), 16 * SEGMENT_BYTES)?, dir))
     };
     disk.flip(&name, 5000, 1);
@@ -237,7 +238,7 @@ fn a_checkpoint_that_is_damaged_truncated_or_foreign_is_refused() {
 #[test]
 fn a_directory_of_another_cluster_s_shape_or_version_is_refused() {
     let disk = written();
-    let message = open_of(&disk, &Dir::new(), 0, 3).map(drop).expect_err("one node, not three").to_string();
+    let message = open_of(&disk, &new_dir(), 0, 3).map(drop).expect_err("one node, not three").to_string();
     assert!(message.contains("number of nodes"), "{message}");
     disk.flip("cluster", 8, 2);
     let message = refusal(&disk);
@@ -361,7 +362,7 @@ fn with_two(disk: &Volatile, test: impl AsyncFnOnce(&Worker, &Worker)) -> Result
 
 /// The same, each node with a way of its own to the disk.
 fn with_two_on(disks: [Arc<dyn Directory>; 2], test: impl AsyncFnOnce(&Worker, &Worker)) -> Result<(), TxnError> {
-    let dir = Dir::new();
+    let dir = new_dir();
     let [one, other] = disks;
     let nodes = [open_on(one, &dir, 0, 2)?, open_on(other, &dir, 1, 2)?];
     let threads: Vec<_> = nodes.iter().map(|node| JournalThreads::start(node).expect("threads")).collect();
@@ -413,7 +414,7 @@ fn transactions_over_two_nodes_come_back_on_both() {
 fn without_the_other_node_s_journal_nothing_is_written() {
     let disk = Volatile::default();
     with_two(&disk, async |one, _| insert(one, 0..3).await.expect("inserted")).expect("both start");
-    let dir = Dir::new();
+    let dir = new_dir();
     let node = open_of(&disk, &dir, 0, 2).expect("one starts");
     with(&node, async |worker| {
         let table = worker.node().table("people").expect("the table");
@@ -572,7 +573,7 @@ fn a_journal_that_fails_ends_those_of_all_nodes() {
 #[test]
 fn while_others_run_a_node_that_has_lost_its_memory_does_not_start() {
     let disk = Volatile::default();
-    let dir = Dir::new();
+    let dir = new_dir();
     let first = open_of(&disk, &dir, 0, 2).expect("a node");
     let second = open_of(&disk, &dir, 1, 2).expect("a node");
     drop(second);
@@ -712,7 +713,7 @@ fn nothing_is_read_that_a_power_cut_could_take_back() {
 fn what_a_restart_shows_is_not_taken_back_by_a_power_cut() {
     let disk = Volatile::default();
     let failing = Failing::new(&disk);
-    let dir = Dir::new();
+    let dir = new_dir();
     let node = open_on(Arc::new(failing.clone()), &dir, 0, 1).expect("a node");
     with(&node, async |worker| {
         insert(&worker, 0..3).await.expect("inserted");
@@ -740,7 +741,7 @@ fn the_journal_goes_on_while_a_checkpoint_waits_for_its_disk() {
     let disk = written();
     let failing = Failing::new(&disk);
     failing.hold_checkpoints(true);
-    let dir = Dir::new();
+    let dir = new_dir();
     // It begins one at once: the journals of before are to go.
     let node = open_on(Arc::new(failing.clone()), &dir, 0, 1).expect("a node");
     let threads = JournalThreads::start(&node).expect("threads").expect("a journal");

@@ -1,6 +1,6 @@
 //! Transactions of one node: what each operation does, alone and against another transaction.
 
-use crate::common::{AGE, Dir, NAME, aged, fill, ids, index_key, key, look, open, people, put, value, with_people};
+use crate::common::{AGE, NAME, aged, fill, ids, index_key, key, look, new_dir, open, people, put, value, with_people};
 use farhold_fabric::Executor;
 use farhold_store::row::Datum;
 use farhold_txn::{HomeAgent, Index, ScanSpec, TxnError};
@@ -211,11 +211,11 @@ fn a_unique_key_passes_from_a_deleted_row_to_another() {
         put(&mut txn, &table, 2, "ann", 1).await.expect("the name is free");
         let ann = index_key(&table, NAME, Datum::Text("ann".into()));
         let found = txn.get_by(&table, NAME, &ann).await.expect("a read").expect("a row");
-        assert_eq!(txn.key(found), key(2));
+        assert_eq!(txn.key(found), &*key(2));
         txn.commit().await.expect("committed");
         let mut txn = worker.begin();
         let found = txn.get_by(&table, NAME, &ann).await.expect("a read").expect("a row");
-        assert_eq!(txn.key(found), key(2));
+        assert_eq!(txn.key(found), &*key(2));
     });
 }
 
@@ -235,7 +235,7 @@ fn rows_may_trade_unique_keys() {
         assert_eq!(look(&mut txn, &table, 2).await, Some(("ann".into(), 2)));
         let ann = index_key(&table, NAME, Datum::Text("ann".into()));
         let found = txn.get_by(&table, NAME, &ann).await.expect("a read").expect("a row");
-        assert_eq!(txn.key(found), key(2));
+        assert_eq!(txn.key(found), &*key(2));
     });
 }
 
@@ -384,7 +384,7 @@ fn read_only_transactions_refuse_writes_and_bad_keys_are_errors() {
 
 #[test]
 fn tables_are_there_again_after_a_restart() {
-    let dir = Dir::new();
+    let dir = new_dir();
     for start in 0..3 {
         let node = open(&dir);
         let executor = Executor::real(1);
@@ -492,7 +492,7 @@ fn what_is_kept_for_nobody_is_told() {
 /// As on a machine with 128 processors, which has two client threads each.
 #[test]
 fn as_many_workers_write_as_the_node_says() {
-    let dir = Dir::new();
+    let dir = new_dir();
     let node = open(&dir);
     let _agent = HomeAgent::start(&node).expect("an agent");
     assert!(node.writers_max() >= 128, "{}", node.writers_max());

@@ -1,7 +1,8 @@
 //! Counters in rows.
 
-use crate::common::{self, Cluster, Dir, open};
+use crate::common::{self, Cluster, new_dir, open};
 use farhold_fabric::Executor;
+use farhold_store::row::key_of as key;
 use farhold_store::row::{Column, ColumnType, Schema};
 use farhold_txn::{Placement, RowCounter, Table, TableDef, TxnError};
 use std::collections::BTreeSet;
@@ -11,10 +12,6 @@ fn counters() -> TableDef {
     let columns = ["number"].iter().chain(&RowCounter::COLUMNS).map(|name| column(name)).collect();
     let schema = Schema::new(columns, vec![0]).expect("a schema");
     TableDef { placement: Placement::ByInteger, hash: false, ..TableDef::new("counters", schema) }
-}
-
-fn key(place: i64) -> [u8; 8] {
-    (place.cast_unsigned() ^ 1 << 63).to_be_bytes()
 }
 
 /// Used only where a word may be lost.
@@ -34,7 +31,7 @@ fn nodes_take_different_numbers() {
                 let table = worker.node().table("counters").expect("known everywhere");
                 let mut taken = Vec::new();
                 for round in 0..30 {
-                    let place = key(1 + round % 3);
+                    let place = key(1_i64 + round % 3);
                     let first = worker.take_numbers(counter(&table, &place), 4, 2).await.expect("numbers");
                     taken.extend((0..4).map(|n| (round % 3, first + 2 * n)));
                     worker.handle().yield_now().await;
@@ -56,9 +53,9 @@ fn nodes_take_different_numbers() {
 
 #[test]
 fn a_counter_is_set_swapped_and_lives_on() {
-    let dir = Dir::new();
+    let dir = new_dir();
     let executor = Executor::real(1);
-    let place = key(1);
+    let place = key(1_i64);
     {
         let node = open(&dir);
         let worker = node.worker(&executor.handle()).expect("a worker");

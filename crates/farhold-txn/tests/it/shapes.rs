@@ -1,17 +1,18 @@
 //! A node that is started with other settings than those of its directory or of its cluster's register: refused, and nothing is lost.
 
-use crate::common::{self, Dir, join, key, people, put};
+use crate::common::{self, join, key, new_dir, people, put};
 use farhold_fabric::Executor;
 use farhold_txn::{HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError};
 use std::sync::Arc;
+use tempfile::TempDir;
 
 /// Node 0 of so many, with so many copies of each row.
-fn open(dir: &Dir, nodes: u8, replicas: u8) -> Result<Arc<Node>, TxnError> {
+fn open(dir: &TempDir, nodes: u8, replicas: u8) -> Result<Arc<Node>, TxnError> {
     let replication = ReplicationConfig { replicas, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
     Node::open(join(dir, 0), NodeConfig { nodes, region_bytes: 16 << 20, replication, ..NodeConfig::default() })
 }
 
-fn refusal(dir: &Dir, nodes: u8, replicas: u8) -> String {
+fn refusal(dir: &TempDir, nodes: u8, replicas: u8) -> String {
     match open(dir, nodes, replicas).map(drop) {
         Err(TxnError::OtherCluster { reason }) => reason.into(),
         other => panic!("{other:?}"),
@@ -20,7 +21,7 @@ fn refusal(dir: &Dir, nodes: u8, replicas: u8) -> String {
 
 #[test]
 fn a_directory_of_a_cluster_of_another_shape_is_refused_and_its_rows_stay() {
-    let dir = Dir::new();
+    let dir = new_dir();
     let node = open(&dir, 1, 1).expect("a node");
     let executor = Executor::real(1);
     let worker = node.worker(&executor.handle()).expect("a worker");
@@ -48,7 +49,7 @@ fn a_directory_of_a_cluster_of_another_shape_is_refused_and_its_rows_stay() {
 
 #[test]
 fn what_an_earlier_start_with_copies_has_left_is_made_anew_and_nobody_else_takes_it() {
-    let dir = Dir::new();
+    let dir = new_dir();
     drop(open(&dir, 3, 2).expect("a node"));
     let words = refusal(&dir, 3, 1);
     assert!(words.contains("3 nodes with 2 copies"), "{words}");
@@ -56,8 +57,8 @@ fn what_an_earlier_start_with_copies_has_left_is_made_anew_and_nobody_else_takes
 }
 
 /// Waits until the node's cluster does not take it.
-fn refused(node: &Arc<Node>, dir: &Dir) -> String {
-    let agent = HomeAgent::start_member(node, &dir.0).expect("an agent");
+fn refused(node: &Arc<Node>, dir: &TempDir) -> String {
+    let agent = HomeAgent::start_member(node, dir.path()).expect("an agent");
     let error = loop {
         match node.refusal() {
             Some(error) => break error,
@@ -71,11 +72,11 @@ fn refused(node: &Arc<Node>, dir: &Dir) -> String {
 
 #[test]
 fn a_register_of_another_cluster_refuses_the_node_and_says_why() {
-    let dir = Dir::new();
+    let dir = new_dir();
     let first = open(&dir, 2, 2).expect("a node");
-    let agent = HomeAgent::start_member(&first, &dir.0).expect("an agent");
+    let agent = HomeAgent::start_member(&first, dir.path()).expect("an agent");
     // It has founded the cluster, of which it is the only one.
-    while !matches!(farhold_txn::FileRegister::peek(&dir.0), Ok(Some(_))) {
+    while !matches!(farhold_txn::FileRegister::peek(dir.path()), Ok(Some(_))) {
         std::thread::yield_now();
     }
     drop((agent, first));
@@ -84,7 +85,7 @@ fn a_register_of_another_cluster_refuses_the_node_and_says_why() {
         let words = refused(&node, &dir);
         assert!(words.contains("register") && words.contains("2 nodes with 2 copies"), "{words}");
     }
-    std::fs::write(dir.0.join("register"), "somebody else's").expect("written");
+    std::fs::write(dir.path().join("register"), "somebody else's").expect("written");
     let words = refused(&open(&dir, 2, 2).expect("a node"), &dir);
     assert!(words.contains("not this cluster's"), "{words}");
 }
@@ -92,7 +93,7 @@ fn a_register_of_another_cluster_refuses_the_node_and_says_why() {
 /// A mirror could not say where the last of its rows are.
 #[test]
 fn a_region_that_no_mirror_takes_is_refused_before_anything_is_made() {
-    let dir = Dir::new();
+    let dir = new_dir();
     let of = |replicas, region_bytes| {
         let replication = ReplicationConfig { replicas, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
         Node::open(join(&dir, 0), NodeConfig { nodes: 2, region_bytes, replication, ..NodeConfig::default() })

@@ -9,7 +9,7 @@
 //! Between its waking and its look into the inbox its own threads must not take the rows for deleted, nor their keys for free. In virtual
 //! time, but for the home that ends: that takes memory which outlives it.
 
-use crate::common::Dir;
+use crate::common::new_dir;
 use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
 use farhold_fabric::{Executor, Fabric, Handle};
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
@@ -21,6 +21,7 @@ use futures::poll;
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
+use tempfile::TempDir;
 
 const TIMEOUT_NS: u64 = 1_000_000;
 /// How long a home sleeps between two looks into its inbox.
@@ -377,7 +378,7 @@ async fn beside<T>(server: &Worker, work: impl Future<Output = T>) -> T {
 /// Two nodes or three on shared memory, in real time: a home's memory outlives it.
 struct Pair {
     executor: Executor,
-    dir: Dir,
+    dir: TempDir,
     nodes: u8,
 }
 
@@ -385,11 +386,11 @@ impl Pair {
     const TIMEOUT_NS: u64 = 1_000_000_000;
 
     fn new() -> Self {
-        Self { executor: Executor::real(1), dir: Dir::new(), nodes: 2 }
+        Self { executor: Executor::real(1), dir: new_dir(), nodes: 2 }
     }
 
     fn open(&self, node: NodeId) -> Worker {
-        let fabric = Fabric::join_shm(&self.dir.0, node).expect("the fabric");
+        let fabric = Fabric::join_shm(self.dir.path(), node).expect("the fabric");
         let request_timeout_ns = Self::TIMEOUT_NS;
         let config =
             NodeConfig { nodes: self.nodes, region_bytes: 8 << 20, request_timeout_ns, ..NodeConfig::default() };

@@ -1,29 +1,18 @@
 //! What the tests of transactions share: directories, a table of people, a cluster in one process.
 
 use farhold_fabric::{Executor, Fabric};
+pub use farhold_store::row::key_of as key;
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_txn::{
     Index, Node, NodeConfig, NodeId, Placement, Retry, ScanSpec, Table, TableDef, Txn, TxnError, Worker,
 };
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
 
 /// A directory of its own for each test, gone afterwards.
-pub struct Dir(pub PathBuf);
-
-impl Dir {
-    pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("farhold-txn-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        Self(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+pub fn new_dir() -> TempDir {
+    tempfile::tempdir().expect("a directory")
 }
 
 /// People: id (key), name (indexed, unique), age (indexed), note.
@@ -51,19 +40,19 @@ pub const PATIENCE_NS: u64 = 60_000_000_000;
 /// Says in the environment over which provider the tests run, if not over shared memory.
 pub const PROVIDER: &str = "FARHOLD_TEST_PROVIDER";
 
-pub fn join(dir: &Dir, node: u8) -> Fabric {
+pub fn join(dir: &TempDir, node: u8) -> Fabric {
     let provider = std::env::var(PROVIDER);
-    Fabric::join(&dir.0, NodeId(node), provider.as_deref().unwrap_or("shm")).expect("the fabric")
+    Fabric::join(dir.path(), NodeId(node), provider.as_deref().unwrap_or("shm")).expect("the fabric")
 }
 
-pub fn open(dir: &Dir) -> Arc<Node> {
+pub fn open(dir: &TempDir) -> Arc<Node> {
     let fabric = join(dir, 0);
     Node::open(fabric, NodeConfig { region_bytes: 64 << 20, ..NodeConfig::default() }).expect("a node")
 }
 
 /// Runs a test on a worker with an empty table of people.
 pub fn with_people(test: impl AsyncFnOnce(Worker, Table)) {
-    let dir = Dir::new();
+    let dir = new_dir();
     let node = open(&dir);
     let executor = Executor::real(1);
     let worker = node.worker(&executor.handle()).expect("a worker");
@@ -71,10 +60,6 @@ pub fn with_people(test: impl AsyncFnOnce(Worker, Table)) {
         let table = worker.create_table(people()).await.expect("a table");
         test(worker, table).await;
     });
-}
-
-pub fn key(id: i32) -> Vec<u8> {
-    (id.cast_unsigned() ^ 0x8000_0000).to_be_bytes().to_vec()
 }
 
 pub fn value(table: &Table, name: &str, age: i32, note: &str) -> Vec<u8> {
@@ -132,12 +117,12 @@ pub async fn fill(worker: &Worker, table: &Table, rows: &[(i32, impl AsRef<str>,
 pub struct Cluster {
     pub workers: Vec<Worker>,
     executor: Option<Executor>,
-    _dir: Dir,
+    _dir: TempDir,
 }
 
 impl Cluster {
     pub fn new(nodes: u8) -> Self {
-        let dir = Dir::new();
+        let dir = new_dir();
         let executor = Executor::real(1);
         let start = |node| {
             let fabric = join(&dir, node);

@@ -14,6 +14,7 @@ use crate::protocol::worker::Worker;
 use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
 use farhold_fabric::{Executor, NodeId};
 use farhold_store::Owner;
+use farhold_store::row::key_of as key;
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -63,14 +64,10 @@ fn with_row(test: impl AsyncFnOnce(Worker, Table)) {
         let def = TableDef::new("notes", Schema::new(columns, vec![0]).expect("a schema"));
         let table = worker.create_table(def).await.expect("a table");
         let mut txn = worker.begin();
-        txn.insert(&table, &key(1), &value(&table, "old")).await.expect("inserted");
+        txn.insert(&table, &key(1_i64), &value(&table, "old")).await.expect("inserted");
         txn.commit().await.expect("committed");
         test(worker, table).await;
     });
-}
-
-fn key(id: i64) -> [u8; 8] {
-    (id.cast_unsigned() ^ 1 << 63).to_be_bytes()
 }
 
 fn value(table: &Table, note: &str) -> Vec<u8> {
@@ -82,14 +79,14 @@ fn value(table: &Table, note: &str) -> Vec<u8> {
 /// A transaction that has given row 1 another note.
 async fn change(worker: &Worker, table: &Table, note: &str) -> Txn {
     let mut txn = worker.begin();
-    let row = txn.get(table, &key(1)).await.expect("a read").expect("a row");
+    let row = txn.get(table, &key(1_i64)).await.expect("a read").expect("a row");
     txn.update(row, &value(table, note)).expect("a change");
     txn
 }
 
 async fn note(worker: &Worker, table: &Table) -> Vec<u8> {
     let mut txn = worker.begin();
-    let row = txn.get(table, &key(1)).await.expect("a read").expect("a row");
+    let row = txn.get(table, &key(1_i64)).await.expect("a read").expect("a row");
     txn.value(row).to_vec()
 }
 
@@ -317,9 +314,9 @@ fn the_body_uses_no_wide_registers() {
     with_row(async |worker, table| {
         let note = |table, letter: &str, length| value(table, &letter.repeat(length));
         let mut last = 0;
-        for (id, length) in (2..).zip((0..300).chain([1000, 5000, 20_000])) {
+        for (id, length) in (2_i64..).zip((0..300).chain([1000, 5000, 20_000])) {
             let mut txn = worker.begin();
-            txn.get(&table, &key(1)).await.expect("a read").expect("a row");
+            txn.get(&table, &key(1_i64)).await.expect("a read").expect("a row");
             txn.scan(&table, ScanSpec::all().limit(3)).await.expect("a range");
             txn.insert(&table, &key(id), &note(&table, "x", length)).await.expect("inserted");
             if let Some(row) = txn.get(&table, &key(id - 2)).await.expect("a read").filter(|_| id > 3) {
