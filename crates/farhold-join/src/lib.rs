@@ -2,11 +2,11 @@
 //!
 //! Two interfaces:
 //!
-//! - [`Join`] joins Arrow batches: one or several key columns, every kind of join, nulls as SQL has them, a condition over
-//!   candidate pairs. Its memory comes from a [`MemoryPool`] that several joins may share; what does not fit is spilled, as
-//!   little as possible, and the rows are the same at every budget.
-//! - [`algorithm`] joins raw columns of 64-bit keys: a nested loop (the oracle), a table without partitioning, a radix join,
-//!   and the joins of a GPU ([`gpu`]), which go on on the CPU when the GPU does not.
+//! - [`Join`] joins Arrow batches: one or several key columns, every kind of join, nulls as SQL has them, a condition
+//!   over candidate pairs. Its memory comes from a [`MemoryPool`] that several joins may share. What does not fit is
+//!   spilled, as little as possible, and the rows are the same at every budget.
+//! - [`algorithm`] joins raw columns of 64-bit keys: a nested loop (the oracle), a table without partitioning, a radix
+//!   join, and the joins of a GPU ([`gpu`]), which continue on the CPU when the GPU fails.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -56,7 +56,7 @@ pub mod model;
 mod options;
 mod pages;
 mod partition;
-#[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "without the feature nobody plants anything"))]
+#[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "without the feature no defect is planted"))]
 mod planted;
 mod run;
 mod spec;

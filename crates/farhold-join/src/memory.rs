@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::JoinError;
 
-/// The least that a join asks of its pool. Spilling needs room for batches in flight on both sides, a block of build rows
-/// and its table.
+/// The least bytes that a join asks of its pool. Spilling needs room for batches in flight on both sides, for a block
+/// of build rows, and for its table.
 pub const BUDGET_BYTES_MIN: u64 = 1 << 20;
 
-/// The least that each of the joins asks for that share a build side ([`Join::split`](crate::Join::split)), for as long as
-/// the build side may have been spilled: batches in flight of its own probe rows.
+/// The least bytes that each of the joins that share a build side ([`Join::split`](crate::Join::split)) asks for, for
+/// as long as the build side may have been spilled: batches in flight of its own probe rows.
 pub const SHARE_BYTES_MIN: u64 = 256 << 10;
 
-/// Memory that a pool has to ask for, so that a limit beyond the joins holds as well.
+/// Memory of which a pool must ask for its bytes, so that a limit above that of the joins holds as well.
 pub trait Above: Send + Sync + RefUnwindSafe {
-    /// Takes `bytes`, or nothing; whether it did.
+    /// Takes `bytes`, or nothing. Returns whether it took them.
     fn try_take(&self, bytes: u64) -> bool;
 
-    /// Gives back what was taken.
+    /// Gives back bytes that were taken.
     fn give_back(&self, bytes: u64);
 }
 
@@ -36,18 +36,20 @@ pub struct MemoryPool {
 }
 
 impl MemoryPool {
-    /// A pool of `limit` bytes. Where the kernel allows the process less than twice that, as [`MemoryPool::giving_back`].
+    /// A pool of `limit` bytes. Where the kernel allows the process less than twice that, it is as
+    /// [`MemoryPool::giving_back`].
     pub fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self::with(limit, None, is_near(limit, kernel_limit())))
     }
 
-    /// A pool of `limit` bytes that takes them from another. Its joins leave what they free to the allocator, whatever the kernel's limit is.
+    /// A pool of `limit` bytes that takes them from another. Its joins leave freed memory to the allocator, whatever
+    /// the kernel's limit is.
     pub fn below(above: Box<dyn Above>, limit: u64) -> Arc<Self> {
         Arc::new(Self::with(limit, Some(above), false))
     }
 
-    /// A pool of `limit` bytes for a process that is ended when it takes much more. What its joins free goes back to the kernel
-    /// at once instead of staying in the allocator's heap, which takes time.
+    /// A pool of `limit` bytes for a process that the kernel ends when it takes much more. Memory that its joins free
+    /// returns to the kernel at once instead of staying in the allocator's heap, which takes time.
     pub fn giving_back(limit: u64) -> Arc<Self> {
         Arc::new(Self::with(limit, None, true))
     }
@@ -56,7 +58,7 @@ impl MemoryPool {
         Self { limit, used: AtomicU64::new(0), peak: AtomicU64::new(0), above, gives_back }
     }
 
-    /// Whether what is freed goes back to the kernel.
+    /// Whether freed memory returns to the kernel.
     pub(crate) fn gives_back(&self) -> bool {
         self.gives_back
     }
@@ -76,7 +78,7 @@ impl MemoryPool {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes`, or nothing; whether it did.
+    /// Takes `bytes`, or nothing. Returns whether it took them.
     pub(crate) fn try_take(&self, bytes: u64) -> bool {
         let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(bytes).filter(|&used| used <= self.limit)
@@ -90,7 +92,7 @@ impl MemoryPool {
         true
     }
 
-    /// Gives back what was taken.
+    /// Gives back bytes that were taken.
     pub(crate) fn give_back(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
         if let Some(above) = self.above.as_ref().filter(|_| bytes > 0) {
@@ -99,12 +101,13 @@ impl MemoryPool {
     }
 }
 
-/// Whether the kernel's limit leaves a heap no room for free memory beside the budget. A budget beyond it promises nothing.
+/// Whether the kernel's limit leaves a heap no room for free memory beside the budget. For a budget beyond the kernel's
+/// limit nothing is promised.
 fn is_near(budget: u64, kernel: Option<u64>) -> bool {
     kernel.is_some_and(|kernel| (kernel / 2..=kernel).contains(&budget))
 }
 
-/// The least limit of the process's memory cgroup (v1 or v2) and of those around it.
+/// The least limit of the process's memory cgroup (v1 or v2) and of the cgroups around it.
 fn kernel_limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let limits = groups.lines().flat_map(|line| {
@@ -129,9 +132,9 @@ impl fmt::Debug for MemoryPool {
     }
 }
 
-/// One join's part of a pool; it goes back when dropped.
+/// One join's part of a pool. Its drop returns it.
 ///
-/// A floor taken at the start stays with the join until its end, so that it can always go on, whatever the others hold.
+/// The join keeps the floor taken at the start until its end. So it can always continue, whatever the other joins hold.
 #[derive(Debug)]
 pub struct Reservation {
     pool: Arc<MemoryPool>,
@@ -149,12 +152,12 @@ impl Reservation {
         Ok(Self { pool: Arc::clone(pool), floor, used: 0 })
     }
 
-    /// Of nothing, with no floor.
+    /// A reservation of nothing, with no floor.
     pub fn empty(pool: &Arc<MemoryPool>) -> Self {
         Self { pool: Arc::clone(pool), floor: 0, used: 0 }
     }
 
-    /// All that this has; it is empty then.
+    /// Takes everything out of this reservation, which is empty then.
     pub fn take(&mut self) -> Self {
         let empty = Self::empty(&self.pool);
         std::mem::replace(self, empty)
@@ -166,7 +169,7 @@ impl Reservation {
         self.used
     }
 
-    /// Takes `bytes` more, of the floor first; false, and nothing taken, if the pool does not have them.
+    /// Takes `bytes` more, from the floor first. False, with nothing taken, if the pool does not have them.
     pub fn try_grow(&mut self, bytes: u64) -> bool {
         let (before, after) = (self.used.max(self.floor), self.used.saturating_add(bytes).max(self.floor));
         let has_room = after == before || self.pool.try_take(after - before);
@@ -176,7 +179,7 @@ impl Reservation {
         has_room
     }
 
-    /// Bytes that there are more now; others may take them.
+    /// The bytes that could be taken now; other joins may take them first.
     pub fn room(&self) -> u64 {
         self.pool.limit.saturating_sub(self.pool.used()) + self.floor.saturating_sub(self.used)
     }
@@ -191,7 +194,7 @@ impl Reservation {
 }
 
 impl Reservation {
-    /// Gives everything back, the floor too.
+    /// Gives everything back, including the floor.
     pub fn release(&mut self) {
         let held = self.used.max(self.floor);
         (self.used, self.floor) = (0, 0);

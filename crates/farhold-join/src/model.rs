@@ -1,7 +1,7 @@
-//! The cost model: which algorithm, why, and how right that was.
+//! The cost model: which algorithm, why, and how close the prediction was.
 //!
-//! It counts what bounds a join in memory: the processor's work a row, accesses that miss the caches, and bytes that stream
-//! past. The constants are in `model/cost.rs`, fitted to what `benches/joins.rs` measures.
+//! It counts what bounds a join in memory: the processor's work for a row, accesses that miss the caches, and bytes
+//! that are streamed. The constants are in `model/cost.rs`, fitted to measurements of `benches/joins.rs`.
 
 pub mod cost;
 
@@ -13,14 +13,14 @@ use arrow::datatypes::DataType;
 use crate::algorithm::{self, Algorithm};
 use crate::gpu::{self, Description, Driver, Gpu, Work};
 
-/// The GPU that the model may choose, with the memory that is free now, or why there is none. Asked only for joins that are
-/// long enough to be worth it, since the first answer may take as long as it takes to open the device.
+/// The GPU that the model may choose, with the memory that is free now, or why there is none. It is asked only for
+/// joins that are long enough, since the first answer may have to open the device.
 pub type AskGpu = fn() -> Result<Description, String>;
 
 /// The algorithms for more than a handful of rows.
 pub(crate) const SCALABLE: [&str; 2] = ["no_partition", "radix"];
 
-/// What the model knows of the machine.
+/// The model's knowledge of the machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine {
     /// Second-level cache of a core.
@@ -29,31 +29,31 @@ pub struct Machine {
     pub l3_bytes: u64,
     /// Bytes a second that all cores stream, reads and writes together.
     pub bytes_per_s: f64,
-    /// The GPU.
+    /// How to ask for the GPU.
     pub gpu: AskGpu,
     /// The most bytes of host memory that a join may take; an algorithm of the GPU that needs more is not chosen.
     pub budget_bytes: u64,
 }
 
-/// Tuples below which no GPU is asked: a radix join of them takes some tens of milliseconds on one core.
+/// The number of tuples below which no GPU is asked: a radix join of them takes some tens of milliseconds on one core.
 const GPU_TUPLES_MIN: u64 = 2 << 20;
 
-/// The machine's own GPU, or the one that was handed over. An emulation that is merely there is refused.
+/// The machine's own GPU, or the one that was handed over. An emulation that was not handed over is refused.
 fn gpu_of_this_machine() -> Result<Description, String> {
     let gpu = Gpu::of_this_machine().map_err(|error| error.to_string())?;
     let described = gpu.describe().map_err(|error| error.to_string())?;
     if gpu.may_be_chosen() { Ok(described) } else { Err(format!("the only GPU is an {}", described.name)) }
 }
 
-/// For joins that are to stay on the CPU.
+/// For joins that must stay on the CPU.
 pub(crate) fn no_gpu_wanted() -> Result<Description, String> {
     Err("GPUs are switched off".into())
 }
 
 impl Machine {
-    /// Cache sizes from the system where it tells, and a bandwidth of 50 GB/s.
+    /// Cache sizes as the system reports them, where it does, and a bandwidth of 50 GB/s.
     pub fn detect() -> Self {
-        // The system is asked once: every join of every plan wants to know.
+        // The system is asked once: every join of every plan needs the sizes.
         static CACHES: OnceLock<[u64; 2]> = OnceLock::new();
         let cache = |index: u32| {
             let text = fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")).ok()?;
@@ -64,34 +64,34 @@ impl Machine {
         Self { l2_bytes, l3_bytes, bytes_per_s: 50e9, gpu: gpu_of_this_machine, budget_bytes: u64::MAX }
     }
 
-    /// Nanoseconds that an access at random into `bytes` costs beyond one to the second-level cache, when `memory_ns` is what
-    /// a miss of all caches costs with many under way. Half of the last-level cache belongs to others.
+    /// Nanoseconds that a random access into `bytes` costs beyond one to the second-level cache. `memory_ns` is the
+    /// cost of a miss of all caches with many misses in flight. Half of the last-level cache is left to other programs.
     fn access_ns(&self, bytes: f64, memory_ns: f64) -> f64 {
         let miss_share = |cache: u64| 1.0 - (cache as f64 / bytes.max(1.0)).min(1.0);
         miss_share(self.l2_bytes) * 2.5 + miss_share(self.l3_bytes / 2) * memory_ns
     }
 }
 
-/// An algorithm, and the reason.
+/// An algorithm, and the reason for it.
 #[derive(Debug, Clone)]
 pub struct Choice {
     /// The algorithm.
     pub algorithm: &'static dyn Algorithm,
     /// Why, in one sentence.
     pub reason: String,
-    /// Where it runs; for the CPU, why not on a GPU: "cpu (no GPU can be used: ...)". What became of it in the end is
+    /// Where it runs. For the CPU, also why not on a GPU: "cpu (no GPU can be used: ...)". A later fallback is in
     /// [`JoinReport::fallback`](crate::JoinReport::fallback).
     pub device: String,
-    /// Predicted nanoseconds of building the table and probing it once, of every candidate.
+    /// Predicted nanoseconds of building the table and probing it once, for every candidate.
     pub predicted_ns: Vec<(&'static str, u64)>,
-    /// What building the table took, once it has been built.
+    /// Nanoseconds that building the table took, once it has been built.
     pub actual_build_ns: u64,
 }
 
 impl Choice {
-    /// The caller's choice.
+    /// A choice that the caller has made.
     pub fn given(algorithm: &'static dyn Algorithm) -> Self {
-        // Only whoever asks for a GPU's algorithm has it opened.
+        // A GPU is opened only if the caller asks for one of its algorithms.
         let device = if is_of_a_gpu(algorithm.name()) {
             let described = Gpu::of_this_machine().and_then(|gpu| gpu.describe());
             described.map_or_else(|why| format!("none ({why})"), |described| described.name)
@@ -101,15 +101,15 @@ impl Choice {
         Self { algorithm, reason: "asked for".into(), device, predicted_ns: Vec::new(), actual_build_ns: 0 }
     }
 
-    /// The algorithm is one of a GPU.
+    /// Whether the algorithm is one of a GPU.
     #[cfg(feature = "datafusion")]
     pub(crate) fn is_on_gpu(&self) -> bool {
         is_of_a_gpu(self.algorithm.name())
     }
 }
 
-/// The cheapest algorithm for a build side of `build_rows` and `probe_rows` probe tuples in all. `fills_interval`: the build
-/// keys are unique and leave few holes, so that an array finds them.
+/// The cheapest algorithm for a build side of `build_rows` and `probe_rows` probe tuples in all. `fills_interval`: the
+/// build keys are unique and leave few holes, so that an array can index them.
 pub fn choose(build_rows: usize, probe_rows: u64, threads: usize, fills_interval: bool, machine: &Machine) -> Choice {
     let costs = Costs::of(Sides { build_rows, probe_rows, threads, probers: 1 }, fills_interval, machine);
     let best = costs.cheapest();
@@ -117,26 +117,26 @@ pub fn choose(build_rows: usize, probe_rows: u64, threads: usize, fills_interval
     costs.choice(best, reason)
 }
 
-/// Histograms and write-combining buffers of the radix join, however few the rows are.
+/// The cost of histograms and write-combining buffers of the radix join, however few the rows are.
 const RADIX_START_NS: f64 = 20_000.0;
 
-/// What is to be joined.
+/// The sides of the join.
 #[derive(Clone, Copy)]
 struct Sides {
     build_rows: usize,
     probe_rows: u64,
     threads: usize,
-    /// Threads that probe with rows of their own.
+    /// Threads that probe, each with rows of its own.
     probers: usize,
 }
 
-/// What each candidate would take.
+/// The costs of each candidate.
 struct Costs {
     sides: Sides,
-    /// Of the table that all threads access at random.
+    /// Bytes of the table that all threads access at random.
     table_bytes: u64,
     l3_bytes: u64,
-    /// Nanoseconds.
+    /// Names and nanoseconds.
     candidates: Vec<(&'static str, f64)>,
     gpu: Result<Description, String>,
 }
@@ -152,7 +152,7 @@ impl Costs {
             let ns: f64 = costs.ns(build, probe, threads, machine).iter().sum();
             candidates.push(match costs.algorithm {
                 "radix" => {
-                    // Keys read for the histogram, rows read, tuples written and read again.
+                    // Keys are read for the histogram, rows are read, tuples are written and read again.
                     let stream = (build + probe) * (8.0 + 16.0 + 2.0 * costs.bytes) / machine.bytes_per_s * 1e9;
                     ("radix", RADIX_START_NS + ns.max(stream))
                 }
@@ -177,7 +177,7 @@ impl Costs {
         self.candidates.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or("no_partition", |best| best.0)
     }
 
-    /// Why it is the cheapest.
+    /// The reason why it is the cheapest.
     fn reason(&self, best: &str) -> String {
         let Sides { build_rows, probe_rows, threads, .. } = self.sides;
         let (mib, l3_mib) = (self.table_bytes >> 20, self.l3_bytes >> 20);
@@ -238,17 +238,17 @@ fn on_gpu(gpu: &Description, sides: Sides, machine: &Machine) -> Vec<(&'static s
     Driver::ALL.into_iter().filter_map(predicted).collect()
 }
 
-/// What of the probe side a join of batches hands out.
+/// The part of the probe side that a join of batches hands out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Width {
     /// Columns.
     pub columns: usize,
-    /// Bytes of a row in them, about.
+    /// Bytes of a row in these columns, approximately.
     pub row_bytes: usize,
 }
 
 impl Width {
-    /// Of these columns; a text counts as 24 bytes.
+    /// The width of these columns; a text counts as 24 bytes.
     pub fn of<'a>(types: impl Iterator<Item = &'a DataType>) -> Self {
         types.fold(Self { columns: 0, row_bytes: 0 }, |width, kind| Self {
             columns: width.columns + 1,
@@ -260,24 +260,25 @@ impl Width {
 /// The probe side of a join of batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbeSide {
-    /// Rows in all; an estimate at best.
+    /// Rows in all, or an estimate.
     pub rows: u64,
-    /// What is handed out of them.
+    /// The columns that are handed out.
     pub width: Width,
-    /// Threads that probe the table at once, each with rows of its own; 1: one probe at a time, on all threads.
+    /// Threads that probe the table at once, each with rows of its own. 1: one probe at a time, on all threads.
     pub probers: usize,
 }
 
-/// A column of a probe row that is gathered out of order, from the many batches that have waited together; its key and place count as one, too.
-/// Estimated from queries of TPC-H, not fitted: Q18 at scale factor 1, with one such column, took 325 ms with the radix join and
-/// 222 without; Q22 at 10, without any column, 326 and 147.
+/// The cost of a column of a probe row that is gathered out of order, from the many batches that have waited together.
+/// Key and place count as one column, too. Estimated from queries of TPC-H, not fitted: Q18 at scale factor 1, with one
+/// such column, took 325 ms with the radix join and 222 without; Q22 at 10, without any column, 326 and 147.
 const REARRANGED_NS: f64 = 25.0;
 
-/// Build rows that a list may have where the number of probe rows is an estimate: so few cost no more than a table.
+/// Build rows that a list may have where the number of probe rows is an estimate: a list of so few costs no more than a
+/// table.
 const LIST_ROWS_MAX: usize = 16;
 
-/// As [`choose`], for batches: an algorithm that rearranges the probe side, on a GPU too, pays for gathering its columns out
-/// of order. One that takes the rows as they come finds them in the cache.
+/// As [`choose`], for batches. An algorithm that rearranges the probe side, on a GPU too, pays for gathering its
+/// columns out of order. An algorithm that takes the rows as they come finds them in the cache.
 pub fn choose_for_batches(build_rows: usize, probe: &ProbeSide, threads: usize, machine: &Machine) -> Choice {
     let sides = Sides { build_rows, probe_rows: probe.rows, threads, probers: probe.probers };
     let mut costs = Costs::of(sides, false, machine);
@@ -286,7 +287,7 @@ pub fn choose_for_batches(build_rows: usize, probe: &ProbeSide, threads: usize, 
         let at_once = algorithm::by_name(name).map_or(0, |algorithm| algorithm.probe_rows_wanted(build_rows));
         if at_once > 0 {
             let gathered_bytes = (probe.width.row_bytes as u64 * probe.rows.min(at_once as u64)) as f64;
-            // A GPU moves keys and places by itself.
+            // A GPU moves keys and places itself.
             let keys_ns = if is_of_a_gpu(name) { 0.0 } else { REARRANGED_NS };
             let column_ns = REARRANGED_NS + machine.access_ns(gathered_bytes, 10.0);
             let gather_ns = keys_ns + probe.width.columns as f64 * column_ns;
@@ -331,7 +332,7 @@ mod tests {
         assert_eq!(chosen(16_000_000, 16_000_000, true), "radix");
     }
 
-    /// Of rows of so many columns of 8 bytes.
+    /// The choice for rows of `columns` columns of 8 bytes.
     fn chosen_for_batches(build_rows: usize, rows: u64, columns: usize, probers: usize, gpu: AskGpu) -> Choice {
         let machine = Machine { l2_bytes: 1 << 20, l3_bytes: 32 << 20, gpu, ..Machine::detect() };
         let probe = ProbeSide { rows, width: Width { columns, row_bytes: 8 * columns }, probers };

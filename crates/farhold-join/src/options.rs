@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::{Algorithm, MemoryPool, Run};
 
-/// How far a join is.
+/// The progress of a join.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Rows taken from the build side.
@@ -21,7 +21,7 @@ pub struct Progress {
     pub pending_partitions: u64,
 }
 
-/// Told how far a join is, after every batch and at its end.
+/// Called with the progress of a join, after every batch and at its end.
 pub type OnProgress = dyn Fn(Progress) + Send + Sync;
 
 /// Where the cost model may place a join.
@@ -41,13 +41,14 @@ pub struct JoinOptions {
     pub run: Run,
     /// The memory budget, which other joins may share.
     pub pool: Arc<MemoryPool>,
-    /// Where partitions are spilled to. Files have no name there: they go when they are closed, however the process ends.
+    /// The directory to which partitions are spilled. Files have no name there: they are gone when they are closed,
+    /// however the process ends.
     pub spill_directory: PathBuf,
-    /// The algorithm; without one the cost model chooses.
+    /// The algorithm. Without one, the cost model chooses.
     pub algorithm: Option<&'static dyn Algorithm>,
-    /// Where the cost model may place it; an algorithm that is given runs where it runs.
+    /// Where the cost model may place it. A given algorithm runs on its own device.
     pub devices: Devices,
-    /// Rows that the probe side is expected to have, for the cost model.
+    /// The expected number of probe rows, for the cost model.
     pub probe_rows_expected: Option<u64>,
     /// The most rows of an output batch.
     pub batch_rows_max: usize,
@@ -55,7 +56,7 @@ pub struct JoinOptions {
     pub batch_bytes_max: usize,
     /// Called after every batch and at the end.
     pub on_progress: Option<Arc<OnProgress>>,
-    /// The most joins that [`Join::split`](crate::Join::split) will make of it. Beyond the first each takes
+    /// The most joins into which [`Join::split`](crate::Join::split) divides it. Each beyond the first takes
     /// [`SHARE_BYTES_MIN`](crate::SHARE_BYTES_MIN) of the budget from the start, until it is known that nothing spills.
     pub shares: usize,
 }

@@ -1,12 +1,14 @@
 //! Memory for big arrays: 64-byte aligned, on huge pages where the kernel gives them.
 //!
-//! A hash table of a gigabyte touched at random costs a TLB miss an access on 4 KiB pages. Memory of at least one huge
-//! page is therefore mapped on its own, aligned to one, and advised. Smaller arrays come from the allocator,
-//! or lie apart from its heap where the kernel is to have them back: a heap keeps what lies below memory in use.
+//! A hash table of a gigabyte that is accessed at random costs a TLB miss for each access on 4 KiB pages. So memory of
+//! at least one huge page is mapped on its own, aligned to one, and advised. Smaller arrays come from the allocator.
+//! Where the kernel should get them back they lie apart from its heap: a heap keeps the pages below memory that is in
+//! use.
 //!
-//! Zeroing a fresh page costs the kernel more than partitioning costs us: two fifths of a join of 16 M tuples a side. A
-//! [`PageStore`] keeps what finished joins have given back, for those that do not mind old contents. What it keeps is of a pool of its own,
-//! which may be below another, and goes back to the system when that is asked for more than it has.
+//! Zeroing a fresh page costs the kernel more than partitioning costs the join: two fifths of a join of 16 M tuples a
+//! side. A [`PageStore`] keeps what finished joins have given back, for joins that accept old contents. The kept bytes
+//! belong to a pool of its own. That pool may be below another, and returns them to the system when the other is asked
+//! for more than it has.
 
 use std::alloc::{self, Layout};
 use std::marker::PhantomData;
@@ -22,13 +24,14 @@ use crate::{JoinError, MemoryPool, Run};
 pub const LINE_BYTES: usize = 64;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub const PAGE_BYTES: usize = 4 << 10;
-/// Below this an array comes from the allocator: mapping it costs as much as writing it, and its last page is half empty.
+/// Below this an array comes from the allocator: mapping it costs as much as writing it, and its last page is half
+/// empty.
 pub const MAPPED_BYTES_MIN: usize = 32 << 10;
 
-/// Types of which every bit pattern is a value, all zeroes among them.
+/// Types of which every bit pattern is a value, including all zeroes.
 ///
 /// # Safety
-/// That has to be true, and the type must not need dropping nor an alignment above 64.
+/// Every bit pattern must be a value, and the type must need neither dropping nor an alignment above 64.
 pub unsafe trait Plain: Copy + Send + Sync + 'static {}
 
 // SAFETY: integers.
@@ -38,15 +41,15 @@ unsafe impl Plain for u32 {}
 // SAFETY: integers.
 unsafe impl Plain for u64 {}
 
-/// Memory that finished joins have given back, kept for the next while a pool has room for it. The default keeps nothing. Clones
-/// share what is kept; it goes back to the system with the last of them and of the arrays made from it.
+/// Memory that finished joins have given back, kept for the next ones while a pool has room for it. The default keeps
+/// nothing. Clones share what is kept. It returns to the system with the last of them and of the arrays made from it.
 #[derive(Debug, Clone, Default)]
 pub struct PageStore(Option<Arc<Kept>>);
 
 #[derive(Debug)]
 struct Kept {
     pool: Arc<MemoryPool>,
-    /// In the order of their addresses; their bytes are taken from the pool.
+    /// In the order of their addresses. Their bytes are taken from the pool.
     mappings: Mutex<Vec<Mapping>>,
 }
 
@@ -56,17 +59,17 @@ impl PageStore {
         Self::of(MemoryPool::new(bytes_max as u64))
     }
 
-    /// Keeps what `pool`, which nobody else takes from, has room for.
+    /// Keeps what `pool` has room for. Nothing else may take from that pool.
     pub fn of(pool: Arc<MemoryPool>) -> Self {
         Self(Some(Arc::new(Kept { pool, mappings: Mutex::default() })))
     }
 
-    /// Bytes that are kept now, used by nobody.
+    /// Bytes that are kept now and not in use.
     pub fn bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |kept| kept.pool.used())
     }
 
-    /// Gives everything that is kept back to the system, and its bytes to the pool; whether there was anything.
+    /// Returns everything that is kept to the system, and its bytes to the pool. True if there was anything.
     pub fn clear(&self) -> bool {
         let Some(kept) = &self.0 else { return false };
         let mut mappings = kept.mappings();
@@ -75,7 +78,7 @@ impl PageStore {
         bytes > 0
     }
 
-    /// `bytes` bytes of the smallest kept mapping that has them.
+    /// `bytes` bytes of the smallest kept mapping that is large enough.
     fn take(&self, bytes: usize) -> Option<Mapping> {
         let kept = self.0.as_ref()?;
         let mut mappings = kept.mappings();
@@ -109,25 +112,25 @@ impl Drop for Kept {
     }
 }
 
-/// A mapping of our own; unmapped when dropped.
+/// A mapping that is unmapped when dropped.
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it owns its memory, to which it gives no access by itself.
+// SAFETY: a mapping owns its memory, and gives no access to it by itself.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// The last `bytes` bytes, which are this one's no more.
+    /// Splits off the last `bytes` bytes, which this mapping then no longer owns.
     fn split_off(&mut self, bytes: usize) -> Self {
         self.bytes -= bytes;
         // SAFETY: inside the mapping, or at its start.
         Self { start: unsafe { self.start.add(self.bytes) }, bytes }
     }
 
-    /// Takes `next` over if it begins where this one ends; whether it does.
+    /// Takes `next` over if it begins where this one ends. Returns whether it does.
     fn join(&mut self, next: &mut Self) -> bool {
         // SAFETY: one past the end of the mapping.
         let is_next = unsafe { self.start.add(self.bytes) } == next.start;
@@ -141,8 +144,9 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            // SAFETY: mapped by `map` or `map_huge`, in one piece or several; nobody borrows it any more. The kernel may refuse to cut a mapping
-            // in two where a process has tens of thousands; then it takes the memory, and the addresses stay.
+            // SAFETY: mapped by `map` or `map_huge`, in one piece or several, and no longer borrowed. The kernel may
+            // refuse to cut a mapping in two where a process has tens of thousands of mappings. Then it takes the
+            // memory, and the addresses stay.
             unsafe {
                 if libc::munmap(self.start.as_ptr().cast(), self.bytes) != 0 {
                     libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED);
@@ -157,7 +161,7 @@ impl Drop for Mapping {
 pub struct Pages<T: Plain> {
     start: NonNull<T>,
     len: usize,
-    /// What it lies in, unless that is the allocator's.
+    /// The mapping that holds it; none if it is the allocator's.
     mapping: Option<Mapping>,
     store: PageStore,
 }
@@ -173,8 +177,8 @@ impl<T: Plain> Pages<T> {
         Self::stale(len, &PageStore::default())
     }
 
-    /// `len` values, whichever they are: zeroes, or what an earlier join has left in memory of `store`, to which the memory
-    /// goes back.
+    /// `len` values, each arbitrary: zeroes, or what an earlier join has left in memory of `store`, to which the memory
+    /// returns.
     pub fn stale(len: usize, store: &PageStore) -> Result<Self, JoinError> {
         let refused = JoinError::OutOfMemory { wanted_bytes: len as u64 * size_of::<T>() as u64 };
         let Ok(layout) = Layout::array::<T>(len).and_then(|layout| layout.align_to(LINE_BYTES)) else {
@@ -197,7 +201,7 @@ impl<T: Plain> Pages<T> {
         Ok(Self { start: mapping.start.cast(), len, mapping: Some(mapping), store: store.clone() })
     }
 
-    /// `len` zeroes in pages that go back to the kernel when they are dropped, unless that is not worth it.
+    /// `len` zeroes in pages that return to the kernel when they are dropped, unless the array is too short for that.
     pub fn apart(len: usize) -> Result<Self, JoinError> {
         let bytes = (len * size_of::<T>()).next_multiple_of(PAGE_BYTES);
         if (MAPPED_BYTES_MIN..HUGE_PAGE_BYTES).contains(&bytes)
@@ -234,7 +238,7 @@ impl<T: Plain> Pages<T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.len * size_of::<T>()) }
     }
 
-    /// The array for writers that divide it among themselves.
+    /// The array for several writers, which divide it among themselves.
     pub fn shared(&mut self) -> Shared<'_, T> {
         Shared { start: self.start, len: self.len, borrowed: PhantomData }
     }
@@ -247,10 +251,11 @@ pub fn buffer_of(pages: Pages<u64>, bytes: usize) -> Buffer {
     unsafe { Buffer::from_custom_allocation(start, bytes, Arc::new(pages)) }
 }
 
-/// Asks the allocator for the free pages of its heap. glibc keeps what lies below memory in use, however much it is.
+/// Asks the allocator to release the free pages of its heap. Otherwise glibc keeps what lies below memory in use,
+/// however much it is.
 pub fn trim_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it may be called at any time, by any thread.
+    // SAFETY: `malloc_trim` may be called at any time, by any thread.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -282,8 +287,8 @@ fn map_huge(bytes: usize) -> Option<NonNull<u8>> {
     let with_slack = bytes.checked_add(HUGE_PAGE_BYTES)?;
     let raw = map(with_slack)?.as_ptr().cast::<libc::c_void>();
     let head = raw.align_offset(HUGE_PAGE_BYTES);
-    // SAFETY: head <= HUGE_PAGE_BYTES and head + bytes <= with_slack: all three parts lie in the mapping made above, and
-    // the two that are unmapped have been handed to nobody. The advice may be refused; then the pages stay small.
+    // SAFETY: head <= HUGE_PAGE_BYTES and head + bytes <= with_slack, so all three parts lie in the mapping made above.
+    // No other code has the two parts that are unmapped. The advice may be refused; then the pages stay small.
     unsafe {
         let start = raw.cast::<u8>().add(head);
         if head > 0 {
@@ -325,7 +330,7 @@ impl<T: Plain> DerefMut for Pages<T> {
     }
 }
 
-/// An array borrowed by several writers at once, each of which keeps to elements of its own.
+/// An array borrowed by several writers at once, each of which must access only elements of its own.
 #[derive(Debug)]
 pub struct Shared<'a, T> {
     start: NonNull<T>,
@@ -341,21 +346,21 @@ impl<T> Clone for Shared<'_, T> {
 
 impl<T> Copy for Shared<'_, T> {}
 
-// SAFETY: access goes by the unsafe functions below, whose callers promise disjointness.
+// SAFETY: all access is through the unsafe functions below, whose callers promise disjointness.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
 impl<'a, T: Plain> Shared<'a, T> {
-    /// Elements.
+    /// The number of elements.
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Where element `index` lies.
+    /// The address of element `index`.
     ///
     /// # Safety
-    /// `index <= len`; whoever writes through it touches only elements that no other thread touches meanwhile.
+    /// `index <= len`. Writes through the pointer touch only elements that no other thread touches meanwhile.
     #[inline(always)]
     pub unsafe fn at(self, index: usize) -> *mut T {
         debug_assert!(index <= self.len);
@@ -366,7 +371,7 @@ impl<'a, T: Plain> Shared<'a, T> {
     /// The elements of `range`.
     ///
     /// # Safety
-    /// `range` lies in the array, and nobody else touches these elements while the answer lives.
+    /// `range` lies in the array, and no other thread touches these elements while the result lives.
     pub unsafe fn slice(self, range: std::ops::Range<usize>) -> &'a mut [T] {
         debug_assert!(range.start <= range.end && range.end <= self.len);
         // SAFETY: in bounds and exclusive, as the caller promises.

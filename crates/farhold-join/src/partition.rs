@@ -5,10 +5,11 @@
 //!   input ──▶ some cache lines a partition, in the second-level cache ── full ──▶ streamed to their place in memory
 //! ```
 //!
-//! A tuple is written once, whole lines go past the cache, and a worker touches one page a flush instead of one a tuple.
-//! A tuple that fills its buffer is a branch that no predictor foresees; it costs what six tuples cost. Buffers are therefore longer
-//! than the line that streaming asks for: from one line to eight (64 to 512 bytes), one thread went from 3.6 to 2.1 ns a tuple
-//! of 16 bytes and from 2.4 to 1.8 of 8 (Zen 5, fan-out 512; 4096: 3.9 to 2.3, 2.5 to 1.8).
+//! A tuple is written once, whole lines go past the cache, and a worker touches one page a flush instead of one a
+//! tuple. A tuple that fills its buffer is a branch that no predictor foresees; it costs what six tuples cost. So
+//! buffers are longer than the line that streaming needs. From one line to eight (64 to 512 bytes), one thread went
+//! from 3.6 to 2.1 ns a tuple of 16 bytes and from 2.4 to 1.8 of 8 (Zen 5, fan-out 512; 4096: 3.9 to 2.3, 2.5 to 1.8).
+//!
 //! Sources: the Triton join (SIGMOD 2022), section 2.2 and its CPU baseline; Schuh, Chen, Dittrich: "An Experimental
 //! Comparison of Thirteen Relational Equi-Joins in Main Memory" (SIGMOD 2016).
 
@@ -23,26 +24,26 @@ use crate::planted::{self, Defect};
 use crate::widest::{Vectors, widest};
 use crate::{JoinError, Run};
 
-/// What a partition holds of a row: the code of its key ([`Partitioner::code`]), and its payload.
+/// The part of a row that a partition holds: the code of its key ([`Partitioner::code`]), and its payload.
 pub trait Tuple: Plain + Debug + PartialEq {
     /// A payload, as wide as the tuple has room for.
     type Payload: Plain + PartialEq + Into<u64>;
-    /// The greatest payload: what a table has where there is none.
+    /// The greatest payload, which stands for no payload in a table.
     const NOTHING: Self::Payload;
-    /// The greatest code that it has room for.
+    /// The greatest code that fits.
     const CODE_MAX: u64;
 
-    /// Of a code and a payload that it has room for.
+    /// The tuple of a code and a payload, both of which must fit.
     fn new(code: u64, payload: u64) -> Self;
     fn code(self) -> u64;
     fn payload(self) -> Self::Payload;
-    /// There is room for every payload that has no other bits than these.
+    /// Whether every payload fits that has no other bits than these.
     fn holds(payload_bits: u64) -> bool;
 
-    /// Writes it by one store, so that a load of all of it can be answered while the store is under way.
+    /// Writes the tuple by a single store, so that a load of all of it can be answered while the store is in flight.
     ///
     /// # Safety
-    /// `to` is aligned and writable, and nobody else touches it.
+    /// `to` is aligned and writable, and no other thread touches it.
     #[inline(always)]
     unsafe fn write_whole(self, to: *mut Self) {
         // SAFETY: as the caller promises.
@@ -97,8 +98,8 @@ impl Tuple for WideTuple {
     }
 }
 
-/// A code and a payload of 32 bits each, such as an offset in an interval and a row number: half as many bytes to write and to
-/// read again.
+/// A code and a payload of 32 bits each, such as an offset in an interval and a row number: half as many bytes to write
+/// and read again as with a [`WideTuple`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct NarrowTuple(u64);
@@ -169,31 +170,31 @@ impl Tuple for MediumTuple {
     }
 }
 
-/// Tuples between two looks at the cancel token.
+/// Tuples between two checks of the cancel token.
 const MORSEL: usize = 1 << 18;
 /// The widest fan-out of one pass; the Triton paper's CPU baseline (section 6.1) uses 12 to 14 bits.
 pub const PASS_BITS_MAX: u32 = 12;
 const LINE_BYTES: usize = 64;
-/// A partition's write-combining buffer, where the fan-out leaves room for it.
+/// A partition's write-combining buffer, where the fan-out leaves room for one this long.
 const BUFFER_BYTES_MAX: usize = 512;
-/// All buffers of a worker: the second-level cache of current cores.
+/// All buffers of a worker together: the second-level cache of current cores.
 const BUFFERS_BYTES_MAX: usize = 1 << 20;
 
-/// Rows that are looked at together, so that what can be done to several at once is.
+/// Rows that are processed together, for operations that handle several at once.
 pub const BLOCK: usize = 64;
 
-/// Where tuples come from.
+/// A source of tuples.
 trait Source: Copy + Send + Sync {
     fn len(&self) -> usize;
 
-    /// The codes of the rows `rows`; as long as these.
+    /// The codes of the rows `rows`, into a slice of the same length.
     fn codes(&self, rows: Range<usize>, codes: &mut [u64]);
 
-    /// The rows `rows` as tuples; as long as these. Answers all bits of the payloads.
+    /// The rows `rows` as tuples, into a slice of the same length. Returns the bits of all payloads, combined by OR.
     fn tuples<T: Tuple>(&self, rows: Range<usize>, tuples: &mut [T]) -> u64;
 }
 
-/// Columns whose keys become codes on the way.
+/// Columns whose keys are turned into codes as they are read.
 #[derive(Clone, Copy)]
 struct Coded<'a, B> {
     columns: Columns<'a>,
@@ -243,15 +244,16 @@ impl<U: Tuple> Source for &[U] {
     }
 }
 
-/// Which partition a key belongs to. The partitions of `bits` bits refine those of fewer.
+/// The mapping of keys to partitions. The partitions of `bits` bits refine those of fewer bits.
 pub trait Partitioner: Copy + Send + Sync {
-    /// What stands for the key in a tuple. Different keys of a build side have different codes, and no other key has one of them.
+    /// The code that stands for the key in a tuple. Different keys of a build side have different codes, and no other
+    /// key has one of these.
     fn code(&self, key: u64) -> u64;
     /// The number of the partition, among `1 << bits`, of the key with this code.
     fn partition(&self, code: u64, bits: u32) -> usize;
 }
 
-/// By the top bits of the key's hash, which is its code.
+/// Partitions by the top bits of the key's hash, which is its code.
 #[derive(Debug, Clone, Copy)]
 pub struct ByHash(pub u64);
 
@@ -276,12 +278,12 @@ pub struct Partitioned<T: Tuple> {
 }
 
 impl<T: Tuple> Partitioned<T> {
-    /// Partitions.
+    /// The number of partitions.
     pub fn count(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Where partition `p` lies.
+    /// The range of partition `p`.
     pub fn range(&self, partition: usize) -> Range<usize> {
         self.starts[partition]..self.starts[partition + 1]
     }
@@ -291,13 +293,14 @@ impl<T: Tuple> Partitioned<T> {
         &self.tuples[self.range(partition)]
     }
 
-    /// All tuples, and where the partitions start and the last ends.
+    /// All tuples; and where the partitions start and the last ends.
     pub fn into_parts(self) -> (Pages<T>, Vec<usize>) {
         (self.tuples, self.starts)
     }
 }
 
-/// An upper bound of what [`partition`] allocates, the input excluded; with more than one pass there are two copies.
+/// An upper bound of the bytes that [`partition`] allocates without the input. With more than one pass there are two
+/// copies.
 pub fn partition_bytes(rows: usize, bits: u32, threads: usize) -> u64 {
     let copies = if bits > PASS_BITS_MAX { 2 } else { 1 };
     let copy = 16 * rows as u64 + if rows * 16 >= 2 << 20 { 2 << 20 } else { 0 };
@@ -306,7 +309,7 @@ pub fn partition_bytes(rows: usize, bits: u32, threads: usize) -> u64 {
     copies * copy + (threads * parts * (buffer_bytes(parts) + 4 + 4)) as u64 + lists + (8 << bits) * 2
 }
 
-/// Of each write-combining buffer: a power of two, at least a line.
+/// Bytes of each write-combining buffer: a power of two, at least a line.
 pub fn buffer_bytes(fan_out: usize) -> usize {
     (BUFFERS_BYTES_MAX / fan_out).clamp(LINE_BYTES, BUFFER_BYTES_MAX)
 }
@@ -318,8 +321,8 @@ pub fn slots(fan_out: usize, tuple_bytes: usize) -> usize {
     slots
 }
 
-/// Orders the rows by the `1 << bits` partitions of `by`, in as many passes as the fan-out asks for. `None`: a tuple has no room for some
-/// payload. There has to be room for every code.
+/// Orders the rows by the `1 << bits` partitions of `by`, in as many passes as the fan-out needs. `None`: some payload
+/// does not fit in a tuple. Every code must fit.
 pub fn partition<T: Tuple>(
     columns: Columns<'_>,
     by: impl Partitioner,
@@ -362,7 +365,7 @@ fn first_pass<S: Source, T: Tuple>(
         let starts = vec![0, source.len()];
         return Ok(fits.into_iter().all(|fits| fits).then_some(Partitioned { tuples, starts }));
     }
-    // More parts than workers; the same parts in both steps, because the histogram says where a part's tuples go.
+    // More parts than workers. Both steps use the same parts, because the histogram says where a part's tuples go.
     let parts = parts(source.len(), run.threads);
     let part = |part: usize| source.len() * part / parts..source.len() * (part + 1) / parts;
     let histograms = run.on_tasks(parts, |task| {
@@ -381,8 +384,8 @@ fn first_pass<S: Source, T: Tuple>(
             scatter.start(&positions[task]);
             for morsel in morsels(part(task)) {
                 run.cancel.check()?;
-                // SAFETY: the histograms counted these very tuples, so each part's positions lie in the array and apart from
-                // every other's.
+                // SAFETY: the histograms counted these very tuples, so each part's positions lie in the array, apart
+                // from those of every other part.
                 if !T::holds(widest!(|vectors| unsafe { scatter.tuples(source, morsel, of, out, vectors) })) {
                     return Ok(false);
                 }
@@ -400,7 +403,8 @@ fn parts(rows: usize, threads: usize) -> usize {
     if threads == 1 { 1 } else { (4 * threads).min(rows / MORSEL).max(threads) }
 }
 
-/// Splits every partition further. Workers take whole partitions; one that holds more than its share is split by all.
+/// Splits every partition further. Workers take whole partitions; all workers together split a partition that holds
+/// more than its share.
 fn refine<T: Tuple>(
     coarse: &Partitioned<T>,
     by: impl Partitioner,
@@ -468,19 +472,21 @@ fn count_codes<S: Source>(source: S, range: Range<usize>, of: impl Fn(u64) -> us
         source.codes(start..start + rows, &mut codes[..rows]);
         partitions.iter_mut().zip(&codes).for_each(|(partition, &code)| *partition = of(code) & mask);
         for &partition in &partitions[..rows] {
-            // SAFETY: the mask keeps it below the length.
+            // SAFETY: the mask keeps `partition` below the length.
             *unsafe { histogram.get_unchecked_mut(partition) } += 1;
         }
     }
 }
 
-/// What keeps an index below `len`, which is a power of two. Partitions are numbered so anyway; this proves it for nothing.
+/// A mask that keeps an index below `len`, which must be a power of two. Partitions are numbered below it anyway; this
+/// proves it at no cost.
 fn power_of_two_mask(len: usize) -> usize {
     assert!(len.is_power_of_two());
     len - 1
 }
 
-/// Where each partition starts (and the last ends), and where each part's tuples of it start: the histograms become these.
+/// Where each partition starts and the last ends; and, in place of the histograms, where each part's tuples of each
+/// partition start.
 fn prefix_sums(mut histograms: Vec<Vec<u32>>, origin: usize) -> (Vec<usize>, Vec<Vec<u32>>) {
     let count = histograms[0].len();
     let mut starts = Vec::with_capacity(count + 1);
@@ -497,14 +503,14 @@ fn prefix_sums(mut histograms: Vec<Vec<u32>>, origin: usize) -> (Vec<usize>, Vec
     (starts, histograms)
 }
 
-/// One worker's write-combining buffers. The tuple for `position` waits in slot `position % slots` of its partition's buffer, so
-/// that full buffers are aligned; the first and the last of a worker may be partial and are copied by plain stores.
+/// One worker's write-combining buffers. The tuple for `position` waits in slot `position % slots` of its partition's
+/// buffer, so that full buffers are aligned. A worker's first and last buffer may be partial; plain stores copy these.
 ///
-/// A full buffer is streamed when the next tuple of its partition comes: a load of a line whose last tuple has just been stored would wait
-/// until that store has left the processor.
+/// A full buffer is streamed when the next tuple of its partition comes: the load of a line whose last tuple has just
+/// been stored would wait until that store has left the processor.
 struct Scatter<T: Tuple> {
     buffers: Pages<T>,
-    /// Of each buffer; a power of two.
+    /// Slots of each buffer; a power of two.
     slots: usize,
     first: Vec<u32>,
     next: Vec<u32>,
@@ -516,17 +522,17 @@ impl<T: Tuple> Scatter<T> {
         Ok(Self { buffers: Pages::new(slots * fan_out)?, slots, first: vec![0; fan_out], next: vec![0; fan_out] })
     }
 
-    /// The next tuple of each partition goes to its position.
+    /// Sets the position to which the next tuple of each partition goes.
     fn start(&mut self, positions: &[u32]) {
         self.first.copy_from_slice(positions);
         self.next.copy_from_slice(positions);
     }
 
-    /// Answers all bits of the payloads.
+    /// Returns the bits of all payloads, combined by OR.
     ///
     /// # Safety
-    /// Every tuple's position, counted from the start of its partition in this worker's part, lies in `out`, and no other
-    /// thread touches it. The processor has these `vectors`.
+    /// Every tuple's position, counted from the start of its partition in this worker's part, lies in `out`, and no
+    /// other thread touches it. The processor must have these `vectors`.
     #[inline(always)]
     unsafe fn tuples<S: Source>(
         &mut self,
@@ -547,8 +553,8 @@ impl<T: Tuple> Scatter<T> {
             payload_bits |= source.tuples(start..start + rows, &mut tuples[..rows]);
             partitions.iter_mut().zip(&tuples).for_each(|(to, tuple)| *to = of(tuple.code()) & mask);
             for (&tuple, &partition) in tuples[..rows].iter().zip(&partitions) {
-                // SAFETY: the mask keeps the partition below both lengths, and each has as many slots; positions from `first`
-                // on are this worker's.
+                // SAFETY: the mask keeps `partition` below both lengths, and each buffer has `slots` slots. Positions
+                // from `first` on are this worker's.
                 unsafe {
                     let next = next.get_unchecked_mut(partition);
                     let position = *next as usize;
@@ -565,7 +571,7 @@ impl<T: Tuple> Scatter<T> {
         payload_bits
     }
 
-    /// Writes what waits in the buffers.
+    /// Writes the tuples that wait in the buffers.
     ///
     /// # Safety
     /// As for [`Scatter::tuples`].
@@ -585,14 +591,16 @@ impl<T: Tuple> Scatter<T> {
     }
 }
 
-/// Writes what a buffer holds before position `written.end`, where the next one begins; `written.start` is the first position of all.
+/// Writes the tuples that a buffer holds before position `written.end`, where the next buffer begins. `written.start`
+/// is the first position of all.
 ///
 /// # Safety
-/// `buffer` has `slots` slots, a power of two; the positions are this thread's. The processor has these `vectors`.
+/// `buffer` has `slots` slots, a power of two. The positions belong to this thread. The processor has these `vectors`.
 #[inline(always)]
 unsafe fn flush<T: Tuple>(buffer: *const T, slots: usize, written: Range<usize>, out: Shared<'_, T>, vectors: Vectors) {
     if written.end >= written.start + slots {
-        // SAFETY: `written.end` is a multiple of `slots`, so the place is as aligned as the array is, to a line; buffers are too.
+        // SAFETY: `written.end` is a multiple of `slots`, so the place is aligned like the array, to a line; buffers
+        // are too.
         unsafe { stream(buffer, out.at(written.end - slots), slots, vectors) };
     } else if !written.is_empty() {
         // SAFETY: as the caller promises.
@@ -601,7 +609,7 @@ unsafe fn flush<T: Tuple>(buffer: *const T, slots: usize, written: Range<usize>,
 }
 
 /// # Safety
-/// `range` lies between two multiples of `slots`, and nobody else touches it in `out`.
+/// `range` lies between two multiples of `slots`, and no other thread touches it in `out`.
 #[cold]
 unsafe fn copy_part<T: Tuple>(buffer: *const T, slots: usize, range: Range<usize>, out: Shared<'_, T>) {
     for position in range {
@@ -610,12 +618,12 @@ unsafe fn copy_part<T: Tuple>(buffer: *const T, slots: usize, range: Range<usize
     }
 }
 
-/// Writes whole lines past the cache, by the widest stores there are: four quarters cost a few per cent more than a line (Zen 5), one more
-/// than its halves (Zen 3).
+/// Writes whole lines past the cache, with the widest stores available. Four quarters cost a few per cent more than a
+/// line (Zen 5), and one per cent more than two halves (Zen 3).
 ///
 /// # Safety
-/// Both are 64-byte aligned, `count` tuples are a multiple of 64 bytes, `to` is writable and nobody else touches it. The
-/// processor has these `vectors`.
+/// Both are 64-byte aligned, `count` tuples are a multiple of 64 bytes, `to` is writable and no other thread touches
+/// it. The processor has these `vectors`.
 #[inline(always)]
 pub unsafe fn stream<T: Tuple>(from: *const T, to: *mut T, count: usize, vectors: Vectors) {
     debug_assert!([from as usize, to as usize].iter().all(|place| place.is_multiple_of(LINE_BYTES)));
@@ -644,7 +652,7 @@ pub unsafe fn stream<T: Tuple>(from: *const T, to: *mut T, count: usize, vectors
 }
 
 /// # Safety
-/// Both are 64-byte aligned lines, `to` is writable and nobody else touches it.
+/// Both are 64-byte aligned lines, `to` is writable and no other thread touches it.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 #[target_feature(enable = "avx512f")]
@@ -664,7 +672,7 @@ unsafe fn stream_halves(from: *const std::arch::x86_64::__m256i, to: *mut std::a
     unsafe { (0..2).for_each(|half| _mm256_stream_si256(to.add(half), _mm256_load_si256(from.add(half)))) };
 }
 
-/// Streamed lines become visible before whatever this thread publishes next.
+/// Makes streamed lines visible before anything that this thread publishes next.
 pub fn fence_streams() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: SSE is part of x86-64.
@@ -677,7 +685,7 @@ pub fn fence_streams() {
 pub mod tests {
     use super::*;
 
-    /// By the top bits of keys that are their own codes.
+    /// Partitions by the top bits of keys that are their own codes.
     #[derive(Clone, Copy)]
     pub struct Top(pub u32);
 

@@ -1,12 +1,12 @@
-//! Defects on purpose, one at a time: what the tests of the tests switch on to see whether they notice.
+//! Planted defects, one at a time: mutation tests switch them on to see whether the checks notice.
 //!
-//! Only with the feature `planted`; without it every question is `false` at compile time.
+//! Only with the feature `planted`; without it every query is `false` at compile time.
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Defect {
-    /// Spilled build rows are missing in the Bloom filter that probe rows are asked by.
+    /// Spilled build rows are missing in the Bloom filter that probe rows are tested against.
     EarlyFilter = 1,
     /// Lines of the write-combining buffers that are not full at the end are forgotten.
     LostLines,
@@ -22,13 +22,13 @@ pub enum Defect {
     DuplicateOverwritten,
     /// An enumeration that stopped because its output was full goes on one candidate too far.
     SkippedCandidate,
-    /// Rows count as matched before the residual condition is asked.
+    /// Rows count as matched before the residual condition is evaluated.
     EarlyMatch,
-    /// What is known of a representative stays with it.
+    /// The match of a representative is not spread to the other rows with its key.
     MatchesNotSpread,
     /// Rows of a batch that had no room in a block are lost.
     LostCarry,
-    /// Pairs that threads leave for the end are lost.
+    /// Pairs that threads keep for the end are lost.
     LostPair,
     /// Build rows that wait to be distributed with others are lost at the end.
     LostGroup,
@@ -41,7 +41,8 @@ pub enum Defect {
 }
 
 impl Defect {
-    /// All true ones.
+    /// The defects that the tests must notice. [`Self::WeakCodes`] is none, and [`Self::CodesTrusted`] is a part of
+    /// [`Self::WeakCodesTrusted`].
     pub const ALL: [Self; 14] = [
         Self::EarlyFilter,
         Self::LostLines,
@@ -65,13 +66,13 @@ std::thread_local! {
     static PLANTED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Switches a defect on for this thread (a join on one thread runs on its caller's), or all off.
+/// Switches a defect on for this thread (a join on one thread runs on its caller's), or all defects off.
 #[cfg(feature = "planted")]
 pub fn plant(defect: Option<Defect>) {
     PLANTED.set(defect.map_or(0, |defect| defect as u32));
 }
 
-/// Is it switched on?
+/// Whether the defect is switched on.
 #[cfg(feature = "planted")]
 pub(crate) fn is(defect: Defect) -> bool {
     let planted = PLANTED.get();
@@ -79,7 +80,7 @@ pub(crate) fn is(defect: Defect) -> bool {
     planted == defect as u32 || both && matches!(defect, Defect::WeakCodes | Defect::CodesTrusted)
 }
 
-/// Is it switched on? Never, without the feature.
+/// Whether the defect is switched on: never, without the feature.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
 pub(crate) const fn is(_: Defect) -> bool {

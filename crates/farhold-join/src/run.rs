@@ -1,6 +1,7 @@
-//! How a join runs: threads, hash seed, cancellation. A worker that panics becomes an error of the join.
+//! The circumstances in which a join runs: threads, hash seed, cancellation. A worker that panics becomes an error of
+//! the join.
 //!
-//! Workers of one long piece of work are started for it ([`Run::on_all`]). Many short ones have a [`WorkerPool`].
+//! Workers of one long piece of work are started for it ([`Run::on_all`]). Many short pieces have a [`WorkerPool`].
 
 use std::any::Any;
 use std::hash::{BuildHasher, RandomState};
@@ -12,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use crate::JoinError;
 use crate::pages::PageStore;
 
-/// Raised by anyone, seen by every worker within one morsel.
+/// A token that any thread may raise. Every worker sees it within one morsel.
 #[derive(Debug, Clone, Default)]
 pub struct CancelToken(Arc<Raised>);
 
@@ -28,12 +29,12 @@ impl CancelToken {
         self.0.itself.store(true, Ordering::Relaxed);
     }
 
-    /// The token has been raised, or one that it is a child of.
+    /// Whether this token, or one of which it is a child, has been raised.
     pub fn is_cancelled(&self) -> bool {
         self.0.itself.load(Ordering::Relaxed) || self.0.parent.as_ref().is_some_and(Self::is_cancelled)
     }
 
-    /// A token that is raised with this one, and can be by itself.
+    /// A child token: it is raised with this one, and can be raised by itself.
     #[must_use]
     pub fn child(&self) -> Self {
         Self(Arc::new(Raised { itself: AtomicBool::new(false), parent: Some(self.clone()) }))
@@ -50,12 +51,13 @@ impl CancelToken {
 pub struct Run {
     /// Worker threads, at least 1; the calling thread is one of them.
     pub threads: usize,
-    /// Enters the hashes that partitions and tables of the CPU go by, so that whoever does not know it cannot compute keys that collide. Random
-    /// unless it is stated; the rows are the same with any.
+    /// The seed of the hashes that partitions and tables of the CPU use. Without it keys that collide cannot be
+    /// computed. It is random unless it is stated; the rows are the same with any seed.
     pub seed: u64,
     /// Stops the run.
     pub cancel: CancelToken,
-    /// Where arrays get their memory, and give it back to. What it keeps is in the budget that it was made with, in no join's.
+    /// The store from which arrays get their memory, and to which they give it back. What it keeps counts in the budget
+    /// with which it was made, not in a join's.
     pub pages: PageStore,
 }
 
@@ -71,8 +73,8 @@ impl Run {
         Self { threads: threads.max(1), ..Self::default() }
     }
 
-    /// Runs `work(worker)` on every worker, and answers their results in order. All workers have ended when it returns.
-    /// The error of the first worker that failed wins; a panic is [`JoinError::WorkerPanicked`].
+    /// Runs `work(worker)` on every worker, and returns their results in order. All workers have ended when it returns.
+    /// The error of the first worker that failed is returned; a panic is [`JoinError::WorkerPanicked`].
     pub fn on_all<T: Send>(&self, work: impl Fn(usize) -> Result<T, JoinError> + Sync) -> Result<Vec<T>, JoinError> {
         let guarded = |worker| {
             panic::catch_unwind(AssertUnwindSafe(|| work(worker))).unwrap_or_else(|panic| Err(panicked(&*panic)))
@@ -90,8 +92,8 @@ impl Run {
         })
     }
 
-    /// Runs `work(task)` for every task below `tasks`; each worker takes the next when it has done one, so that one that is
-    /// held up does not hold up all. The results in the order of the tasks.
+    /// Runs `work(task)` for every task below `tasks`. Each worker takes the next task when it has done one, so that a
+    /// slow worker does not hold up all. Returns the results in the order of the tasks.
     pub fn on_tasks<T: Send>(
         &self,
         tasks: usize,
@@ -100,7 +102,7 @@ impl Run {
         self.on_tasks_with(tasks, || Ok(()), |(), task| work(task))
     }
 
-    /// As [`Run::on_tasks`], with what `start` makes for each worker.
+    /// As [`Run::on_tasks`], with a value that `start` makes for each worker.
     pub fn on_tasks_with<S, T: Send>(
         &self,
         tasks: usize,
@@ -129,8 +131,9 @@ impl Run {
     }
 }
 
-/// Threads that help the one that asks for it, as often as it does. It waits for those that have begun to help and not for the
-/// others: on a machine that others keep busy too a thread may sleep for longer than the work takes. Dropped, it waits for their end.
+/// Threads that help their owner with one piece of work after another. The owner waits for those that have begun to
+/// help, and not for the others: on a machine with other load, a thread may sleep for longer than the work takes. The
+/// drop waits for the end of all threads.
 pub(crate) struct WorkerPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -139,31 +142,31 @@ pub(crate) struct WorkerPool {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// There is work, or none any more.
+    /// There is new work, or the pool has ended.
     has_changed: Condvar,
-    /// Nobody helps.
+    /// No thread helps.
     is_left: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     work: Option<Work>,
-    /// Counts works, so that nobody takes one twice.
+    /// Counts pieces of work, so that no thread takes one twice.
     number: u64,
-    /// Threads that are at it.
+    /// Threads that are working.
     helping: usize,
     is_over: bool,
 }
 
-/// The stack of a helper, whose work may compute an expression of thousands of levels, and of any thread that does. It is address space: memory is what
-/// has been used of it.
+/// The stack of a helper, and of any thread whose work may compute an expression of thousands of levels. It is address
+/// space: only the used part takes memory.
 pub const STACK_BYTES: usize = 128 << 20;
 
-/// Lives for as long as somebody helps, whatever its type says.
+/// Lives for as long as a thread helps, whatever its type says.
 type Work = &'static (dyn Fn() + Sync);
 
 impl WorkerPool {
-    /// So many workers, the caller among them; fewer if the system has no threads.
+    /// A pool of `workers` workers, with the caller as one of them; fewer if the system gives no more threads.
     pub fn new(workers: usize) -> Self {
         let shared = Arc::<Shared>::default();
         let start = |_| {
@@ -174,8 +177,8 @@ impl WorkerPool {
         Self { shared, threads }
     }
 
-    /// Runs `work(task)` for every task below `tasks`; their results in order. The error of the first task that failed wins; a panic
-    /// is [`JoinError::WorkerPanicked`].
+    /// Runs `work(task)` for every task below `tasks`, and returns the results in order. The error of the first task
+    /// that failed is returned; a panic is [`JoinError::WorkerPanicked`].
     pub fn on_tasks<T: Send>(
         &self,
         tasks: usize,
@@ -206,7 +209,7 @@ impl WorkerPool {
         done.into_iter().map(|done| done.1).collect()
     }
 
-    /// `work` is called by the caller, and by every thread that wakes before it returns.
+    /// `work` is called by the caller, and by every thread that wakes before the caller's call returns.
     fn with_help<'a>(&self, work: &'a (dyn Fn() + Sync + 'a)) {
         /// Ends the work, also where the caller panics.
         struct End<'a>(&'a Shared);
@@ -220,8 +223,9 @@ impl WorkerPool {
             }
         }
         let end = End(&self.shared);
-        // SAFETY: only the lifetime changes. A thread takes the work, under the lock, only while it is there, and counts as helping from
-        // then until it has returned from it; `end` takes it away and waits for all who help, before `work` can go.
+        // SAFETY: only the lifetime changes. A thread takes the work, under the lock, only while it is set, and counts
+        // as helping from then until it has returned from it. `end` removes the work and waits for all threads that
+        // help, before `work` can be dropped.
         let work_of_all: Work = unsafe { std::mem::transmute::<&'a (dyn Fn() + Sync + 'a), Work>(work) };
         {
             let mut state = lock(&self.shared.state);
@@ -256,7 +260,7 @@ impl Shared {
             seen = state.number;
             state.helping += 1;
             drop(state);
-            // It catches what its tasks panic with.
+            // `work` catches the panics of its tasks.
             work();
             state = lock(&self.state);
             state.helping -= 1;
@@ -271,12 +275,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Another one each time, from the system's randomness by way of what the standard library keeps its maps from being flooded with.
+/// A different seed each time, from `std`'s `RandomState`.
 fn random_seed() -> u64 {
     RandomState::new().hash_one(0_u64)
 }
 
-/// What a caught panic becomes.
+/// The error for a caught panic.
 pub(crate) fn panicked(panic: &(dyn Any + Send)) -> JoinError {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     JoinError::WorkerPanicked(

@@ -1,4 +1,4 @@
-//! What a join is asked: keys, kind, residual condition.
+//! The specification of a join: keys, kind, residual condition.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub enum JoinKind {
     RightMark,
 }
 
-/// What becomes of a side's rows beyond pairs.
+/// The fate of a side's rows beyond pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     Nothing,
@@ -43,7 +43,7 @@ pub(crate) enum Keep {
     Marked,
 }
 
-/// Where a column of the output comes from.
+/// The origin of an output column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     Build(usize),
@@ -89,15 +89,15 @@ impl JoinKind {
     }
 }
 
-/// Decides for candidate pairs (rows in parallel) which are matches: true keeps a pair, false and null drop it.
+/// Decides which candidate pairs (rows in parallel) are matches: true keeps a pair, false and null drop it.
 pub type Evaluate = dyn Fn(&RecordBatch) -> Result<BooleanArray, ArrowError> + Send + Sync;
 
 /// A condition beyond equal keys.
 #[derive(Clone)]
 pub struct Residual {
-    /// Columns of the build side that the condition reads; they come first in its batch.
+    /// Columns of the build side that the condition reads. They come first in its batch.
     pub build_columns: Vec<usize>,
-    /// Columns of the probe side that it reads; they come after.
+    /// Columns of the probe side that it reads. They come after those of the build side.
     pub probe_columns: Vec<usize>,
     /// The condition.
     pub evaluate: Arc<Evaluate>,
@@ -116,15 +116,15 @@ pub struct JoinSpec {
     pub build: SchemaRef,
     /// Columns of the probe side.
     pub probe: SchemaRef,
-    /// Key columns, build and probe, at least one; the types of a pair are equal.
+    /// Key columns of build and probe side, at least one pair. The types of a pair must be equal.
     pub on: Vec<(usize, usize)>,
     /// The kind.
     pub kind: JoinKind,
-    /// Null keys equal null keys (`IS NOT DISTINCT FROM`); otherwise a null equals nothing.
+    /// Whether null keys equal null keys (`IS NOT DISTINCT FROM`); otherwise a null equals nothing.
     pub null_equals_null: bool,
     /// A further condition.
     pub residual: Option<Residual>,
-    /// Columns of the output that are wanted, in this order; all without it. What is not wanted is not copied.
+    /// The wanted columns of the output, in this order; none: all. Other columns are not copied.
     pub projection: Option<Vec<usize>>,
 }
 
@@ -166,7 +166,7 @@ impl JoinSpec {
         Arc::new(Schema::new(fields))
     }
 
-    /// Where the output's columns come from, in order: (of the build side, of the probe side), or neither for the mark.
+    /// The origins of the output's columns, in order.
     pub(crate) fn output_columns(&self) -> Vec<Origin> {
         let build = (0..self.build.fields().len()).map(Origin::Build);
         let probe = (0..self.probe.fields().len()).map(Origin::Probe);
@@ -183,7 +183,8 @@ impl JoinSpec {
         }
     }
 
-    /// The types of the probe side's columns that pairs need: those wanted, and those that the residual condition reads.
+    /// The types of the probe side's columns that pairs need: the wanted ones, and those that the residual condition
+    /// reads.
     pub(crate) fn probe_columns_of_pairs(&self) -> impl Iterator<Item = &DataType> {
         let wanted = self.output_columns().into_iter().filter_map(|origin| match origin {
             Origin::Probe(column) => Some(column),

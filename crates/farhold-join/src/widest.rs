@@ -1,19 +1,19 @@
 //! Hot loops compiled for the widest vectors that this processor has.
 
-/// What the code of a hot loop may count on.
+/// The vectors that the code of a hot loop may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vectors {
-    /// The architecture's least.
+    /// The least of the architecture.
     Plain,
-    /// AVX2, BMI2 and what goes with them.
+    /// AVX2, BMI2 and the features that come with them.
     Avx2,
     /// AVX-512 (F, DQ, VL) and all of the above.
     Avx512,
 }
 
-/// Evaluates `|vectors| work` with the vectors that this processor has. Its code is compiled once for each kind; what it calls must be
-/// inlined (`#[inline(always)]`) to have any of it. So must `work` itself, which is why this is a macro: the compiler leaves a long closure a
-/// function of its own, for any processor.
+/// Evaluates `|vectors| work` with the vectors that this processor has. The code is compiled once for each kind.
+/// Functions that it calls must be inlined (`#[inline(always)]`) to benefit. So must `work` itself, which is why this
+/// is a macro: the compiler would leave a long closure a function of its own, for any processor.
 macro_rules! widest {
     (|$vectors:pat_param| $work:expr) => {
         $crate::widest::on_widest(
@@ -37,7 +37,7 @@ pub fn on_widest<R>(work: impl FnOnce(Vectors) -> R) -> R {
         let has_avx512 = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl");
-        // SAFETY: the processor has what either function is compiled with.
+        // SAFETY: the processor has the features with which either function is compiled.
         return unsafe { if has_avx512 { with_avx512(work) } else { with_avx2(work) } };
     }
     work(Vectors::Plain)

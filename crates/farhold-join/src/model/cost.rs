@@ -1,52 +1,55 @@
-//! What building a table and probing it cost on the CPU, in nanoseconds, and how that is fitted to measurements.
+//! The costs on the CPU of building a table and of probing it, in nanoseconds, and how they are fitted to measurements.
 //!
-//! A phase has four terms: starting each further thread; the processor's work on a row; what a row costs more because the data that all
-//! threads touch exceed the second level of cache; and more because they exceed a quarter of the last level, the rest of which belongs to others and to what
-//! streams past (of 32 MiB, tables of 16 were missed every second time).
-//! So a phase is linear in its constants, and [`fit`] finds them by least squares of the relative errors.
-//! `cargo bench -p farhold-join --bench joins -- --fit` measures and prints the text of [`FITTED`].
+//! A phase has four terms: starting each further thread; the processor's work for a row; the additional cost of a row
+//! because the data that all threads touch exceed the second-level cache; and the additional cost because they exceed a
+//! quarter of the last-level cache. The rest of that cache is left to other programs and to streamed data (with 32 MiB
+//! of cache, tables of 16 MiB were missed every second time).
+//!
+//! So a phase is linear in its constants, and [`fit`] finds them by least squares of the relative errors. `cargo bench
+//! -p farhold-join --bench joins -- --fit` measures and prints the text of [`FITTED`].
 
 use super::Machine;
 
 /// Nanoseconds of one of the threads, while all of them work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Phase {
-    /// Of each thread beyond the first.
+    /// For each thread beyond the first.
     pub thread: f64,
-    /// Of a row.
+    /// For each row.
     pub row: f64,
-    /// Of a row, beyond that, when nothing that it touches is in the second level of cache.
+    /// For each row, in addition, when nothing that it touches is in the second-level cache.
     pub beyond_l2: f64,
-    /// Of a row, beyond that, when nothing is in the last level.
+    /// For each row, in addition, when nothing is in the last-level cache.
     pub beyond_l3: f64,
 }
 
-/// Building and probing.
+/// The phases of building and probing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Phases {
-    /// A row is one of the build side.
+    /// Its rows are those of the build side.
     pub build: Phase,
-    /// A row is one of the probe side.
+    /// Its rows are those of the probe side.
     pub probe: Phase,
 }
 
-/// Of an algorithm and a kind of keys.
+/// The costs of an algorithm for a kind of keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
     /// `no_partition` or `radix`.
     pub algorithm: &'static str,
-    /// The build keys are unique and leave few holes, so that an array finds them.
+    /// Whether the build keys are unique and leave few holes, so that an array can index them.
     pub fills_interval: bool,
-    /// Bytes that the threads touch for a build row: of the table; of a tuple that is written and read again.
+    /// Bytes that the threads touch for a build row: those of the table, or of a tuple that is written and read again.
     pub bytes: f64,
-    /// Build rows of the greatest table that radix does not partition: threads are started for two steps then, not for three.
+    /// Build rows of the greatest table that the radix join does not partition: threads are then started for two steps,
+    /// not three.
     pub whole_rows: f64,
-    /// Its constants.
+    /// The constants of its phases.
     pub phases: Phases,
 }
 
-/// An AMD EPYC (Zen 3, 512 KiB of second-level cache a core, 32 MiB shared), 4 virtual processors, 20 K to 64 M rows a side, payloads that are row
-/// numbers. Ratios matter more than values.
+/// Fitted on an AMD EPYC (Zen 3, 512 KiB of second-level cache a core, 32 MiB of last-level cache shared) with 4
+/// virtual processors, 20 K to 64 M rows a side, and payloads that are row numbers. Ratios matter more than values.
 pub const FITTED: [Costs; 4] = include!("fitted.in");
 
 /// The costs of an algorithm for such keys.
@@ -54,7 +57,7 @@ pub fn costs_of(algorithm: &str, fills_interval: bool) -> Option<&'static Costs>
     FITTED.iter().find(|costs| costs.algorithm == algorithm && costs.fills_interval == fills_interval)
 }
 
-/// A phase of a join of that many build rows, which works on `rows` of either side.
+/// A phase of a join of `build_rows` build rows, which works on `rows` rows of either side.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
     /// Build rows.
@@ -65,7 +68,7 @@ pub struct Work {
     pub threads: f64,
 }
 
-/// What each constant of a phase is multiplied by.
+/// The factors of a phase's constants.
 fn terms(costs: &Costs, work: Work, machine: &Machine) -> [f64; 4] {
     let Work { build_rows, rows, threads } = work;
     let touched_bytes = costs.bytes * build_rows;
@@ -90,14 +93,14 @@ impl Costs {
     }
 }
 
-/// The constants, none negative, that predict these times (nanoseconds) of one phase with the least squares of relative errors. Of `costs` only
-/// what says how rows count is asked.
+/// The constants, none negative, that predict these times (nanoseconds) of one phase with the least squares of relative
+/// errors. Only the fields of `costs` that say how rows count are used.
 pub fn fit(costs: &Costs, measured: &[(Work, f64)], machine: &Machine) -> Phase {
-    // Each prediction is to be 1 in units of its measurement.
+    // Each prediction should be 1 in units of its measurement.
     let rows: Vec<[f64; 4]> =
         measured.iter().map(|&(work, ns)| terms(costs, work, machine).map(|term| term / ns)).collect();
     let mut constants = [0.0; 4];
-    // One constant at a time, the others held: converges, since the squares are a convex function.
+    // One constant at a time, with the others held. It converges, since the squares are a convex function.
     for _ in 0..20_000 {
         for constant in 0..4 {
             let (mut above, mut below) = (0.0, 0.0);

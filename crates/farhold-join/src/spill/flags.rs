@@ -1,4 +1,5 @@
-//! Which probe rows have had a match so far, in a file: what one pass over the probe side tells the next.
+//! Flags in a file, which of the probe rows have had a match so far: one pass over the probe side writes them for the
+//! next.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -8,7 +9,7 @@ use super::{BUFFER_BYTES, unnamed_file};
 use crate::JoinError;
 use crate::bits::Bits;
 
-/// Takes the flags of batch after batch.
+/// Writes the flags of batch after batch.
 pub struct FlagWriter(BufWriter<File>);
 
 impl FlagWriter {
@@ -27,7 +28,7 @@ impl FlagWriter {
     }
 }
 
-/// Gives them back, for batches of the same lengths in the same order.
+/// Reads the flags, for batches of the same lengths in the same order.
 pub struct FlagReader(BufReader<File>);
 
 impl FlagReader {

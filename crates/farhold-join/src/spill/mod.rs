@@ -5,11 +5,12 @@
 //!   SpillFile ── read ──▶ a thread that decodes one batch ahead ──▶ Reader (an iterator), any number of times
 //! ```
 //!
-//! Where the parts of the stream lie is remembered, so that each is read at once into the memory in which its batch stays, and so that several
-//! writers may share a file: making one is dear where many have just been deleted (ext4 looks at each of those of the last seconds).
+//! The places of the stream's parts are kept in memory. So each part is read at once into the memory in which its batch
+//! stays, and several writers may share a file. Creating a file is expensive where many have just been deleted (ext4
+//! examines each file that was deleted in the last seconds).
 //!
-//! A file is unlinked when it is made, so that the disk has it back when the last handle closes: at the end of the join, on
-//! an error, a panic, a cancellation, or the end of the process.
+//! A file is unlinked when it is created. So the disk gets its space back when the last handle closes: at the end of
+//! the join, on an error, a panic, a cancellation, or the end of the process.
 
 mod flags;
 mod open;
@@ -45,7 +46,7 @@ fn unnamed_file(directory: &Path) -> Result<File, JoinError> {
     tempfile::tempfile_in(directory).map_err(JoinError::Spill)
 }
 
-/// Arrow wraps the errors of the disk; they are the disk's all the same.
+/// Arrow wraps the errors of the disk; this unwraps them.
 fn from_ipc(error: ArrowError) -> JoinError {
     match error {
         ArrowError::IoError(_, error) => JoinError::Spill(error),
@@ -53,14 +54,15 @@ fn from_ipc(error: ArrowError) -> JoinError {
     }
 }
 
-/// A file that writers append to, one after the other. It is made when the first of them does; others may have parts of it.
+/// A file to which writers append one after the other. The first of them creates it; other files like this may share
+/// it.
 #[derive(Debug)]
 pub struct SharedFile {
     directory: PathBuf,
-    /// The batches that are read are in pages of their own, and the kernel reads nothing ahead by itself.
+    /// The batches that are read lie in pages of their own, and the kernel does not read ahead.
     gives_back: bool,
     file: OnceLock<Arc<OpenFile>>,
-    /// What of the file is written here.
+    /// The parts of the file that were written here.
     written: Mutex<Vec<Range<u64>>>,
 }
 
@@ -75,10 +77,10 @@ impl SharedFile {
         Ok(&file.file)
     }
 
-    /// The file, made if need be.
+    /// The file, which is created if necessary.
     fn make(&self) -> Result<&OpenFile, JoinError> {
         if self.file.get().is_none() {
-            // Another writer may have made one meanwhile; then this one goes.
+            // Another writer may have created one meanwhile; then this one is closed.
             let made = OpenFile::of(&self.directory, self.gives_back).map_err(JoinError::Spill)?;
             let _ = self.file.set(made);
         }
@@ -102,11 +104,11 @@ impl Drop for SharedFile {
     }
 }
 
-/// Writes at a place.
+/// Writes at a position.
 struct At {
     file: Arc<SharedFile>,
     place: u64,
-    /// A write has failed. What is still in a buffer then must not go where others write meanwhile.
+    /// A write has failed. The rest of a buffer must then not go where others write meanwhile.
     is_broken: bool,
 }
 
@@ -130,12 +132,12 @@ pub struct Writer {
     stream: StreamWriter<BufWriter<At>>,
     file: Arc<SharedFile>,
     rows: u64,
-    /// Where each part of the stream lies: the schema, the batches.
+    /// The ranges of the stream's parts: the schema, the batches.
     parts: Vec<Range<u64>>,
 }
 
 impl Writer {
-    /// Of a file that others may write to as well.
+    /// A writer to a file that others may also write to.
     pub fn create(file: Arc<SharedFile>, schema: &SchemaRef) -> Result<Self, JoinError> {
         let mut end = file.make()?.end.lock().unwrap_or_else(PoisonError::into_inner);
         let at = BufWriter::with_capacity(BUFFER_BYTES, At { file: Arc::clone(&file), place: *end, is_broken: false });
@@ -153,7 +155,7 @@ impl Writer {
         self.append(|stream| stream.write(batch))
     }
 
-    /// A part of the stream, at the file's end.
+    /// Appends a part of the stream at the file's end.
     fn append(
         &mut self,
         write: impl FnOnce(&mut StreamWriter<BufWriter<At>>) -> Result<(), ArrowError>,
@@ -180,7 +182,7 @@ impl Writer {
     }
 }
 
-/// A spill file that has been written, or its part of one.
+/// A spill file that has been written, or its part of a shared file.
 #[derive(Debug, Clone)]
 pub struct SpillFile {
     file: Arc<SharedFile>,
@@ -202,7 +204,7 @@ impl SpillFile {
         Ok(Reader { batches: Some(batches), ahead: Some(ahead) })
     }
 
-    /// Hands every batch to `each`, until that answers false: then nobody wants the rest.
+    /// Hands every batch to `each`, until that returns false because the rest is not wanted.
     fn decode(&self, each: impl Fn(RecordBatch) -> bool) -> Result<(), JoinError> {
         let (mut decoder, file) = (StreamDecoder::new(), self.file.opened().map_err(JoinError::Spill)?);
         for Range { start, end } in self.parts.iter().cloned() {
@@ -211,7 +213,7 @@ impl SpillFile {
             let mut pages = if self.file.gives_back { Pages::<u64>::apart(words)? } else { Pages::<u64>::new(words)? };
             file.read_exact_at(&mut pages.bytes_mut()[..length], start).map_err(JoinError::Spill)?;
             let mut part = buffer_of(pages, length);
-            // A batch of no bytes comes out with the next part; the last is the stream's end.
+            // A batch of no bytes comes out with the next part; the last part is the stream's end.
             while !part.is_empty() {
                 if let Some(batch) = decoder.decode(&mut part).map_err(from_ipc)?
                     && !each(batch)
@@ -251,7 +253,7 @@ impl Iterator for Readers {
     }
 }
 
-/// Batches of a spill file, in the order they were written.
+/// Batches of a spill file, in the order in which they were written.
 pub struct Reader {
     batches: Option<Receiver<Result<RecordBatch, JoinError>>>,
     ahead: Option<JoinHandle<bool>>,
@@ -272,7 +274,7 @@ impl Iterator for Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // The thread's next send fails, so that it ends.
+        // The thread's next send fails, so the thread ends.
         self.batches = None;
         let _ = self.ahead.take().map(JoinHandle::join);
     }
@@ -295,7 +297,7 @@ mod tests {
         for gives_back in [false, true] {
             let directory = tempfile::tempdir().unwrap();
             let shared = SharedFile::new(directory.path(), gives_back);
-            // By turns, so that the parts of one lie between those of the others.
+            // In turn, so that the parts of one lie between those of the others.
             let mut writers = [0; 3].map(|_| Writer::create(Arc::clone(&shared), &batch(0).schema()).unwrap());
             for n in 0..20 {
                 for (number, writer) in (0..).zip(&mut writers).filter(|(number, _)| n % (number + 1) == 0) {

@@ -1,8 +1,10 @@
-//! The files that spilled rows lie in: half of the process's descriptors at most.
+//! The files in which spilled rows lie. They take at most half of the process's descriptors, unless a directory has no
+//! file yet.
 //!
-//! Each thread of a join spills each side to some files of its own, and a plan has several joins. With a hundred processors that is more than
-//! the thousand descriptors that a process usually has. Once half of them are taken, and wherever the system gives no more, those who want
-//! a file get one that others write to as well. The disk has the parts of such a file back as each of them ends.
+//! Each thread of a join spills each side to some files of its own, and a plan has several joins. With a hundred
+//! processors that is more than the thousand descriptors that a process usually has. Once half of them are taken, and
+//! whenever the system gives no more, a request gets a file to which others write as well. The disk gets the parts of
+//! such a file back as each of them ends.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 
-/// A file without a name. Whoever appends to it has its end.
+/// A file without a name. A writer locks its end to append.
 #[derive(Debug)]
 pub struct OpenFile {
     pub file: File,
     pub end: Mutex<u64>,
     directory: PathBuf,
-    /// The kernel reads nothing of it ahead.
+    /// Whether the kernel reads nothing of it ahead.
     is_random: bool,
 }
 
@@ -27,12 +29,12 @@ static OPEN: Mutex<Open> = Mutex::new(Open { files: Vec::new(), making: 0 });
 /// The open files of all joins.
 struct Open {
     files: Vec<Weak<OpenFile>>,
-    /// Those that are about to be made.
+    /// Files that are being created.
     making: usize,
 }
 
 impl Open {
-    /// The file in this directory that the fewest write to.
+    /// The file in this directory that is shared least.
     fn shared(&self, directory: &Path, is_random: bool) -> Option<Arc<OpenFile>> {
         let files = self.files.iter().filter_map(Weak::upgrade);
         let files = files.filter(|file| file.is_random == is_random && file.directory == directory);
@@ -45,7 +47,7 @@ fn lock() -> MutexGuard<'static, Open> {
 }
 
 impl OpenFile {
-    /// A file in this directory: a new one, or one that is shared.
+    /// A file in this directory: a new one, or a shared one.
     pub fn of(directory: &Path, is_random: bool) -> io::Result<Arc<Self>> {
         loop {
             let mut open = lock();
@@ -55,7 +57,7 @@ impl OpenFile {
             {
                 return Ok(file);
             }
-            // Making one may take long, where many have just been deleted.
+            // Creating a file may take long, where many have just been deleted.
             open.making += 1;
             drop(open);
             let made = Self::make(directory, is_random);
@@ -68,7 +70,7 @@ impl OpenFile {
                 }
                 Err(error) if is_out_of_descriptors(&error) => match open.shared(directory, is_random) {
                     Some(file) => return Ok(file),
-                    // The last descriptor is that of a file which will be in the list at once.
+                    // The last descriptor belongs to a file that will be in the list at once.
                     None if open.making > 0 => {}
                     None => return Err(error),
                 },
@@ -82,26 +84,26 @@ impl OpenFile {
     fn make(directory: &Path, is_random: bool) -> io::Result<Arc<Self>> {
         let file = tempfile::tempfile_in(directory)?;
         if is_random {
-            // The kernel reads ahead by megabytes, into pages that it cannot take back before the disk has answered: under a
-            // limit of its own that ends processes. Each part is asked for at once, a part ahead of its reader.
-            // SAFETY: advice about an open file; it touches no memory. It may be refused.
+            // The kernel reads ahead by megabytes, into pages that it cannot take back before the disk has answered.
+            // Under a memory limit of the kernel, that ends processes. Each part is requested as a whole, one part
+            // ahead of its reader. SAFETY: advice about an open file; it touches no memory. It may be refused.
             unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
         }
         Ok(Arc::new(Self { file, end: Mutex::new(0), directory: directory.into(), is_random }))
     }
 
-    /// Gives the disk these parts back. A file system that cannot has them back with the file.
+    /// Returns these parts to the disk. A file system without holes gets them back with the file.
     pub fn free(&self, parts: &[Range<u64>]) {
         for part in parts {
             let (start, length) = (part.start as libc::off_t, (part.end - part.start) as libc::off_t);
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            // SAFETY: an open file; it touches no memory. Nobody reads these parts any more.
+            // SAFETY: an open file; it touches no memory. These parts are no longer read.
             unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start, length) };
         }
     }
 }
 
-/// How many files all joins may have. A limit that cannot be read is the usual one.
+/// The number of files that all joins may have. A limit that cannot be read is taken for the usual one.
 fn files_max() -> usize {
     const USUAL: libc::rlim_t = 1024;
     let mut limit = libc::rlimit { rlim_cur: USUAL, rlim_max: USUAL };
@@ -130,7 +132,7 @@ mod tests {
         let before = blocks();
         open.free(&[0..1 << 20, 2 << 20..3 << 20]);
         let freed = before - blocks();
-        // Where the file system cannot, nothing is lost either.
+        // A file system without holes loses nothing either.
         assert!(freed == 0 || freed * 512 >= 2 << 20, "{freed} blocks of {before}");
         let mut left = [0; 16];
         open.file.read_exact_at(&mut left, 1 << 20).unwrap();
