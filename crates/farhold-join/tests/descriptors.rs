@@ -1,6 +1,6 @@
 //! Joins on many threads spill with the descriptors that the process has.
 //!
-//! Alone in its file, so that the process is nobody else's.
+//! Alone in its file, so that no other test runs in the process.
 
 use std::fs::{self, File};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::thread;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use farhold_join::{Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, Run};
 
-/// Descriptors of the process, a fifteenth of what its joins would take.
+/// The process's descriptors: a fifteenth of what its joins would take.
 const DESCRIPTORS: u64 = 64;
 
 fn batch(number: i64) -> RecordBatch {
@@ -21,7 +21,7 @@ fn batch(number: i64) -> RecordBatch {
 
 fn limit_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the limits are read into and from a structure of this function.
+    // SAFETY: the limits are read into a structure of this function, and set from it.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
         limit.rlim_cur = DESCRIPTORS;
@@ -41,7 +41,7 @@ fn begun(shares: usize) -> Join {
     Join::new(spec, options).unwrap()
 }
 
-/// Every `step`th of the probe batches from `first` on; the rows that come out.
+/// Probes with every `step`th batch, beginning with `first`. Returns the number of output rows.
 fn probe(mut join: Join, batches: i64, first: usize, step: usize) -> Result<usize, JoinError> {
     let mut rows = 0;
     for number in (batches / 2..batches + batches / 2).skip(first).step_by(step) {
@@ -57,7 +57,7 @@ fn probe(mut join: Join, batches: i64, first: usize, step: usize) -> Result<usiz
     Ok(rows)
 }
 
-/// One join whose build side so many threads probe.
+/// One join whose build side is probed by `shares` threads.
 fn shared(shares: usize) {
     let (batches, mut join) = (60, begun(shares));
     (0..batches).try_for_each(|number| join.push_build(&batch(number))).unwrap();
@@ -72,7 +72,7 @@ fn shared(shares: usize) {
     assert_eq!(rows, batches as usize * 1500);
 }
 
-/// So many joins at once, each on a thread.
+/// `count` joins at once, each on a thread.
 fn side_by_side(count: usize) {
     let batches = 20;
     thread::scope(|scope| {
@@ -96,7 +96,7 @@ fn joins_on_many_threads_share_the_files_that_there_are() {
     assert_eq!(open_files(), before);
     side_by_side(60);
     assert_eq!(open_files(), before);
-    // Where others have taken more than half: what is there serves.
+    // Other code has taken more than half of the descriptors: the rest must suffice.
     let one = File::open("/dev/null").unwrap();
     let others: Vec<File> = std::iter::from_fn(|| one.try_clone().ok()).collect();
     let free = others.into_iter().skip(3);

@@ -1,4 +1,4 @@
-//! The suite for GPUs, small and on the emulation, so that it works on the day that there is a GPU.
+//! The suite for GPUs, small and on the emulation, so that it works as soon as a GPU is present.
 
 #[path = "../examples/gpu_suite/suite.rs"]
 mod suite;

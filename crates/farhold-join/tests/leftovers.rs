@@ -1,6 +1,6 @@
 //! However a join ends, the process has as many threads and open files as before.
 //!
-//! Alone in its file, so that the process is nobody else's.
+//! Alone in its file, so that no other test runs in the process.
 
 use std::fs;
 use std::sync::Arc;
@@ -16,33 +16,35 @@ fn batch(number: i64) -> RecordBatch {
     RecordBatch::try_from_iter([("key", keys), ("text", texts)]).unwrap()
 }
 
-/// Threads and open files.
+/// The numbers of threads and open files.
 fn held() -> (usize, usize) {
     let count = |folder: &str| fs::read_dir(folder).unwrap().count();
     (count("/proc/self/task"), count("/proc/self/fd"))
 }
 
-/// How a join is ended.
+/// The way in which a join ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Done,
-    /// Cancelled after so many reports of progress.
+    /// Cancelled after this many reports of progress.
     Cancelled(usize),
-    /// Its condition panics at the so many-th call.
+    /// Its condition panics at the call with this number.
     Panicked(usize),
-    /// Dropped after so many batches of output.
+    /// Dropped after this many batches of output.
     Dropped(usize),
-    /// The disk takes no more than so many bytes of a file.
+    /// The disk takes no more than this many bytes of a file.
     DiskFull(u64),
 }
 
-/// While it lives no file of the process grows beyond so many bytes: a disk that is full, for whoever has no right to fill one.
+/// While it lives, no file of the process grows beyond this many bytes: a full disk, for a test that has no right to
+/// fill one.
 struct FileLimit(libc::rlimit);
 
 impl FileLimit {
     fn new(bytes: u64) -> Self {
         let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the limits are read into and from structures of this function; a signal that is ignored runs no code.
+        // SAFETY: the limits are read into a structure of this function, and set from another. An ignored signal runs
+        // no code.
         unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
             assert_eq!(libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut before), 0);
@@ -55,7 +57,7 @@ impl FileLimit {
 
 impl Drop for FileLimit {
     fn drop(&mut self) {
-        // SAFETY: the structure is this one's.
+        // SAFETY: the structure is owned by `self`.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const self.0) }, 0);
     }
 }
@@ -90,7 +92,8 @@ fn run(end: End, threads: usize) -> Result<(), JoinError> {
     answer
 }
 
-/// With three threads it is enough for two of them to read back at once; with two it gives back what it frees.
+/// With three threads it is large enough for two of them to read back at once. With two it returns freed memory to the
+/// kernel.
 fn pool(threads: usize) -> Arc<MemoryPool> {
     match threads {
         2 => MemoryPool::giving_back(1 << 20),
@@ -99,7 +102,7 @@ fn pool(threads: usize) -> Arc<MemoryPool> {
     }
 }
 
-/// Batches a side.
+/// The number of batches of a side.
 fn batches(threads: usize) -> i64 {
     if threads == 3 { 120 } else { 40 }
 }
@@ -129,7 +132,7 @@ fn no_thread_and_no_file_is_left_behind() {
     run(End::Done, 2).unwrap();
     let before = held();
     for threads in [1, 2, 3] {
-        // While rows come in, while they are probed, while they are read back.
+        // During the build, during the probe, and during the read-back.
         let through = batches(threads) as usize / 40;
         for after in [1, 5, 9, 14, 20].map(|after| after * through) {
             run(End::Done, threads).unwrap();
@@ -141,7 +144,7 @@ fn no_thread_and_no_file_is_left_behind() {
             run(End::Dropped(after), threads).unwrap();
             assert_eq!(held(), before, "dropped after {after}");
         }
-        // Of the build side's files, the probe side's, those of later rounds.
+        // In the build side's files, the probe side's, and those of later rounds.
         for bytes in [0, 20_000, 100_000, 300_000] {
             let answer = run(End::DiskFull(bytes), threads);
             assert!(
@@ -155,7 +158,7 @@ fn no_thread_and_no_file_is_left_behind() {
     gpu::nothing_is_left_behind(before);
 }
 
-/// The device is lost, or fails once, at some call of a join that spills, too.
+/// The device is lost, or fails once, at some call of a join that also spills.
 #[cfg(feature = "emulation")]
 mod gpu {
     use farhold_join::algorithm::on_gpu::OnGpu;
@@ -163,7 +166,7 @@ mod gpu {
 
     use super::*;
 
-    /// Whether the join says that it went on on the CPU, and the device's calls.
+    /// Whether the join reports that it continued on the CPU, and the device's number of calls.
     fn run(driver: Driver, device: Emulation) -> (bool, u64) {
         let device = Arc::new(device);
         let gpu = Arc::new(Gpu::described(device.clone(), described()));
@@ -172,7 +175,7 @@ mod gpu {
         let pool = MemoryPool::new(4 << 20);
         let options = JoinOptions {
             run: Run { seed: 1, ..Run::with_threads(2) },
-            // A device is for the life of the process; so is what tests make of one.
+            // A device lives as long as the process, and so does a test's algorithm on it.
             algorithm: Some(Box::leak(Box::new(OnGpu::new(driver, gpu)))),
             ..JoinOptions::new(Arc::clone(&pool))
         };

@@ -1,6 +1,7 @@
 //! A build side with a column that is longer than 32-bit offsets allow: no step may put it into one array.
 //!
-//! Alone in its file, since it takes 3 GiB of memory. One batch of text comes again and again, so that the input takes none.
+//! Alone in its file, since it takes 3 GiB of memory. The same batch of text comes again and again, so that the input
+//! takes none.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ const TEXT_BYTES: usize = 300_000;
 const ROWS: i64 = 14;
 const BATCHES: i64 = 620;
 
-/// Rows whose numbers are their own and whose texts are those of every batch.
+/// Rows with numbers of their own and the same texts in every batch.
 fn batch(number: i64, texts: &ArrayRef) -> RecordBatch {
     let numbers: ArrayRef = Arc::new((number * ROWS..(number + 1) * ROWS).collect::<Int64Array>());
     RecordBatch::try_from_iter([("number", numbers), ("text", Arc::clone(texts))]).unwrap()
@@ -23,7 +24,8 @@ fn a_build_side_longer_than_offsets_allow_is_joined() {
     let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..ROWS).map(text)));
     assert!(BATCHES as usize * texts.get_array_memory_size() > i32::MAX as usize);
     let schema = batch(0, &texts).schema();
-    // By the text, and whether there is one: keys of equal codes are compared with each other, too.
+    // Joined by the text, where only the existence of a match is asked for: keys with equal codes are also compared
+    // with each other.
     let spec = JoinSpec {
         projection: Some(vec![0]),
         ..JoinSpec::new(Arc::clone(&schema), schema, vec![(1, 1)], JoinKind::LeftSemi)

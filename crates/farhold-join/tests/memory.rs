@@ -1,7 +1,7 @@
-//! What the process really takes: its resident memory grows by the budget, not by the inputs, and
-//! what the allocator keeps is less than a quarter.
+//! The memory that the process really takes. Its resident memory grows with the budget, not with the inputs, and the
+//! allocator keeps less than a quarter of it.
 //!
-//! Alone in its file, so that the process is nobody else's.
+//! Alone in its file, so that no other test runs in the process.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn batch(number: i64) -> RecordBatch {
     RecordBatch::try_from_iter([("key", keys), ("text", Arc::new(texts.finish()) as ArrayRef)]).unwrap()
 }
 
-/// Joins so many batches of 112 KiB with themselves, in files for the most part.
+/// Joins this many batches of 112 KiB with themselves, mostly in files.
 fn join(batches: i64, budget: u64) {
     let schema = batch(0).schema();
     let spec = JoinSpec::new(schema.clone(), schema, vec![(0, 0)], JoinKind::Full);
@@ -57,7 +57,7 @@ fn join(batches: i64, budget: u64) {
 
 #[test]
 fn resident_memory_stays_within_a_quarter_above_the_budget() {
-    // The program's own pages come in with the first.
+    // The first join brings the program's own pages into memory.
     join(120, MIB);
     // 220 MiB a side, which are partitioned twice.
     let (budget, before) = (16 * MIB, status("VmRSS"));

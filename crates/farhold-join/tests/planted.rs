@@ -1,4 +1,4 @@
-//! Every planted defect is noticed by joins that the suite runs anyway.
+//! Joins that the suite runs anyway notice every planted defect.
 
 #[path = "it/oracle.rs"]
 #[allow(dead_code, reason = "the suite uses the rest")]
@@ -37,7 +37,7 @@ fn radix_is_well() -> bool {
     table.sum(columns, &run).unwrap().pairs == 40_000
 }
 
-/// Whether threads that read back leave nothing out: half of the rows have one key, whose pair is left to the end.
+/// Whether threads that read back lose nothing. Half of the rows have one key, whose pair is kept for the end.
 fn threads_are_well((build, probe): &(Side, Side)) -> bool {
     let spec = spec(build, probe, JoinKind::Full);
     let run = Run { seed: SEED, ..Run::with_threads(2) };
@@ -50,7 +50,7 @@ fn wide_sides() -> (Side, Side) {
     (Side::new(keys(7900), KeyType::Int64, 1000, 500), Side::new(keys(40), KeyType::Int64, 100, 40))
 }
 
-/// Whether all joins answer as the oracle does. Errors and panics count as noticed.
+/// Whether all joins answer as the oracle does. Errors and panics count as noticed defects.
 fn all_is_well(sides: &[(Side, Side)], wide: &(Side, Side)) -> bool {
     let check = |build: &Side, probe: &Side, kind, with_residual: bool, algorithm: &str| {
         let mut spec = spec(build, probe, kind);

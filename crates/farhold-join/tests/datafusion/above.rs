@@ -1,4 +1,5 @@
-//! What stands above a join that spills may believe only what the join keeps: the last of its shares hands out the spilled rows of all.
+//! Operators above a join that spills may rely only on what the join keeps: the last of its shares hands out the
+//! spilled rows of all.
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
@@ -19,7 +20,7 @@ fn tables() -> [Table; 2] {
     [table("l", 12_000, 600), table("r", 9_000, 5)]
 }
 
-/// A session whose joins have room for a part of `l` only.
+/// A session whose joins have room for only a part of `l`.
 fn tight(partitioning: &str) -> Bed {
     Bed::with_runtime(&tables(), 3, RuntimeEnvBuilder::new(), Some(6 * MIB), config(partitioning, "auto"))
 }
@@ -48,7 +49,8 @@ fn groups_and_windows_above_a_spilling_join_are_whole() {
     });
 }
 
-/// Each input of a UNION ALL has a constant of its own: sorted by it is what is sorted in each partition, but not what a join makes of them.
+/// Each input of a UNION ALL has a constant of its own. Rows sorted in each partition are also sorted by it, but not
+/// the rows that a join makes of them.
 #[test]
 fn constants_of_partitions_do_not_pass_a_join() {
     let unions = |side: &str, other: &str| {

@@ -1,4 +1,4 @@
-//! Sessions with and without the rule over the same tables, and what their answers are.
+//! Sessions with and without the rule over the same tables, and their answers.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// With the rule; `budget` bytes for everything.
+    /// A session with the rule; `budget` bytes for everything.
     pub fn new(tables: &[Table], threads: usize, budget: Option<u64>, config: JoinConfig) -> Self {
         let mut runtime = RuntimeEnvBuilder::new();
         if let Some(bytes) = budget {
@@ -155,7 +155,7 @@ impl Bed {
 }
 
 fn session(threads: usize) -> SessionConfig {
-    // Batches and thresholds so small that a small input takes every path, and sides as they are written.
+    // Batches and thresholds are so small that a small input takes every path, and sides stay as they are written.
     let mut session = SessionConfig::new().with_target_partitions(threads).with_batch_size(700);
     let optimizer = &mut session.options_mut().optimizer;
     optimizer.hash_join_single_partition_threshold = 1000;
@@ -193,7 +193,7 @@ pub fn text_of(batches: &[RecordBatch]) -> Vec<String> {
     rows
 }
 
-/// Keys of `rows` rows, of which every so many-th is null.
+/// Keys of `rows` rows, of which every `nulls`-th is null.
 pub fn keys(rows: u64, seed: u64, nulls: u64, key: impl Fn(u64) -> u64) -> Vec<Option<u64>> {
     let random = (0..rows).map(|row| mix(row ^ seed << 40));
     random.map(|random| (nulls == 0 || !random.is_multiple_of(nulls)).then(|| key(random / 13))).collect()

@@ -1,4 +1,4 @@
-//! Parts that a plan has twice: the same rows, and computed once.
+//! Parts that a plan has twice: the rows are the same, and they are computed once.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn tables() -> [Table; 2] {
     [table("l", 1, 500), table("r", 2, 4000)]
 }
 
-/// A query, and how many copies of parts its plan has.
+/// A query, and the number of copies of parts in its plan.
 const QUERIES: [(&str, usize); 13] = [
     // The shape of TPC-H's query 15.
     (
@@ -38,7 +38,7 @@ const QUERIES: [(&str, usize); 13] = [
         2,
     ),
     ("WITH v AS (SELECT count(*) AS n FROM r WHERE id > 7) SELECT a.n + b.n FROM v a CROSS JOIN v b", 2),
-    // A part of a part is there once.
+    // A part of a part is counted once.
     (
         "WITH v AS (SELECT k64, count(*) AS n FROM r GROUP BY k64), w AS (SELECT n, count(*) AS m FROM v GROUP BY n)
          SELECT m FROM w UNION ALL SELECT m FROM w UNION ALL SELECT n FROM v",
@@ -48,7 +48,7 @@ const QUERIES: [(&str, usize); 13] = [
         "WITH v AS (SELECT k64, sum(id) AS n FROM r GROUP BY k64) (SELECT n FROM v) UNION ALL (SELECT n FROM v LIMIT 0)",
         0,
     ),
-    // Not the same.
+    // These are not the same.
     ("WITH v AS (SELECT sum(id) AS n, min(id) AS m FROM r GROUP BY k64) SELECT n FROM v UNION ALL SELECT m FROM v", 0),
     (
         "SELECT sum(id) AS n FROM r WHERE id > 5 GROUP BY k64 UNION ALL SELECT sum(id) FROM r WHERE id > 6 GROUP BY k64",
@@ -155,6 +155,6 @@ fn a_part_that_fails_fails_the_query() {
         assert!(error.to_lowercase().contains("divide by zero"), "{error}");
         bed
     });
-    // What ran beside the part that failed ends with the runtime.
+    // The work beside the part that failed ends with the runtime.
     bed.assert_clean();
 }

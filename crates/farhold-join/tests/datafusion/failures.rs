@@ -1,4 +1,4 @@
-//! What fails: a typed error, and nothing left behind.
+//! Failures: a typed error, and nothing left behind.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn a_spill_directory_that_is_gone() {
         let disk =
             DiskManagerBuilder::default().with_mode(DiskManagerMode::Directories(vec![directory.path().to_path_buf()]));
         let runtime = RuntimeEnvBuilder::new().with_memory_limit(4 << 20, 1.0).with_disk_manager_builder(disk);
-        // Shared: nothing is repartitioned by DataFusion, which would need the directory too, and might be the first to.
+        // Shared: DataFusion repartitions nothing. A repartitioning would need the directory too, and might fail first.
         let bed = Bed::with_runtime(&tables(), 2, runtime, None, config("shared", "auto"));
         std::fs::remove_dir_all(directory.path()).unwrap();
         let error = bed.rows(QUERY).await.unwrap_err();

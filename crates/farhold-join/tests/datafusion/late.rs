@@ -31,7 +31,7 @@ pub async fn register(context: &SessionContext, name: &str, folder: &Path) {
     context.register_parquet(name, folder.to_str().unwrap(), options).await.unwrap();
 }
 
-/// `rows` keys of 0 to 20,000 in the build side, nulls among them.
+/// A build side of `rows` keys from 0 to 20,000, with nulls among them.
 fn build_side(rows: u64) -> Table {
     Table { name: "l", keys: keys(rows, 11, 7, |random| random % 20_000), text_bytes: 4, partitions: 2 }
 }

@@ -1,4 +1,5 @@
-//! DataFusion's joins by the rule: the same rows as without it, for every kind, key, budget and number of partitions.
+//! DataFusion's joins under the rule: the same rows as without it, for every kind, key, budget and number of
+//! partitions.
 
 mod above;
 mod bed;

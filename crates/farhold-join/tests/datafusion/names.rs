@@ -1,13 +1,13 @@
 //! Filters of joins above schemas that have a name twice: they drop no row of the wrong table.
 //!
-//! Scans of Parquet files go by every row of a filter here, so that each row that it drops is seen.
+//! Scans of Parquet files apply a filter to every row here, so that each row that it drops is noticed.
 
 use tempfile::TempDir;
 
 use super::bed::{Bed, Table, config, keys, on_runtime, plain, rows};
 use super::late::{register, write};
 
-/// `c` has the first few numbers of rows only; keys spread them over all rows of `a` and `b`.
+/// `c` has only the first few row numbers; keys spread them over all rows of `a` and `b`.
 fn tables() -> [Table; 3] {
     let table = |name, seed, rows| Table {
         name,
@@ -18,7 +18,7 @@ fn tables() -> [Table; 3] {
     [table("a", 1, 3000), table("b", 2, 3000), table("c", 3, 20)]
 }
 
-/// What is joined, and whether each join's filter is known to find its column.
+/// A query, and whether each join's filter is known to find its column.
 const QUERIES: [(&str, bool); 7] = [
     ("SELECT a.id, b.id, c.pad FROM a JOIN b ON a.k64 = b.k64 JOIN c ON b.id = c.id", false),
     ("SELECT a.id, b.id, c.pad FROM a JOIN b ON a.k64 = b.k64 JOIN c ON a.id = c.id", true),
@@ -46,7 +46,7 @@ async fn bed(folders: &[TempDir; 3], partitioning: &str) -> Bed {
     for (table, folder) in tables().iter().zip(folders) {
         register(&bed.context, table.name, folder.path()).await;
     }
-    // The smaller side of each join is the build side, as statistics of the files tell, and its filter is of the other.
+    // The smaller side of each join is the build side, by statistics of the files, and its filter is on the other side.
     bed.context.sql("SET datafusion.optimizer.join_reordering = true").await.unwrap();
     bed.context.sql("SET datafusion.execution.parquet.pushdown_filters = true").await.unwrap();
     bed

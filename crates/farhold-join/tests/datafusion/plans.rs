@@ -133,7 +133,7 @@ fn a_plan_that_is_reset_runs_again() {
     });
 }
 
-/// DataFusion's nested loops run an input again that did not fit, and still hold the streams of the first time.
+/// DataFusion's nested loops run an input again that did not fit, while they still hold the streams of the first time.
 #[test]
 fn a_partition_runs_again_while_its_former_stream_goes() {
     on_runtime(async {
@@ -155,7 +155,7 @@ fn a_partition_runs_again_while_its_former_stream_goes() {
     });
 }
 
-/// A table that takes every filter which a join offers it, and tells what the filter was when its scan began.
+/// A table that takes every filter that a join offers it, and records the filter at the begin of its scan.
 #[derive(Debug)]
 struct Watched {
     batch: RecordBatch,
@@ -338,7 +338,7 @@ fn scans_of_the_probe_side_are_told_what_the_build_side_has() {
     });
 }
 
-/// Pages that a join has used are kept and counted; what finds the session's pool empty gets them.
+/// Pages that a join has used are kept and counted. A consumer that finds the session's pool empty gets them.
 #[test]
 fn kept_pages_are_the_pools_and_give_way_in_the_session() {
     on_runtime(async {

@@ -1,8 +1,8 @@
-//! Every kind of join and every type of key, by SQL.
+//! Every kind of join and every type of key, in SQL.
 
 use super::bed::{Bed, MIB, Table, config, keys, on_runtime, plain, rows};
 
-/// What stands for a kind of join: `{on}` is the condition on keys, `{and}` a further one.
+/// A query for each kind of join: `{on}` is the condition on keys, `{and}` a further one.
 pub const KINDS: [(&str, &str); 12] = [
     ("inner", "SELECT l.id, r.id, r.pad FROM l JOIN r ON {on}{and}"),
     ("left", "SELECT l.id, r.id FROM l LEFT JOIN r ON {on}{and}"),

@@ -57,7 +57,7 @@ proptest! {
     #[test]
     fn any_query_gives_the_rows_of_plain_datafusion(case in cases()) {
         let side = |number: usize, name| {
-            // About 40 rows a key at most, so that pairs stay few.
+            // At most about 40 rows a key, so that pairs stay few.
             let distinct = case.distinct.max(case.rows[number] / 40).max(1);
             let key = |random: u64| {
                 let uniform = random % distinct;
@@ -77,7 +77,7 @@ proptest! {
             let bed = Bed::new(&tables, case.threads, case.budget_mib.map(|mib| mib * MIB), config);
             match bed.rows(&query).await {
                 Ok(answer) => assert!(answer == expected, "{query}"),
-                // What a way of dividing needs at least is more than 1 MiB; only where it is not asked for is there always one.
+                // The least memory of a requested division may exceed 1 MiB. Without a request a division always fits.
                 Err(error) => assert!(
                     case.partitioning > 0 && error.to_string().contains("a join needs at least"),
                     "{query}: {error}"

@@ -1,10 +1,10 @@
-//! Partial aggregates of rows in runs: the same groups, whatever order the rows are in.
+//! Partial aggregates of rows in runs: the same groups, whatever the order of the rows.
 
 use farhold_join::datafusion::JoinConfig;
 
 use super::bed::{Bed, Table, keys, mix, on_runtime, plain, rows};
 
-/// Rows enough for each of two partitions to be judged by its first.
+/// Enough rows for each of two partitions to be judged by its first rows.
 const ROWS: u64 = 120_000;
 
 fn table(key: impl Fn(u64) -> Option<u64>) -> Table {

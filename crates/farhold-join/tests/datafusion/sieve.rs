@@ -1,4 +1,5 @@
-//! Rows of far scans go through the conditions of joins above as long as these keep few: the same rows, whatever they keep.
+//! Rows of far scans go through the conditions of joins above as long as these keep few rows. The result has the same
+//! rows, whatever they keep.
 
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::metrics::MetricValue;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use super::bed::{Bed, Table, on_runtime, plain, rows};
 use super::late::{register, write};
 
-/// The sum of a counter over all operators of a name.
+/// The sum of a counter over all operators with a name.
 fn counted(plan: &Arc<dyn ExecutionPlan>, operator: &str, counter: &str) -> usize {
     let below: usize = plan.children().into_iter().map(|child| counted(child, operator, counter)).sum();
     let is_wanted = |value: &MetricValue| value.name() == counter;
@@ -46,7 +47,8 @@ fn a_condition_that_keeps_most_rests_until_it_keeps_few() {
     });
 }
 
-/// What lies between a join and a scan, and whether rows of the scan may be dropped for not having a key of the join's build side.
+/// An operator between a join and a scan, and whether rows of the scan may be dropped because they have no key of the
+/// join's build side.
 const BETWEEN: [(&str, bool); 15] = [
     ("SELECT k64, count(*) AS n FROM r GROUP BY k64", true),
     ("SELECT k64, count(*) AS n FROM r GROUP BY k64, k32 HAVING count(*) > 1", true),
@@ -69,14 +71,14 @@ const BETWEEN: [(&str, bool); 15] = [
 fn rows_without_a_key_of_the_build_side_are_dropped_where_nobody_else_misses_them() {
     on_runtime(async {
         let keys = |rows: u64, seed, of| super::bed::keys(rows, seed, 9, move |random| random % of);
-        // With more partitions than threads DataFusion would begin to read before the build side is there.
+        // With more partitions than threads, DataFusion would begin to read before the build side is complete.
         for threads in [2, 3] {
             let table = |name, keys| Table { name, keys, text_bytes: 4, partitions: threads };
             let tables =
                 [table("l", keys(40, 1, 2000)), table("r", keys(9000, 2, 2000)), table("s", keys(500, 3, 2000))];
             let plain = plain(&tables, threads);
             let bed = Bed::new(&tables, threads, None, super::bed::config("auto", "auto"));
-            // The second key stops at the aggregate; the third case has nulls that match.
+            // The second key stops at the aggregate; the third condition has nulls that match.
             for on in ["l.k64 = a.k64", "l.k64 = a.k64 AND l.id % 5 = a.n % 5", "l.k64 IS NOT DISTINCT FROM a.k64"] {
                 for (between, is_free) in BETWEEN {
                     let query = format!("SELECT l.id, a.n FROM l JOIN ({between}) a ON {on}");
@@ -86,7 +88,7 @@ fn rows_without_a_key_of_the_build_side_are_dropped_where_nobody_else_misses_the
                     datafusion::physical_plan::collect(Arc::clone(&plan), bed.context.task_ctx()).await.unwrap();
                     let (came, left) =
                         (counted(&plan, "SieveExec", "input_rows"), counted(&plan, "SieveExec", "output_rows"));
-                    // Below an inner join rows may go by that join's own filter.
+                    // Below an inner join, that join's own filter may drop rows.
                     assert_eq!(came > 0 && left < came / 2, is_free, "{came} to {left}: {query}");
                 }
             }

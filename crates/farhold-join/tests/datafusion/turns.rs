@@ -1,5 +1,5 @@
-//! Tasks that a join has woken begin at once, also where the one that woke them goes on without a pause: a runtime leaves the task that was
-//! woken last to the thread that woke it.
+//! Tasks that a join has woken begin at once, also where the task that woke them continues without a pause: a runtime
+//! leaves the task that was woken last to the thread that woke it.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex};
@@ -31,7 +31,8 @@ struct Meeting {
 }
 
 impl Meeting {
-    /// Blocks the thread until `wanted` have come, or for so long; whether they have.
+    /// Blocks the thread until `wanted` threads have come, or until `patience` has passed. Returns whether they have
+    /// come.
     fn meet(&self, wanted: usize, patience: Duration) -> bool {
         let mut here = self.here.lock().unwrap();
         *here += 1;
@@ -41,7 +42,7 @@ impl Meeting {
     }
 }
 
-/// A partition that does something before its rows come.
+/// A partition that runs a function before its rows come.
 struct Part {
     batch: RecordBatch,
     first: Arc<dyn Fn() -> Result<()> + Send + Sync>,
@@ -101,7 +102,8 @@ fn partitions_of_a_build_side_are_read_at_once() {
     assert_eq!(joined_rows(table(2, meeting()), table(2, || Ok(()))).unwrap(), 400);
 }
 
-/// The build side, which goes by a filter of another join and so is not begun ahead, takes long enough for both output partitions to wait for it.
+/// The build side uses a filter of another join, and so does not begin ahead. It takes long enough for both output
+/// partitions to wait for it.
 #[test]
 fn output_partitions_begin_at_once() {
     let slow = || {

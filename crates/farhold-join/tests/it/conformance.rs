@@ -1,4 +1,4 @@
-//! Every algorithm, kind, key type and budget, on sides that try what is hard.
+//! Every algorithm, kind, key type and budget, on sides with difficult keys.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use super::oracle::{KeyType, SEED, Side, actual, drive, expected, mix, residual,
 
 const MIB: u64 = 1 << 20;
 
-/// With two MiB the kernel has back at once what is freed.
+/// With two MiB, freed memory returns to the kernel at once.
 fn options(budget: u64) -> JoinOptions {
     let pool = if budget == 2 * MIB { MemoryPool::giving_back(budget) } else { MemoryPool::new(budget) };
     JoinOptions { batch_rows_max: 1000, ..seeded(pool) }
@@ -67,7 +67,7 @@ fn every_algorithm_and_kind_and_key_type_in_memory() {
     }
 }
 
-/// Sides of a few megabytes, and how many rounds they take at the least budget.
+/// Sides of a few megabytes, and the rounds that they take at the least budget.
 fn big_sides() -> Vec<(&'static str, Side, Side)> {
     let side = |keys: Vec<Option<u64>>, kind: KeyType| Side::new(keys, kind, 150, 1000);
     vec![
@@ -101,14 +101,14 @@ fn is_emulated(algorithm: Option<&dyn Algorithm>) -> bool {
     algorithm.is_some_and(|algorithm| Driver::ALL.iter().any(|driver| driver.name() == algorithm.name()))
 }
 
-/// `None` is the model's.
+/// `None` is the model's choice.
 #[test]
 fn rows_of_every_algorithm_are_the_same_at_every_budget() {
     for (name, build, probe) in big_sides() {
         for algorithm in std::iter::once(None).chain(available().map(Some)) {
             let (kinds, residuals): (&[JoinKind], &[bool]) = match algorithm {
                 None => (&JoinKind::ALL, &[false, true]),
-                // What is emulated takes a hundred times as long.
+                // The emulation takes a hundred times as long.
                 Some(_) if is_emulated(algorithm) => (&[JoinKind::Full], &[true]),
                 Some(_) => (&[JoinKind::Full, JoinKind::LeftMark, JoinKind::RightAnti], &[false, true]),
             };
@@ -138,14 +138,15 @@ fn rows_of_every_algorithm_are_the_same_at_every_budget() {
     }
 }
 
-/// The hash as in `src/hash.rs`: whoever chooses keys has read it.
+/// The hash of `src/hash.rs`, as an attacker who chooses keys would compute it.
 fn hash(key: u64, seed: u64) -> u64 {
     let product = (key ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (product ^ product >> 32).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// Different keys, chosen by somebody who knows [`SEED`]: the first `rounds` rounds of partitioning into 8 put all of them into one partition
-/// (the seed of a round as in `src/join/partitions.rs`), and then they are all in one slot of the table.
+/// Different keys, chosen with the knowledge of [`SEED`]. The first `rounds` rounds of partitioning into 8 put all of
+/// them into one partition (the seed of a round as in `src/join/partitions.rs`). After that they are all in one slot of
+/// the table.
 fn chosen_keys(rows: usize, rounds: u64) -> Vec<Option<u64>> {
     let inverse = |odd: u64| (0..6).fold(odd, |i, _| i.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(i))));
     let inverses = [inverse(0xbf58_476d_1ce4_e5b9), inverse(0x9e37_79b9_7f4a_7c15)];
@@ -176,7 +177,8 @@ fn every_algorithm_joins_keys_that_were_chosen_against_a_known_seed() {
                 assert!(rows == expected, "{algorithm:?}, {kind:?}, {budget} bytes");
                 rounds.push(report.rounds);
             }
-            // The first three rounds have left it whole, and whole it does not fit: partitioned again at least three times.
+            // The first three rounds have left the partition whole, and it does not fit: it is partitioned again at
+            // least three times.
             assert!(rounds[0] >= 4 && rounds[1] == 0, "{algorithm:?}, {kind:?}: {rounds:?} rounds");
         }
     }
@@ -207,7 +209,7 @@ fn progress_never_goes_back_and_ends_at_the_whole() {
                 let (before, after) = (parts(&pair[0]), parts(&pair[1]));
                 assert!(before.iter().zip(&after).all(|(before, after)| before <= after), "{context}: {pair:?}");
             }
-            // After every batch, of which there are some, and not only at the end.
+            // After every batch, of which there are several, and not only at the end.
             assert!(told.len() > build.batches.len() + probe.batches.len(), "{context}: {}", told.len());
             assert_eq!(told[0].build_rows, build.batches[0].num_rows() as u64, "{context}");
             let pending = told.iter().map(|progress| progress.pending_partitions).max();
@@ -242,8 +244,8 @@ fn joins_share_a_build_side() {
     }
 }
 
-/// Sides that a budget of 4 MiB spills as pairs of which several threads have their own: some that are split again, and one whose keys are
-/// all the same, which is left to the end.
+/// Sides that a budget of 4 MiB spills as pairs, of which several threads have their own. Some pairs are split again.
+/// One pair has only one key, and is kept for the end.
 fn wide_sides() -> Vec<(&'static str, Side, Side)> {
     let side = |keys: Vec<Option<u64>>, kind: KeyType| Side::new(keys, kind, 1000, 500);
     let often = |often: u64| move |r: u64| if r.is_multiple_of(often) { 7 } else { r % 9000 };
@@ -380,7 +382,8 @@ fn joins_share_a_pool() {
     assert!(pool.used() == 0 && pool.peak() <= 4 * MIB);
 }
 
-/// The first batch of each side allows no nulls in a column in which later ones have some, as those of a UNION ALL do.
+/// The first batch of each side allows no nulls in a column in which later batches have some, as batches of a UNION ALL
+/// do.
 #[test]
 fn batches_that_allow_no_nulls_go_among_others() {
     let schema = |nullable| {

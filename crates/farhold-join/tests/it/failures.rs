@@ -1,4 +1,4 @@
-//! What cannot be joined, cannot spill, is cancelled or panics: a typed error, and nothing left behind.
+//! Joins that cannot run, cannot spill, are cancelled or panic: a typed error, and nothing left behind.
 
 use std::fs;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn sides() -> (Side, Side) {
     (side(17), side(29))
 }
 
-/// A directory and a pool that must be as they were afterwards.
+/// A directory and a pool, which must be unchanged afterwards.
 struct Bed {
     directory: tempfile::TempDir,
     pool: Arc<MemoryPool>,
@@ -108,7 +108,7 @@ fn an_unusable_spill_directory_is_an_error_only_for_who_spills() {
     let missing = || JoinOptions { spill_directory: bed.directory.path().join("missing"), ..bed.options() };
     let spec = spec(&build, &probe, JoinKind::Inner);
     assert!(matches!(actual(&build, &probe, &spec, missing()), Err(JoinError::Spill(_))));
-    // Nobody may make a file there, root neither.
+    // No user may create a file there, not even root.
     let unwritable = JoinOptions { spill_directory: "/proc/self".into(), ..bed.options() };
     assert!(matches!(actual(&build, &probe, &spec, unwritable), Err(JoinError::Spill(_))));
     let roomy = JoinOptions { pool: MemoryPool::new(64 * MIB), ..missing() };
@@ -119,7 +119,7 @@ fn an_unusable_spill_directory_is_an_error_only_for_who_spills() {
 #[test]
 fn a_cancelled_join_stops_in_every_phase() {
     let (build, probe) = sides();
-    // Cancelled after so many reports of progress: in the build, the probe, the spilled rounds.
+    // Cancelled after this many reports of progress: during the build, the probe, the spilled rounds.
     for after in [1, 12, 17, 25, 33, 40] {
         let bed = Bed::new();
         let (cancel, calls) = (CancelToken::default(), AtomicUsize::new(0));
@@ -142,8 +142,8 @@ fn a_cancelled_join_stops_in_every_phase() {
     }
 }
 
-/// 2 M rows and a few probes, for which the model takes the radix join if no column of the probe side is wanted, in a pool that has
-/// room for the no-partition join's table only.
+/// 2 M build rows and few probe rows. The model chooses the radix join for them if no column of the probe side is
+/// wanted. The pool has room only for the no-partition join's table.
 #[test]
 fn a_smaller_algorithm_is_taken_before_a_file_is() {
     let rows = 2_000_000_u64;
@@ -173,7 +173,7 @@ fn a_smaller_algorithm_is_taken_before_a_file_is() {
     assert!(choice.reason.contains("radix would cost less"), "{}", choice.reason);
 }
 
-/// What rearranges the probe side holds memory for a probe; each of several shares needs it.
+/// An algorithm that rearranges the probe side holds memory for a probe. Each of several shares needs it.
 #[test]
 fn memory_for_probing_is_held_for_every_share() {
     let rows = 100_000_u64;
@@ -249,7 +249,7 @@ fn output_that_would_overflow_its_offsets_is_split() {
         run(&build, &probe, spec.clone(), options(), |batch| longest = longest.max(bytes(&batch))).unwrap();
         assert!(longest <= 21_000, "{kind:?}: {longest}");
         assert!(actual(&build, &probe, &spec, options()).unwrap().0 == expected(&build, &probe, &spec), "{kind:?}");
-        // What a condition is asked about, too: all columns of both sides.
+        // The batches of a condition are limited, too: it reads all columns of both sides.
         let asked = Arc::new(AtomicUsize::new(0));
         let most = Arc::clone(&asked);
         let with_condition = JoinSpec {

@@ -1,4 +1,4 @@
-//! Sides with numbered rows, a join over them by hash map, and the run of a real join to compare.
+//! Sides with numbered rows, a join over them by hash map, and the run of a real join for comparison.
 #![expect(clippy::from_iter_instead_of_collect, reason = "the array type is the point and comes first")]
 
 use std::collections::HashMap;
@@ -12,14 +12,14 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, SchemaRef};
 use farhold_join::{Join, JoinError, JoinKind, JoinOptions, JoinReport, JoinSpec, MemoryPool, Residual, Run};
 
-/// Any number as a random one.
+/// Maps a number to one that looks random.
 pub fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-/// Stated, so that a failure is there again.
+/// Fixed, so that a failure can be repeated.
 pub const SEED: u64 = 1;
 
 /// The usual options, with [`SEED`].
@@ -27,7 +27,7 @@ pub fn seeded(pool: Arc<MemoryPool>) -> JoinOptions {
     JoinOptions { run: Run { seed: SEED, ..Run::default() }, ..JoinOptions::new(pool) }
 }
 
-/// How a logical key (a number or null) becomes columns.
+/// The mapping of a logical key (a number or null) to columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyType {
     Int64,
@@ -68,7 +68,8 @@ impl KeyType {
     }
 }
 
-/// A side: its keys by row number, and the rows as batches. Columns: keys, `id` (the row number), `text` (made of it).
+/// A side: its keys by row number, and the rows as batches. The columns are keys, `id` (the row number), and `text`
+/// (made of it).
 pub struct Side {
     pub keys: Vec<Option<u64>>,
     pub batches: Vec<RecordBatch>,
@@ -109,12 +110,12 @@ fn text(id: i64, bytes: usize) -> String {
 /// A row of the output: the row numbers of both sides, and the mark.
 pub type Row = (Option<i64>, Option<i64>, Option<bool>);
 
-/// The condition of the tests: odd probe rows match in one thousand of build rows only, so that blocks differ.
+/// The condition of the tests: odd probe rows match only within one thousand of the build rows, so that blocks differ.
 fn holds(build: usize, probe: usize) -> bool {
     !(build + probe).is_multiple_of(3) && (probe.is_multiple_of(2) || build / 1000 == probe % 8)
 }
 
-/// [`holds`], of the columns with the row numbers.
+/// [`holds`], over the columns with the row numbers.
 pub fn residual(build: &Side, probe: &Side) -> Residual {
     Residual {
         build_columns: vec![build.key_columns],
@@ -122,7 +123,7 @@ pub fn residual(build: &Side, probe: &Side) -> Residual {
         evaluate: Arc::new(|pairs| {
             let (build, probe) =
                 (pairs.column(0).as_primitive::<Int64Type>(), pairs.column(1).as_primitive::<Int64Type>());
-            // Null where it does not hold: that drops a pair as false does.
+            // Null in place of false: it must drop a pair too.
             Ok(BooleanArray::from_iter(
                 build.values().iter().zip(probe.values()).map(|(b, p)| holds(*b as usize, *p as usize).then_some(true)),
             ))
@@ -135,7 +136,7 @@ pub fn spec(build: &Side, probe: &Side, kind: JoinKind) -> JoinSpec {
     JoinSpec::new(build.schema.clone(), probe.schema.clone(), on, kind)
 }
 
-/// What the join should answer, sorted.
+/// The expected rows of the join, sorted.
 pub fn expected(build: &Side, probe: &Side, spec: &JoinSpec) -> Vec<Row> {
     let mut by_key: HashMap<Option<u64>, Vec<usize>> = HashMap::new();
     for (row, key) in build.keys.iter().enumerate() {
@@ -194,7 +195,7 @@ pub fn run(
     if shares > 1 { drive_shares(join, build, probe, &mut each) } else { drive(join, build, probe, &mut each) }
 }
 
-/// Feeds a join that has been begun, to its end; its shares on threads, each with every so many-th probe batch.
+/// Feeds a begun join to its end. Its shares run on threads, each with every `shares`-th probe batch.
 fn drive_shares(
     mut join: Join,
     build: &Side,
@@ -236,7 +237,7 @@ fn drive_shares(
     Ok(all.unwrap())
 }
 
-/// Feeds a join that has been begun, to its end.
+/// Feeds a begun join to its end.
 pub fn drive(
     mut join: Join,
     build: &Side,
@@ -259,7 +260,7 @@ pub fn drive(
     Ok(join.report().clone())
 }
 
-/// The rows of a real join, sorted; every column of every row has been compared with its side.
+/// The rows of a real join, sorted. Every column of every row has been compared with its side.
 pub fn actual(
     build: &Side,
     probe: &Side,
@@ -298,7 +299,7 @@ pub fn rows_of(build: &Side, probe: &Side, spec: &JoinSpec, batch: &RecordBatch)
         .collect()
 }
 
-/// The row numbers in a batch whose columns of this side start at `from`; all other columns have to fit them.
+/// The row numbers in a batch whose columns of this side start at `from`. All other columns must match them.
 fn ids_of(side: &Side, batch: &RecordBatch, from: usize) -> Vec<Option<i64>> {
     let ids = batch.column(from + side.key_columns).as_primitive::<Int64Type>();
     let whole = concat_batches(&side.schema, &side.batches).unwrap();

@@ -57,7 +57,8 @@ proptest! {
     #[test]
     fn any_join_answers_as_the_oracle(case in cases()) {
         let side = |number: usize| {
-            // Squares of uniform numbers: some keys are frequent, one a dozen is null. At most about 40 rows a key on average.
+            // Squares of uniform numbers: some keys are frequent, and one in a dozen is null. A key has at most about
+            // 40 rows on average.
             let keys = case.keys.max((case.rows[number] / 40) as u64).max(1);
             let key = |row: u64| {
                 let random = mix(row ^ case.seed ^ (number as u64) << 50);

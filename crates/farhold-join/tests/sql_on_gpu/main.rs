@@ -1,7 +1,8 @@
-//! SQL whose joins run on a GPU, an emulated one: the rows of DataFusion's own joins, EXPLAIN names the device; a device that
-//! fails in the middle leaves the query to the CPU, which EXPLAIN ANALYZE says, and is asked for nothing later.
+//! SQL whose joins run on a GPU, an emulated one. The rows are those of DataFusion's own joins, and EXPLAIN names the
+//! device. A device that fails in the middle leaves the query to the CPU, as EXPLAIN ANALYZE reports, and is not used
+//! later.
 //!
-//! Alone in its program: the device that joins use is the process's.
+//! Alone in its program: the device that joins use belongs to the process.
 
 #[path = "../datafusion/bed.rs"]
 #[allow(dead_code, reason = "the tests of DataFusion without a GPU use all of it")]
@@ -19,15 +20,15 @@ use farhold_join::gpu::{Description, Device, Driver, Emulation, Fault, Gpu};
 
 use self::bed::{Bed, Table, config, keys, on_runtime, plain, rows, text_of};
 
-/// The process's device for the length of a test, or of a part of one.
+/// The process's device for the duration of a test, or of a part of one.
 struct Turn {
     device: Arc<Emulation>,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Turn {
-    /// Hands over a device of which the model believes that it costs next to nothing: it is not the speed of the emulation, which
-    /// means nothing, that has joins sent there.
+    /// Hands over a device that the model believes to cost almost nothing. So the model sends joins there although the
+    /// emulation is slow; its speed means nothing.
     fn on(device: Emulation) -> Self {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -69,8 +70,8 @@ fn tables() -> [Table; 2] {
     [table("l", 1, 300), table("r", 2, 500)]
 }
 
-/// Twelve million rows, of which the condition of [`FEW_OF_MANY`] leaves three thousand and statistics expect a fifth: so that the
-/// model sends a join to the device, which has little to do.
+/// Twelve million rows, of which the condition of [`FEW_OF_MANY`] leaves three thousand, while statistics expect a
+/// fifth. So the model sends a join to the device, which has little to do.
 fn many() -> MemTable {
     let ids = 0..100_000_i64;
     let columns: [(&str, ArrayRef); 2] = [
@@ -83,7 +84,7 @@ fn many() -> MemTable {
 
 const FEW_OF_MANY: &str = "SELECT l.id FROM l JOIN (SELECT k64 FROM many WHERE id % 4000 = 3) m ON l.k64 = m.k64";
 
-/// A session whose joins are ours, and one whose joins are not.
+/// A session with farhold-join's joins, and one without.
 fn sessions(config: JoinConfig) -> (Bed, SessionContext) {
     let (bed, plain) = (Bed::new(&tables(), 2, None, config), plain(&tables(), 2));
     for context in [&bed.context, &plain] {
@@ -92,7 +93,7 @@ fn sessions(config: JoinConfig) -> (Bed, SessionContext) {
     (bed, plain)
 }
 
-/// The rows of a query, and the plan after that same execution.
+/// The rows of a query, and the plan after the same execution.
 async fn run(bed: &Bed, query: &str) -> (Vec<String>, String) {
     let plan = bed.context.sql(query).await.unwrap().create_physical_plan().await.unwrap();
     let batches = collect(Arc::clone(&plan), bed.context.task_ctx()).await.unwrap();
@@ -158,7 +159,7 @@ fn the_model_sends_a_join_to_the_gpu_and_explain_says_so() {
             );
             assert!(!plan.contains("joined on the CPU"), "{plan}");
         }
-        // A join of few rows stays on the CPU beside the same device.
+        // A join of few rows stays on the CPU while the same device is present.
         let calls = turn.device.calls();
         let few = bed.explain("ANALYZE SELECT l.id FROM l JOIN r ON l.k64 = r.k64").await;
         assert!(few.contains("device=cpu (800 tuples are too few for a GPU)"), "{few}");
@@ -167,7 +168,7 @@ fn the_model_sends_a_join_to_the_gpu_and_explain_says_so() {
     });
 }
 
-/// The device fails at one of many places, in each way; the query that was under way and the next one answer rightly.
+/// The device fails at one of many places, in each way. The query that is running and the next one give the right rows.
 #[test]
 fn a_gpu_that_fails_in_the_middle_leaves_the_query_to_the_cpu_and_is_left_alone() {
     on_runtime(async {
@@ -180,7 +181,8 @@ fn a_gpu_that_fails_in_the_middle_leaves_the_query_to_the_cpu_and_is_left_alone(
         assert!(calls > 200, "{calls}");
         let mut said = 0;
         for fault in [Fault::Lost, Fault::Once, Fault::Busy] {
-            // Probes of two threads are as long as the threads' shares are: not every run comes as far as the first.
+            // The threads' shares vary between runs, and so do the probes of two threads: not every run makes as many
+            // calls as the first.
             for at in (0..calls * 3 / 4).step_by(calls as usize / 9) {
                 let turn = Turn::on(emulation().failing_at(at, fault));
                 let (bed, _) = sessions(JoinConfig::default());
@@ -189,11 +191,12 @@ fn a_gpu_that_fails_in_the_middle_leaves_the_query_to_the_cpu_and_is_left_alone(
                 assert!(answer == expected, "{context}");
                 turn.assert_clean(&bed);
                 if fault == Fault::Busy {
-                    // Who is busy may have room the next time.
+                    // A busy device may have room the next time.
                     said += usize::from(plan.contains("joined on the CPU: the GPU has no room"));
                     continue;
                 }
-                // In the join, or before it where the device is asked for its memory: as it was planned, or as it began.
+                // The device fails in the join, or before it when it is asked for its memory: as the join was planned,
+                // or as it began.
                 let of_join = "joined on the CPU: the GPU failed (";
                 assert!(plan.contains("emulated fault") && plan.contains("the GPU failed ("), "{context}: {plan}");
                 let is_left_alone = plan.contains("cpu (") && plan.contains("the GPU failed (properties)");
