@@ -6,12 +6,12 @@
 //! | operator | it promises | and hands out |
 //! |---|---|---|
 //! | outer joins | the constants of both inputs | NULL for the constants of an input whose row is missing |
-//! | UNION ALL | constants that differ from input to input, which the merge of sorted partitions leaves out of its key | partitions with different values |
-//! | grouping sets | constants and orders of their input, and its partitioning by what they group by | NULL for what a set does not group by, in every partition |
+//! | UNION ALL | each input's constants, which the merge of sorted partitions omits from its key | partitions with different values |
+//! | grouping sets | constants, orders and partitioning of their input | NULL for what a set does not group by, in every partition |
 //! | windows of `min` and `max` | results in order, NULLs last | NULL until the frame has a value |
 //! | windows over frames that slide | results in order where the arguments are | the opposite order, where the order is descending |
-//! | aggregates | that their keys are unique | rows whose columns a projection moves, and with them the place of the key: another column then counts as unique, and a sort by it as enough |
-//! | merges of sorted partitions | every order that each partition has | rows in the order by which they merge: rows equal in it are in none of the others |
+//! | aggregates | that their keys are unique | keys whose place a projection moves: another column counts as unique, a sort by it as enough |
+//! | merges of sorted partitions | every order of each partition | the order by which they merge: rows equal in it are in no other |
 //!
 //! [`HeldRule`] puts a [`HeldExec`] above such an operator. It hands the rows on, and of the promised order and
 //! partitioning it promises only what holds. Sorts stay above it: below it, they would see the wrong promise again. A

@@ -6,9 +6,9 @@
 //! DeWitt et al., SIGMOD 1984).
 //!
 //! ```text
-//!   group of batches ─┬─▶ thread: a batch's codes and routes, ─┐   ┌─▶ thread: a partition's rows, in the Bloom filter and copied; its file ─┐
-//!                     │           its rows by partition        │   │                                                                         │
-//!                     └─▶ thread: …                            ┴───┴─▶ thread: …                                                             ┴─▶
+//!   group of batches ─┬─▶ thread: a batch's codes and routes, ─┐   ┌─▶ thread: a partition's rows, in the Bloom filter and ─┐
+//!                     │           its rows by partition        │   │           copied; its file                             │
+//!                     └─▶ thread: …                            ┴───┴─▶ thread: …                                            ┴─▶
 //! ```
 //!
 //! Copied rows are small arrays. Those of many partitions are mixed in the allocator's heap, which cannot give back
