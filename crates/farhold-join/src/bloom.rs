@@ -1,4 +1,4 @@
-//! A Bloom filter over key codes: each key sets two to four bits of one 64-bit word, and each look-up is one access.
+//! A Bloom filter over key codes: each key sets up to three bits of one 64-bit word, and each look-up is one access.
 //!
 //! The filter can be read only when every build row is in it: an incomplete filter would lose rows. Each partition of
 //! the keys has words of its own, so that several threads can fill it, each for its own partitions.

@@ -47,9 +47,9 @@ impl<'a> Columns<'a> {
 pub struct Sum {
     /// The number of pairs.
     pub pairs: u64,
-    /// Sum of the build payloads, once a pair.
+    /// Sum of the build payloads of all pairs.
     pub build: u64,
-    /// Sum of the probe payloads, once a pair.
+    /// Sum of the probe payloads of all pairs.
     pub probe: u64,
 }
 

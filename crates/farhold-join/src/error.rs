@@ -21,7 +21,7 @@ pub enum JoinError {
     },
     /// Keys of this type cannot be joined.
     KeyUnsupported(String),
-    /// Less memory is free in the pool than the least a join needs.
+    /// The pool has less free memory than a join needs at least.
     BudgetTooSmall {
         /// Bytes that were free.
         free_bytes: u64,

@@ -20,7 +20,7 @@ pub enum Defect {
     CodesTrusted,
     /// A key that occurs twice in a perfect table overwrites itself.
     DuplicateOverwritten,
-    /// An enumeration that stopped because its output was full goes on one candidate too far.
+    /// An enumeration that stopped because its output was full continues one candidate too far.
     SkippedCandidate,
     /// Rows count as matched before the residual condition is evaluated.
     EarlyMatch,

@@ -24,7 +24,7 @@ struct Raised {
 }
 
 impl CancelToken {
-    /// Asks the join to stop; it answers [`JoinError::Cancelled`].
+    /// Asks the join to stop; it then returns [`JoinError::Cancelled`].
     pub fn cancel(&self) {
         self.0.itself.store(true, Ordering::Relaxed);
     }

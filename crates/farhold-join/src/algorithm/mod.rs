@@ -163,7 +163,7 @@ impl fmt::Debug for Cursor {
 
 /// A way to join.
 pub trait Algorithm: Send + Sync {
-    /// Its name in options, EXPLAIN, benches and documents.
+    /// Its name in options, EXPLAIN, benches and documentation.
     fn name(&self) -> &'static str;
 
     /// An upper bound of all bytes that [`Algorithm::build`], its table and one probe of that shape allocate.

@@ -86,7 +86,8 @@ impl JoinMemory {
         lock(&self.taken).by_joins
     }
 
-    /// Bytes of DataFusion's pool that are kept for later joins. They give way to whatever finds the pool empty.
+    /// Bytes of DataFusion's pool that are kept for later joins. They give way to any consumer that finds the pool
+    /// empty.
     pub fn kept(&self) -> u64 {
         self.pages.bytes()
     }

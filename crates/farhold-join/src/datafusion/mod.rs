@@ -89,7 +89,7 @@ extensions_options! {
         pub late: bool, default = false
         /// Equal aggregates of a plan are computed once.
         pub common: bool, default = true
-        /// Arithmetic on decimals of at most 64 bits does not look for overflows.
+        /// Arithmetic on decimals of at most 64 bits does not check for overflows.
         pub decimals: bool, default = true
         /// Filters test cheap conditions first.
         pub cheap_first: bool, default = true

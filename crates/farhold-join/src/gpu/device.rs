@@ -100,7 +100,7 @@ pub enum Place {
     Host,
 }
 
-/// A queue of work; work of one stream runs in order, work of two in any.
+/// A queue of work. Work of one stream runs in order; work of two streams runs in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream(pub u8);
 

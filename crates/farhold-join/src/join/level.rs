@@ -28,7 +28,7 @@ use crate::spill::SpillFile;
 /// A partition of both sides, in files.
 pub struct SpilledPair {
     pub build: SpilledPart,
-    /// One of each join that shared the build side.
+    /// One for each join that shared the build side.
     pub probe: Vec<SpillFile>,
     /// The round that wrote it, from 0.
     pub round: u32,

@@ -147,7 +147,7 @@ enum Outcome<T> {
     OnCpu,
 }
 
-/// What an enumeration keeps between calls.
+/// State of an enumeration between calls.
 enum Kept {
     /// Rows of a chunk; those from `at` on are not handed out yet. The next chunk begins at probe row `next`.
     Rows { rows: Vec<u64>, at: usize, next: usize },

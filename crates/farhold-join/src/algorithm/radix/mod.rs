@@ -1,4 +1,4 @@
-//! The radix join: both sides are partitioned until the table of a build partition fits the second level of cache.
+//! The radix join: both sides are partitioned until the table of a build partition fits the second-level cache.
 //!
 //! ```text
 //!   build ── partition ──▶ R0 R1 R2 ...          once
