@@ -6,8 +6,9 @@
 //
 // A warp fills buffers without locks; only the emptying of a full buffer has an owner. The owner is a warp, which never
 // waits for the lock of another: it gives back every lock but its leader's, empties the leader's buffer and tries
-// again. Invariants: a claimed slot is committed by the same thread before that thread depends on another warp's work,
-// so waiting for commits ends. `claimed` returns to 0 only after the buffer has been read.
+// again.
+// Invariants: a claimed slot is committed by the same thread before that thread depends on another warp's work, so
+// waiting for commits ends. `claimed` returns to 0 only after the buffer has been read.
 #pragma once
 #include "../tuple.cuh"
 

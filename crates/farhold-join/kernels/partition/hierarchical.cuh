@@ -4,10 +4,10 @@
 //   shared memory          device memory                        partitions, in CPU or device memory
 //   [buffer p] ── evict ──▶ [second-level buffer p] ── full ──▶ swapped with the warp's spare, unlocked, then written
 //
-// The swap keeps the slow write outside of the lock: each warp always has one spare buffer. A relation that comes in
-// several launches keeps its second-level buffers between them (`keep`, `resume`). The paper's kernel reads all of its
-// input in one launch. Here the copy engine feeds the kernel piece by piece; without `keep` every block, partition and
-// launch would write a remainder. The grid must be the same in all launches of one relation.
+// The swap keeps the slow write outside of the lock: each warp always has one spare buffer.
+// A relation that comes in several launches keeps its second-level buffers between them (`keep`, `resume`). The paper's
+// kernel reads all of its input in one launch. Here the copy engine feeds the kernel piece by piece; without `keep`
+// every block, partition and launch would write a remainder. The grid must be the same in all launches of one relation.
 #pragma once
 #include "buffers.cuh"
 

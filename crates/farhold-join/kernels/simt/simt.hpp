@@ -9,8 +9,8 @@
 //
 // What it catches: divergent collectives, missing barriers, shared memory beyond its end (a guard page), lost claims.
 // Missing barriers are found under ThreadSanitizer, to which only barriers, `__syncwarp` and acquire or release atomics
-// are announced as happens-before edges. What it does not model: relaxed hardware ordering beyond what ThreadSanitizer
-// sees, asynchronous copies, time.
+// are announced as happens-before edges.
+// What it does not model: relaxed hardware ordering beyond what ThreadSanitizer sees, asynchronous copies, time.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -12,10 +12,10 @@
 //! A payload is any 64-bit word; with row numbers as payloads the pairs are pairs of row ids. Keys are compared as
 //! words. The meaning of a key, nulls, kinds of join and memory budgets belong to the layer above ([`crate::Join`]).
 //!
-//! **The caller guarantees** that `memory_bytes` of the shape is free before `build`. **An algorithm guarantees** that
-//! every pair comes exactly once, in any order; that the run ends within one morsel of a raised cancel token; that
-//! building a table over rows of equal keys does not take quadratic time; and that [`Matches::First`] gives the same
-//! build payload for the same key each time a table is asked.
+//! **The caller guarantees** that `memory_bytes` of the shape is free before `build`.
+//! **An algorithm guarantees** that every pair comes exactly once, in any order; that the run ends within one morsel of
+//! a raised cancel token; that building a table over rows of equal keys does not take quadratic time; and that
+//! [`Matches::First`] gives the same build payload for the same key each time a table is asked.
 
 mod dense;
 pub mod nested_loop;

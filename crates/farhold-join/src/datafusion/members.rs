@@ -74,9 +74,9 @@ const BITS_A_ROW: u64 = 512;
 const HASHED_BITS_A_ROW: [u64; 2] = [128, 32];
 
 impl Members {
-    /// The members of `columns`, which hold `rows` rows. `None` where the values are not numbers, where the bits would
-    /// take more memory than they are worth or than there is, or where they would keep more than a share of `share_max`
-    /// (at most a half) of all values.
+    /// The members of `columns`, which hold `rows` rows. `None` where the values are not numbers, or would take more
+    /// memory than they are worth or than is free. Also `None` where the bits would keep more than a share of
+    /// `share_max` (at most a half) of all values.
     pub fn of(
         columns: &[ArrayRef],
         rows: u64,

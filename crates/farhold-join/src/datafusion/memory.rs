@@ -258,8 +258,9 @@ impl PlanMemory {
     ///
     /// The first join of a plan waits until other plans have left room for the floors of all its joins. The plan holds
     /// nothing of the limit meanwhile, and the plans that hold some can end without more. The wait ends with them, or
-    /// with the query when that is cancelled. [`JoinError::BudgetTooSmall`] if there is no room and the join may not
-    /// wait (`waits`), no join runs, or the floors exceed the limit.
+    /// with the query when that is cancelled.
+    /// [`JoinError::BudgetTooSmall`] if there is no room and the join may not wait (`waits`), no join runs, or the
+    /// floors exceed the limit.
     pub async fn begin(self: &Arc<Self>, floor: u64, waits: bool) -> Result<(Arc<MemoryPool>, Begun), JoinError> {
         poll_fn(|context| {
             for is_waiting in [false, true] {

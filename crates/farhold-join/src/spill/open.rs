@@ -86,7 +86,8 @@ impl OpenFile {
         if is_random {
             // The kernel reads ahead by megabytes, into pages that it cannot take back before the disk has answered.
             // Under a memory limit of the kernel, that ends processes. Each part is requested as a whole, one part
-            // ahead of its reader. SAFETY: advice about an open file; it touches no memory. It may be refused.
+            // ahead of its reader.
+            // SAFETY: advice about an open file; it touches no memory. It may be refused.
             unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
         }
         Ok(Arc::new(Self { file, end: Mutex::new(0), directory: directory.into(), is_random }))

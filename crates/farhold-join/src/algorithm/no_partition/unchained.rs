@@ -8,10 +8,10 @@
 //! ```
 //!
 //! A probe whose two bits are not both in the filter ends after one access. Equal keys lie side by side, so building is
-//! a partitioning and a counting sort that fits the cache. It is never quadratic, whatever the duplicates. Source:
-//! Birler, Schmidt, Fent, Neumann: "Simple, Efficient, and Robust Hash Tables for Join Processing" (DaMoN 2024). The
-//! paper sets 4 of 16 bits by a table of patterns. Two bits taken from the hash need no look-up and cost 1.6 % instead
-//! of 0.4 % of false answers at one tuple a slot.
+//! a partitioning and a counting sort that fits the cache. It is never quadratic, whatever the duplicates.
+//! Source: Birler, Schmidt, Fent, Neumann: "Simple, Efficient, and Robust Hash Tables for Join Processing" (DaMoN
+//! 2024). The paper sets 4 of 16 bits by a table of patterns. Two bits taken from the hash need no look-up and cost 1.6
+//! % instead of 0.4 % of false answers at one tuple a slot.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
