@@ -1,4 +1,4 @@
-//! Rests between attempts.
+//! Rests between attempts, and how long a reader waits for a writer.
 
 use farhold_fabric::Handle;
 
@@ -18,5 +18,34 @@ impl BackOff {
         let ns = self.next_ns;
         self.next_ns = ns.saturating_mul(2).min(self.ns_max);
         handle.sleep_ns(ns).await;
+    }
+}
+
+/// How long a reader waits for a row that is being written. A far writer takes three round trips over it; the coordinator
+/// of a commit may be at other rows first, or dead.
+const PATIENCE_NS: u64 = 20_000_000;
+/// Looks at the row at least, however long the thread was kept from them.
+const LOOKS_MIN: u32 = 8;
+
+/// What is left of a reader's time at one row.
+#[derive(Default)]
+pub(crate) struct Patience {
+    turn: u32,
+    until_ns: u64,
+}
+
+impl Patience {
+    /// Lets others run, longer each time; false: it has waited long enough.
+    pub async fn wait(&mut self, handle: &Handle) -> bool {
+        let now_ns = handle.now_ns();
+        if self.turn == 0 {
+            self.until_ns = now_ns.saturating_add(PATIENCE_NS);
+        }
+        if self.turn >= LOOKS_MIN && now_ns >= self.until_ns {
+            return false;
+        }
+        handle.pause(self.turn).await;
+        self.turn += 1;
+        true
     }
 }

@@ -1,6 +1,7 @@
 //! Rows of other nodes: found by the location cache, by one-sided reads of the hash index, or by asking; then read with
 //! `read_object`.
 
+use crate::base::back_off::Patience;
 use crate::base::error::TxnError;
 use crate::base::ident::{DATA, Ident};
 use crate::base::table::{Index, TableShared};
@@ -11,7 +12,7 @@ use crate::protocol::txn::state::{RowState, State};
 use crate::protocol::txn::{RowHandle, SharedTable, Txn};
 use crate::rpc::message::{Found, MovedFar, Request, Reserved, Taken};
 use farhold_btree::{Change, LeafStamp};
-use farhold_fabric::object::{LOCK, VERSION};
+use farhold_fabric::object::LOCK;
 use farhold_fabric::{Batch, FabricError, FarPtr, Meta, NodeId, Version};
 use farhold_store::index::hash::{BucketStamp, Directory, FarIndex, FarLookup, FarStep, hash_key};
 use farhold_store::{Moved, ObjectRef, Owner, Superblock, TableId};
@@ -29,7 +30,7 @@ pub(crate) enum FarRead {
     Stale,
 }
 
-/// How often a row that is being written is read again: for some 20 ms. A far writer takes three round trips over it.
+/// How often a row that is being written, or has grown, is read again.
 const READS_MAX: u32 = 1_000;
 /// Reads of such a row between two looks whether its writer has ended.
 const READS_PER_CHECK: u32 = 100;
@@ -206,7 +207,7 @@ impl Txn {
             return Ok(if absent { FarRead::Absent } else { FarRead::Row(known) });
         }
         let core = self.core.clone();
-        let mut room = payload_len;
+        let (mut room, mut patience) = (payload_len, Patience::default());
         for reads in 0..READS_MAX {
             let mut batch = core.take_batch();
             let slot = batch.read_object(ident.far(), room);
@@ -235,7 +236,9 @@ impl Txn {
             if reads % READS_PER_CHECK == LOCKED_READS_MAX {
                 core.check_damage(ident.far()).await?;
             }
-            core.handle.pause(reads).await;
+            if !patience.wait(&core.handle).await {
+                break;
+            }
         }
         Err(TxnError::Conflict)
     }
@@ -313,7 +316,7 @@ impl Txn {
         }
     }
 
-    /// Is it certain by now that its commit will be refused? Then what it has read may belong to no single moment, and
+    /// Has something that it has read changed by now, or is it just being changed? Then what it has read may belong to no single moment, and
     /// an error that follows from it may be wrong. Not looked for in a large transaction.
     ///
     /// # Errors
@@ -333,20 +336,21 @@ impl Txn {
             return duplicate;
         }
         let rows = self.state.rows.iter().filter(|row| row.ident.node() != me && row.is_of_others());
-        let words = |row: &crate::protocol::txn::state::Row| {
-            let at = row.ident.far();
-            [(at.add(LOCK), 0, u64::MAX), (at.add(VERSION), row.version.0, !Version::FLAGS)]
-        };
         let buckets = self.state.buckets.as_slice().iter().filter(|(node, _)| *node != me);
-        let buckets = buckets.map(|(node, it)| (FarPtr::new(*node, DATA, it.offset), it.word, u64::MAX));
-        let expected: Vec<(FarPtr, u64, u64)> = rows.flat_map(words).chain(buckets).collect();
         let mut batch = core.take_batch();
-        let slots: Vec<_> = expected.iter().map(|(at, _, _)| batch.read(*at, 8)).collect();
+        // Lock and version at once, as for validation: in whichever order a writer changes them, one of them shows it.
+        let headers: Vec<_> = rows.map(|row| (row.version, batch.read(row.ident.far(), 16))).collect();
+        let buckets: Vec<_> =
+            buckets.map(|(node, it)| (it.word, batch.read(FarPtr::new(*node, DATA, it.offset), 8))).collect();
         let batch = if batch.is_empty() { batch } else { core.endpoint.submit(batch).await };
-        let is_doomed = expected.iter().zip(slots).any(|((_, expected, mask), slot)| {
-            let word = batch.bytes(slot).ok().and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
-            word.is_some_and(|word| word & mask != expected & mask)
+        let word =
+            |bytes: &[u8], at: usize| bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        let has_changed = headers.into_iter().any(|(version, slot)| {
+            let header = batch.bytes(slot).ok();
+            header.is_some_and(|it| word(it, 0) != 0 || Version(word(it, 8)).number() != version.number())
         });
+        let is_doomed = has_changed
+            || buckets.into_iter().any(|(stamp, slot)| batch.bytes(slot).is_ok_and(|bytes| word(bytes, 0) != stamp));
         core.give_batch(batch);
         if is_doomed {
             return TxnError::Conflict;

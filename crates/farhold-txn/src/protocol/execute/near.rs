@@ -1,5 +1,6 @@
 //! Rows of this node: looked up in its indexes and copied in place.
 
+use crate::base::back_off::Patience;
 use crate::base::error::TxnError;
 use crate::base::ident::Ident;
 use crate::base::table::{Index, TableShared};
@@ -17,8 +18,6 @@ const LOOKS_MAX: u32 = 200;
 /// How often a locked row is looked at before it is read as it is, and the commit must validate it. Its owner is in its
 /// commit: if that succeeds, this transaction's read is useless. 32 pauses are about 1 µs on Zen 3.
 const LOCKED_LOOKS_MAX: u32 = 32;
-/// How long a patient reader goes on, in turns of letting others run: some 20 ms.
-const PATIENCE_MAX: u32 = 1_000;
 
 /// Rows of a transaction that is asked whether it is doomed when it meets a key that is taken.
 pub(super) const DOOMED_ROWS_MAX: usize = 1_000;
@@ -201,8 +200,9 @@ impl Txn {
         index: Index,
         key: &[u8],
     ) -> Result<Option<RowHandle>, TxnError> {
-        for turn in 0..PATIENCE_MAX {
-            self.core.handle.pause(turn).await;
+        let core = self.core.clone();
+        let mut patience = Patience::default();
+        while patience.wait(&core.handle).await {
             if let Some(got) = self.get_near(table, index, key) {
                 return got;
             }
@@ -274,7 +274,8 @@ impl Txn {
         let has_changed = |row: &Row| {
             row.ident.node() == me && row.is_of_others() && {
                 let object = store.object(row.ident.reference());
-                object.version().number() != row.version.number() || object.lock_word() != 0
+                // The lock first: what was written under a lock that is gone by now shows in the version.
+                object.lock_word() != 0 || object.version().number() != row.version.number()
             }
         };
         let is_doomed = self.state.rows.len() <= DOOMED_ROWS_MAX

@@ -1,5 +1,6 @@
 //! Ranges of an index.
 
+use crate::base::back_off::Patience;
 use crate::base::error::TxnError;
 use crate::base::ident::Ident;
 use crate::base::table::{Index, Table};
@@ -27,8 +28,6 @@ enum Scanned {
 /// rest of a longer row the processor's own prefetching helps.
 const AHEAD_BYTES: u64 = 128;
 
-/// Turns of letting others run at one row that is being written: some 20 ms.
-const PATIENCE_MAX: u32 = 1_000;
 /// Rows after which the thread's other tasks get a turn: some 0.3 ms.
 const ROWS_PER_TURN: usize = 1024;
 
@@ -200,22 +199,25 @@ impl Txn {
         before: usize,
         go_on: &dyn Fn() -> bool,
     ) -> Result<(), TxnError> {
-        let mut turn = 0;
+        let core = self.core.clone();
+        let (mut patience, mut waited_at) = (Patience::default(), Vec::new());
         loop {
             let key = match at {
                 Scanned::All => return Ok(()),
-                Scanned::BusyAt(_) if turn == PATIENCE_MAX => return Err(TxnError::Conflict),
                 Scanned::BusyAt(key) => {
-                    self.core.handle.pause(turn).await;
-                    turn += 1;
+                    if key != waited_at {
+                        (patience, waited_at) = (Patience::default(), key.clone());
+                    }
+                    if !patience.wait(&core.handle).await {
+                        return Err(TxnError::Conflict);
+                    }
                     key
                 }
                 Scanned::PausedAt(key) => {
                     if !go_on() {
                         return Ok(());
                     }
-                    self.core.handle.yield_now().await;
-                    turn = 0;
+                    core.handle.yield_now().await;
                     key
                 }
             };
