@@ -6,7 +6,9 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::{Arithmetic, Comparison, Function, Parameters, Scalar};
 use crate::engine::sequence::bind as bind_sequence;
-use crate::engine::types::{cast, exact_decimal, from_sql, parse_datum, round_timestamp, timestamp_digits};
+use crate::engine::types::{
+    cast, exact_decimal, from_sql, parse_datum, parse_stored, round_timestamp, timestamp_digits,
+};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -66,7 +68,7 @@ impl Binder<'_> {
     /// `bound` as a value of type `to`.
     pub(crate) fn assign(&mut self, bound: Bound, to: ColumnType) -> Result<Scalar> {
         match bound.data_type {
-            None => self.resolve(bound.scalar, to),
+            None => self.stored(bound.scalar, to),
             Some(from) if same_kind(from, to) => Ok(bound.scalar),
             Some(from) if !assignable(from, to) => Err(BindError::Wrong(SqlError::new(
                 SqlState::DATATYPE_MISMATCH,
@@ -141,7 +143,7 @@ impl Binder<'_> {
                 let to = from_sql(data_type).map_err(|_| BindError::Complex)?;
                 let bound = self.bind(expr)?;
                 let scalar = match bound.data_type {
-                    None => self.resolve(bound.scalar, to)?,
+                    None => self.stored(bound.scalar, to)?,
                     Some(_) => bound.scalar,
                 };
                 Ok(known(with_digits(fold_cast(scalar, to)?, data_type), to))
@@ -199,6 +201,14 @@ impl Binder<'_> {
             }
             _ => return Err(BindError::Complex),
         })
+    }
+
+    /// Gives an expression of unknown type the type `to`, as a cast or a column does.
+    fn stored(&mut self, scalar: Scalar, to: ColumnType) -> Result<Scalar> {
+        match scalar {
+            Scalar::Literal(Datum::Text(text)) => Ok(Scalar::Literal(parse_stored(&text, to)?)),
+            other => self.resolve(other, to),
+        }
     }
 
     /// Gives an expression of unknown type the type `to`.

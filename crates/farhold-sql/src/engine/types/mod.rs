@@ -22,7 +22,7 @@ pub(crate) use datetime::{DAY_MICROSECONDS, FIRST_DAY, LAST_DAY, date_in_range, 
 pub(crate) use interval::parse_interval;
 pub(crate) use shortest::{scientific_f32, scientific_f64};
 pub(crate) use shown::{put_interval, put_list, put_padded, put_record, put_time};
-pub(crate) use text::exact_decimal;
+pub(crate) use text::{exact_decimal, parse_stored};
 pub use text::{format_datum, parse_datum};
 
 use super::{ColumnType, Datum};
@@ -110,7 +110,7 @@ pub(crate) fn timestamp_digits(data_type: &ast::DataType) -> Option<u8> {
 
 fn decimal(info: &ExactNumberInfo) -> Result<ColumnType, SqlError> {
     let (precision, scale) = match *info {
-        ExactNumberInfo::None => (38, 16),
+        ExactNumberInfo::None => (ANY_DIGITS.0.into(), ANY_DIGITS.1.into()),
         ExactNumberInfo::Precision(p) => (p, 0),
         ExactNumberInfo::PrecisionAndScale(p, s) => (p, s),
     };
@@ -141,6 +141,9 @@ fn characters(length: Option<&CharacterLength>, default: u32) -> Result<u32, Sql
         )
     })
 }
+
+/// Precision and scale of a NUMERIC without them.
+const ANY_DIGITS: (u8, u8) = (38, 16);
 
 fn parse_length(text: &str) -> Result<u32, SqlError> {
     text.parse().map_err(|_| SqlError::syntax(format!("invalid length: {text}")))
