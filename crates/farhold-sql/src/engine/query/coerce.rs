@@ -565,10 +565,11 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 become_type(&mut function.args[0], &element, schema)?;
             }
             let ScalarFunction { func, mut args } = function;
-            let types: Vec<DataType> = args.iter().map(|argument| type_of(argument, schema)).collect::<Result<_>>()?;
-            for (argument, of) in args.iter_mut().zip(moments::types_of_arguments(func.name(), &types).iter().flatten())
-            {
-                become_type(argument, of, schema)?;
+            if func.name() == moments::SERIES {
+                let types = args.iter().map(|argument| type_of(argument, schema)).collect::<Result<Vec<_>>>()?;
+                for (argument, of) in args.iter_mut().zip(moments::types_of_arguments(&types).iter().flatten()) {
+                    become_type(argument, of, schema)?;
+                }
             }
             let common = match func.name() {
                 "coalesce" | "greatest" | "least" => Some(Common::Result),
@@ -629,11 +630,11 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                         become_type(&mut by.expr, &wider, schema)?;
                     }
                     Ok(DataType::Date32 | DataType::Timestamp(..)) => frames::over_moments(&mut by.expr, window_frame)?,
+                    // A distance, and its sum with a key, may have more digits than the key's type.
                     Ok(DataType::Decimal128(_, scale)) => {
-                        if let Some(longer) = frames::longer_scale(window_frame, scale) {
-                            let with_scale = DataType::Decimal128(ColumnType::PRECISION_MAX, longer);
-                            become_type(&mut by.expr, &with_scale, schema)?;
-                        }
+                        let scale = frames::longer_scale(window_frame, scale).unwrap_or(scale);
+                        let wider = DataType::Decimal128(ColumnType::PRECISION_MAX, scale);
+                        become_type(&mut by.expr, &wider, schema)?;
                     }
                     _ => {}
                 }
