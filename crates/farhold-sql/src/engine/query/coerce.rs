@@ -84,6 +84,7 @@ impl TypePlanner for TypeNames {
             | T::CharVarying(Some(_))
             // DataFusion's has nanoseconds, and ends in 2262.
             | T::Timestamp(_, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => from_sql(sql_type),
+            T::Custom(name, _) if is_bpchar(name) => from_sql(sql_type),
             other => return self.0.as_ref().map_or(Ok(None), |inner| inner.plan_type_field(other)),
         };
         let field = to_field("", column_type.map_err(external)?, true);
@@ -96,6 +97,10 @@ impl TypePlanner for TypeNames {
             None => field,
         })))
     }
+}
+
+fn is_bpchar(name: &ast::ObjectName) -> bool {
+    matches!(name.to_string().to_lowercase().as_str(), "bpchar" | "pg_catalog.bpchar")
 }
 
 /// Differences of timestamps, products of decimals and of intervals, while a statement is planned: by then DataFusion asks whether they can be calculated with,
@@ -542,6 +547,13 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 for element in &mut list {
                     if is_text(element) && !is_bare_string(element) && !is_char(element, schema) {
                         become_cast(element, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+                    }
+                }
+            }
+            if is_list && matches!(limited_text(&expr, schema), Some(ColumnType::Varchar(_))) {
+                for element in &mut list {
+                    if is_char(element, schema) {
+                        become_cast(element, ColumnType::Text);
                     }
                 }
             }
@@ -1102,7 +1114,7 @@ fn limited_text(expression: &Expr, schema: &DFSchema) -> Option<ColumnType> {
 }
 
 /// Whether an expression has the type CHAR(n).
-fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
+pub(super) fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
     matches!(limited_text(expression, schema), Some(ColumnType::Char(_)))
 }
 
@@ -1123,6 +1135,16 @@ fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) ->
             rest.iter().try_for_each(|other| compared(first, other))?;
         }
         return expressions.iter_mut().try_for_each(|expression| become_char(expression, schema));
+    }
+    let is_first_char = expressions.iter().find(|e| !is_untyped(e)).is_some_and(|first| is_char(first, schema));
+    if common == Common::Result && is_first_char {
+        // As CHARs the others have no blanks at their ends.
+        for expression in expressions.iter_mut().filter(|e| !is_untyped(e) && limited_text(e, schema).is_none()) {
+            if type_of(expression, schema)?.is_string() {
+                become_cast(expression, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+                become_cast(expression, ColumnType::Text);
+            }
+        }
     }
     let mut known = Vec::with_capacity(expressions.len());
     for expression in expressions.iter().filter(|e| !is_untyped(e)) {
