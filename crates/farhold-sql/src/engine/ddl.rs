@@ -14,7 +14,7 @@ use super::catalog::{Attributes, Catalog, ROW_NUMBER, TableInfo, Tables, no_such
 use super::parse::{parse_expr, to_text};
 use super::scalar::{BindError, Binder, fold};
 use super::sequence::{Owner, Restart, SequenceDef, SequenceInfo, Sequences};
-use super::types::from_sql;
+use super::types::{ANY_LENGTH, from_sql};
 use super::{ColumnType, error};
 use crate::{SqlError, SqlState};
 
@@ -575,7 +575,11 @@ impl Definition {
             return Err(SqlError::new(SqlState::DUPLICATE_COLUMN, message));
         }
         let serial = serial_type(&column.data_type);
-        let data_type = serial.map_or_else(|| from_sql(&column.data_type), Ok)?;
+        let data_type = match serial.map_or_else(|| from_sql(&column.data_type), Ok)? {
+            // A `bpchar`, whose blanks a client sees.
+            ColumnType::Char(ANY_LENGTH) => ColumnType::Text,
+            data_type => data_type,
+        };
         let position = self.columns.len();
         self.columns.push(Column { name: name.clone(), data_type, nullable: true });
         if serial.is_some() {

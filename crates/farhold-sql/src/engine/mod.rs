@@ -46,8 +46,8 @@ pub(crate) use session::Mark;
 pub use session::{Session, TransactionState};
 pub(crate) use types::oid;
 pub(crate) use types::{
-    cast as cast_datum, civil_from_days, date_in_range, datum_at, from_arrow, from_field, put_interval, put_list,
-    put_padded, put_time, scientific_f32, scientific_f64, timestamp_in_range, to_arrow,
+    ANY_LENGTH, cast as cast_datum, civil_from_days, date_in_range, datum_at, from_arrow, from_field, put_interval,
+    put_list, put_padded, put_time, scientific_f32, scientific_f64, timestamp_in_range, to_arrow,
 };
 pub use types::{format_datum, parse_datum};
 

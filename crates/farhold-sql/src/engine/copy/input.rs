@@ -13,7 +13,7 @@ use crate::engine::direct::{Insert, OnConflict, Writer, default_row};
 use crate::engine::scalar::{Parameters, Times};
 use crate::engine::sequence::SessionNumbers;
 use crate::engine::session::{CopyReturn, Loan, durable_error, unless_doomed};
-use crate::engine::types::parse_datum;
+use crate::engine::types::parse_stored;
 use crate::engine::{CancelHandle, CommandTag, Datum, Engine, error};
 use crate::{SqlError, SqlState};
 
@@ -201,7 +201,7 @@ impl CopyIn {
         for (field, &target) in fields.into_iter().zip(&self.targets) {
             row[target] = match field {
                 None => Datum::Null,
-                Some(text) => parse_datum(&text, table.columns()[target].data_type).map_err(|e| self.located(e))?,
+                Some(text) => parse_stored(&text, table.columns()[target].data_type).map_err(|e| self.located(e))?,
             };
         }
         Ok(row)

@@ -3,7 +3,7 @@
 use super::CopyFormat;
 use crate::SqlError;
 use crate::engine::cancel::Armed;
-use crate::engine::types::{datum_at, format_datum};
+use crate::engine::types::{ANY_LENGTH, datum_at, format_datum};
 use crate::engine::{ColumnType, CommandTag, Datum, OutputColumn, Rows};
 
 /// Rows of a chunk: neighbours on the thread wait while it is written out.
@@ -83,7 +83,9 @@ impl CopyOut {
         for row in &rows {
             for (n, datum) in row.iter().enumerate() {
                 let text = format_datum(datum).map(|text| match self.shape[n].data_type {
-                    ColumnType::Char(length) => farhold_store::row::pad_char(&text, length).into_owned(),
+                    ColumnType::Char(length) if length != ANY_LENGTH => {
+                        farhold_store::row::pad_char(&text, length).into_owned()
+                    }
                     _ => text,
                 });
                 self.field(n, text.as_deref(), &mut out);

@@ -84,6 +84,7 @@ impl TypePlanner for TypeNames {
             | T::CharVarying(Some(_))
             // DataFusion's has nanoseconds, and ends in 2262.
             | T::Timestamp(_, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => from_sql(sql_type),
+            T::Custom(name, _) if is_bpchar(name) => from_sql(sql_type),
             other => return self.0.as_ref().map_or(Ok(None), |inner| inner.plan_type_field(other)),
         };
         let field = to_field("", column_type.map_err(external)?, true);
@@ -96,6 +97,10 @@ impl TypePlanner for TypeNames {
             None => field,
         })))
     }
+}
+
+fn is_bpchar(name: &ast::ObjectName) -> bool {
+    matches!(name.to_string().to_lowercase().as_str(), "bpchar" | "pg_catalog.bpchar")
 }
 
 /// Differences of timestamps, products of decimals and of intervals, while a statement is planned: by then DataFusion asks whether they can be calculated with,
@@ -545,6 +550,13 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                     }
                 }
             }
+            if is_list && matches!(limited_text(&expr, schema), Some(ColumnType::Varchar(_))) {
+                for element in &mut list {
+                    if is_char(element, schema) {
+                        become_cast(element, ColumnType::Text);
+                    }
+                }
+            }
             let is_real = is_list && expr.get_type(schema).is_ok_and(|data_type| data_type == DataType::Float32);
             let mut all: Vec<&mut Expr> = std::iter::once(expr.as_mut()).chain(&mut list).collect();
             together(&mut all, schema, if is_real { Common::Result } else { Common::Comparison })?;
@@ -565,10 +577,11 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                 become_type(&mut function.args[0], &element, schema)?;
             }
             let ScalarFunction { func, mut args } = function;
-            let types: Vec<DataType> = args.iter().map(|argument| type_of(argument, schema)).collect::<Result<_>>()?;
-            for (argument, of) in args.iter_mut().zip(moments::types_of_arguments(func.name(), &types).iter().flatten())
-            {
-                become_type(argument, of, schema)?;
+            if func.name() == moments::SERIES {
+                let types = args.iter().map(|argument| type_of(argument, schema)).collect::<Result<Vec<_>>>()?;
+                for (argument, of) in args.iter_mut().zip(moments::types_of_arguments(&types).iter().flatten()) {
+                    become_type(argument, of, schema)?;
+                }
             }
             let common = match func.name() {
                 "coalesce" | "greatest" | "least" => Some(Common::Result),
@@ -629,11 +642,11 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                         become_type(&mut by.expr, &wider, schema)?;
                     }
                     Ok(DataType::Date32 | DataType::Timestamp(..)) => frames::over_moments(&mut by.expr, window_frame)?,
+                    // A distance, and its sum with a key, may have more digits than the key's type.
                     Ok(DataType::Decimal128(_, scale)) => {
-                        if let Some(longer) = frames::longer_scale(window_frame, scale) {
-                            let with_scale = DataType::Decimal128(ColumnType::PRECISION_MAX, longer);
-                            become_type(&mut by.expr, &with_scale, schema)?;
-                        }
+                        let scale = frames::longer_scale(window_frame, scale).unwrap_or(scale);
+                        let wider = DataType::Decimal128(ColumnType::PRECISION_MAX, scale);
+                        become_type(&mut by.expr, &wider, schema)?;
                     }
                     _ => {}
                 }
@@ -1101,7 +1114,7 @@ fn limited_text(expression: &Expr, schema: &DFSchema) -> Option<ColumnType> {
 }
 
 /// Whether an expression has the type CHAR(n).
-fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
+pub(super) fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
     matches!(limited_text(expression, schema), Some(ColumnType::Char(_)))
 }
 
@@ -1122,6 +1135,16 @@ fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) ->
             rest.iter().try_for_each(|other| compared(first, other))?;
         }
         return expressions.iter_mut().try_for_each(|expression| become_char(expression, schema));
+    }
+    let is_first_char = expressions.iter().find(|e| !is_untyped(e)).is_some_and(|first| is_char(first, schema));
+    if common == Common::Result && is_first_char {
+        // As CHARs the others have no blanks at their ends.
+        for expression in expressions.iter_mut().filter(|e| !is_untyped(e) && limited_text(e, schema).is_none()) {
+            if type_of(expression, schema)?.is_string() {
+                become_cast(expression, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+                become_cast(expression, ColumnType::Text);
+            }
+        }
     }
     let mut known = Vec::with_capacity(expressions.len());
     for expression in expressions.iter().filter(|e| !is_untyped(e)) {

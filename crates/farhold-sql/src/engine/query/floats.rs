@@ -22,6 +22,7 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::functions_aggregate::expr_fn::first_value;
 use datafusion::logical_expr::expr::{
     AggregateFunctionParams, Case, GroupingSet, InList, ScalarFunction, Sort, WindowFunctionParams,
+    schema_name_from_exprs,
 };
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::interval_arithmetic::Interval;
@@ -435,6 +436,15 @@ impl FloatKey {
 impl ScalarUDFImpl for FloatKey {
     fn name(&self) -> &'static str {
         "float_key"
+    }
+
+    /// With a cast in it, of which names say nothing otherwise: keys of a join that differ by that alone would have one name.
+    fn schema_name(&self, arguments: &[Expr]) -> Result<String> {
+        let is_cast = |argument: &Expr| matches!(argument, Expr::Cast(_) | Expr::TryCast(_));
+        match arguments {
+            [argument] if is_cast(argument) => Ok(format!("{}({argument})", self.name())),
+            arguments => Ok(format!("{}({})", self.name(), schema_name_from_exprs(arguments)?)),
+        }
     }
 
     fn signature(&self) -> &Signature {

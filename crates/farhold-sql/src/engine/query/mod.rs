@@ -97,7 +97,7 @@ use tokio::task::JoinError;
 use super::cancel::{CancelHandle, Pace};
 use super::catalog::{Catalog, Tables};
 use super::notices::Notices;
-use super::scalar::Parameters;
+use super::scalar::{ParameterTypes, Parameters};
 use super::scan::{BatchDecoder, FarTable, Gathered, QueryInput, RowFilter, RowSource, ScanKey, scan_key};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, STACK_BYTES, error};
@@ -189,21 +189,21 @@ impl QueryEngine {
         state
     }
 
-    /// Plans a query over `tables`. `stated` are the types that the client gives to parameters; others are found. A cancelled statement does
+    /// Plans a query over `tables`. `types` are those of parameters as far as they are known; others are found. A cancelled statement does
     /// not wait for the planner, which looks at no flag: its thread goes on until the plan stands.
     pub(crate) async fn plan(
         &self,
         query: ast::Statement,
         sql: &str,
         tables: &Tables,
-        stated: &[Option<ColumnType>],
+        types: &ParameterTypes,
         user: &str,
         cancel: &CancelHandle,
     ) -> Result<PlannedQuery, SqlError> {
         let (statement, names) = self.compatibility.rewrite(query, sql, tables, &self.state, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
-        let stated = stated.to_vec();
-        let task = self.runtime().spawn(async move { Box::pin(plan(&state, statement, &stated)).await });
+        let types = types.clone();
+        let task = self.runtime().spawn(async move { Box::pin(plan(&state, statement, &types)).await });
         let mut planned = until_cancelled(cancel, task).await?;
         if let Some(names) = names.filter(|names| names.len() == planned.columns.len()) {
             for (column, name) in planned.columns.iter_mut().zip(names) {
@@ -464,15 +464,15 @@ fn session_state(
 
 async fn plan(
     state: &SessionState,
-    statement: ast::Statement,
-    stated: &[Option<ColumnType>],
+    mut statement: ast::Statement,
+    known: &ParameterTypes,
 ) -> Result<PlannedQuery, SqlError> {
-    let count = parameters::count(&statement).max(stated.len());
+    let count = parameters::count(&statement).max(known.known.len());
     if count == 0 {
         let plan = to_plan(state, statement).await?;
         return finish(state, plan, Vec::new());
     }
-    let mut types: Vec<Option<ColumnType>> = stated.to_vec();
+    let mut types = known.known.clone();
     types.resize(count, None);
     if types.iter().any(Option::is_none) {
         parameters::infer_by_syntax(&statement, &mut types);
@@ -497,6 +497,7 @@ async fn plan(
         parameters::infer_by_literals(&statement, &mut types);
     }
     let types: Vec<ColumnType> = types.into_iter().map(|t| t.unwrap_or(ColumnType::Text)).collect();
+    parameters::cast_known(&mut statement, &parameters::stated_texts(known));
     let prepare = ast::Statement::Prepare {
         name: ast::Ident::new("statement"),
         data_types: types.iter().map(|t| parameters::to_sql(*t)).collect(),

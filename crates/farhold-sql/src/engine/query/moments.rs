@@ -16,7 +16,7 @@ use datafusion::prelude::SessionContext;
 use crate::engine::types::{INTERVAL, TIMESTAMP};
 use crate::{SqlError, SqlState};
 
-const SERIES: &str = "generate_series";
+pub(super) const SERIES: &str = "generate_series";
 
 /// Puts it in the place of DataFusion's.
 pub(super) fn register(context: &SessionContext) {
@@ -28,9 +28,9 @@ pub(super) fn register(context: &SessionContext) {
 }
 
 /// The types of the arguments of a series of timestamps: from, to, step.
-pub(super) fn types_of_arguments(name: &str, arguments: &[DataType]) -> Option<[DataType; 3]> {
+pub(super) fn types_of_arguments(arguments: &[DataType]) -> Option<[DataType; 3]> {
     let is_moment = |argument: &DataType| matches!(argument, DataType::Date32 | DataType::Timestamp(..));
-    let is_series = name == SERIES && arguments.len() == 3 && arguments[..2].iter().any(is_moment);
+    let is_series = arguments.len() == 3 && arguments[..2].iter().any(is_moment);
     is_series.then_some([TIMESTAMP, TIMESTAMP, INTERVAL])
 }
 
@@ -50,7 +50,7 @@ impl ScalarUDFImpl for Series {
     }
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        if let Some(types) = types_of_arguments(SERIES, arguments) {
+        if let Some(types) = types_of_arguments(arguments) {
             return Ok(types.to_vec());
         }
         let is_integer = |argument: &DataType| argument.is_integer() || argument.is_null();

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field};
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, ParamValues, ScalarValue};
 use datafusion::logical_expr::utils::merge_schema;
@@ -14,11 +14,12 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::added::number_of_buckets;
-use super::coerce::{common_type, is_bare_in, is_bare_string, item_of};
+use super::coerce::{common_type, is_bare_in, is_bare_string, is_char, item_of};
 use super::multisets::is_set_operation;
+use super::quantified::is_marked;
 use crate::SqlError;
-use crate::engine::scalar::{built_in_name, fold, parameter_index};
-use crate::engine::types::{from_arrow, from_sql};
+use crate::engine::scalar::{ParameterTypes, built_in_name, fold, parameter_index};
+use crate::engine::types::{ANY_LENGTH, from_arrow, from_field, from_sql, type_of_parameter};
 use crate::engine::{ColumnType, error, walk};
 
 /// The highest parameter of a statement.
@@ -63,11 +64,15 @@ pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) -> boo
                 for group in of_one_type(expr) {
                     let known = group.known(&schema);
                     for member in group.members {
-                        found_in_plan(types, member, known.as_ref());
+                        found_in_plan(types, member, known);
                     }
                 }
                 if let logical_expr::Expr::Placeholder(placeholder) = expr {
-                    found_by_name(types, &placeholder.id, placeholder.field.as_ref().map(|field| field.data_type()));
+                    found_by_name(
+                        types,
+                        &placeholder.id,
+                        placeholder.field.as_ref().and_then(|field| known_field(field)),
+                    );
                 }
                 Ok(TreeNodeRecursion::Continue)
             })
@@ -104,7 +109,7 @@ fn of_one_column(types: &mut [Option<ColumnType>], columns: &[(&LogicalPlan, usi
     }
     let common = common_type(&known);
     for item in columns.iter().filter_map(|(plan, column)| item_below(plan, *column)) {
-        found_in_plan(types, item, common.as_ref());
+        found_in_plan(types, item, common.as_ref().and_then(from_arrow));
     }
 }
 
@@ -146,14 +151,17 @@ fn item_below(plan: &LogicalPlan, column: usize) -> Option<&logical_expr::Expr> 
     }
 }
 
-fn found_by_name(types: &mut [Option<ColumnType>], name: &str, data_type: Option<&DataType>) {
-    let Some(data_type) = data_type.filter(|data_type| !data_type.is_null()) else { return };
+fn known_field(field: &Field) -> Option<ColumnType> {
+    from_field(field).filter(|_| !field.data_type().is_null())
+}
+
+fn found_by_name(types: &mut [Option<ColumnType>], name: &str, data_type: Option<ColumnType>) {
     if let Some(slot @ None) = parameter_index(name).ok().and_then(|index| types.get_mut(index)) {
-        *slot = from_arrow(data_type);
+        *slot = data_type.map(type_of_parameter);
     }
 }
 
-fn found_in_plan(types: &mut [Option<ColumnType>], expr: &logical_expr::Expr, data_type: Option<&DataType>) {
+fn found_in_plan(types: &mut [Option<ColumnType>], expr: &logical_expr::Expr, data_type: Option<ColumnType>) {
     if let logical_expr::Expr::Placeholder(placeholder) = expr {
         found_by_name(types, &placeholder.id, data_type);
     }
@@ -185,7 +193,18 @@ impl<'e> Group<'e> {
         Self { members: members.into_iter().collect(), of: TypeOf::All }
     }
 
-    fn known(&self, schema: &DFSchema) -> Option<DataType> {
+    fn known(&self, schema: &DFSchema) -> Option<ColumnType> {
+        let data_type = self.known_in_arrow(schema)?;
+        // Texts are of the first one's type; an array of elements without a type is one of TEXT.
+        let mut members = self.members.iter().filter(|member| own_type(member, schema).is_some());
+        let is_first_char = members.next().is_some_and(|first| is_char(first, schema) && !is_marked(first));
+        if data_type.is_string() && is_first_char {
+            return Some(ColumnType::Char(ANY_LENGTH));
+        }
+        from_arrow(&data_type)
+    }
+
+    fn known_in_arrow(&self, schema: &DFSchema) -> Option<DataType> {
         let mut known = self.members.iter().filter_map(|member| own_type(member, schema));
         match self.of {
             TypeOf::Pairs => known.next(),
@@ -198,6 +217,8 @@ impl<'e> Group<'e> {
 fn of_one_type(expr: &logical_expr::Expr) -> Vec<Group<'_>> {
     use logical_expr::Expr as E;
     match expr {
+        // Otherwise it is found by the planner.
+        E::BinaryExpr(binary) if is_marked(&binary.left) => vec![Group::pairs([&*binary.left, &*binary.right])],
         E::Between(between) => vec![Group::pairs([&*between.expr, &*between.low, &*between.high])],
         E::InList(list) => vec![Group::common(std::iter::once(list.expr.as_ref()).chain(&list.list))],
         E::Case(case) => {
@@ -253,6 +274,13 @@ pub(super) fn cast_known(statement: &mut ast::Statement, types: &[Option<ColumnT
     let _ = walk::change(statement, &mut Casts(types));
 }
 
+/// The types of the parameters whose values are texts of a type that the client has stated. The value of another one stands in the plan as a literal: of a type
+/// of its own if it is no text, and as a bare string if it is.
+pub(super) fn stated_texts(types: &ParameterTypes) -> Vec<Option<ColumnType>> {
+    let stated = types.known.iter().zip(&types.stated).map(|(known, is_stated)| known.filter(|_| *is_stated));
+    stated.map(|known| known.filter(|known| known.is_text())).collect()
+}
+
 /// Finds types by where a parameter stands: `CAST($1 AS t)`, a condition, LIMIT, LIKE, a function of floats.
 pub(super) fn infer_by_syntax(statement: &ast::Statement, types: &mut [Option<ColumnType>]) {
     let _ = walk::visit(statement, &mut Finder { types, by_literals: false });
@@ -299,7 +327,7 @@ struct Finder<'a> {
 impl Finder<'_> {
     fn found(&mut self, expression: &Expr, data_type: ColumnType) {
         if let Some(slot @ None) = placeholder(expression).and_then(|i| self.types.get_mut(i)) {
-            *slot = Some(data_type);
+            *slot = Some(type_of_parameter(data_type));
         }
     }
 
@@ -522,7 +550,10 @@ pub(crate) fn to_sql(data_type: ColumnType) -> ast::DataType {
         ColumnType::Decimal { precision, scale } => {
             T::Numeric(ExactNumberInfo::PrecisionAndScale(u64::from(precision), i64::from(scale)))
         }
-        ColumnType::Char(_) | ColumnType::Varchar(_) => T::Varchar(None::<CharacterLength>),
+        ColumnType::Char(_) => T::Custom(vec![ast::Ident::new("bpchar")].into(), Vec::new()),
+        ColumnType::Varchar(_) => {
+            T::Varchar(Some(CharacterLength::IntegerLength { length: u64::from(ANY_LENGTH), unit: None }))
+        }
         ColumnType::Text => T::Text,
         ColumnType::Bytea => T::Bytea,
         ColumnType::Date => T::Date,

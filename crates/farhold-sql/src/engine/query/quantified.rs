@@ -65,6 +65,11 @@ pub(super) fn mark() -> String {
     format!("{OPERATOR_PREFIX}of_array")
 }
 
+/// Whether it is compared with the elements of an array.
+pub(super) fn is_marked(expression: &Expr) -> bool {
+    matches!(expression, Expr::ScalarFunction(function) if function.func.inner().downcast_ref::<Mark>().is_some())
+}
+
 /// Takes the function [`mark`] away. Whether it was there.
 pub(super) fn take_mark(expression: &mut Expr) -> bool {
     let Expr::ScalarFunction(function) = expression else { return false };

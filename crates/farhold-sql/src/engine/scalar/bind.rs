@@ -6,7 +6,10 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::{Arithmetic, Comparison, Function, Parameters, Scalar};
 use crate::engine::sequence::bind as bind_sequence;
-use crate::engine::types::{cast, exact_decimal, from_sql, parse_datum, round_timestamp, timestamp_digits};
+use crate::engine::types::{
+    ANY_LENGTH, cast, exact_decimal, from_sql, parse_datum, parse_stored, round_timestamp, timestamp_digits,
+    type_of_parameter,
+};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -66,7 +69,7 @@ impl Binder<'_> {
     /// `bound` as a value of type `to`.
     pub(crate) fn assign(&mut self, bound: Bound, to: ColumnType) -> Result<Scalar> {
         match bound.data_type {
-            None => self.resolve(bound.scalar, to),
+            None => self.stored(bound.scalar, to),
             Some(from) if same_kind(from, to) => Ok(bound.scalar),
             Some(from) if !assignable(from, to) => Err(BindError::Wrong(SqlError::new(
                 SqlState::DATATYPE_MISMATCH,
@@ -141,7 +144,7 @@ impl Binder<'_> {
                 let to = from_sql(data_type).map_err(|_| BindError::Complex)?;
                 let bound = self.bind(expr)?;
                 let scalar = match bound.data_type {
-                    None => self.resolve(bound.scalar, to)?,
+                    None => self.stored(bound.scalar, to)?,
                     Some(_) => bound.scalar,
                 };
                 Ok(known(with_digits(fold_cast(scalar, to)?, data_type), to))
@@ -201,6 +204,14 @@ impl Binder<'_> {
         })
     }
 
+    /// Gives an expression of unknown type the type `to`, as a cast or a column does.
+    fn stored(&mut self, scalar: Scalar, to: ColumnType) -> Result<Scalar> {
+        match scalar {
+            Scalar::Literal(Datum::Text(text)) => Ok(Scalar::Literal(parse_stored(&text, to)?)),
+            other => self.resolve(other, to),
+        }
+    }
+
     /// Gives an expression of unknown type the type `to`.
     fn resolve(&mut self, scalar: Scalar, to: ColumnType) -> Result<Scalar> {
         match scalar {
@@ -209,16 +220,9 @@ impl Binder<'_> {
                 Ok(Scalar::Literal(datum))
             }
             Scalar::Parameter(index) => match self.parameters[index] {
-                // A parameter that compares with a CHAR or VARCHAR is text of any length.
                 None => {
-                    self.parameters[index] = Some(if to.is_text() { ColumnType::Text } else { to });
-                    let parameter = Scalar::Parameter(index);
-                    let blanks_count = !matches!(to, ColumnType::Char(_));
-                    if blanks_count {
-                        Ok(parameter)
-                    } else {
-                        fold_cast(parameter, ColumnType::Char(ColumnType::CHARACTERS_MAX))
-                    }
+                    self.parameters[index] = Some(type_of_parameter(to));
+                    Ok(Scalar::Parameter(index))
                 }
                 Some(from) if same_kind(from, to) => Ok(Scalar::Parameter(index)),
                 Some(_) => Ok(Scalar::Cast { inner: Box::new(Scalar::Parameter(index)), to, cut: false }),
@@ -348,10 +352,6 @@ impl Binder<'_> {
     fn text(&mut self, bound: Bound) -> Result<Scalar> {
         match bound.data_type {
             None => self.resolve(bound.scalar, ColumnType::Text),
-            // A parameter has the blanks that it was given with.
-            Some(ColumnType::Char(_)) if matches!(bound.scalar, Scalar::Parameter(_)) => {
-                fold_cast(bound.scalar, ColumnType::Char(ColumnType::CHARACTERS_MAX))
-            }
             Some(t) if t.is_text() => Ok(bound.scalar),
             Some(_) => Ok(Scalar::Cast { inner: Box::new(bound.scalar), to: ColumnType::Text, cut: false }),
         }
@@ -360,8 +360,6 @@ impl Binder<'_> {
     /// Both sides as values of one kind.
     fn unify(&mut self, left: Bound, right: Bound) -> Result<(Scalar, Scalar)> {
         use ColumnType as T;
-        // One of type text may have been given as VARCHAR.
-        let is_parameter = |bound: &Bound| matches!(bound.scalar, Scalar::Parameter(_));
         let (a, b) = match (left.data_type, right.data_type) {
             (None, None) => (T::Text, T::Text),
             (Some(t), None) | (None, Some(t)) => (t, t),
@@ -369,12 +367,10 @@ impl Binder<'_> {
         };
         let common = match (a, b) {
             (a, b) if same_kind(a, b) && !matches!((a, b), (T::Char(_), _) | (_, T::Char(_))) => None,
-            (T::Char(_), T::Char(_)) => None,
             // Beside TEXT a CHAR is its text, which has no blanks at its end; beside VARCHAR those of the other side do not count either.
-            (T::Char(_), T::Text) if !is_parameter(&right) => None,
-            (T::Text, T::Char(_)) if !is_parameter(&left) => None,
-            (T::Char(_), b) if b.is_text() => Some(T::Char(T::CHARACTERS_MAX)),
-            (a, T::Char(_)) if a.is_text() => Some(T::Char(T::CHARACTERS_MAX)),
+            (T::Char(_), T::Char(_) | T::Text) | (T::Text, T::Char(_)) => None,
+            (T::Char(_), b) if b.is_text() => Some(T::Char(ANY_LENGTH)),
+            (a, T::Char(_)) if a.is_text() => Some(T::Char(ANY_LENGTH)),
             (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => Some(T::Timestamp),
             (a, b) => match common_number(a, b) {
                 Some(T::Decimal { .. }) => Some(T::Decimal { precision: 38, scale: 0 }),
@@ -431,6 +427,7 @@ impl Binder<'_> {
     }
 
     fn in_list(&mut self, needle: &Expr, list: &[Expr], negated: bool) -> Result<Bound> {
+        use ColumnType as T;
         // Each item may need its own common type, so a list is comparisons linked by OR unless all are of one kind.
         let subject = self.bind(needle)?;
         let mut compared = Vec::with_capacity(list.len());
@@ -449,7 +446,20 @@ impl Binder<'_> {
         let is_real = list.len() > 1
             && subject.data_type == Some(ColumnType::Real)
             && items_bound.iter().all(|item| item.scalar.is_constant() && item.data_type != Some(ColumnType::Double));
+        // Of texts it is the type of what is looked for.
+        let is_constant = |item: &Bound| matches!(item.scalar, Scalar::Parameter(_)) || item.scalar.is_constant();
+        let text = match subject.data_type {
+            Some(T::Char(_)) => Some(T::Char(ANY_LENGTH)),
+            Some(T::Varchar(_)) => Some(T::Text),
+            _ => None,
+        };
+        let text = text.filter(|_| list.len() > 1 && items_bound.iter().all(is_constant));
         for mut item in items_bound {
+            if let Some(to) = text
+                && item.data_type.is_some_and(ColumnType::is_text)
+            {
+                item = known(fold_cast(item.scalar, to)?, to);
+            }
             if is_real && item.data_type.is_some_and(|t| t != ColumnType::Real && rank(t).is_some()) {
                 item = known(fold_plain_cast(item.scalar, ColumnType::Real)?, ColumnType::Real);
             }
@@ -523,6 +533,8 @@ impl Binder<'_> {
                 })?,
             });
         }
+        // Texts have the first one's type, unless one is TEXT beside VARCHARs: as CHARs they have no blanks at their ends.
+        let is_char = matches!(list.iter().find_map(|bound| bound.data_type), Some(ColumnType::Char(_)));
         // CHAR(n) and VARCHAR(n) have their length only where all are of the one type.
         if let Some(to) = common.filter(|to| to.is_text())
             && list.iter().any(|bound| bound.data_type != Some(to))
@@ -541,6 +553,12 @@ impl Binder<'_> {
         let scalars = list
             .into_iter()
             .map(|bound| match bound.data_type {
+                None if is_char && matches!(bound.scalar, Scalar::Parameter(_)) => {
+                    self.resolve(bound.scalar, ColumnType::Char(ANY_LENGTH))
+                }
+                Some(from) if is_char && from.is_text() && !matches!(from, ColumnType::Char(_)) => {
+                    fold_cast(bound.scalar, ColumnType::Char(ANY_LENGTH))
+                }
                 None => self.resolve(bound.scalar, to),
                 Some(from) if same_kind(from, to) => Ok(bound.scalar),
                 Some(_) => Ok(Scalar::Cast { inner: Box::new(bound.scalar), to: cast_to, cut: false }),

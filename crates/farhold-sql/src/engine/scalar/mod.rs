@@ -21,6 +21,27 @@ pub(crate) use like::like;
 use super::sequence::Call;
 use super::{ColumnType, Datum};
 
+/// What is known of the types of `$1`, `$2`, … before a statement is bound.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ParameterTypes {
+    /// Stated, or found.
+    pub(crate) known: Vec<Option<ColumnType>>,
+    /// Which of them the client states. A text of a type that is found is a constant without a type to the planner, as a bare string is.
+    pub(crate) stated: Vec<bool>,
+}
+
+impl ParameterTypes {
+    /// Those that the client states.
+    pub(crate) fn stated(types: &[Option<ColumnType>]) -> Self {
+        Self { known: types.to_vec(), stated: types.iter().map(Option::is_some).collect() }
+    }
+
+    /// Those of a statement that has been bound before.
+    pub(crate) fn found(types: &[ColumnType], stated: &[bool]) -> Self {
+        Self { known: types.iter().copied().map(Some).collect(), stated: stated.to_vec() }
+    }
+}
+
 /// What the expressions of a statement know beside a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters<'a> {

@@ -13,7 +13,7 @@ use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
 use crate::engine::direct::{Effect, Program};
 use crate::engine::output::{Long, Prepared, QueryRows};
 use crate::engine::query::{Giver, PlanScan, PlannedQuery, all_narrow, scans, snapshot};
-use crate::engine::scalar::Parameters;
+use crate::engine::scalar::{ParameterTypes, Parameters, cut_to};
 use crate::engine::scan::RowSource;
 use crate::engine::types::cast;
 use crate::engine::{ColumnType, CommandTag, Datum, Output, OutputColumn, Rows, error, parse};
@@ -137,8 +137,8 @@ impl Session {
         if bound.version == self.engine.catalog.version() || !bound.plan.reads_catalog() {
             return Ok(bound);
         }
-        let stated: Vec<_> = bound.parameters.iter().map(|t| Some(*t)).collect();
-        let again = Box::pin(self.bind(parse::parse_one(&prepared.sql)?, &prepared.sql, &stated)).await?;
+        let types = ParameterTypes::found(&bound.parameters, &bound.stated);
+        let again = Box::pin(self.bind(parse::parse_one(&prepared.sql)?, &prepared.sql, &types)).await?;
         let same = |a: &Bound, b: &Bound| {
             let shape = |bound: &Bound| {
                 bound.columns.as_ref().map(|c| c.iter().map(|c| (c.name.clone(), c.data_type)).collect::<Vec<_>>())
@@ -158,9 +158,9 @@ impl Session {
             return Ok(long.query);
         }
         let ast::Statement::Query(query) = parse::parse_one(&prepared.sql)? else { return Ok(None) };
-        let stated: Vec<_> = bound.parameters.iter().map(|t| Some(*t)).collect();
+        let types = ParameterTypes::found(&bound.parameters, &bound.stated);
         let tables = self.engine.catalog.tables();
-        let query = self.by_planner(query, &prepared.sql, &tables, &stated).await?;
+        let query = self.by_planner(query, &prepared.sql, &tables, &types).await?;
         let types = |columns: &[OutputColumn]| columns.iter().map(|c| c.data_type).collect::<Vec<_>>();
         let same = bound.columns.as_ref().is_some_and(|columns| types(columns) == types(&query.columns));
         let query = same.then(|| Rc::new(query));
@@ -423,11 +423,12 @@ fn types_match(bound: &Bound, parameters: &[Datum]) -> bool {
         && parameters.iter().zip(&bound.parameters).all(|(datum, to)| fits(datum, *to))
 }
 
-/// Whether a parameter is of its type as it is. A decimal keeps its own digits.
+/// Whether a parameter is of its type as it is. A decimal keeps its own digits. A CHAR has no blanks at its end.
 fn fits(datum: &Datum, to: ColumnType) -> bool {
     use crate::engine::scalar::same_kind;
     use crate::engine::types::type_of;
-    datum.is_null() || same_kind(type_of(datum), to)
+    let has_blanks = matches!((datum, to), (Datum::Text(text), ColumnType::Char(_)) if text.ends_with(' '));
+    datum.is_null() || (same_kind(type_of(datum), to) && !has_blanks)
 }
 
 fn coerce(bound: &Bound, parameters: &[Datum]) -> Result<Vec<Datum>, SqlError> {
@@ -438,5 +439,9 @@ fn coerce(bound: &Bound, parameters: &[Datum]) -> Result<Vec<Datum>, SqlError> {
         ));
     }
     let given = parameters.iter().zip(&bound.parameters);
-    given.map(|(datum, to)| if fits(datum, *to) { Ok(datum.clone()) } else { cast(datum.clone(), *to) }).collect()
+    given
+        .map(
+            |(datum, to)| if fits(datum, *to) { Ok(datum.clone()) } else { Ok(cut_to(cast(datum.clone(), *to)?, *to)) },
+        )
+        .collect()
 }

@@ -15,6 +15,7 @@ use farhold_txn::Worker;
 use self::transaction::Transaction;
 use super::notices::Notices;
 use super::query::Unread;
+use super::scalar::ParameterTypes;
 use super::sequence::{self, SessionNumbers};
 use super::settings::Settings;
 use super::{CancelHandle, ColumnType, Datum, Engine, Output, Prepared, parse};
@@ -101,7 +102,7 @@ impl Session {
         if self.transaction_state() == TransactionState::Failed && !prepare::ends_failure(&statement) {
             return Err(aborted());
         }
-        let bound = Box::pin(self.bind(statement, sql, parameter_types)).await?;
+        let bound = Box::pin(self.bind(statement, sql, &ParameterTypes::stated(parameter_types))).await?;
         Ok(Rc::new(Prepared::new(sql, bound)))
     }
 

@@ -16,6 +16,8 @@ use crate::engine::{ColumnType, OutputColumn};
 pub(crate) struct Bound {
     pub(crate) version: u64,
     pub(crate) parameters: Vec<ColumnType>,
+    /// Which of their types the client has stated; those behind the last one are found.
+    pub(crate) stated: Vec<bool>,
     pub(crate) columns: Option<Vec<OutputColumn>>,
     pub(crate) plan: Plan,
 }
@@ -23,7 +25,7 @@ pub(crate) struct Bound {
 impl Bound {
     /// A utility statement that names nothing of the catalog.
     pub(super) fn utility(utility: Utility) -> Self {
-        Self { version: 0, parameters: Vec::new(), columns: None, plan: Plan::Utility(utility) }
+        Self { version: 0, parameters: Vec::new(), stated: Vec::new(), columns: None, plan: Plan::Utility(utility) }
     }
 }
 

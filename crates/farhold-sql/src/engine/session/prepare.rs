@@ -13,7 +13,7 @@ use crate::engine::direct::{
     check_target_count, check_update, default_row, output_column,
 };
 use crate::engine::query::PlannedQuery;
-use crate::engine::scalar::{BindError, ColumnRef, Parameters, fold};
+use crate::engine::scalar::{BindError, ColumnRef, ParameterTypes as Types, Parameters, fold};
 use crate::engine::{ColumnType, parse};
 use crate::{SqlError, SqlState};
 
@@ -22,22 +22,15 @@ pub(super) fn ends_failure(statement: &Statement) -> bool {
     matches!(statement, Statement::Commit { .. } | Statement::Rollback { .. })
 }
 
-type Types = Vec<Option<ColumnType>>;
-
 impl Session {
     /// Binds a statement to the catalog as it is now.
-    pub(super) async fn bind(
-        &self,
-        statement: Statement,
-        sql: &str,
-        stated: &[Option<ColumnType>],
-    ) -> Result<Bound, SqlError> {
+    pub(super) async fn bind(&self, statement: Statement, sql: &str, known: &Types) -> Result<Bound, SqlError> {
         let tables = self.engine.catalog.tables();
         let version = tables.version;
-        let mut types: Types = stated.to_vec();
+        let mut types = known.clone();
         let plan = Box::pin(self.plan_of(statement, sql, &tables, &mut types)).await?;
         let (parameters, columns) = match &plan {
-            Plan::Direct(program) => (finish(&types), program.columns()),
+            Plan::Direct(program) => (finish(&types.known), program.columns()),
             Plan::Query(query) => (query.parameters.clone(), Some(query.columns.clone())),
             Plan::InsertQuery(InsertQuery { query, insert: Insert { returning, .. }, .. })
             | Plan::UpdateQuery(UpdateQuery { query, returning, .. })
@@ -59,7 +52,7 @@ impl Session {
             Plan::CopyIn { .. } | Plan::Utility(_) => (Vec::new(), None),
         };
         parse::check_count(columns.as_ref().map_or(0, Vec::len))?;
-        Ok(Bound { version, parameters, columns, plan })
+        Ok(Bound { version, parameters, stated: types.stated, columns, plan })
     }
 
     async fn plan_of(
@@ -125,7 +118,7 @@ impl Session {
         refuse_select_into(&query)?;
         let locked = plain_locks(&mut query)?;
         let before = types.clone();
-        match (Compiler { tables, parameters: types }).select(&query) {
+        match (Compiler { tables, parameters: &mut types.known }).select(&query) {
             Ok(program) => return Ok(Plan::Direct(program)),
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) if locked => {
@@ -143,7 +136,7 @@ impl Session {
         mut query: Box<Query>,
         sql: &str,
         tables: &Tables,
-        types: &[Option<ColumnType>],
+        types: &Types,
     ) -> Result<PlannedQuery, SqlError> {
         plain_locks(&mut query)?;
         let (user, cancel) = (self.settings.user(), &self.cancel);
@@ -157,12 +150,12 @@ impl Session {
 
     async fn plan_insert(&self, insert: ast::Insert, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
-        match (Compiler { tables, parameters: types }).insert(&insert) {
+        match (Compiler { tables, parameters: &mut types.known }).insert(&insert) {
             Ok(program) => return Ok(Plan::Direct(program)),
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) => *types = before,
         }
-        let mut compiler = Compiler { tables, parameters: types };
+        let mut compiler = Compiler { tables, parameters: &mut types.known };
         let (table, mut targets) = compiler.insert_target(&insert).map_err(not_simple)?;
         let on_conflict = compiler.conflict(&insert, &table).map_err(not_simple)?;
         let qualifier = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias));
@@ -184,7 +177,7 @@ impl Session {
 
     async fn plan_update(&self, update: ast::Update, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
-        match (Compiler { tables, parameters: types }).update(&update) {
+        match (Compiler { tables, parameters: &mut types.known }).update(&update) {
             Ok(program) => return Ok(Plan::Direct(program)),
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) => *types = before,
@@ -199,7 +192,7 @@ impl Session {
         };
         let items = update.returning.as_deref();
         let beside = dml::columns_beside(from, items, tables)?;
-        let mut compiler = Compiler { tables, parameters: types };
+        let mut compiler = Compiler { tables, parameters: &mut types.known };
         let returning = bind_returning(&mut compiler, items, &table, &qualifier, &beside).map_err(not_simple)?;
         let query = dml::update_query(&table, &qualifier, &pairs, (from, &beside), update.selection.as_ref());
         let query = self.planned(query, tables, types).await?;
@@ -211,7 +204,7 @@ impl Session {
 
     async fn plan_delete(&self, delete: ast::Delete, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
-        match (Compiler { tables, parameters: types }).delete(&delete) {
+        match (Compiler { tables, parameters: &mut types.known }).delete(&delete) {
             Ok(program) => return Ok(Plan::Direct(program)),
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) => *types = before,
@@ -221,7 +214,7 @@ impl Session {
         let using = delete.using.as_deref().unwrap_or_default();
         let items = delete.returning.as_deref();
         let beside = dml::columns_beside(using, items, tables)?;
-        let mut compiler = Compiler { tables, parameters: types };
+        let mut compiler = Compiler { tables, parameters: &mut types.known };
         let returning = bind_returning(&mut compiler, items, &table, &qualifier, &beside).map_err(not_simple)?;
         let query = dml::update_query(&table, &qualifier, &[], (using, &beside), delete.selection.as_ref());
         let query = self.planned(query, tables, types).await?;
@@ -257,7 +250,7 @@ impl Session {
                 }
             };
             let text = parse::to_text(&statement);
-            let mut inner = Box::pin(self.bind(statement.clone(), &text, &[])).await?;
+            let mut inner = Box::pin(self.bind(statement.clone(), &text, &Types::default())).await?;
             let is_long = match &inner.plan {
                 Plan::Direct(Program::Select(select)) if !self.transaction.is_open() => {
                     select.is_long(Parameters::NONE).unwrap_or(false)
@@ -265,7 +258,8 @@ impl Session {
                 _ => false,
             };
             if is_long && let Statement::Query(query) = statement {
-                let query = Box::pin(self.by_planner(query, &text, &self.engine.catalog.tables(), &[])).await?;
+                let query =
+                    Box::pin(self.by_planner(query, &text, &self.engine.catalog.tables(), &Types::default())).await?;
                 inner = Bound { columns: Some(query.columns.clone()), plan: Plan::Query(query), ..inner };
             }
             return Ok(Plan::CopyOut { inner: Box::new(inner), format });

@@ -1,7 +1,7 @@
 //! A value of one type as a value of another: CAST and assignment.
 
 use super::datetime::DAY_MICROSECONDS;
-use super::{format_datum, parse_datum, type_of};
+use super::{ANY_DIGITS, format_datum, parse_datum, parse_stored, type_of};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -22,7 +22,7 @@ pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlErro
         | (T::Bytea, d @ Datum::Bytea(_))
         | (T::Date, d @ Datum::Date(_))
         | (T::Timestamp, d @ Datum::Timestamp(_)) => d,
-        (_, Datum::Text(text)) => parse_datum(&text, data_type)?,
+        (_, Datum::Text(text)) => parse_stored(&text, data_type)?,
         (T::Char(_) | T::Varchar(_) | T::Text, Datum::Boolean(v)) => Datum::Text(v.to_string()),
         (T::Char(_) | T::Varchar(_) | T::Text, d) => Datum::Text(format_datum(&d).unwrap_or_default()),
         (T::SmallInt, d) => {
@@ -90,7 +90,17 @@ fn decimal_of_float(datum: &Datum, precision: u8, scale: u8) -> Result<Datum, Sq
         other => format_datum(other).unwrap_or_default(),
     };
     let decimal = ColumnType::Decimal { precision, scale };
-    let parsed = parse_datum(&text, decimal).map_err(|_| field_overflow(precision, scale))?;
+    let special = match datum {
+        Datum::Real(value) if !value.is_finite() => Some(f64::from(*value)),
+        Datum::Double(value) if !value.is_finite() => Some(*value),
+        _ => None,
+    };
+    // A NUMERIC without a precision holds an infinity, and each holds NaN, but not here.
+    if special.is_some_and(|value| value.is_nan() || (precision, scale) == ANY_DIGITS) {
+        let text = format_datum(datum).unwrap_or_default();
+        return Err(SqlError::unsupported(format!("\"{text}\" of type numeric")));
+    }
+    let parsed = parse_stored(&text, decimal).map_err(|_| field_overflow(precision, scale))?;
     cast(parsed, decimal)
 }
 

@@ -22,7 +22,7 @@ pub(crate) use datetime::{DAY_MICROSECONDS, FIRST_DAY, LAST_DAY, date_in_range, 
 pub(crate) use interval::parse_interval;
 pub(crate) use shortest::{scientific_f32, scientific_f64};
 pub(crate) use shown::{put_interval, put_list, put_padded, put_record, put_time};
-pub(crate) use text::exact_decimal;
+pub(crate) use text::{exact_decimal, parse_stored};
 pub use text::{format_datum, parse_datum};
 
 use super::{ColumnType, Datum};
@@ -85,7 +85,8 @@ pub(crate) fn from_sql(data_type: &ast::DataType) -> Result<ColumnType, SqlError
             let name = name.to_string().to_lowercase();
             match (name.strip_prefix("pg_catalog.").unwrap_or(&name), modifiers.as_slice()) {
                 ("bpchar", [n]) => ColumnType::Char(parse_length(n)?),
-                ("bpchar" | "name", []) => ColumnType::Text,
+                ("bpchar", []) => ColumnType::Char(ANY_LENGTH),
+                ("name", []) => ColumnType::Text,
                 ("serial" | "bigserial" | "smallserial" | "serial4" | "serial8", []) => {
                     return Err(SqlError::unsupported(format!("type {name} in this place")).with_hint(
                         "It is a column of CREATE TABLE, an integer with a sequence; elsewhere say integer.",
@@ -110,7 +111,7 @@ pub(crate) fn timestamp_digits(data_type: &ast::DataType) -> Option<u8> {
 
 fn decimal(info: &ExactNumberInfo) -> Result<ColumnType, SqlError> {
     let (precision, scale) = match *info {
-        ExactNumberInfo::None => (38, 16),
+        ExactNumberInfo::None => (ANY_DIGITS.0.into(), ANY_DIGITS.1.into()),
         ExactNumberInfo::Precision(p) => (p, 0),
         ExactNumberInfo::PrecisionAndScale(p, s) => (p, s),
     };
@@ -140,6 +141,22 @@ fn characters(length: Option<&CharacterLength>, default: u32) -> Result<u32, Sql
             format!("length for type character must be 1 to {}", ColumnType::CHARACTERS_MAX),
         )
     })
+}
+
+/// Precision and scale of a NUMERIC without them.
+const ANY_DIGITS: (u8, u8) = (38, 16);
+
+/// The length of a CHAR or VARCHAR without one: `bpchar`, and parameters. Such a CHAR is sent without blanks at its end.
+pub(crate) const ANY_LENGTH: u32 = ColumnType::CHARACTERS_MAX;
+
+/// The type of a parameter that stands for a value of the type: it has no length, and is a TEXT where it stands for a VARCHAR(n), whose operators are
+/// those of TEXT.
+pub(crate) fn type_of_parameter(stands_for: ColumnType) -> ColumnType {
+    match stands_for {
+        ColumnType::Char(_) => ColumnType::Char(ANY_LENGTH),
+        ColumnType::Varchar(_) => ColumnType::Text,
+        other => other,
+    }
 }
 
 fn parse_length(text: &str) -> Result<u32, SqlError> {

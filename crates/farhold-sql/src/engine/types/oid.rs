@@ -1,5 +1,6 @@
 //! Types by PostgreSQL's numbers.
 
+use super::{ANY_DIGITS, ANY_LENGTH};
 use crate::engine::ColumnType;
 
 /// `boolean`
@@ -88,6 +89,7 @@ pub fn size_of(oid: u32) -> i16 {
 /// `atttypmod` of `RowDescription`: the length of a string and the precision of a decimal, each with PostgreSQL's header of 4.
 pub fn modifier_of(data_type: ColumnType) -> i32 {
     match data_type {
+        ColumnType::Char(ANY_LENGTH) | ColumnType::Varchar(ANY_LENGTH) => -1,
         ColumnType::Char(length) | ColumnType::Varchar(length) => i32::try_from(length).map_or(-1, |length| length + 4),
         ColumnType::Decimal { precision, scale } => (i32::from(precision) << 16 | i32::from(scale)) + 4,
         _ => -1,
@@ -125,8 +127,11 @@ pub fn parameter_type(oid: u32) -> Option<ColumnType> {
         FLOAT4 => ColumnType::Real,
         FLOAT8 => ColumnType::Double,
         // A parameter has no scale of its own: each value brings one.
-        NUMERIC => ColumnType::Decimal { precision: 38, scale: 10 },
-        TEXT | VARCHAR | BPCHAR | NAME | CHAR => ColumnType::Text,
+        NUMERIC => ColumnType::Decimal { precision: ANY_DIGITS.0, scale: ANY_DIGITS.1 },
+        TEXT | NAME | CHAR => ColumnType::Text,
+        // Whether the blanks at the end of a value count is the type's to say.
+        VARCHAR => ColumnType::Varchar(ANY_LENGTH),
+        BPCHAR => ColumnType::Char(ANY_LENGTH),
         BYTEA => ColumnType::Bytea,
         DATE => ColumnType::Date,
         TIMESTAMP | TIMESTAMPTZ => ColumnType::Timestamp,

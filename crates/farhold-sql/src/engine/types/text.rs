@@ -36,13 +36,25 @@ pub fn parse_datum(text: &str, data_type: ColumnType) -> Result<Datum, SqlError>
             }
             Datum::Double(value)
         }
-        ColumnType::Decimal { .. } => parse_decimal(trimmed).ok_or_else(|| invalid(text, data_type))??.0,
+        ColumnType::Decimal { .. } => parse_decimal(trimmed, Least::Kept).ok_or_else(|| invalid(text, data_type))??.0,
         ColumnType::Char(_) => Datum::Text(text.trim_end_matches(' ').to_owned()),
         ColumnType::Varchar(_) | ColumnType::Text => Datum::Text(text.to_owned()),
         ColumnType::Bytea => Datum::Bytea(parse_bytea(text).ok_or_else(|| invalid(text, data_type))?),
         ColumnType::Date => Datum::Date(parse_date(trimmed)?),
         ColumnType::Timestamp => Datum::Timestamp(parse_timestamp(trimmed)?),
     })
+}
+
+/// A value from its text form as a cast or a column takes it: rounded to zero, too, where it is nearer to that than to the least number of the type.
+pub(crate) fn parse_stored(text: &str, data_type: ColumnType) -> Result<Datum, SqlError> {
+    match data_type {
+        ColumnType::Decimal { scale, .. } if i32::from(scale) == SCALE_MAX => {
+            let trimmed = text.trim_matches(|c: char| c.is_ascii_whitespace());
+            Ok(parse_decimal(trimmed, Least::Rounded).ok_or_else(|| invalid(text, data_type))??.0)
+        }
+        // Fewer decimals are rounded to behind this.
+        _ => parse_datum(text, data_type),
+    }
 }
 
 /// A value as PostgreSQL writes it; `None` for NULL.
@@ -124,15 +136,22 @@ const SCALE_MAX: i32 = 38;
 
 /// The decimal that `text` says, unless it has digits that a decimal does not hold.
 pub(crate) fn exact_decimal(text: &str) -> Option<Datum> {
-    match parse_decimal(text)? {
+    match parse_decimal(text, Least::Kept)? {
         Ok((datum, true)) => Some(datum),
         _ => None,
     }
 }
 
-/// A number, and whether that is all of it: digits behind the last decimal are rounded away, but a number other than zero does not become zero, which
-/// a condition might be about. `None`: no number. `Some(Err)`: one that does not fit 38 digits.
-fn parse_decimal(text: &str) -> Option<Result<(Datum, bool), SqlError>> {
+/// What becomes of a number that rounds to zero.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Least {
+    /// The least one other than zero, which a condition might be about.
+    Kept,
+    Rounded,
+}
+
+/// A number, and whether that is all of it: digits behind the last decimal are rounded away. `None`: no number. `Some(Err)`: one that does not fit 38 digits.
+fn parse_decimal(text: &str, least: Least) -> Option<Result<(Datum, bool), SqlError>> {
     if ["nan", "inf", "infinity"].contains(&text.trim_start_matches(['+', '-']).to_ascii_lowercase().as_str()) {
         return Some(Err(SqlError::unsupported(format!("\"{text}\" of type numeric"))));
     }
@@ -168,7 +187,7 @@ fn parse_decimal(text: &str) -> Option<Result<(Datum, bool), SqlError>> {
         let zeros = (-scale).clamp(0, SCALE_MAX + 1);
         unscaled = (0..zeros).try_fold(digits, |unscaled, _| shifted(unscaled, 0));
     }
-    let is_lost = unscaled == Some(0) && !exact;
+    let is_lost = unscaled == Some(0) && !exact && least == Least::Kept;
     let Some(unscaled) = unscaled.and_then(|v| v.checked_add(i128::from(rounds_up || is_lost))) else {
         return Some(Err(overflow()));
     };

@@ -9,7 +9,9 @@ use super::portal::{Portal, Progress, RowSource};
 use super::statement::{Action, Parameter, Statement, is_blank};
 use super::wire::deadline_after;
 use super::{Connection, Failure, Watch};
-use crate::engine::{CancelHandle, ColumnType, CommandTag, Datum, Output, Pace, Prepared, Rows, TransactionState};
+use crate::engine::{
+    CancelHandle, ColumnType, CommandTag, Datum, Output, OutputColumn, Pace, Prepared, Rows, TransactionState,
+};
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::{BatchEncoder, Shape};
 use crate::server::value::oid;
@@ -323,6 +325,10 @@ impl Connection {
             return Err(SqlError::internal("an argument of EXECUTE gave no value").into());
         }
         for (value, parameter) in values.iter_mut().zip(parameters) {
+            // A decimal keeps its own digits: a parameter's type has none.
+            if matches!((&*value, parameter.data_type), (Datum::Decimal { .. }, ColumnType::Decimal { .. })) {
+                continue;
+            }
             *value = crate::engine::cast_datum(std::mem::replace(value, Datum::Null), parameter.data_type)?;
         }
         Ok(values)
@@ -335,7 +341,14 @@ impl Connection {
         }
         let casts: Vec<String> = types.iter().map(|name| format!("CAST(NULL AS {name})")).collect();
         let select = self.prepare_in_engine(&format!("SELECT {}", casts.join(", ")), &[]).await?;
-        Ok(select.columns.iter().flatten().map(|column| oid::of(column.data_type)).collect())
+        let is_varchar =
+            |name: &String| ["varchar", "character varying"].contains(&name.trim().to_lowercase().as_str());
+        let number = |(column, name): (&OutputColumn, &String)| match column.data_type {
+            // Without a length it is a TEXT to the engine.
+            ColumnType::Text if is_varchar(name) => oid::VARCHAR,
+            data_type => oid::of(data_type),
+        };
+        Ok(select.columns.iter().flatten().zip(types).map(number).collect())
     }
 
     async fn declare(

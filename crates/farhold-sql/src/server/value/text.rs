@@ -1,6 +1,6 @@
 //! The text format, written; it is read by [`parse_datum`](crate::engine::types::parse_datum), which COPY and literals use too.
 
-use crate::engine::{ColumnType, Datum, parse_datum, scientific_f32, scientific_f64};
+use crate::engine::{ANY_LENGTH, ColumnType, Datum, parse_datum, scientific_f32, scientific_f64};
 use crate::error::{SqlError, SqlState};
 
 use super::datetime::{put_date, put_timestamp};
@@ -24,10 +24,12 @@ pub fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a string, a `CHAR(n)` with its trailing blanks.
+/// Writes a string, a `CHAR(n)` with its trailing blanks, unless it is of any length.
 pub fn put_string(value: &str, data_type: ColumnType, out: &mut Vec<u8>) {
     out.extend_from_slice(value.as_bytes());
-    if let ColumnType::Char(width) = data_type {
+    if let ColumnType::Char(width) = data_type
+        && width != ANY_LENGTH
+    {
         let missing = (width as usize).saturating_sub(value.chars().count());
         out.resize(out.len() + missing, b' ');
     }
