@@ -10,7 +10,10 @@ pub struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// The columns; [`JoinError::Invalid`] if their lengths differ or reach 2^32 - 1.
+    /// The columns of a relation.
+    ///
+    /// # Errors
+    /// [`JoinError::Invalid`] if their lengths differ or reach 2^32 - 1.
     pub fn new(keys: &'a [u64], payloads: &'a [u64]) -> Result<Self, JoinError> {
         if keys.len() >= u32::MAX as usize {
             return Err(JoinError::Invalid(format!("{} tuples; columns hold fewer than 2^32 - 1", keys.len())));

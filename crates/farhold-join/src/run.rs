@@ -40,7 +40,10 @@ impl CancelToken {
         Self(Arc::new(Raised { itself: AtomicBool::new(false), parent: Some(self.clone()) }))
     }
 
-    /// [`JoinError::Cancelled`] once the token has been raised.
+    /// An error once the token has been raised.
+    ///
+    /// # Errors
+    /// [`JoinError::Cancelled`].
     pub fn check(&self) -> Result<(), JoinError> {
         if self.is_cancelled() { Err(JoinError::Cancelled) } else { Ok(()) }
     }
@@ -74,7 +77,9 @@ impl Run {
     }
 
     /// Runs `work(worker)` on every worker, and returns their results in order. All workers have ended when it returns.
-    /// The error of the first worker that failed is returned; a panic is [`JoinError::WorkerPanicked`].
+    ///
+    /// # Errors
+    /// The error of the first worker that failed; [`JoinError::WorkerPanicked`].
     pub fn on_all<T: Send>(&self, work: impl Fn(usize) -> Result<T, JoinError> + Sync) -> Result<Vec<T>, JoinError> {
         let guarded = |worker| {
             panic::catch_unwind(AssertUnwindSafe(|| work(worker))).unwrap_or_else(|panic| Err(panicked(&*panic)))
@@ -94,6 +99,9 @@ impl Run {
 
     /// Runs `work(task)` for every task below `tasks`. Each worker takes the next task when it has done one, so that a
     /// slow worker does not hold up all. Returns the results in the order of the tasks.
+    ///
+    /// # Errors
+    /// As for [`Run::on_all`].
     pub fn on_tasks<T: Send>(
         &self,
         tasks: usize,
@@ -103,6 +111,9 @@ impl Run {
     }
 
     /// As [`Run::on_tasks`], with a value that `start` makes for each worker.
+    ///
+    /// # Errors
+    /// As for [`Run::on_all`].
     pub fn on_tasks_with<S, T: Send>(
         &self,
         tasks: usize,

@@ -90,6 +90,9 @@ pub struct Chunk {
 
 impl ImportFile {
     /// Opens a file and reads its columns.
+    ///
+    /// # Errors
+    /// [`ImportError::Io`], or [`ImportError::Format`] if it is no such file.
     pub fn open(path: &Path, kind: FileKind) -> Result<Self, ImportError> {
         let io = |error| ImportError::Io(path.to_owned(), error);
         let mut file = File::open(path).map_err(io)?;
@@ -135,6 +138,9 @@ impl ImportFile {
     }
 
     /// `CREATE TABLE` for the file's columns. A CSV file is read to its end for their types.
+    ///
+    /// # Errors
+    /// [`ImportError::Format`] if it has no such column, or a type that no column has; [`ImportError::Io`].
     pub fn create_table(&self, table: &str, key: &str) -> Result<String, ImportError> {
         if !self.columns.iter().any(|column| column == key) {
             let known = self.columns.join(", ");
@@ -165,6 +171,9 @@ impl ImportFile {
     }
 
     /// The next chunk, or `None` at the end.
+    ///
+    /// # Errors
+    /// [`ImportError::Io`], or [`ImportError::Format`] at the row that cannot be read.
     pub fn next_chunk(&mut self) -> Result<Option<Chunk>, ImportError> {
         match &mut self.source {
             Source::Csv(reader) => {

@@ -169,8 +169,10 @@ pub trait Algorithm: Send + Sync {
     /// An upper bound of all bytes that [`Algorithm::build`], its table and one probe of that shape allocate.
     fn memory_bytes(&self, shape: Shape) -> u64;
 
-    /// Checks that it can run on this machine. [`JoinError::Unavailable`] says why not; no other algorithm runs in its
-    /// place.
+    /// Checks that it can run on this machine.
+    ///
+    /// # Errors
+    /// [`JoinError::Unavailable`] says why not; no other algorithm runs in its place.
     fn check_available(&self) -> Result<(), JoinError> {
         Ok(())
     }
@@ -182,16 +184,25 @@ pub trait Algorithm: Send + Sync {
     }
 
     /// Makes the table of the build side.
+    ///
+    /// # Errors
+    /// Too little memory, a cancelled run, or a device that fails.
     fn build(&self, build: Columns<'_>, run: &Run) -> Result<Box<dyn Table>, JoinError>;
 }
 
 /// A build side, ready to be probed any number of times, also by several threads at once.
 pub trait Table: Send + Sync {
     /// The aggregate over all pairs of the table with `probe`, on all threads of the run.
+    ///
+    /// # Errors
+    /// As for [`Algorithm::build`].
     fn sum(&self, probe: Columns<'_>, run: &Run) -> Result<Sum, JoinError>;
 
     /// Appends pairs until `pairs` is full or the enumeration is done (`cursor.is_done`). Further calls must pass the
     /// same columns.
+    ///
+    /// # Errors
+    /// As for [`Algorithm::build`].
     fn pairs(
         &self,
         probe: Columns<'_>,

@@ -130,9 +130,15 @@ pub trait Device: Send + Sync {
     fn turn(&self) -> MutexGuard<'_, ()>;
 
     /// Its properties, with the memory that is free now.
+    ///
+    /// # Errors
+    /// The device does not answer.
     fn properties(&self) -> Result<Properties, GpuError>;
 
     /// Allocates memory aligned to 256 bytes, with undefined content.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], or the device fails.
     fn allocate(&self, place: Place, bytes: u64) -> Result<u64, GpuError>;
 
     /// Releases memory, after all queued work has ended.
@@ -143,6 +149,9 @@ pub trait Device: Send + Sync {
 
     /// Maps one range of addresses whose pages of `page_bytes` lie in those places in order. `None` where the driver
     /// cannot map them; the caller then keeps the pages' addresses in a directory.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`], or the device fails.
     fn map(&self, places: &[Place], page_bytes: u64) -> Result<Option<u64>, GpuError>;
 
     /// Releases a range, after all queued work has ended.
@@ -155,11 +164,17 @@ pub trait Device: Send + Sync {
     ///
     /// # Safety
     /// Both ranges are live until the copy has ended, and nothing else changes them meanwhile.
+    ///
+    /// # Errors
+    /// The device fails, maybe by earlier work.
     unsafe fn copy(&self, stream: Stream, to: u64, from: u64, bytes: u64) -> Result<(), GpuError>;
 
     /// Queues the filling of a range with a byte.
     ///
     /// # Safety
+    /// As for [`Device::copy`].
+    ///
+    /// # Errors
     /// As for [`Device::copy`].
     unsafe fn fill(&self, stream: Stream, at: u64, byte: u8, bytes: u64) -> Result<(), GpuError>;
 
@@ -167,18 +182,33 @@ pub trait Device: Send + Sync {
     ///
     /// # Safety
     /// The addresses in `arguments` name live memory of the extents that the kernel works on, until it has ended.
+    ///
+    /// # Errors
+    /// There is no such kernel, or the device fails.
     unsafe fn launch(&self, stream: Stream, kernel: &str, grid: Grid, arguments: &[u8]) -> Result<(), GpuError>;
 
     /// Returns an event that marks the work queued on the stream so far.
+    ///
+    /// # Errors
+    /// As for [`Device::copy`].
     fn record(&self, stream: Stream) -> Result<Event, GpuError>;
 
     /// Makes work that is queued on the stream from now on start after the event.
+    ///
+    /// # Errors
+    /// As for [`Device::copy`].
     fn wait(&self, stream: Stream, event: Event) -> Result<(), GpuError>;
 
     /// Waits on the host for the event.
+    ///
+    /// # Errors
+    /// The device fails: also an error of the work that is waited for.
     fn wait_on_host(&self, event: Event) -> Result<(), GpuError>;
 
     /// Waits on the host for all that is queued on the stream.
+    ///
+    /// # Errors
+    /// As for [`Device::wait_on_host`].
     fn synchronize(&self, stream: Stream) -> Result<(), GpuError>;
 
     /// Waits for everything, whatever its outcome, and forgets all events.
@@ -198,6 +228,9 @@ pub struct Buffer {
 
 impl Buffer {
     /// Room for `bytes` (at least one).
+    ///
+    /// # Errors
+    /// As for [`Device::allocate`].
     pub fn new(device: &Arc<dyn Device>, place: Place, bytes: u64) -> Result<Self, GpuError> {
         let bytes = bytes.max(1);
         let address = device.allocate(place, bytes)?;
@@ -263,6 +296,9 @@ pub struct Mapping {
 
 impl Mapping {
     /// Maps pages in those places; `None` where the driver cannot map them.
+    ///
+    /// # Errors
+    /// As for [`Device::map`].
     pub fn new(device: &Arc<dyn Device>, places: &[Place], page_bytes: u64) -> Result<Option<Self>, GpuError> {
         let address = device.map(places, page_bytes)?;
         Ok(address.map(|address| Self { device: Arc::clone(device), address }))

@@ -52,7 +52,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Divides the memory that `properties` says is free; [`GpuError::OutOfMemory`] if not even a small join has room.
+    /// Divides the memory that `properties` says is free.
+    ///
+    /// # Errors
+    /// [`GpuError::OutOfMemory`] if not even a small join has room.
     pub fn new(
         properties: &Properties,
         options: &GpuOptions,

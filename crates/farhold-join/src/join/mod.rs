@@ -304,7 +304,11 @@ impl Context {
 }
 
 impl Join {
-    /// Begins a join. [`JoinError::BudgetTooSmall`] if the pool has less than [`BUDGET_BYTES_MIN`] left.
+    /// Begins a join.
+    ///
+    /// # Errors
+    /// [`JoinError::BudgetTooSmall`] if the pool has less than [`BUDGET_BYTES_MIN`] left; [`JoinError::Invalid`] for a
+    /// specification that makes no sense.
     pub fn new(spec: JoinSpec, options: JoinOptions) -> Result<Self, JoinError> {
         spec.check()?;
         if let Some(algorithm) = options.algorithm {
@@ -359,6 +363,9 @@ impl Join {
     }
 
     /// Takes build rows.
+    ///
+    /// # Errors
+    /// Too little memory, no room for what is spilled, or a cancelled run. The join is over then.
     pub fn push_build(&mut self, batch: &RecordBatch) -> Result<(), JoinError> {
         self.guarded(|join| {
             join.cx.options.run.cancel.check()?;
@@ -374,6 +381,9 @@ impl Join {
     }
 
     /// Ends the build side.
+    ///
+    /// # Errors
+    /// As for [`Join::push_build`].
     pub fn finish_build(&mut self) -> Result<(), JoinError> {
         self.guarded(|join| {
             if !matches!(join.state, State::Build(_)) {
@@ -395,6 +405,9 @@ impl Join {
     /// follows from them. The last to end hands out the rest: build rows beyond pairs, and what was spilled. If a share
     /// is dropped or fails before its end, no share is the last one. The first share continues the report and the
     /// progress; the others count only their own work.
+    ///
+    /// # Errors
+    /// Called before the build side is finished; too little memory for as many shares.
     pub fn split(mut self) -> Result<Vec<Self>, JoinError> {
         let State::Probe(level, Feed::Caller) = std::mem::replace(&mut self.state, State::Failed) else {
             return Err(out_of_order("only a join whose build side is finished can be split"));
@@ -449,6 +462,9 @@ impl Join {
     }
 
     /// Takes probe rows. Before the next call, call [`Join::next_output`] until it returns `None`.
+    ///
+    /// # Errors
+    /// As for [`Join::push_build`].
     pub fn push_probe(&mut self, batch: &RecordBatch) -> Result<(), JoinError> {
         self.guarded(|join| {
             let batch = of_side(batch, &join.cx.spec.probe, "probe")?;
@@ -472,6 +488,9 @@ impl Join {
     }
 
     /// Ends the probe side.
+    ///
+    /// # Errors
+    /// As for [`Join::push_build`].
     pub fn finish_probe(&mut self) -> Result<(), JoinError> {
         self.guarded(|join| {
             let State::Probe(level, Feed::Caller) = &mut join.state else {
@@ -486,6 +505,9 @@ impl Join {
     }
 
     /// The next batch of the output; `None` when the join wants probe rows, or [`Join::is_done`].
+    ///
+    /// # Errors
+    /// As for [`Join::push_build`].
     pub fn next_output(&mut self) -> Result<Option<RecordBatch>, JoinError> {
         loop {
             match self.step()? {
@@ -498,6 +520,9 @@ impl Join {
 
     /// As [`Join::next_output`], but returns between two batches of its inputs, for a caller that serves other work
     /// too.
+    ///
+    /// # Errors
+    /// As for [`Join::push_build`].
     pub fn step(&mut self) -> Result<Step, JoinError> {
         self.guarded(|join| {
             let was_done = join.is_done();

@@ -63,7 +63,8 @@ pub async fn delivery(
         let customer_key = district_part_key(input.w_id, d_id, c_id);
         txn.prefetch_row(table(TableKind::Customer), customer_key.as_slice(), CUSTOMER_BYTES);
         let amount = deliver_lines(txn, tables, input, d_id, o_id, date, &mut scratch.rows).await?;
-        let customer = present(TableKind::Customer, txn.get(table(TableKind::Customer), customer_key.as_slice()).await?)?;
+        let customer =
+            present(TableKind::Customer, txn.get(table(TableKind::Customer), customer_key.as_slice()).await?)?;
         let customer = txn.value_mut(customer);
         let c = &columns.customer;
         c.balance.set(customer, c.balance.get(customer) + amount);

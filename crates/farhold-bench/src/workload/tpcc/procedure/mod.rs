@@ -87,7 +87,9 @@ async fn find_customer(
 ) -> Result<RowHandle, TxnError> {
     let table = tables.get(TableKind::Customer);
     match customer {
-        Customer::Id(c_id) => present(TableKind::Customer, txn.get(table, district_part_key(w_id, d_id, c_id).as_slice()).await?),
+        Customer::Id(c_id) => {
+            present(TableKind::Customer, txn.get(table, district_part_key(w_id, d_id, c_id).as_slice()).await?)
+        }
         Customer::LastName(name, len) => {
             let low = StackKey::<24>::new().with(w_id).with(d_id).with_text(&name[..usize::from(len)]);
             let high = low.next_prefix();
