@@ -48,7 +48,7 @@ pub(super) struct Core {
     pub(super) remote: Arc<Remote>,
     /// Paused machines, with those of their tasks that are ready. Virtual time only.
     pub(super) paused: RefCell<Vec<Paused>>,
-    /// See [`Executor::put_tasks_aside`].
+    /// See [`Executor::put_tasks_aside`](super::Executor::put_tasks_aside).
     pub(super) aside: Cell<Option<(u64, u64)>>,
 }
 

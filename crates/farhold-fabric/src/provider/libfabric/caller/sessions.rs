@@ -93,7 +93,7 @@ impl Caller {
         }
     }
 
-    /// Proves to each side that the other knows the secret: see [`super::secret`].
+    /// Proves to each side that the other knows the secret: see [`secret`](crate::provider::libfabric::secret).
     pub(super) fn introduce(&mut self, node: NodeId, home_name: &[u8], timeout_ns: u64) -> Result<(), FabricError> {
         let shared = self.shared.clone();
         let name = self.name.clone();
