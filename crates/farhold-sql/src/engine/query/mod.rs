@@ -497,10 +497,14 @@ async fn plan(
         parameters::infer_by_literals(&statement, &mut types);
     }
     let types: Vec<ColumnType> = types.into_iter().map(|t| t.unwrap_or(ColumnType::Text)).collect();
-    parameters::cast_known(&mut statement, &parameters::stated_texts(known));
+    let texts = parameters::stated_texts(known);
+    parameters::cast_known(&mut statement, &texts);
+    // A stated text has its type by its cast.
+    let is_text = |index: usize| texts.get(index).is_some_and(Option::is_some);
+    let planned = |(index, of): (usize, &ColumnType)| if is_text(index) { ColumnType::Text } else { *of };
     let prepare = ast::Statement::Prepare {
         name: ast::Ident::new("statement"),
-        data_types: types.iter().map(|t| parameters::to_sql(*t)).collect(),
+        data_types: types.iter().enumerate().map(planned).map(parameters::to_sql).collect(),
         statement: Box::new(statement),
     };
     let plan = match to_plan(state, prepare).await? {

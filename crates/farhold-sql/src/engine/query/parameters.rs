@@ -270,6 +270,25 @@ pub(super) fn cast_known(statement: &mut ast::Statement, types: &[Option<ColumnT
             }
             ControlFlow::Continue(())
         }
+
+        /// Not the items of VALUES: the planner (DataFusion 55) refuses a CHAR or VARCHAR beside another type there.
+        fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+            if let SetExpr::Values(values) = query.body.as_mut() {
+                values.rows.iter_mut().flat_map(|row| &mut row.content).for_each(|item| self.take_back(item));
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    impl Casts<'_> {
+        /// Takes such a cast back, also below others.
+        fn take_back(&self, item: &mut Expr) {
+            let Expr::Cast { expr, .. } = item else { return };
+            if placeholder(expr).is_some_and(|index| self.0.get(index).is_some_and(Option::is_some)) {
+                *item = (**expr).clone();
+            } else {
+                self.take_back(expr);
+            }
+        }
     }
     let _ = walk::change(statement, &mut Casts(types));
 }

@@ -32,6 +32,8 @@ fn quoted(name: &str) -> Ident {
 
 /// `CAST(expression AS type)`.
 fn cast_to(expression: Expr, data_type: ColumnType) -> Expr {
+    // Texts of one list are of one type to the planner, whatever their length, which the column checks.
+    let data_type = if data_type.is_text() { ColumnType::Text } else { data_type };
     Expr::Cast {
         kind: CastKind::Cast,
         expr: Box::new(expression),
