@@ -146,3 +146,24 @@ fn after_a_change_of_the_catalog() {
         client.run("DEALLOCATE ALL");
     }
 }
+
+/// Rows of VALUES are of one type, also where one has a parameter of a stated type and the next one DEFAULT, or a NULL.
+#[test]
+fn in_rows_of_values() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE b_listed (i int PRIMARY KEY, c varchar(3), t timestamp)");
+    for (n, of) in ["varchar", "bpchar", "text", "char(2)"].into_iter().enumerate() {
+        let (i, moment) = (2 * n, "date_trunc('day', timestamp '2023-12-31 23:59:59')");
+        client.run(&format!(
+            "PREPARE stated({of}) AS INSERT INTO b_listed VALUES ({i}, DEFAULT, {moment}), ({}, $1, {moment})",
+            i + 1
+        ));
+        client.run("EXECUTE stated('ab')");
+        client
+            .run(&format!("PREPARE listed({of}) AS SELECT x FROM (VALUES (1, NULL), (2, $1)) AS v (i, x) WHERE i = 2"));
+        assert_eq!(client.rows("EXECUTE listed('ab')").len(), 1, "{of}");
+        client.run("DEALLOCATE ALL");
+    }
+    assert_eq!(numbers(&client.rows("SELECT i FROM b_listed WHERE c = 'ab' ORDER BY i")), "1,3,5,7");
+}

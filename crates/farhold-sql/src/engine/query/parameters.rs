@@ -280,10 +280,11 @@ pub(super) fn cast_known(statement: &mut ast::Statement, types: &[Option<ColumnT
         }
     }
     impl Casts<'_> {
-        /// Takes such a cast back, also below others.
+        /// Takes the cast of a text back, also below others.
         fn take_back(&self, item: &mut Expr) {
             let Expr::Cast { expr, .. } = item else { return };
-            if placeholder(expr).is_some_and(|index| self.0.get(index).is_some_and(Option::is_some)) {
+            let is_text = |index: usize| self.0.get(index).is_some_and(|of| of.is_some_and(ColumnType::is_text));
+            if placeholder(expr).is_some_and(is_text) {
                 *item = (**expr).clone();
             } else {
                 self.take_back(expr);
