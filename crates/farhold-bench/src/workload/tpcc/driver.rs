@@ -402,11 +402,9 @@ impl Terminal {
 /// error is a conflict, unless the last attempt meets it as well.
 fn lost(error: TxnError, last: &mut Option<TxnError>) -> Result<Attempt, TxnError> {
     match error {
-        TxnError::Conflict | TxnError::DuplicateKey { .. } => {
-            *last = Some(error);
-            Ok(Attempt::Conflict)
-        }
-        error if procedure::is_missing(&error) => {
+        error
+            if matches!(error, TxnError::Conflict | TxnError::DuplicateKey { .. }) || procedure::is_missing(&error) =>
+        {
             *last = Some(error);
             Ok(Attempt::Conflict)
         }
