@@ -116,7 +116,7 @@ def zeros(f):
 
 
 # The statement is executed with a parameter of the type bpchar.
-BPCHAR_PARAMETER = re.compile(r"parameters \[[^\]]*\b1042\b")
+BPCHAR_PARAMETER = re.compile(r"parameters \[.*\b1042\b", re.DOTALL)
 
 
 def bpchar_blanks(f):

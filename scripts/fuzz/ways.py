@@ -1,6 +1,7 @@
 """The ways in which a statement may be asked: protocol, parameters, planner or not, block or not."""
 import random
 
+from schema import TEXT
 from tree import Rendering
 
 
@@ -28,7 +29,7 @@ class Way:
         rng = random.Random(seed)
         rendering = Rendering((lambda literal: rng.random() < PARAMETERS) if self.parameters else (lambda literal: False))
         sql = self._form_of(node).render(rendering)
-        return sql, [(literal.type.oid, literal.text) for literal in rendering.parameters]
+        return sql, [(_stated(literal), literal.text) for literal in rendering.parameters]
 
     def values(self, node, seed):
         """The values of further executions of a prepared statement: some of the first, some others of the same types."""
@@ -100,6 +101,12 @@ class Way:
                 answer.tag = f"SELECT {len(answer.rows)}"
         link.simple("ROLLBACK" if answer.failed else "COMMIT")
         return answer
+
+
+def _stated(literal):
+    """The type that the client states. PostgreSQL reads the statement with literals, where a bare text beside a CHAR is one too; as a
+    parameter of type TEXT it is not, and blanks at its end count."""
+    return 0 if literal.type is TEXT and literal.text is not None and literal.text.endswith(" ") else literal.type.oid
 
 
 FIRST = Way("memory", "simple")

@@ -29,8 +29,7 @@ use super::JoinConfig;
 use super::held::with_promises_of;
 
 /// Replaces arithmetic on decimals in projections and aggregates. It belongs behind all rules that look for a
-/// `BinaryExpr`, and before [`RunsRule`](super::RunsRule), which hides aggregates; [`with_joins`](super::with_joins)
-/// puts it there.
+/// `BinaryExpr`; [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
 pub struct DecimalsRule;
 

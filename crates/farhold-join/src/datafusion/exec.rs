@@ -185,15 +185,6 @@ impl JoinExec {
         Some((memory, bytes))
     }
 
-    /// The same join, divided in another way.
-    pub(super) fn divided(&self, way: Way) -> Result<Self> {
-        let mut runner = self.runner.clone();
-        if let Runner::Ours { way: old, .. } = &mut runner {
-            *old = way;
-        }
-        Self::new(self.planned.builder().build()?, runner)
-    }
-
     /// Begins an output partition. A repeated request for a partition begins a new execution: an operator that runs its
     /// input again may still hold the streams of the last time, which keep their execution.
     fn begin(&self, partition: usize, partitions: usize) -> Live {

@@ -37,8 +37,7 @@ pub struct Filter {
     /// Probe rows with a null key must pass if the build side has one.
     nulls_match: bool,
     list_rows_max: usize,
-    /// The most of all values for which bits are made: some operator tests every row by them, or would if they kept few
-    /// rows.
+    /// The most of all values for which bits are made, where an operator tests every row by them.
     pub members_share_max: Option<f64>,
 }
 
@@ -63,7 +62,7 @@ impl Filter {
             return Ok(None);
         }
         let filters_rows = holds(planned.right(), id, |node| node.is::<FilterExec>() || node.is::<SieveExec>())?;
-        let members_share_max = if filters_rows { Some(0.5) } else { late_share_max(planned.right(), id)? };
+        let members_share_max = filters_rows.then_some(0.5);
         let (build_keys, probe_keys) = planned.on().iter().cloned().unzip();
         Ok(Some(Self {
             dynamic: filter,
@@ -180,18 +179,6 @@ impl Filter {
 /// Whether the accumulators find the bounds of a type, and its comparison agrees with the join's equality.
 fn is_ordered(kind: &DataType) -> bool {
     !kind.is_floating() && (kind.is_primitive() || kind.is_string() || matches!(kind, DataType::Boolean))
-}
-
-/// The share that late scans ask for, if one of them holds the filter.
-#[cfg(feature = "parquet")]
-fn late_share_max(plan: &Arc<dyn ExecutionPlan>, id: Option<u64>) -> Result<Option<f64>> {
-    use super::late::{LateScanExec, SHARE_MAX};
-    Ok(holds(plan, id, |node| node.is::<LateScanExec>())?.then_some(SHARE_MAX))
-}
-
-#[cfg(not(feature = "parquet"))]
-fn late_share_max(_: &Arc<dyn ExecutionPlan>, _: Option<u64>) -> Result<Option<f64>> {
-    Ok(None)
 }
 
 /// Whether an operator in `plan` that counts holds the expression.

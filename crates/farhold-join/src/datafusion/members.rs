@@ -27,9 +27,6 @@ use crate::{JoinError, MemoryPool};
 pub struct Members {
     places: Places,
     words: Pages<u64>,
-    /// The share of bits that are set.
-    #[cfg(feature = "parquet")]
-    share: f64,
     _memory: Reservation,
 }
 
@@ -133,8 +130,6 @@ impl Members {
         Ok((share <= share_max).then_some(Self {
             places,
             words,
-            #[cfg(feature = "parquet")]
-            share,
             _memory: memory,
         }))
     }
@@ -180,12 +175,6 @@ pub struct IsMember {
 impl IsMember {
     pub fn new(key: Arc<dyn PhysicalExpr>, members: &Arc<Members>) -> Self {
         Self { key, members: Arc::downgrade(members) }
-    }
-
-    /// The share of all values for which it is true; `None` once the join has ended.
-    #[cfg(feature = "parquet")]
-    pub fn kept(&self) -> Option<f64> {
-        self.members.upgrade().map(|members| members.share)
     }
 }
 

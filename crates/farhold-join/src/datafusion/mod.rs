@@ -17,10 +17,8 @@
 //! Further rules serve what lies around the joins of an analytical query:
 //!
 //! - [`CommonRule`]: aggregates that a plan has twice are computed once.
-//! - [`ReduceRule`]: rows of far scans go through a join's filter, scans of Parquet files decode most columns only for
-//!   the rows that a selective filter leaves, and filters test cheap conditions first.
+//! - [`ReduceRule`]: rows of far scans go through a join's filter, and filters test cheap conditions first.
 //! - [`DecimalsRule`]: arithmetic on small decimals is done in 64 bits.
-//! - [`RunsRule`]: partial aggregates make a row of each run of equal keys.
 //! - [`TextsRule`]: texts are compared by their views.
 //!
 //! Files of this machine are read on the calling thread. Each of these has its setting in [`JoinConfig`].
@@ -41,8 +39,6 @@ mod fewer;
 mod files;
 mod filter;
 mod held;
-#[cfg(feature = "parquet")]
-mod late;
 mod members;
 mod memory;
 mod names;
@@ -52,7 +48,6 @@ mod origin;
 mod promises;
 mod reduce;
 mod rule;
-mod runs;
 mod sieve;
 mod stream;
 mod texts;
@@ -67,14 +62,13 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 
 pub use batches::Batches;
-pub use common::CommonRule;
+pub use common::{CommonRule, SameScan};
 pub use decimals::DecimalsRule;
 pub use exec::JoinExec;
 use memory::GivingWay;
 pub use memory::JoinMemory;
 pub use reduce::ReduceRule;
 pub use rule::JoinRule;
-pub use runs::RunsRule;
 pub use texts::TextsRule;
 
 extensions_options! {
@@ -84,9 +78,6 @@ extensions_options! {
         pub enabled: bool, default = true
         /// Rows of scans below an aggregate or another join go through the filter of a join above.
         pub reduce: bool, default = true
-        /// Scans of Parquet files decode most columns only for the rows that a filter leaves, where these are few. Not
-        /// shown to be a gain over all of TPC-H, and therefore off by default.
-        pub late: bool, default = false
         /// Equal aggregates of a plan are computed once.
         pub common: bool, default = true
         /// Arithmetic on decimals of at most 64 bits does not check for overflows.
@@ -97,8 +88,6 @@ extensions_options! {
         pub texts: bool, default = true
         /// Files of this machine that the kernel has in memory are read on the calling thread.
         pub files: bool, default = true
-        /// Partial aggregates make a row of each run of equal keys, where rows come in runs.
-        pub runs: bool, default = true
         /// A plan waits while joins of other plans hold the memory that its joins need to begin. Off: it fails. For a
         /// client that holds unread rows of another plan, and would wait for itself.
         pub waits: bool, default = true
@@ -132,7 +121,7 @@ type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 /// - [`CommonRule`] before DataFusion hands dynamic filters down;
 /// - [`ReduceRule`], and the one that limits the number of probe partitions, behind DataFusion's other rules and before
 ///   its `SanityCheckPlan`;
-/// - [`DecimalsRule`], [`RunsRule`] and [`TextsRule`] behind all of them;
+/// - [`DecimalsRule`] and [`TextsRule`] behind all of them;
 /// - with debug assertions, one that checks every operator for what it promises of its rows (partitioning, order,
 ///   constants, exact counts).
 ///
@@ -141,6 +130,11 @@ type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 /// with the same `memory` share its limit. The state's memory pool is wrapped in one for which pages that joins keep
 /// make room.
 pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
+    with_joins_over(state, memory, |_, _| false)
+}
+
+/// [`with_joins`] for a program with scans of its own, which [`CommonRule`] compares by `same_scan`.
+pub fn with_joins_over(state: SessionState, memory: &Arc<JoinMemory>, same_scan: SameScan) -> SessionState {
     let mut rules: Vec<Rule> = state.physical_optimizers().to_vec();
     let at = rules.iter().position(|rule| rule.name() == "join_selection").map_or(0, |at| at + 1);
     rules.insert(at, Arc::new(JoinRule::new(Arc::clone(memory))));
@@ -151,11 +145,10 @@ pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState
         *rule = Arc::new(held::SortsRule::default());
     }
     // `EnsureCooperative` is the last of DataFusion's rules before dynamic filters are handed down.
-    rules.insert(before("EnsureCooperative", &rules), Arc::new(CommonRule));
+    rules.insert(before("EnsureCooperative", &rules), Arc::new(CommonRule::new(same_scan)));
     rules.insert(before("SanityCheckPlan", &rules), Arc::new(ReduceRule));
     rules.insert(before("SanityCheckPlan", &rules), Arc::new(fewer::FewerRule));
     rules.push(Arc::new(DecimalsRule));
-    rules.push(Arc::new(RunsRule));
     rules.push(Arc::new(TextsRule));
     #[cfg(debug_assertions)]
     rules.push(Arc::new(promises::PromisesRule));

@@ -228,7 +228,7 @@ impl Checks {
         let (mut constants, mut equal) = (Vec::new(), Vec::new());
         let plain = |expression: &PhysicalExprRef| (Arc::clone(expression), SortOptions::default());
         let is_volatile = holds(plan, |expression| expression.is_volatile_node())?;
-        let is_pruned = matches!(plan.name(), "DataSourceExec" | "LateScanExec");
+        let is_pruned = plan.name() == "DataSourceExec";
         let is_exempt = is_volatile || is_pruned;
         let equivalences = if is_exempt { EquivalenceProperties::new(plan.schema()) } else { equivalences };
         for class in equivalences.eq_group().iter() {

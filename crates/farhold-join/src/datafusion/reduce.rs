@@ -1,4 +1,4 @@
-//! Sends rows of far scans through the filter of a join, and inserts late scans and the better order of conditions.
+//! Sends rows of far scans through the filter of a join, and lets filters test cheap conditions first.
 //!
 //! ```text
 //!   JoinExec ── build side: 2000 keys
@@ -28,7 +28,6 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
-use datafusion::physical_plan::{StatisticsArgs, StatisticsContext};
 
 use super::JoinConfig;
 use super::conditions::ordered;
@@ -46,7 +45,7 @@ impl PhysicalOptimizerRule for ReduceRule {
         if !config.enabled {
             return Ok(plan);
         }
-        let plan = if config.reduce { below(plan, &[], config.late.then_some(1.0))? } else { plan };
+        let plan = if config.reduce { below(plan, &[])? } else { plan };
         if !config.cheap_first {
             return Ok(plan);
         }
@@ -110,12 +109,10 @@ impl Above {
     }
 }
 
-/// `share`: the share of rows of `plan` that the conditions right above it are expected to keep; `None` where no scan
-/// may read late.
-fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above], share: Option<f64>) -> Result<Arc<dyn ExecutionPlan>> {
+fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn ExecutionPlan>> {
     let children = plan.children();
     if children.is_empty() {
-        return reduced(plan, above, share);
+        return reduced(plan, above);
     }
     let mut new_children = Vec::with_capacity(children.len());
     for (number, child) in children.into_iter().enumerate() {
@@ -125,8 +122,7 @@ fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above], share: Option<f64>) -> R
         {
             inside.extend(join.planned().dynamic_expressions_produced().into_iter().map(Above::own));
         }
-        let share = share.map(|_| share_of(&plan)).transpose()?;
-        new_children.push(below(Arc::clone(child), &inside, share)?);
+        new_children.push(below(Arc::clone(child), &inside)?);
     }
     let is_same = plan.children().into_iter().zip(&new_children).all(|(old, new)| Arc::ptr_eq(old, new));
     if is_same {
@@ -135,37 +131,10 @@ fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above], share: Option<f64>) -> R
     plan.replace_children(new_children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
 }
 
-/// The share of its input's rows that statistics expect a filter to keep; 1 where the plan is no filter.
-fn share_of(plan: &Arc<dyn ExecutionPlan>) -> Result<f64> {
-    if !plan.is::<FilterExec>() {
-        return Ok(1.0);
-    }
-    let statistics = StatisticsContext::new();
-    let rows = |plan: &Arc<dyn ExecutionPlan>| -> Result<Option<usize>> {
-        Ok(statistics.compute(plan.as_ref(), &StatisticsArgs::new())?.num_rows.get_value().copied())
-    };
-    let kept_of = rows(plan)?.zip(rows(plan.children()[0])?);
-    Ok(kept_of.map_or(1.0, |(kept, all)| kept as f64 / all.max(1) as f64))
-}
-
-/// A scan whose rows go through the far filters of which it has a key, and that may read columns late.
-fn reduced(scan: Arc<dyn ExecutionPlan>, above: &[Above], share: Option<f64>) -> Result<Arc<dyn ExecutionPlan>> {
+/// A scan whose rows go through the far filters of which it has a key.
+fn reduced(scan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn ExecutionPlan>> {
     let schema = scan.schema();
     let filters = above.iter().filter(|above| above.is_far).map(|above| above.over(&schema));
     let filters: Vec<_> = filters.collect::<Result<_>>()?;
-    let scan = if let Some(share) = share { late(scan, share) } else { scan };
     Ok(if filters.is_empty() { scan } else { Arc::new(SieveExec::new(filters, scan)) })
-}
-
-#[cfg(feature = "parquet")]
-fn late(scan: Arc<dyn ExecutionPlan>, share: f64) -> Arc<dyn ExecutionPlan> {
-    match super::late::LateScanExec::over(&scan, share) {
-        Some(late) => Arc::new(late),
-        None => scan,
-    }
-}
-
-#[cfg(not(feature = "parquet"))]
-fn late(scan: Arc<dyn ExecutionPlan>, _: f64) -> Arc<dyn ExecutionPlan> {
-    scan
 }

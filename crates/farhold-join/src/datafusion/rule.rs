@@ -2,17 +2,11 @@
 
 use std::sync::Arc;
 
-use datafusion::common::JoinType;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
-use datafusion::physical_expr::PhysicalExprRef;
-use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::aggregates::AggregateExec;
-use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::joins::HashJoinExec;
-use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs, StatisticsContext};
 
 use super::describe::describe;
@@ -57,8 +51,7 @@ impl PhysicalOptimizerRule for JoinRule {
             shares,
             asked,
         };
-        plan.transform_up(|node| if node.is::<AggregateExec>() { planning.group(node) } else { planning.swap(node) })
-            .data()
+        plan.transform_up(|node| planning.swap(node)).data()
     }
 
     fn name(&self) -> &'static str {
@@ -160,51 +153,6 @@ impl Planning {
     fn has_room_for_partitions(&self) -> bool {
         self.joins * self.threads as u64 * floor_bytes(1) <= self.memory.limit() / 2
     }
-
-    /// An aggregate by the key of an outer join below it, which hands out every row of a side. If the join is
-    /// partitioned by the key, the aggregate is not computed twice. Other joins often leave so few rows that this does
-    /// not matter.
-    fn group(&self, node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-        let (Some(aggregate), None) = (node.downcast_ref::<AggregateExec>(), self.asked.way) else {
-            return Ok(Transformed::no(node));
-        };
-        let input = aggregate.input();
-        let projection = input.downcast_ref::<ProjectionExec>();
-        let below = projection.map_or(input, |projection| projection.input());
-        let is_key_grouped = |join: &JoinExec| {
-            let planned = join.planned();
-            let side = |on: &(PhysicalExprRef, PhysicalExprRef)| match planned.join_type() {
-                JoinType::Left => Some(Arc::clone(&on.0)),
-                JoinType::Right => Some(Arc::clone(&on.1)),
-                _ => None,
-            };
-            let groups: Vec<&str> = aggregate.group_expr().expr().iter().filter_map(|(by, _)| name_of(by)).collect();
-            planned
-                .on()
-                .iter()
-                .all(|on| side(on).is_some_and(|key| name_of(&key).is_some_and(|name| groups.contains(&name))))
-        };
-        let Some(join) = below.downcast_ref::<JoinExec>().filter(|join| join.way() == Some(Way::Shared)) else {
-            return Ok(Transformed::no(node));
-        };
-        if !self.has_room_for_partitions() || !is_key_grouped(join) {
-            return Ok(Transformed::no(node));
-        }
-        let mut below: Arc<dyn ExecutionPlan> = Arc::new(join.divided(Way::Partitioned)?);
-        if projection.is_some() {
-            below = Arc::clone(input).replace_children(vec![below], recompute())?;
-        }
-        Ok(Transformed::yes(Arc::clone(&node).replace_children(vec![below], recompute())?))
-    }
-}
-
-fn recompute() -> ReplaceChildrenOptions {
-    ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute)
-}
-
-/// The name of a column.
-fn name_of(expression: &PhysicalExprRef) -> Option<&str> {
-    expression.downcast_ref::<Column>().map(Column::name)
 }
 
 /// The size of an input by statistics.

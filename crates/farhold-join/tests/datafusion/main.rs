@@ -6,13 +6,12 @@ mod bed;
 mod common;
 mod failures;
 #[cfg(feature = "parquet")]
-mod late;
-#[cfg(feature = "parquet")]
 mod names;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod plans;
 mod queries;
 mod random;
-mod runs;
 #[cfg(feature = "parquet")]
 mod sieve;
 mod turns;

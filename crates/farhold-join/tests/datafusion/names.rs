@@ -5,7 +5,7 @@
 use tempfile::TempDir;
 
 use super::bed::{Bed, Table, config, keys, on_runtime, plain, rows};
-use super::late::{register, write};
+use super::parquet::{register, write};
 
 /// `c` has only the first few row numbers; keys spread them over all rows of `a` and `b`.
 fn tables() -> [Table; 3] {

@@ -6,7 +6,7 @@ use datafusion::physical_plan::metrics::MetricValue;
 use std::sync::Arc;
 
 use super::bed::{Bed, Table, on_runtime, plain, rows};
-use super::late::{register, write};
+use super::parquet::{register, write};
 
 /// The sum of a counter over all operators with a name.
 fn counted(plan: &Arc<dyn ExecutionPlan>, operator: &str, counter: &str) -> usize {

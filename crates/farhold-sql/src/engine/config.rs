@@ -16,6 +16,8 @@ pub struct EngineConfig {
     pub join_memory_bytes: Option<usize>,
     /// Where joins spill to. Files have no name there.
     pub spill_directory: PathBuf,
+    /// Rules around the joins that plans are made without, by their settings' names (`farhold_join.`).
+    pub without_rules: Vec<String>,
 }
 
 /// What a thread of the queries should have, and how many threads there may be with less.
@@ -36,6 +38,7 @@ impl Default for EngineConfig {
             query_memory_bytes: 2 << 30,
             join_memory_bytes: None,
             spill_directory: std::env::temp_dir(),
+            without_rules: Vec::new(),
         }
     }
 }

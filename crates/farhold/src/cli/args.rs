@@ -508,8 +508,11 @@ pub struct ChArgs {
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
     /// Also run each query in DataFusion over the same rows in Arrow memory, in turn.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "without")]
     pub against_arrow: bool,
+    /// Also run each query in a second node that makes plans without this rule around the joins (`farhold_join.`), in turn.
+    #[arg(long, value_name = "RULE", value_parser = ["cheap_first", "common", "decimals", "enabled", "reduce", "texts"])]
+    pub without: Option<String>,
     /// Load the rows, then serve them until Ctrl-C instead of running the queries.
     #[arg(long)]
     pub stay: bool,
@@ -608,6 +611,9 @@ pub struct NodeArgs {
     /// Also load the CH-benCHmark tables.
     #[arg(long)]
     pub ch: bool,
+    /// Make plans without this rule around the joins.
+    #[arg(long)]
+    pub without: Vec<String>,
     /// How nodes reach each other.
     #[arg(long, default_value = "shm")]
     pub provider: String,

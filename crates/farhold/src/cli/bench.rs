@@ -35,6 +35,7 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
         pin: args.pin,
         listen: args.audit.then(|| SocketAddr::from(([127, 0, 0, 1], 0))),
         ch: false,
+        without: None,
         provider: args.provider.clone(),
         replicas: args.replicas.clone(),
         durability: args.durability.clone(),
@@ -227,82 +228,127 @@ pub async fn ch(args: &ChArgs, json: bool) -> Result<(), String> {
         pin: false,
         listen: Some(args.listen),
         ch: true,
+        without: None,
         provider: "shm".into(),
         replicas: ReplicaArgs::NONE,
         durability: DurabilityArgs::NONE,
     };
     let mut endings = Endings::register()?;
     let mut cluster = Cluster::start(&plan)?;
+    let without = args.without.is_some().then(|| ClusterPlan {
+        without: args.without.clone(),
+        listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+        ..plan
+    });
+    let mut without = without.map(|plan| Cluster::start(&plan)).transpose()?;
     let outcome = tokio::select! {
-        outcome = run_ch(&mut cluster, args, json) => outcome,
+        outcome = run_ch(&mut cluster, without.as_mut(), args, json) => outcome,
         signal = endings.next() => if args.stay { Ok(()) } else { Err(format!("stopped by {signal}")) },
     };
-    drop(cluster);
+    drop((cluster, without));
     outcome
 }
 
-async fn run_ch(cluster: &mut Cluster, args: &ChArgs, json: bool) -> Result<(), String> {
+/// Loads a cluster; where it answers SQL.
+async fn load_ch(cluster: &mut Cluster) -> Result<String, String> {
     let listen = cluster.ready().await?.ok_or("the node does not answer SQL")?;
     demo::create_and_load(cluster, |_, _| {}).await?;
-    let url = format!("postgresql://farhold@{listen}/farhold");
+    Ok(listen)
+}
+
+async fn run_ch(
+    cluster: &mut Cluster,
+    mut without: Option<&mut Cluster>,
+    args: &ChArgs,
+    json: bool,
+) -> Result<(), String> {
+    let listen = load_ch(cluster).await?;
+    let url = |listen: &str| format!("postgresql://farhold@{listen}/farhold");
     if json {
         println!("{}", json!({ "event": "listening", "listen": listen }));
     } else {
-        println!("loaded {} warehouses; SQL at {url}", args.warehouses);
+        println!("loaded {} warehouses; SQL at {}", args.warehouses, url(&listen));
     }
     if args.stay {
         return std::future::pending().await;
     }
-    let connection = client::connect(&url).await?;
+    let connection = client::connect(&url(&listen)).await?;
+    let without = match &mut without {
+        Some(cluster) => Some(client::connect(&url(&load_ch(cluster).await?)).await?),
+        None => None,
+    };
+    // What each query is compared with, and its key in the JSON.
+    let (heading, key) = match &args.without {
+        Some(rule) => (format!("without {rule}"), "without_ms"),
+        None => ("arrow".to_owned(), "arrow_ms"),
+    };
+    let compares = args.against_arrow || without.is_some();
     let mut lines = Vec::new();
     if !json {
-        println!("query        ms{}", if args.against_arrow { "  arrow ms  ratio" } else { "" });
+        println!("query        ms{}", if compares { format!("  {heading} ms  ratio") } else { String::new() });
     }
     for (number, sql) in ch::QUERIES.iter().enumerate() {
-        let (mut ours, mut arrow) = (Vec::new(), Vec::new());
+        let (mut ours, mut others, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         let mut rows = 0;
-        for _ in 0..args.runs.max(1) {
-            let clock = Stopwatch::start();
-            let answers = client::query(&connection.client, sql)
-                .await
-                .map_err(|error| format!("query {}: {}", number + 1, client::describe(&error)))?;
-            ours.push(clock.seconds() * 1e3);
-            rows = answers.iter().map(|a| a.rows.len()).sum();
+        for run in 0..args.runs.max(1) {
+            let of = async |client: &_| -> Result<(f64, usize), String> {
+                let clock = Stopwatch::start();
+                let answers = client::query(client, sql)
+                    .await
+                    .map_err(|error| format!("query {}: {}", number + 1, client::describe(&error)))?;
+                Ok((clock.seconds() * 1e3, answers.iter().map(|a| a.rows.len()).sum()))
+            };
+            // Which one is first changes: the second finds the processor's caches full of the other's rows.
+            let mut other = None;
+            if let Some(without) = without.as_ref().filter(|_| run % 2 == 1) {
+                other = Some(of(&without.client).await?.0);
+            }
+            let (ms, count) = of(&connection.client).await?;
+            rows = count;
+            if let Some(without) = without.as_ref().filter(|_| run % 2 == 0) {
+                other = Some(of(&without.client).await?.0);
+            }
             if args.against_arrow {
-                cluster.tell(0, &Command::ArrowQuery { sql: (*sql).to_owned() })?;
-                loop {
-                    if let (0, Event::ArrowAnswer { microseconds }) = cluster.next().await? {
-                        arrow.push(microseconds as f64 / 1e3);
-                        break;
-                    }
-                }
+                other = Some(arrow_ms(cluster, sql).await?);
+            }
+            ours.push(ms);
+            if let Some(other) = other {
+                others.push(other);
+                ratios.push(ms / other);
             }
         }
-        let (ours, arrow) = (median(&mut ours), median(&mut arrow));
+        let (ours, other, ratio) = (median(&mut ours), median(&mut others), median(&mut ratios));
         if !json {
             print!("Q{:<5} {ours:>9.1}", number + 1);
-            if args.against_arrow {
-                print!(" {arrow:>9.1} {:>6.2}", ours / arrow);
+            if compares {
+                print!(" {other:>9.1} {ratio:>6.2}");
             }
             println!();
             let _ = std::io::stdout().flush();
         }
-        lines.push(json!({ "query": number + 1, "ms": ours, "arrow_ms": arrow, "rows": rows }));
+        lines.push(json!({ "query": number + 1, "ms": ours, key: other, "ratio": ratio, "rows": rows }));
     }
     if json {
         println!("{}", json!({ "workload": "ch", "warehouses": args.warehouses, "runs": args.runs, "queries": lines }));
     } else {
         let sum = |key: &str| lines.iter().filter_map(|l| l[key].as_f64()).sum::<f64>();
         println!("all    {:>9.1} ms", sum("ms"));
-        if args.against_arrow {
-            println!(
-                "DataFusion over Arrow memory {:.1} ms, ratio {:.2}",
-                sum("arrow_ms"),
-                sum("ms") / sum("arrow_ms")
-            );
+        if compares {
+            let compared = if without.is_some() { heading } else { "DataFusion over Arrow memory".to_owned() };
+            println!("{compared} {:.1} ms, ratio {:.2}", sum(key), sum("ms") / sum(key));
         }
     }
     Ok(())
+}
+
+/// The query in DataFusion over the node's rows in Arrow memory.
+async fn arrow_ms(cluster: &mut Cluster, sql: &str) -> Result<f64, String> {
+    cluster.tell(0, &Command::ArrowQuery { sql: sql.to_owned() })?;
+    loop {
+        if let (0, Event::ArrowAnswer { microseconds }) = cluster.next().await? {
+            return Ok(microseconds as f64 / 1e3);
+        }
+    }
 }
 
 /// The median; 0 of nothing.

@@ -39,6 +39,8 @@ pub struct ClusterPlan {
     pub listen: Option<std::net::SocketAddr>,
     /// Load the CH-benCHmark tables too.
     pub ch: bool,
+    /// A rule around the joins that plans are made without.
+    pub without: Option<String>,
     /// How nodes reach each other.
     pub provider: String,
     /// Copies of rows on other nodes.
@@ -260,6 +262,9 @@ fn spawn_node(
     }
     if plan.ch {
         process.arg("--ch");
+    }
+    if let Some(rule) = &plan.without {
+        process.arg("--without").arg(rule);
     }
     let mut child = process
         .stdin(Stdio::piped())

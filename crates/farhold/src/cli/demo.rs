@@ -116,6 +116,7 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
         pin: false,
         listen: Some(args.listen),
         ch: false,
+        without: None,
         provider: args.provider.clone(),
         replicas: ReplicaArgs {
             replicas: if args.kill { args.nodes.min(3) } else { 1 },

@@ -20,18 +20,19 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
+use super::SameScan;
 use crate::datafusion::exec::JoinExec;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
 /// Whether two plans are the same at every level.
-pub fn are_equal(one: &Plan, other: &Plan) -> bool {
+pub fn are_equal(one: &Plan, other: &Plan, same_scan: SameScan) -> bool {
     let (below_one, below_other) = (one.children(), other.children());
     below_one.len() == below_other.len()
-        && is_same_operator(one, other)
+        && is_same_operator(one, other, same_scan)
         && one.schema() == other.schema()
         && one.output_partitioning().partition_count() == other.output_partitioning().partition_count()
-        && below_one.into_iter().zip(below_other).all(|(one, other)| are_equal(one, other))
+        && below_one.into_iter().zip(below_other).all(|(one, other)| are_equal(one, other, same_scan))
 }
 
 /// Whether a plan hands out the same rows at each execution: no random numbers, no filter that an operator outside of
@@ -55,7 +56,7 @@ fn both<'a, T: ExecutionPlan>(one: &'a Plan, other: &'a Plan) -> Option<(&'a T, 
     one.downcast_ref::<T>().zip(other.downcast_ref::<T>())
 }
 
-fn is_same_operator(one: &Plan, other: &Plan) -> bool {
+fn is_same_operator(one: &Plan, other: &Plan, same_scan: SameScan) -> bool {
     if let Some((one, other)) = both::<AggregateExec>(one, other) {
         return is_same_aggregate(one, other);
     }
@@ -76,7 +77,10 @@ fn is_same_operator(one: &Plan, other: &Plan) -> bool {
     if let Some((one, other)) = both::<JoinExec>(one, other) {
         return one.way() == other.way() && is_same_join(one.planned(), other.planned());
     }
-    both::<DataSourceExec>(one, other).is_some_and(|(one, other)| is_same_scan(one, other))
+    match both::<DataSourceExec>(one, other) {
+        Some((one, other)) => is_same_scan(one, other),
+        None => one.children().is_empty() && same_scan(one, other),
+    }
 }
 
 fn is_same_aggregate(one: &AggregateExec, other: &AggregateExec) -> bool {

@@ -28,17 +28,29 @@ use super::JoinConfig;
 use equal::{are_equal, is_repeatable};
 use exec::{Common, CommonExec};
 
+/// Whether two scans of one type of the caller's read the same rows, in the same partitions.
+pub type SameScan = fn(&Arc<dyn ExecutionPlan>, &Arc<dyn ExecutionPlan>) -> bool;
+
 /// Puts a `CommonExec` above each of several equal aggregates. It belongs behind all rules that distribute and sort,
 /// and before dynamic filters are handed down; [`with_joins`](super::with_joins) puts it there.
-#[derive(Debug, Default)]
-pub struct CommonRule;
+#[derive(Debug)]
+pub struct CommonRule {
+    same_scan: SameScan,
+}
+
+impl CommonRule {
+    /// A rule that knows scans of memory and of Parquet files, and those that `same_scan` compares.
+    pub fn new(same_scan: SameScan) -> Self {
+        Self { same_scan }
+    }
+}
 
 impl PhysicalOptimizerRule for CommonRule {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, options: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         if options.extensions.get::<JoinConfig>().is_some_and(|config| !config.enabled || !config.common) {
             return Ok(plan);
         }
-        let groups = Group::of(&plan)?;
+        let groups = Group::of(&plan, self.same_scan)?;
         if groups.is_empty() {
             return Ok(plan);
         }
@@ -72,12 +84,12 @@ struct Group {
 
 impl Group {
     /// The groups of at least two equal parts. No part of a group lies in a part of another.
-    fn of(plan: &Arc<dyn ExecutionPlan>) -> Result<Vec<Self>> {
-        let all = equal_parts(plan, |_| false)?;
+    fn of(plan: &Arc<dyn ExecutionPlan>, same_scan: SameScan) -> Result<Vec<Self>> {
+        let all = equal_parts(plan, same_scan, |_| false)?;
         let is_twice = |node: &Arc<dyn ExecutionPlan>| {
             all.iter().any(|parts| parts.len() > 1 && parts.iter().any(|part| Arc::ptr_eq(part, node)))
         };
-        let outermost = equal_parts(plan, is_twice)?;
+        let outermost = equal_parts(plan, same_scan, is_twice)?;
         let groups = outermost.into_iter().filter(|parts| parts.len() > 1);
         Ok(groups.map(|parts| Self { common: Arc::new(Common::new(parts.len())), parts }).collect())
     }
@@ -91,13 +103,14 @@ impl Group {
 /// true.
 fn equal_parts(
     plan: &Arc<dyn ExecutionPlan>,
+    same_scan: SameScan,
     is_whole: impl Fn(&Arc<dyn ExecutionPlan>) -> bool,
 ) -> Result<Vec<Vec<Arc<dyn ExecutionPlan>>>> {
     let mut found: Vec<Vec<Arc<dyn ExecutionPlan>>> = Vec::new();
     plan.apply(|node| {
         let aggregate = node.downcast_ref::<AggregateExec>();
         if aggregate.is_some_and(|aggregate| aggregate.mode().output_mode() == AggregateOutputMode::Final) {
-            match found.iter_mut().find(|parts| are_equal(&parts[0], node)) {
+            match found.iter_mut().find(|parts| are_equal(&parts[0], node, same_scan)) {
                 Some(parts) => parts.push(Arc::clone(node)),
                 None if is_repeatable(node)? => found.push(vec![Arc::clone(node)]),
                 None => {}

@@ -82,6 +82,7 @@ use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, Memor
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
+use datafusion::config::ExtensionOptions;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::OptimizerRule;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -89,7 +90,7 @@ use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement as DataFusionStatement;
 use datafusion::sql::sqlparser::ast;
-use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins};
+use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins_over};
 use farhold_txn::{ScanSpec, Txn, TxnError, Worker};
 use tokio::runtime::Runtime;
 use tokio::task::JoinError;
@@ -98,7 +99,7 @@ use super::cancel::{CancelHandle, Pace};
 use super::catalog::{Catalog, Tables};
 use super::notices::Notices;
 use super::scalar::{ParameterTypes, Parameters};
-use super::scan::{BatchDecoder, FarTable, Gathered, QueryInput, RowFilter, RowSource, ScanKey, scan_key};
+use super::scan::{BatchDecoder, FarTable, Gathered, QueryInput, RowFilter, RowSource, ScanKey, is_same_scan, scan_key};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, STACK_BYTES, error};
 use crate::{SqlError, SqlState};
@@ -378,6 +379,9 @@ fn session_state(
         .with_batch_size(BATCH_ROWS);
     let mut joins = JoinConfig::default();
     joins.spill_directory = config.spill_directory.to_string_lossy().into_owned();
+    for rule in &config.without_rules {
+        ExtensionOptions::set(&mut joins, rule, "false")?;
+    }
     session = session.with_option_extension(joins);
     let options = session.options_mut();
     options.sql_parser.dialect = Dialect::PostgreSQL;
@@ -459,7 +463,7 @@ fn session_state(
     let state = state.with_type_planner(Arc::new(type_names)).build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
     let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
-    Ok(with_joins(state, &memory))
+    Ok(with_joins_over(state, &memory, is_same_scan))
 }
 
 async fn plan(

@@ -9,6 +9,7 @@ use datafusion::common::Statistics;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
@@ -32,6 +33,8 @@ pub(crate) struct SnapshotScan {
     snapshot: Option<Arc<Snapshot>>,
     tasks: Arc<[PageTask]>,
     filter: Arc<RowFilter>,
+    /// The conditions of `filter`, as the plan has them.
+    conditions: Vec<Expr>,
     limit: Option<usize>,
     cancel: CancelHandle,
     statistics: Statistics,
@@ -43,7 +46,7 @@ impl SnapshotScan {
     pub(super) fn new(
         (table, schema, columns): (Arc<TableInfo>, SchemaRef, Vec<usize>),
         (snapshot, tasks): (Arc<Snapshot>, Arc<[PageTask]>),
-        filter: RowFilter,
+        (filter, conditions): (RowFilter, Vec<Expr>),
         partitions: usize,
         limit: Option<usize>,
         cancel: CancelHandle,
@@ -57,6 +60,7 @@ impl SnapshotScan {
             snapshot: Some(snapshot),
             tasks,
             filter: Arc::new(filter),
+            conditions,
             limit,
             cancel,
             statistics,
@@ -75,6 +79,7 @@ impl SnapshotScan {
             snapshot: None,
             tasks: Arc::from([]),
             filter: Arc::new(RowFilter::default()),
+            conditions: Vec::new(),
             limit: None,
             cancel: CancelHandle::default(),
             statistics,
@@ -91,6 +96,19 @@ impl SnapshotScan {
             Boundedness::Bounded,
         ))
     }
+}
+
+/// Whether two plans are scans of the same rows, partition by partition: of one snapshot, with the same conditions.
+pub(crate) fn is_same_scan(one: &Arc<dyn ExecutionPlan>, other: &Arc<dyn ExecutionPlan>) -> bool {
+    let Some((one, other)) = one.downcast_ref::<SnapshotScan>().zip(other.downcast_ref::<SnapshotScan>()) else { return false };
+    let Some((snapshot, other_snapshot)) = one.snapshot.as_ref().zip(other.snapshot.as_ref()) else { return false };
+    Arc::ptr_eq(snapshot, other_snapshot)
+        && Arc::ptr_eq(&one.tasks, &other.tasks)
+        && one.table.table.id() == other.table.table.id()
+        && one.columns == other.columns
+        && one.conditions == other.conditions
+        && one.limit.is_none()
+        && other.limit.is_none()
 }
 
 impl fmt::Debug for SnapshotScan {

@@ -13,6 +13,7 @@ mod provider;
 mod sample;
 
 pub(crate) use decode::BatchDecoder;
+pub(crate) use exec::is_same_scan;
 pub(crate) use filter::RowFilter;
 pub(crate) use provider::{FarTable, Gathered, QueryInput, RowSource, ScanKey, scan_key};
 pub(crate) use sample::SampleCache;

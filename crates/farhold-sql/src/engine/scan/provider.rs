@@ -199,7 +199,7 @@ impl FarTable {
                 Ok(Arc::new(SnapshotScan::new(
                     (Arc::clone(&self.info), schema, columns),
                     (Arc::clone(snapshot), Arc::clone(tasks)),
-                    filter,
+                    (filter, filters.to_vec()),
                     partitions,
                     limit,
                     input.cancel.clone(),
