@@ -124,3 +124,27 @@ fn a_budget_below_the_minimum_is_out_of_memory() {
     assert_eq!(error.state.code(), "53200", "{error}");
     assert!(error.detail.as_deref().unwrap_or_default().contains("a join needs at least"), "{error:?}");
 }
+
+#[test]
+fn a_part_that_stands_twice_in_a_plan_is_computed_once() {
+    let db = filled(EngineConfig::default());
+    let client = db.client();
+    let twice = |one: &str, other: &str| {
+        let groups = |table: &str| format!("SELECT k, sum(n) AS n FROM {table} GROUP BY k");
+        let query = format!("SELECT count(*), sum(x.n + y.n) FROM ({}) x JOIN ({}) y ON x.k = y.k", groups(one), groups(other));
+        let plan = client.rows(&format!("EXPLAIN {query}")).join("\n");
+        (plan.matches("CommonExec: copies=2").count(), client.rows(&query))
+    };
+    let ids = "(SELECT * FROM a WHERE id > 7) s";
+    assert_eq!(twice(ids, ids).0, 2);
+    // Another condition, another table.
+    let (common, rows) = twice(ids, "(SELECT * FROM a WHERE id > 8) s");
+    assert_eq!(common, 0, "{rows:?}");
+    assert_eq!(twice("a", "b").0, 0);
+    // The rows are those of a plan without the rule.
+    let plain = filled(EngineConfig { without_rules: vec!["common".to_owned()], ..EngineConfig::default() });
+    let query = "WITH s AS (SELECT k, sum(n) AS n FROM a WHERE id > 7 GROUP BY k) \
+                 SELECT count(*), sum(x.n * y.n) FROM s x JOIN s y ON x.k = y.k WHERE x.n = (SELECT max(n) FROM s)";
+    assert_eq!(client.rows(query), plain.client().rows(query));
+    assert!(!plain.client().rows(&format!("EXPLAIN {query}")).join("\n").contains("CommonExec"));
+}
