@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::columns::Columns;
 use crate::pages::{Pages, Shared};
 use crate::partition::{self, BLOCK, PASS_BITS_MAX, Partitioned, Partitioner, Tuple};
-use crate::planted::{self, Defect};
 use crate::widest::{Vectors, widest};
 use crate::{JoinError, Run};
+use farhold_planted::{self as planted, Defect};
 
 /// Rows that a worker takes at a time.
 const MORSEL: usize = 1 << 16;

@@ -10,9 +10,9 @@ use arrow::datatypes::{ArrowNativeType, DataType};
 use arrow::row::{RowConverter, SortField};
 
 use crate::hash::hash;
-use crate::planted::{self, Defect};
 use crate::widest::widest;
 use crate::{JoinError, JoinSpec};
+use farhold_planted::{self as planted, Defect};
 
 /// Turns key columns of one side into codes.
 #[derive(Debug)]

@@ -56,8 +56,6 @@ pub mod model;
 mod options;
 mod pages;
 mod partition;
-#[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "without the feature no defect is planted"))]
-mod planted;
 mod run;
 mod spec;
 mod spill;
@@ -71,7 +69,5 @@ pub use join::{Join, JoinReport, Step};
 pub use memory::{Above, BUDGET_BYTES_MIN, MemoryPool, SHARE_BYTES_MIN};
 pub use options::{Devices, JoinOptions, OnProgress, Progress};
 pub use pages::PageStore;
-#[cfg(feature = "planted")]
-pub use planted::{Defect, plant};
 pub use run::{CancelToken, Run, STACK_BYTES};
 pub use spec::{Evaluate, JoinKind, JoinSpec, Residual};

@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::columns::Columns;
 use crate::hash::{hash, top};
 use crate::pages::{Pages, Plain, Shared};
-use crate::planted::{self, Defect};
 use crate::widest::{Vectors, widest};
 use crate::{JoinError, Run};
+use farhold_planted::{self as planted, Defect};
 
 /// The part of a row that a partition holds: the code of its key ([`Partitioner::code`]), and its payload.
 pub trait Tuple: Plain + Debug + PartialEq {

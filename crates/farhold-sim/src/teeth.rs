@@ -6,7 +6,7 @@
 use crate::cluster;
 use crate::failover::{Failover, Load, run};
 use crate::threads;
-use farhold_txn::{Defect, plant};
+use farhold_planted::{Defect, plant};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ impl Wrong {
     /// Everything.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let transactions = Defect::ALL.into_iter().map(Self::Transactions);
+        let transactions = Defect::OF_TRANSACTIONS.into_iter().map(Self::Transactions);
         let replication = Defect::OF_REPLICATION.into_iter().map(Self::Replication);
         let journals = Defect::OF_JOURNALS_WITH_COPIES.into_iter().map(Self::Journals);
         let threads = Defect::OF_THREADS.into_iter().map(Self::Threads);

@@ -31,8 +31,6 @@ pub mod snapshot;
 pub mod table;
 
 #[doc(hidden)]
-pub mod planted;
-
 mod error;
 mod store;
 mod superblock;

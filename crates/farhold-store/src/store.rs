@@ -235,7 +235,7 @@ impl Store {
         for run in &empty {
             self.pages.leave_empty(run);
         }
-        crate::planted::may_stop();
+        farhold_planted::may_stop();
         if self.superblock().snapshots_open() {
             for run in empty {
                 self.pages.enter(&run);
@@ -305,7 +305,7 @@ impl Store {
             free.iter_mut().for_each(Vec::clear);
             slab.take_runs()
         };
-        crate::planted::may_stop();
+        farhold_planted::may_stop();
         let mut tables = self.tables();
         tables.places[slab.place] = None;
         if forget {

@@ -31,7 +31,7 @@ pub use api::row_counter::RowCounter;
 pub use base::definition::{Placement, TableDef};
 pub use base::error::TxnError;
 #[cfg(feature = "planted")]
-pub use base::planted::{Defect, last_unknown, plant, planted, shake, watch};
+pub use base::planted::last_unknown;
 pub use base::slots::{Hardware, Statistics};
 pub use base::table::{Index, Table, TableIndex};
 pub use cluster::configuration::{Configuration, Mirror, Serving};

@@ -127,11 +127,7 @@ impl Members {
             Places::Hash { bits } => 1 << bits,
         };
         let share = members as f64 / values.max(1) as f64;
-        Ok((share <= share_max).then_some(Self {
-            places,
-            words,
-            _memory: memory,
-        }))
+        Ok((share <= share_max).then_some(Self { places, words, _memory: memory }))
     }
 
     /// False only for a value that no build row has; a null is such a value.

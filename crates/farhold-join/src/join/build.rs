@@ -14,8 +14,8 @@ use crate::blocks::{batch_bytes, copies_alone, slices};
 use crate::bloom::{BloomBuilder, BloomFilter};
 use crate::memory::Reservation;
 use crate::pages::trim_heap;
-use crate::planted::{self, Defect};
 use crate::spec::Keep;
+use farhold_planted::{self as planted, Defect};
 
 /// Build rows so far.
 pub struct BuildSide {

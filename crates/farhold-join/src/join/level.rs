@@ -21,9 +21,9 @@ use crate::algorithm::Pairs;
 use crate::bits::Bits;
 use crate::blocks::copies_alone;
 use crate::memory::Reservation;
-use crate::planted::{self, Defect};
 use crate::spec::Keep;
 use crate::spill::SpillFile;
+use farhold_planted::{self as planted, Defect};
 
 /// A partition of both sides, in files.
 pub struct SpilledPair {

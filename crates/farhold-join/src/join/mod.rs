@@ -35,11 +35,11 @@ use crate::blocks::{batch_bytes, batch_of, slices};
 use crate::keys::{Encoder, encoders};
 use crate::memory::{BUDGET_BYTES_MIN, Reservation, SHARE_BYTES_MIN};
 use crate::model::{Choice, Machine, Width, no_gpu_wanted};
-use crate::planted::{self, Defect};
 use crate::run::panicked;
 use crate::spec::Origin;
 use crate::spill::{FlagReader, FlagWriter, Reader, Readers, read_all};
 use crate::{Above, CancelToken, Devices, JoinError, JoinOptions, JoinSpec, MemoryPool, Progress, Run};
+use farhold_planted::{self as planted, Defect};
 
 /// The figures of a join, for EXPLAIN.
 #[derive(Debug, Clone, Default)]

@@ -31,9 +31,9 @@ use crate::hash::{hash, top};
 use crate::keys::Codes;
 use crate::memory::Reservation;
 use crate::pages::trim_heap;
-use crate::planted::{self, Defect};
 use crate::run::WorkerPool;
 use crate::spill::{SharedFile, SpillFile, Writer};
+use farhold_planted::{self as planted, Defect};
 
 /// One partition of one side.
 pub struct Part {

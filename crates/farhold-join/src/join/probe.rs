@@ -14,8 +14,8 @@ use crate::bits::Bits;
 use crate::blocks::{Blocks, batch_bytes, batch_of, row_id};
 use crate::keys::Codes;
 use crate::memory::Reservation;
-use crate::planted::{self, Defect};
 use crate::spec::Keep;
+use farhold_planted::{self as planted, Defect};
 
 /// Probe batches that go through the table together.
 #[derive(Default)]

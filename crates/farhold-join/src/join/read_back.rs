@@ -16,9 +16,9 @@ use arrow::array::RecordBatch;
 use super::level::SpilledPair;
 use super::{Context, Join, JoinReport, Step};
 use crate::memory::{BUDGET_BYTES_MIN, Reservation};
-use crate::planted::{self, Defect};
 use crate::run::panicked;
 use crate::{Above, CancelToken, JoinError};
+use farhold_planted::{self as planted, Defect};
 
 /// The threads. Its drop waits until they have ended, which they do at their next check of the cancel token.
 pub struct ReadBack {

@@ -11,9 +11,9 @@ use crate::keys::{Codes, Encoder, Packing};
 use crate::memory::Reservation;
 use crate::model::{self, Choice, ProbeSide};
 use crate::pages::Pages;
-use crate::planted::{self, Defect};
 use crate::spec::Keep;
 use crate::{JoinError, JoinSpec, Run};
+use farhold_planted::{self as planted, Defect};
 
 /// Build rows, ready to be probed.
 pub struct Resident {

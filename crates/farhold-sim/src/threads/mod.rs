@@ -3,7 +3,7 @@
 //!
 //! Between two of its waits, a commit on one node is one step to a simulation. Here its latches, its validation and its writes meet those of
 //! other threads. A section takes less than a microsecond, so threads that run undisturbed rarely meet in the middle of one. So all threads
-//! of a node, those of its home agent and its journal too, are [shaken](farhold_txn::shake): they stop, now and then, where a defect may be
+//! of a node, those of its home agent and its journal too, are [shaken](farhold_planted::shake): they stop, now and then, where a defect may be
 //! planted, for as long as others need for many transactions. Signals, whose handler slept at whatever instruction they met, were tried
 //! instead: of five defects they showed one.
 //!
@@ -27,12 +27,13 @@ use crate::history::History;
 use crate::workload::{Client, Recorder, Row, Tables, Workload};
 use bank::Bank;
 use farhold_fabric::{Executor, Fabric, NodeId};
+use farhold_planted::{Defect, plant, shake};
 use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{
-    Defect, Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, ReplicationConfig, Retry,
-    Statistics, TableDef, TxnError, Worker, plant, shake,
+    Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, ReplicationConfig, Retry, Statistics,
+    TableDef, TxnError, Worker,
 };
 use restart::Cut;
 use std::cell::RefCell;

@@ -2,9 +2,10 @@
 
 use farhold_bench::random::Random;
 use farhold_fabric::{Executor, Fabric};
+use farhold_planted::watch;
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_txn::{
-    Node, NodeConfig, NodeId, Placement, Retry, RowHandle, ScanSpec, Table, TableDef, Txn, TxnError, Worker, watch,
+    Node, NodeConfig, NodeId, Placement, Retry, RowHandle, ScanSpec, Table, TableDef, Txn, TxnError, Worker,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

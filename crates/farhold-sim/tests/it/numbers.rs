@@ -1,8 +1,8 @@
 //! Counters in rows of a replicated cluster whose nodes die and come back: their words change without a commit, so no copy has them.
 
 use crate::seeds;
+use farhold_planted::{Defect, plant};
 use farhold_sim::failover::{Failover, Load, run};
-use farhold_txn::{Defect, plant};
 
 fn setup(seed: u64) -> Failover {
     Failover { load: Load::Numbers, transactions: 60, ..Failover::of_seed(seed) }

@@ -1,13 +1,14 @@
 //! The journal: what was acknowledged is there after any cut of the power, and of every other transaction all or nothing.
 
 use farhold_fabric::{Executor, Fabric};
+use farhold_planted::{Defect, plant};
 use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::power::{Medium, Volatile};
 use farhold_store::row::key_of as key;
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_txn::{
-    Defect, Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, ReplicationConfig, Retry, Table,
-    TableDef, Txn, TxnError, Worker, plant,
+    Generation, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, ReplicationConfig, Retry, Table, TableDef,
+    Txn, TxnError, Worker,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

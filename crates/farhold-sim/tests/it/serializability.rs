@@ -1,8 +1,8 @@
 //! Hundreds of seeds of random transactions on a simulated cluster: each history must have a serial order, nothing may be
 //! left behind, and a seed must give the same run each time.
 
+use farhold_planted::{Defect, plant};
 use farhold_sim::cluster::{Setup, run};
-use farhold_txn::{Defect, plant};
 
 #[test]
 fn every_history_is_serializable() {

@@ -1,9 +1,10 @@
 //! One suite over [`super::ALL`]: whatever a writer does meanwhile, a reader gets one complete state or none.
 
-use super::{ALL, Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, planted, read_far};
+use super::{ALL, Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, read_far};
 use crate::object::Owner;
 use farhold_fabric::provider::{shm, sim};
 use farhold_fabric::{Batch, Executor, Fabric, FabricError, FarPtr, Handle, NodeId, RegionId, RegionMemory};
+use farhold_planted::Defect;
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -422,9 +423,9 @@ fn is_caught(run: impl FnOnce()) -> bool {
 #[cfg_attr(miri, ignore = "too long for it")]
 fn planted_defects_are_found() {
     for mechanism in ALL.iter().filter(|mechanism| mechanism.name() != "destination") {
-        let stops = is_caught(|| planted::without_checks(|| stops_at_every_line(*mechanism, 200)));
+        let stops = is_caught(|| farhold_planted::with(Defect::Unchecked, || stops_at_every_line(*mechanism, 200)));
         assert!(stops, "{mechanism:?} unchecked, and a stopped write went unseen");
-        let simulation = is_caught(|| planted::without_checks(|| _ = simulated(*mechanism, 1)));
+        let simulation = is_caught(|| farhold_planted::with(Defect::Unchecked, || _ = simulated(*mechanism, 1)));
         assert!(simulation, "{mechanism:?} unchecked, and the simulation saw nothing");
     }
     assert!(is_caught(|| stops_at_every_line(&Plain, 200)));

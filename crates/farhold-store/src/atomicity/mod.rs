@@ -33,6 +33,7 @@ pub use lock::{LEASE_NS, Lock};
 use crate::object::Owner;
 use farhold_fabric::sum_words;
 use farhold_fabric::{Batch, Endpoint, FabricError, FarPtr, Handle, RegionMemory, Slot};
+use farhold_planted::Defect;
 use std::fmt;
 use std::ops::Range;
 
@@ -297,38 +298,7 @@ fn clean_bytes(pieces: &Range<usize>, payload_len: usize) -> Range<usize> {
     (pieces.start * PIECE).min(payload_len)..(pieces.end * PIECE).min(payload_len)
 }
 
-/// Defects for the conformance suite: on a thread that switches it on, each mechanism's check is left out.
-#[cfg(test)]
-mod planted {
-    use std::cell::Cell;
-
-    thread_local! {
-        static UNCHECKED: Cell<bool> = const { Cell::new(false) };
-    }
-
-    /// Is the check left out?
-    pub fn unchecked() -> bool {
-        UNCHECKED.get()
-    }
-
-    /// Runs something with the checks left out.
-    pub fn without_checks(run: impl FnOnce()) {
-        struct Restored;
-        impl Drop for Restored {
-            fn drop(&mut self) {
-                UNCHECKED.set(false);
-            }
-        }
-        UNCHECKED.set(true);
-        let _restored = Restored;
-        run();
-    }
-}
-
-#[cfg(not(test))]
-mod planted {
-    #[inline(always)]
-    pub const fn unchecked() -> bool {
-        false
-    }
+/// Whether the mechanism's check is left out, for the conformance suite.
+fn is_unchecked() -> bool {
+    farhold_planted::is(Defect::Unchecked)
 }

@@ -280,7 +280,7 @@ impl<'m> Object<'m> {
         if !version.is_absent() {
             // After the version: a row that is there but still called reserved does no harm, while the other way round it would
             // pass for a deleted one. So there is no moment at which a crash could damage it.
-            crate::planted::may_stop();
+            farhold_planted::may_stop();
             self.end_reservation();
         }
     }

@@ -19,8 +19,8 @@ pub use pages::{PageEvent, PageKind, PageTable, Run};
 
 use crate::error::TableId;
 use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
-use crate::planted::{self, Defect};
 use farhold_fabric::object::ALIGN;
+use farhold_planted::{self as planted, Defect};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 

@@ -289,7 +289,7 @@ impl Pages {
             slot.store(Word::Lock, 0, Relaxed);
         }
         self.enter(&run);
-        crate::planted::may_stop();
+        farhold_planted::may_stop();
         slab.add_run(run);
         Ok(run)
     }
@@ -337,7 +337,7 @@ impl Pages {
         let found = resting.iter().position(|run| run.class == class && !run.slots().any(is_locked))?;
         let run = Run { table: slab.table, ..resting.swap_remove(found) };
         self.enter(&run);
-        crate::planted::may_stop();
+        farhold_planted::may_stop();
         slab.add_run(run);
         Some(run)
     }

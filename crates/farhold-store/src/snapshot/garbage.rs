@@ -3,8 +3,8 @@
 //! A copy that ended at epoch E (it was overwritten, or its row deleted, by a commit of E) is seen only by snapshots below E. New
 //! snapshots get the present epoch, which is E at least. So once no open snapshot is below E, no reader can reach the copy.
 
-use crate::planted::{self, Defect};
 use crate::slab::{AllocCache, TableSlab};
+use farhold_planted::{self as planted, Defect};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;

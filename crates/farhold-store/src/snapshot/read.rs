@@ -101,7 +101,7 @@ fn read_undo(
     into: &mut Vec<u8>,
 ) -> Result<Option<RowAt>, StoreError> {
     while !link.is_none() {
-        crate::planted::may_stop();
+        farhold_planted::may_stop();
         let corrupt = StoreError::Corrupt { offset: link.offset(), reason: "the older copy of a row is missing" };
         let Some(undo) = Object::try_at(object.memory(), link.offset()) else { return Err(corrupt) };
         let meta = undo.meta();

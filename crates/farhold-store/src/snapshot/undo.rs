@@ -81,7 +81,7 @@ impl TableStore {
         alloc.payload = payload;
         let offset = saved?;
         let undo = Object::at(self.store().memory(), offset);
-        self.link_undo(object, undo, version, owner, &mut crate::planted::may_stop);
+        self.link_undo(object, undo, version, owner, &mut farhold_planted::may_stop);
         alloc.give_after(self.slab(), offset, epoch);
         Ok(())
     }

@@ -284,7 +284,7 @@ impl TableStore {
             entered.push(reference);
         }
         for reference in entered {
-            crate::planted::may_stop();
+            farhold_planted::may_stop();
             let object = self.store.object(reference);
             let version = object.version();
             if version.is_writing() {
@@ -308,7 +308,7 @@ impl TableStore {
         let (new, others): (Vec<_>, Vec<_>) = std::mem::take(&mut found.held).into_iter().partition(is_of_unfinished);
         // Reservations last: they decide about the others.
         for row in new.into_iter().chain(pending) {
-            crate::planted::may_stop();
+            farhold_planted::may_stop();
             self.free(row.offset());
             found.rebuilt.freed += 1;
             found.rebuilt.locks_released += 1;
@@ -342,7 +342,7 @@ impl TableStore {
 
     /// Frees the slot of a half-written row; false if another row has its key, so that nothing is lost.
     fn forget_damaged(&self, row: &Damaged) -> bool {
-        crate::planted::may_stop();
+        farhold_planted::may_stop();
         self.free(row.reference.offset());
         self.primary.get(&row.key).value.is_none()
     }
@@ -351,7 +351,7 @@ impl TableStore {
     fn free(&self, offset: u64) {
         let object = Object::at(self.store.memory(), offset);
         retire(object);
-        crate::planted::may_stop();
+        farhold_planted::may_stop();
         object.unlock();
         let class = self.store.pages().table().class_at(offset);
         self.slab.free()[class.0 as usize].push((offset / ALIGN) as u32);

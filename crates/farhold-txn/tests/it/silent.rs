@@ -294,9 +294,9 @@ fn a_row_that_moves_is_there_at_each_step_of_its_commit() {
         assert_eq!(strange, None, "{found:?}");
         #[cfg(feature = "planted")]
         {
-            farhold_txn::plant(Some(farhold_txn::Defect::LockedAbsenceBelieved));
+            farhold_planted::plant(Some(farhold_planted::Defect::LockedAbsenceBelieved));
             let found = while_it_moves(hash);
-            farhold_txn::plant(None);
+            farhold_planted::plant(None);
             assert!(found.contains(&Ok(0)), "a reader that believes what is being changed does not find the row");
         }
     }

@@ -8,9 +8,9 @@ use super::super::dense::Interval;
 use super::super::{Columns, Cursor, Matches, Pairs, Sum, Table};
 use super::{MORSEL, sum_in_morsels, unique_pairs};
 use crate::pages::Pages;
-use crate::planted::{self, Defect};
 use crate::widest::widest;
 use crate::{JoinError, Run};
+use farhold_planted::{self as planted, Defect};
 
 pub struct Narrow {
     interval: Interval,

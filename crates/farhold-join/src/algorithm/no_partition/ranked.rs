@@ -24,9 +24,9 @@ use super::narrow::atomic as atomic_u32;
 use super::perfect::atomic as atomic_u64;
 use super::{MORSEL, sum_in_morsels, unique_pairs};
 use crate::pages::{Pages, Plain, Shared};
-use crate::planted::{self, Defect};
 use crate::widest::widest;
 use crate::{JoinError, Run};
+use farhold_planted::{self as planted, Defect};
 
 /// A payload in the width in which it is stored.
 pub trait Word: Plain {

@@ -21,8 +21,8 @@ use super::sum_in_morsels;
 use crate::hash::{hash, top};
 use crate::pages::{Pages, Shared};
 use crate::partition::{self, ByHash, WideTuple};
-use crate::planted::{self, Defect};
 use crate::{JoinError, Run};
+use farhold_planted::{self as planted, Defect};
 
 /// Tuples of a partition that is sorted at once. With its copy and its part of the directory it takes 640 KiB, within
 /// the second-level cache.

@@ -18,8 +18,8 @@ use super::{ByOffset, Scheme, hash, top};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use crate::partition::NarrowTuple;
 use crate::partition::{Tuple, WideTuple};
-use crate::planted::{self, Defect};
 use crate::widest::Vectors;
+use farhold_planted::{self as planted, Defect};
 
 /// A worker's table; its memory is used again for the next partition.
 pub struct Local<B: Tuple> {

@@ -10,7 +10,7 @@
 //! authors and their critics count with.)
 //! cycles a byte that Pilaf's authors and their critics count with.)
 
-use super::{Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, clean_bytes, planted, word, word_of};
+use super::{Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, clean_bytes, is_unchecked, word, word_of};
 use crate::object::Owner;
 use farhold_fabric::{Batch, Handle, RegionMemory};
 use std::ops::Range;
@@ -54,7 +54,7 @@ impl Mechanism for Checksum {
             return Err(Unread::TooShort { payload_len: len });
         }
         memory.copy_out(at + PAYLOAD, &mut into[..len])?;
-        let whole = sum(version, len, &into[..len]) == wanted || planted::unchecked();
+        let whole = sum(version, len, &into[..len]) == wanted || is_unchecked();
         if whole { Ok(Seen { version, len }) } else { Err(Unread::Torn) }
     }
 
@@ -76,7 +76,7 @@ impl Mechanism for Checksum {
             return Err(Unread::TooShort { payload_len: len });
         }
         let payload = &raw[PAYLOAD as usize..][..len];
-        let whole = sum(version, len, payload) == wanted || planted::unchecked();
+        let whole = sum(version, len, payload) == wanted || is_unchecked();
         if whole { Ok(Some(View { version, payload })) } else { Err(Unread::Torn) }
     }
 

@@ -22,7 +22,7 @@
 //! FaRM keeps 16 bits of the version in a line, and limits the time of a read because 16 bits wrap. Here a line has all 64 bits.
 //! They need no clock, are written and read as words, and cost 12.5 % of memory instead of 3 %.
 
-use super::{Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, planted, word, word_of};
+use super::{Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, is_unchecked, word, word_of};
 use crate::object::Owner;
 use farhold_fabric::{Batch, Handle, RegionMemory};
 use std::ops::Range;
@@ -68,7 +68,7 @@ fn strip(raw: &[u8], version: u64, into: &mut [u8]) -> Option<()> {
         differences |= word_of(line, 0) ^ version;
         last.copy_from_slice(&line[NEXT..NEXT + last.len()]);
     }
-    (differences == 0 || planted::unchecked()).then_some(())
+    (differences == 0 || is_unchecked()).then_some(())
 }
 
 impl Mechanism for LineVersions {
@@ -88,7 +88,7 @@ impl Mechanism for LineVersions {
     fn read(&self, memory: &RegionMemory, at: u64, into: &mut [u8], _: &Handle) -> Result<Seen, Unread> {
         let header = word(memory, at);
         let version = header.load(Acquire);
-        if !version.is_multiple_of(2) && !planted::unchecked() {
+        if !version.is_multiple_of(2) && !is_unchecked() {
             return Err(Unread::Torn);
         }
         let len = word(memory, at + LEN).load(Relaxed) as usize;
@@ -102,7 +102,7 @@ impl Mechanism for LineVersions {
         let differences = memory.copy_out_lines(at + LINE, version, rest)?;
         fence(Acquire);
         let whole = differences == 0 && header.load(Relaxed) == version;
-        if whole || planted::unchecked() { Ok(Seen { version, len }) } else { Err(Unread::Torn) }
+        if whole || is_unchecked() { Ok(Seen { version, len }) } else { Err(Unread::Torn) }
     }
 
     fn post(&self, read: &mut FarRead<'_>, batch: &mut Batch, _: &Handle) {
@@ -121,13 +121,13 @@ impl Mechanism for LineVersions {
     ) -> Result<Option<View<'b>>, Unread> {
         let raw = batch.bytes(read.slot.expect("posted"))?;
         let (version, len) = (word_of(raw, 0), word_of(raw, LEN as usize) as usize);
-        if !version.is_multiple_of(2) && !planted::unchecked() {
+        if !version.is_multiple_of(2) && !is_unchecked() {
             return Err(Unread::Torn);
         }
         if let Some(memory) = read.mapped {
             fence(Acquire);
             let same = version == read.word && word(memory, read.at.offset()).load(Relaxed) == version;
-            if !same && !planted::unchecked() {
+            if !same && !is_unchecked() {
                 return Err(Unread::Torn);
             }
         }

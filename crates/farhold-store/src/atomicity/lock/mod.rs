@@ -12,7 +12,9 @@
 //! dies blocks no writer for longer. So a busy object is rarely written, and clocks must agree: all use
 //! [`Handle::shared_now_ns`], and may differ by [`SKEW_NS`].
 
-use super::{Busy, FarRead, LINE, Lease, Mechanism, Seen, Unread, View, Writing, clean_bytes, planted, word, word_of};
+use super::{
+    Busy, FarRead, LINE, Lease, Mechanism, Seen, Unread, View, Writing, clean_bytes, is_unchecked, word, word_of,
+};
 use crate::object::Owner;
 use farhold_fabric::{Batch, Handle, RegionMemory};
 use std::ops::Range;
@@ -42,7 +44,7 @@ fn is_owned(word: u64) -> bool {
 
 /// Whether a reader that holds this lease may still use what it read.
 fn protects(word: u64, now_ns: u64) -> bool {
-    (now_ns + SKEW_NS < word >> 1) || planted::unchecked()
+    (now_ns + SKEW_NS < word >> 1) || is_unchecked()
 }
 
 /// Must a writer still wait for this lease?
@@ -60,7 +62,7 @@ fn under_lease<T>(
 ) -> Result<(Seen, T), Unread> {
     let now_ns = clock.shared_now_ns();
     let found = word(memory, at).load(Acquire);
-    if is_owned(found) && !planted::unchecked() {
+    if is_owned(found) && !is_unchecked() {
         return Err(Unread::Torn);
     }
     let held = if found != 0 && protects(found, now_ns) {
@@ -126,7 +128,7 @@ impl Mechanism for Lock {
             Lease::Wanted => panic!("nothing was posted"),
             Lease::Asked(wanted) => {
                 let found = batch.word(slot)?;
-                if is_owned(found) && !planted::unchecked() {
+                if is_owned(found) && !is_unchecked() {
                     return Err(Unread::Torn);
                 }
                 // This reader's lease, another one that lasts, or one that has ended; the next round takes over the latter.
