@@ -131,7 +131,8 @@ fn a_part_that_stands_twice_in_a_plan_is_computed_once() {
     let client = db.client();
     let twice = |one: &str, other: &str| {
         let groups = |table: &str| format!("SELECT k, sum(n) AS n FROM {table} GROUP BY k");
-        let query = format!("SELECT count(*), sum(x.n + y.n) FROM ({}) x JOIN ({}) y ON x.k = y.k", groups(one), groups(other));
+        let query =
+            format!("SELECT count(*), sum(x.n + y.n) FROM ({}) x JOIN ({}) y ON x.k = y.k", groups(one), groups(other));
         let plan = client.rows(&format!("EXPLAIN {query}")).join("\n");
         (plan.matches("CommonExec: copies=2").count(), client.rows(&query))
     };

@@ -64,7 +64,11 @@ impl<'a> NodeProcess<'a> {
         let mut node = Self { args, database, server: None, arrow: None, commands };
         if let Some(listen) = args.listen {
             let config = ServerConfig { listen, ..ServerConfig::default() };
-            node.server = Some(serve::start(&node.database, EngineConfig { without_rules: args.without.clone(), ..EngineConfig::default() }, config)?);
+            node.server = Some(serve::start(
+                &node.database,
+                EngineConfig { without_rules: args.without.clone(), ..EngineConfig::default() },
+                config,
+            )?);
         }
         let listen = node.server.as_ref().map(|s| s.local_addr().to_string());
         say(&Event::Ready { listen });

@@ -75,6 +75,7 @@ use arrow::temporal_conversions::as_datetime;
 use datafusion::catalog::CatalogProvider;
 use datafusion::common::config::Dialect;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::config::ExtensionOptions;
 use datafusion::datasource::source_as_provider;
 use datafusion::execution::SessionState;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
@@ -82,7 +83,6 @@ use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, Memor
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
-use datafusion::config::ExtensionOptions;
 use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::OptimizerRule;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -99,7 +99,9 @@ use super::cancel::{CancelHandle, Pace};
 use super::catalog::{Catalog, Tables};
 use super::notices::Notices;
 use super::scalar::{ParameterTypes, Parameters};
-use super::scan::{BatchDecoder, FarTable, Gathered, QueryInput, RowFilter, RowSource, ScanKey, is_same_scan, scan_key};
+use super::scan::{
+    BatchDecoder, FarTable, Gathered, QueryInput, RowFilter, RowSource, ScanKey, is_same_scan, scan_key,
+};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, STACK_BYTES, error};
 use crate::{SqlError, SqlState};

@@ -100,7 +100,9 @@ impl SnapshotScan {
 
 /// Whether two plans are scans of the same rows, partition by partition: of one snapshot, with the same conditions.
 pub(crate) fn is_same_scan(one: &Arc<dyn ExecutionPlan>, other: &Arc<dyn ExecutionPlan>) -> bool {
-    let Some((one, other)) = one.downcast_ref::<SnapshotScan>().zip(other.downcast_ref::<SnapshotScan>()) else { return false };
+    let Some((one, other)) = one.downcast_ref::<SnapshotScan>().zip(other.downcast_ref::<SnapshotScan>()) else {
+        return false;
+    };
     let Some((snapshot, other_snapshot)) = one.snapshot.as_ref().zip(other.snapshot.as_ref()) else { return false };
     Arc::ptr_eq(snapshot, other_snapshot)
         && Arc::ptr_eq(&one.tasks, &other.tasks)
