@@ -273,8 +273,8 @@ mod tests {
     /// last transaction ends.
     #[test]
     fn snapshots_are_looked_for_once_a_dropped_table_is_over() {
-        let directory = std::env::temp_dir().join(format!("farhold-let-go-{}", std::process::id()));
-        let fabric = Fabric::join_shm(&directory, NodeId(0)).unwrap();
+        let directory = tempfile::tempdir().expect("a directory");
+        let fabric = Fabric::join_shm(directory.path(), NodeId(0)).unwrap();
         let node = Node::open(fabric, NodeConfig { region_bytes: 8 << 20, ..NodeConfig::default() }).unwrap();
         let executor = Executor::real(1);
         let worker = node.worker(&executor.handle()).unwrap();
@@ -292,6 +292,5 @@ mod tests {
         let_go(&|| true);
         assert!(catalog.even_dropped(id).is_none() && !catalog.has_retired());
         drop((worker, node));
-        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -18,16 +18,16 @@ use std::sync::Arc;
 const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// Runs a test on two nodes of this process that have a table of two integers.
-fn with_two(name: &str, test: impl AsyncFnOnce(&[Worker; 2], Table)) {
-    with_two_served(name, async |workers, table, _| test(workers, table).await);
+fn with_two(test: impl AsyncFnOnce(&[Worker; 2], Table)) {
+    with_two_served(async |workers, table, _| test(workers, table).await);
 }
 
 /// The same; what node 1 is asked it answers only while it may.
-fn with_two_served(name: &str, test: impl AsyncFnOnce(&[Worker; 2], Table, &Cell<bool>)) {
-    let directory = std::env::temp_dir().join(format!("farhold-ddl-{name}-{}", std::process::id()));
+fn with_two_served(test: impl AsyncFnOnce(&[Worker; 2], Table, &Cell<bool>)) {
+    let directory = tempfile::tempdir().expect("a directory");
     let executor = Executor::real(1);
     let workers = [0, 1].map(|number| {
-        let fabric = Fabric::join_shm(&directory, NodeId(number)).expect("the fabric");
+        let fabric = Fabric::join_shm(directory.path(), NodeId(number)).expect("the fabric");
         let config =
             NodeConfig { nodes: 2, region_bytes: 16 << 20, request_timeout_ns: 1_000_000_000, ..NodeConfig::default() };
         Node::open(fabric, config).expect("a node").worker(&executor.handle()).expect("a worker")
@@ -52,7 +52,6 @@ fn with_two_served(name: &str, test: impl AsyncFnOnce(&[Worker; 2], Table, &Cell
     });
     drop(executor);
     drop(workers);
-    std::fs::remove_dir_all(&directory).expect("removed");
 }
 
 fn by_age() -> SecondaryIndex {
@@ -62,7 +61,7 @@ fn by_age() -> SecondaryIndex {
 /// A node starts again after it has filled an index, and before all know of that: it has the index no more, and looks at no value.
 #[test]
 fn an_index_that_a_node_has_lost_is_none() {
-    with_two("lost-index", async |[one, two], table| {
+    with_two(async |[one, two], table| {
         let (slot, recorded) = one.record_index(&table, &by_age()).await.expect("recorded");
         one.fill_everywhere(&table, slot, &recorded).await.expect("filled");
         let there = two.node().table("people").expect("the table");
@@ -77,7 +76,7 @@ fn an_index_that_a_node_has_lost_is_none() {
 /// Nodes that differ in what is recorded, because a coordinator died between them, have the same afterwards: tables, indexes, and numbers.
 #[test]
 fn records_that_differ_become_alike() {
-    with_two("alike", async |[one, two], table| {
+    with_two(async |[one, two], table| {
         let system = one.system_table().expect("the system table");
         let index = one.create_index(&table, by_age()).await.expect("created");
         let definition = |name: &str| TableDef { name: name.into(), ..TableDef::new("", table.schema().clone()) };
@@ -144,7 +143,7 @@ async fn until(worker: &Worker, what: &str, is_so: impl Fn() -> bool) {
 /// transactions are over, and the pages would be held back for ever.
 #[test]
 fn what_was_not_told_of_a_drop_is_asked_for() {
-    with_two("quiet", async |workers, table| {
+    with_two(async |workers, table| {
         let nodes = workers.each_ref().map(|worker| worker.node().clone());
         let id = table.id();
         let taken = workers[1].run(Retry::default(), async |txn| workers[1].take_out(txn, table.name(), id).await);
@@ -160,7 +159,7 @@ fn what_was_not_told_of_a_drop_is_asked_for() {
 /// again.
 #[test]
 fn a_drop_is_seen_whose_record_was_just_being_written() {
-    with_two("changing", async |workers, table| {
+    with_two(async |workers, table| {
         let tables = [table.clone(), workers[1].node().table_by_id(table.id()).expect("the table")];
         let Ok(Index::Secondary(slot)) = workers[0].create_index(&table, by_age()).await else { panic!("no index") };
         record_drop(&workers[0], &table, slot).await;
@@ -188,7 +187,7 @@ fn a_drop_is_seen_whose_record_was_just_being_written() {
 /// A node has begun to drop a table when it reads that it is recorded. And a node that has missed a table has no index of it to drop.
 #[test]
 fn a_table_that_is_going_or_gone_holds_nobody_up() {
-    with_two("going", async |workers, table| {
+    with_two(async |workers, table| {
         let node = workers[1].node();
         node.catalog.retire(table.id());
         assert_eq!(system::reconcile(node).map(drop), Ok(()));
@@ -205,7 +204,7 @@ fn a_table_that_is_going_or_gone_holds_nobody_up() {
 /// A commit that changes a replicated table holds the rows of each node's copy as well.
 #[test]
 fn a_commit_is_refused_whose_copies_need_more_memory_than_a_transaction_may() {
-    with_two("copies", async |workers, _| {
+    with_two(async |workers, _| {
         let columns = vec![Column::new("id", ColumnType::Int), Column::new("body", ColumnType::Bytea)];
         let schema = Schema::new(columns, vec![0]).expect("a schema");
         let definition = TableDef { placement: Placement::Replicated, ..TableDef::new("replicated", schema) };
@@ -230,7 +229,7 @@ fn a_commit_is_refused_whose_copies_need_more_memory_than_a_transaction_may() {
 /// Where rows have one copy a death leaves a replicated row on one node and not on the other. Every write of it makes them alike; it is refused nowhere.
 #[test]
 fn a_write_makes_copies_alike_that_a_death_has_left_different() {
-    with_two("differ", async |workers, _| {
+    with_two(async |workers, _| {
         let columns = vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)];
         let schema = Schema::new(columns, vec![0]).expect("a schema");
         let definition = TableDef { placement: Placement::Replicated, ..TableDef::new("replicated", schema) };
@@ -295,7 +294,7 @@ fn a_write_makes_copies_alike_that_a_death_has_left_different() {
 /// node is told to close it, writers keep it until all have heard that.
 #[test]
 fn a_drop_that_was_told_in_part_comes_to_its_end() {
-    with_two("dropped", async |workers, table| {
+    with_two(async |workers, table| {
         let tables = [table.clone(), workers[1].node().table_by_id(table.id()).expect("the table")];
         let count = || tables.each_ref().map(|table| (table.indexes().len(), table.0.has_secondary()));
         for is_retried in [true, false] {
@@ -327,7 +326,7 @@ fn a_drop_that_was_told_in_part_comes_to_its_end() {
 /// named.
 #[test]
 fn a_drop_whose_coordinator_starts_again_comes_to_its_end() {
-    with_two("hello", async |workers, table| {
+    with_two(async |workers, table| {
         let tables = [table.clone(), workers[1].node().table_by_id(table.id()).expect("the table")];
         let Ok(Index::Secondary(slot)) = workers[0].create_index(&table, by_age()).await else { panic!("no index") };
         record_drop(&workers[0], &table, slot).await;
@@ -342,7 +341,7 @@ fn a_drop_whose_coordinator_starts_again_comes_to_its_end() {
 /// no node keeps the index.
 #[test]
 fn a_drop_that_a_node_does_not_hear_in_time_is_told_again() {
-    with_two_served("told-again", async |workers, table, is_served| {
+    with_two_served(async |workers, table, is_served| {
         let tables = [table.clone(), workers[1].node().table_by_id(table.id()).expect("the table")];
         let index = workers[0].create_index(&table, by_age()).await.expect("an index");
         let Index::Secondary(slot) = index else { panic!("{index}") };
@@ -361,7 +360,7 @@ fn a_drop_that_a_node_does_not_hear_in_time_is_told_again() {
 /// index, and what its earlier start has said comes too late.
 #[test]
 fn an_index_goes_when_its_coordinator_starts_again() {
-    with_two("again", async |workers, table| {
+    with_two(async |workers, table| {
         let other = workers[1].node().table_by_id(table.id()).expect("the table");
         let (slot, definition) = workers[0].record_index(&table, &by_age()).await.expect("recorded");
         workers[0].fill_everywhere(&table, slot, &definition).await.expect("filled");
@@ -381,9 +380,9 @@ fn an_index_goes_when_its_coordinator_starts_again() {
 /// when a node that waits for a table to be over has this one look at what is recorded.
 #[test]
 fn an_index_waits_until_what_its_coordinator_has_recorded_is_redone() {
-    let directory = std::env::temp_dir().join(format!("farhold-ddl-frozen-{}", std::process::id()));
+    let directory = tempfile::tempdir().expect("a directory");
     let executor = Executor::real(1);
-    let fabric = Fabric::join_shm(&directory, NodeId(0)).expect("the fabric");
+    let fabric = Fabric::join_shm(directory.path(), NodeId(0)).expect("the fabric");
     let replication = ReplicationConfig { replicas: 2, rings: 3, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
     let config = NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..NodeConfig::default() };
     let node = Node::open(fabric, config).expect("a node");
@@ -414,15 +413,14 @@ fn an_index_waits_until_what_its_coordinator_has_recorded_is_redone() {
         assert!(table.indexes().is_empty(), "it is not");
     });
     drop((worker, node, executor));
-    std::fs::remove_dir_all(&directory).expect("removed");
 }
 
 /// A node that is joining is told to make a table, and asked about one that it does not have, before it has been given the table of tables.
 #[test]
 fn a_node_that_is_joining_goes_by_its_records() {
-    let directory = std::env::temp_dir().join(format!("farhold-ddl-joining-{}", std::process::id()));
+    let directory = tempfile::tempdir().expect("a directory");
     let executor = Executor::real(1);
-    let fabric = Fabric::join_shm(&directory, NodeId(0)).expect("the fabric");
+    let fabric = Fabric::join_shm(directory.path(), NodeId(0)).expect("the fabric");
     let replication = ReplicationConfig { replicas: 2, rings: 3, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
     let config = NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..NodeConfig::default() };
     let node = Node::open(fabric, config).expect("a node");
@@ -450,7 +448,6 @@ fn a_node_that_is_joining_goes_by_its_records() {
     assert!(node.catalog.even_dropped(TableId(97)).is_none() && node.catalog.by_id(system::ID).is_some());
     system::add(&node, TableId(97), &definition).expect("it has never been");
     drop((worker, node, executor));
-    std::fs::remove_dir_all(&directory).expect("removed");
 }
 
 /// A node has come when a table was recorded as dropped, so that it never had it, and mirrors rows of it: from records,
@@ -458,11 +455,11 @@ fn a_node_that_is_joining_goes_by_its_records() {
 /// table go.
 #[test]
 fn a_table_that_is_let_go_is_forgotten_by_a_node_that_never_had_it() {
-    let directory = std::env::temp_dir().join(format!("farhold-ddl-never-had-{}", std::process::id()));
+    let directory = tempfile::tempdir().expect("a directory");
     let executor = Executor::real(1);
     let together = Configuration::first(2, 2);
     let workers = [0, 1].map(|number| {
-        let fabric = Fabric::join_shm(&directory, NodeId(number)).expect("the fabric");
+        let fabric = Fabric::join_shm(directory.path(), NodeId(number)).expect("the fabric");
         let replication = ReplicationConfig { replicas: 2, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
         let config = NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..NodeConfig::default() };
         let node = Node::open(fabric, config).expect("a node");
@@ -498,14 +495,13 @@ fn a_table_that_is_let_go_is_forgotten_by_a_node_that_never_had_it() {
     });
     drop(executor);
     drop(workers);
-    std::fs::remove_dir_all(&directory).expect("removed");
 }
 
 /// A thread that makes a table because it is recorded is held up until the record has been taken back by another that
 /// found no table here. Nothing would take the table out of use any more.
 #[test]
 fn a_table_whose_record_is_gone_is_not_made() {
-    with_two("taken-back", async |workers, table| {
+    with_two(async |workers, table| {
         let node = workers[1].node();
         let definition = TableDef { name: "gone".into(), ..table.definition() };
         let bytes = definition.encode(&[]).expect("bytes");
@@ -518,7 +514,7 @@ fn a_table_whose_record_is_gone_is_not_made() {
 /// ever.
 #[test]
 fn an_index_whose_filler_ends_early_is_refused() {
-    with_two("given-up", async |workers, table| {
+    with_two(async |workers, table| {
         let mut value = Vec::new();
         table.schema().encode_value(&[Datum::Int(1), Datum::Int(30)], &mut value).expect("a value");
         let filled = workers[0].run(Retry::never(), async |txn| {
@@ -542,7 +538,7 @@ fn an_index_whose_filler_ends_early_is_refused() {
 /// An index whose coordinator has died goes, but for one that is recorded as complete: that one is opened.
 #[test]
 fn an_index_whose_coordinator_is_gone_is_what_is_recorded() {
-    with_two("orphan", async |workers, table| {
+    with_two(async |workers, table| {
         let state = || table.indexes().first().map(|index| index.ready);
         for recorded in [Recorded::Begun, Recorded::Live] {
             let (slot, definition) = workers[0].record_index(&table, &by_age()).await.expect("recorded");

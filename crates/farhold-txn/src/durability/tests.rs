@@ -162,11 +162,11 @@ fn a_disk_that_hangs_is_given_up() {
 /// No commit waits for ever for an epoch that no disk takes.
 #[test]
 fn who_waits_for_a_disk_that_hangs_hears_of_it() {
-    let regions = std::env::temp_dir().join(format!("farhold-hangs-{}", std::process::id()));
+    let regions = tempfile::tempdir().expect("a directory");
     let journal = JournalConfig::new(Arc::new(Volatile::default()));
     let generation = Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default()).expect("a start");
     let config = NodeConfig { region_bytes: 8 << 20, journal: Some(journal), ..NodeConfig::default() };
-    let fabric = Fabric::join_shm(&regions, NodeId(0)).expect("the fabric");
+    let fabric = Fabric::join_shm(regions.path(), NodeId(0)).expect("the fabric");
     let node = Node::open_durable(fabric, config, generation).expect("a node");
     let executor = Executor::real(1);
     let worker = node.worker(&executor.handle()).expect("a worker");
@@ -191,7 +191,6 @@ fn who_waits_for_a_disk_that_hangs_hears_of_it() {
         }
     });
     drop((worker, node));
-    std::fs::remove_dir_all(&regions).expect("removed");
 }
 
 fn journaling_of(worker: &Worker) -> &Journaling {
@@ -225,7 +224,7 @@ async fn with_steps<T>(workers: &[Worker], work: impl Future<Output = T>) -> T {
 #[test]
 fn a_checkpoint_waits_for_deletes_by_other_nodes() {
     let directory = Volatile::default();
-    let regions = std::env::temp_dir().join(format!("farhold-deletes-{}", std::process::id()));
+    let regions = tempfile::tempdir().expect("a directory");
     let nodes = [NodeId(0), NodeId(1)].map(|id| {
         let journal =
             JournalConfig { segment_bytes: 1 << 20, threads: 1, ..JournalConfig::new(Arc::new(directory.clone())) };
@@ -237,7 +236,8 @@ fn a_checkpoint_waits_for_deletes_by_other_nodes() {
             journal: Some(journal),
             ..NodeConfig::default()
         };
-        Node::open_durable(Fabric::join_shm(&regions, id).expect("the fabric"), config, generation).expect("a node")
+        Node::open_durable(Fabric::join_shm(regions.path(), id).expect("the fabric"), config, generation)
+            .expect("a node")
     });
     let executor = Executor::real(1);
     let workers = nodes.each_ref().map(|node| node.worker(&executor.handle()).expect("a worker"));
@@ -289,5 +289,4 @@ fn a_checkpoint_waits_for_deletes_by_other_nodes() {
         }
     });
     drop((workers, executor, nodes));
-    std::fs::remove_dir_all(&regions).expect("removed");
 }

@@ -270,9 +270,8 @@ mod tests {
     #[test]
     fn reservations_are_given_back_although_another_table_is_gone() {
         for (gone, by_next_start) in [(0, false), (1, false), (0, true), (1, true)] {
-            let name = format!("farhold-given-back-{}-{gone}-{by_next_start}", std::process::id());
-            let directory = std::env::temp_dir().join(name);
-            let fabric = Fabric::join_shm(&directory, NodeId(0)).unwrap();
+            let directory = tempfile::tempdir().expect("a directory");
+            let fabric = Fabric::join_shm(directory.path(), NodeId(0)).unwrap();
             let config = NodeConfig { nodes: 2, region_bytes: 8 << 20, ..NodeConfig::default() };
             let node = Node::open(fabric, config).unwrap();
             let executor = Executor::real(1);
@@ -305,7 +304,6 @@ mod tests {
             assert!(core.answer(NodeId(1), request).is_ok());
             assert_eq!(node.left_behind(), Vec::<String>::new());
             drop((worker, node));
-            std::fs::remove_dir_all(&directory).unwrap();
         }
     }
 
@@ -314,9 +312,8 @@ mod tests {
     #[test]
     fn locks_of_the_dead_are_released_in_a_dropped_table_that_a_snapshot_reads() {
         for by_next_start in [false, true] {
-            let name = format!("farhold-locked-and-dropped-{}-{by_next_start}", std::process::id());
-            let directory = std::env::temp_dir().join(name);
-            let fabric = Fabric::join_shm(&directory, NodeId(0)).unwrap();
+            let directory = tempfile::tempdir().expect("a directory");
+            let fabric = Fabric::join_shm(directory.path(), NodeId(0)).unwrap();
             let node = Node::open(fabric, NodeConfig { region_bytes: 8 << 20, ..NodeConfig::default() }).unwrap();
             let executor = Executor::real(1);
             let worker = node.worker(&executor.handle()).unwrap();
@@ -350,14 +347,13 @@ mod tests {
                 assert_eq!(count, 1);
             });
             drop((worker, node));
-            std::fs::remove_dir_all(&directory).unwrap();
         }
     }
 
     /// What node 1 asks of node 0 by messages, while its own instructions write node 0's memory.
-    fn asked(name: &str, test: impl FnOnce(&Asked<'_>)) {
-        let directory = std::env::temp_dir().join(format!("farhold-asked-{name}-{}", std::process::id()));
-        let fabric = Fabric::join_shm(&directory, NodeId(0)).unwrap();
+    fn asked(test: impl FnOnce(&Asked<'_>)) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let fabric = Fabric::join_shm(directory.path(), NodeId(0)).unwrap();
         let node = Node::open(fabric, NodeConfig { nodes: 2, region_bytes: 8 << 20, ..NodeConfig::default() }).unwrap();
         let executor = Executor::real(1);
         let worker = node.worker(&executor.handle()).unwrap();
@@ -369,7 +365,6 @@ mod tests {
         let table = node.catalog.by_id(TableId(20)).unwrap().0;
         test(&Asked { core: &worker.core, table: &table, owner: Owner::new(1, NodeId(1), 0, 1) });
         drop((table, worker, node));
-        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     struct Asked<'a> {
@@ -443,7 +438,7 @@ mod tests {
     /// A row moves to another slot. Its new slot is written, by instructions, before this message is served.
     #[test]
     fn a_row_that_moved_is_found_although_its_home_hears_of_it_late() {
-        asked("late", |it| {
+        asked(|it| {
             let old = it.reserve(1, "ann", Vec::new());
             it.make_row(old);
             let new = it.reserve(1, "ann", vec![old]);
@@ -463,7 +458,7 @@ mod tests {
     /// The primary index has led to the new row from the start, because its key is new; the unique value is another row's.
     #[test]
     fn a_late_message_is_judged_for_each_index_by_itself() {
-        asked("each-index", |it| {
+        asked(|it| {
             let old = it.reserve(1, "ann", Vec::new());
             it.make_row(old);
             let new = it.reserve(2, "ann", vec![old]);
@@ -478,7 +473,7 @@ mod tests {
     /// A thread of the home held the message while another served it once more, and the row came and went.
     #[test]
     fn a_message_that_comes_again_takes_no_entry_from_a_later_row() {
-        asked("again", |it| {
+        asked(|it| {
             let old = it.reserve(1, "ann", Vec::new());
             it.make_row(old);
             let new = it.reserve(2, "ann", vec![old]);

@@ -395,8 +395,8 @@ mod tests {
 
     #[test]
     fn a_renewal_in_which_the_clock_jumps_is_no_lease() {
-        let dir = std::env::temp_dir().join(format!("farhold-txn-{}-lease", std::process::id()));
-        let fabric = farhold_fabric::Fabric::join_shm(&dir, NodeId(0)).expect("the fabric");
+        let dir = tempfile::tempdir().expect("a directory");
+        let fabric = farhold_fabric::Fabric::join_shm(dir.path(), NodeId(0)).expect("the fabric");
         let replication =
             crate::cluster::settings::ReplicationConfig { replicas: 2, ring_bytes: 64 << 10, ..Default::default() };
         let config = crate::node::NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..Default::default() };
@@ -427,7 +427,6 @@ mod tests {
             view.set_gone();
         });
         node.close();
-        let _ = std::fs::remove_dir_all(dir);
     }
 
     #[test]

@@ -187,21 +187,20 @@ mod tests {
     use farhold_fabric::{Executor, Fabric};
     use std::sync::Arc;
 
-    fn with_node(name: &str, test: impl FnOnce(&Arc<Node>)) {
-        let directory = std::env::temp_dir().join(format!("farhold-holds-{name}-{}", std::process::id()));
-        let fabric = Fabric::join_shm(&directory, NodeId(0)).unwrap();
+    fn with_node(test: impl FnOnce(&Arc<Node>)) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let fabric = Fabric::join_shm(directory.path(), NodeId(0)).unwrap();
         let config = NodeConfig { nodes: 2, region_bytes: 8 << 20, ..NodeConfig::default() };
         let node = Node::open(fabric, config).unwrap();
         test(&node);
         drop(node);
-        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     /// One copy of each row, so no node is ever expelled: the memory that snapshots of a process held must not be held
     /// for ever by its end.
     #[test]
     fn what_a_dead_process_holds_is_released_where_nobody_is_expelled() {
-        with_node("dead", |node| {
+        with_node(|node| {
             let executor = Executor::real(1);
             let worker = node.worker(&executor.handle()).unwrap();
             let superblock = node.store.superblock();
@@ -217,7 +216,7 @@ mod tests {
     /// Messages are lost, late, repeated and overtaken; the list that comes last decides.
     #[test]
     fn a_list_undoes_what_was_lost() {
-        with_node("lost", |node| {
+        with_node(|node| {
             let (superblock, holds, opened) = (node.store.superblock(), FarHolds::default(), OpenSnapshots::default());
             let [one, two] = [1, 2].map(|incarnation| Holder { node: NodeId(1), incarnation });
             let count = || superblock.holders().count();
@@ -260,7 +259,7 @@ mod tests {
     /// about what another has open.
     #[test]
     fn a_list_is_of_one_start() {
-        with_node("starts", |node| {
+        with_node(|node| {
             let (superblock, holds) = (node.store.superblock(), FarHolds::default());
             let (before, now) = (OpenSnapshots::default(), OpenSnapshots::default());
             let holder = Holder { node: NodeId(1), incarnation: 1 };
@@ -280,7 +279,7 @@ mod tests {
     /// A worker takes an announcement out of the inbox; before it has done what it says, its node is expelled, or says that it has begun anew.
     #[test]
     fn what_has_ended_takes_no_slot_afterwards() {
-        with_node("late", |node| {
+        with_node(|node| {
             let (superblock, holds) = (node.store.superblock(), FarHolds::default());
             let [one, two] = [1, 2].map(|incarnation| Holder { node: NodeId(1), incarnation });
             holds.release_of(superblock, |holder| holder == one);

@@ -409,9 +409,9 @@ mod tests {
     /// The record of a table was half written when its node ended: the table cannot be opened, and its rows are not those of a dropped one.
     #[test]
     fn a_damaged_record_costs_no_rows() {
-        let directory = std::env::temp_dir().join(format!("farhold-damaged-record-{}", std::process::id()));
+        let directory = tempfile::tempdir().expect("a directory");
         let open = || {
-            let fabric = Fabric::join_shm(&directory, NodeId(0)).expect("the fabric");
+            let fabric = Fabric::join_shm(directory.path(), NodeId(0)).expect("the fabric");
             Node::open(fabric, NodeConfig { region_bytes: 2 << 20, ..NodeConfig::default() }).expect("a node")
         };
         let record = |node: &Node| {
@@ -445,17 +445,16 @@ mod tests {
         let node = open();
         assert_eq!(node.table("people").map(|table| table.row_count()), Some(1));
         drop(node);
-        std::fs::remove_dir_all(&directory).expect("removed");
     }
 
     /// A cut of the power has brought back the rows of a dropped table, but not that their pages had gone, after which another table was made. Their pages
     /// go before its hash index is.
     #[test]
     fn a_start_has_room_where_dropped_tables_had_theirs() {
-        let directory = std::env::temp_dir().join(format!("farhold-dropped-{}", std::process::id()));
+        let directory = tempfile::tempdir().expect("a directory");
         let (gone, made) = (TableId(FIRST_ID), TableId(FIRST_ID + 1));
         let open = || {
-            let fabric = Fabric::join_shm(&directory, NodeId(0)).expect("the fabric");
+            let fabric = Fabric::join_shm(directory.path(), NodeId(0)).expect("the fabric");
             Node::open(fabric, NodeConfig { region_bytes: 2 << 20, ..NodeConfig::default() })
         };
         let node = open().expect("a node");
@@ -489,6 +488,5 @@ mod tests {
         assert!(node.catalog.by_id(made).is_some() && node.catalog.by_id(gone).is_none());
         assert!(node.store.unclaimed().is_empty());
         drop(node);
-        std::fs::remove_dir_all(&directory).expect("removed");
     }
 }

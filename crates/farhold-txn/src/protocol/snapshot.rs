@@ -607,10 +607,10 @@ mod tests {
     /// At the end of all epochs snapshots are refused, and rows are read and written as before: none of them begins anew.
     #[test]
     fn epochs_do_not_begin_anew() {
-        let directory = std::env::temp_dir().join(format!("farhold-epochs-{}", std::process::id()));
+        let directory = tempfile::tempdir().expect("a directory");
         let executor = Executor::real(1);
         let workers = [0, 1].map(|number| {
-            let fabric = Fabric::join_shm(&directory, NodeId(number)).expect("the fabric");
+            let fabric = Fabric::join_shm(directory.path(), NodeId(number)).expect("the fabric");
             let config = NodeConfig { nodes: 2, region_bytes: 8 << 20, ..NodeConfig::default() };
             Node::open(fabric, config).expect("a node").worker(&executor.handle()).expect("a worker")
         });
@@ -643,6 +643,5 @@ mod tests {
         });
         drop(executor);
         drop(workers);
-        std::fs::remove_dir_all(&directory).expect("removed");
     }
 }

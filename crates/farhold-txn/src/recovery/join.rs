@@ -141,8 +141,8 @@ mod tests {
     /// all the same, before rows are copied.
     #[test]
     fn a_table_whose_record_is_being_changed_is_opened_too() {
-        let directory = std::env::temp_dir().join(format!("farhold-opened-{}", std::process::id()));
-        let fabric = Fabric::join_shm(&directory, NodeId(0)).expect("the fabric");
+        let directory = tempfile::tempdir().expect("a directory");
+        let fabric = Fabric::join_shm(directory.path(), NodeId(0)).expect("the fabric");
         let node = Node::open(fabric, NodeConfig { region_bytes: 2 << 20, ..NodeConfig::default() }).expect("a node");
         let executor = Executor::virtual_time(1);
         let worker = node.worker(&executor.handle()).expect("a worker");
@@ -168,6 +168,5 @@ mod tests {
             assert!(node.table_by_id(id).is_some());
         });
         drop((worker, executor, node));
-        std::fs::remove_dir_all(&directory).expect("removed");
     }
 }

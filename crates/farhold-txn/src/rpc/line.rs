@@ -322,10 +322,10 @@ mod tests {
     /// The home's inbox had no room for a message, and has room when its sender has another one: the first must not come behind it.
     #[test]
     fn messages_that_are_kept_are_not_overtaken() {
-        let directory = std::env::temp_dir().join(format!("farhold-overtaken-{}", std::process::id()));
+        let directory = tempfile::tempdir().expect("a directory");
         let executor = Executor::real(1);
         let open = |node| -> Worker {
-            let fabric = Fabric::join_shm(&directory, NodeId(node)).unwrap();
+            let fabric = Fabric::join_shm(directory.path(), NodeId(node)).unwrap();
             let config = NodeConfig { nodes: 2, region_bytes: 8 << 20, ..NodeConfig::default() };
             Node::open(fabric, config).unwrap().worker(&executor.handle()).unwrap()
         };
@@ -348,6 +348,5 @@ mod tests {
         core.send_unsent();
         assert_eq!(receive(), [1, 2]);
         drop((sender, home));
-        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -11,11 +11,11 @@ use std::ops::Bound;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// So many nodes of this process, which answer each other.
-fn with_nodes(name: &str, count: u8, test: impl AsyncFnOnce(&[Worker])) {
-    let directory = std::env::temp_dir().join(format!("farhold-execute-{name}-{}", std::process::id()));
+fn with_nodes(count: u8, test: impl AsyncFnOnce(&[Worker])) {
+    let directory = tempfile::tempdir().expect("a directory");
     let executor = Executor::real(1);
     let start = |number| {
-        let fabric = Fabric::join_shm(&directory, NodeId(number)).expect("the fabric");
+        let fabric = Fabric::join_shm(directory.path(), NodeId(number)).expect("the fabric");
         let timeout = 60_000_000_000;
         let config =
             NodeConfig { nodes: count, region_bytes: 16 << 20, request_timeout_ns: timeout, ..NodeConfig::default() };
@@ -32,7 +32,6 @@ fn with_nodes(name: &str, count: u8, test: impl AsyncFnOnce(&[Worker])) {
     }
     executor.run(test(&workers));
     drop((executor, workers));
-    std::fs::remove_dir_all(&directory).expect("removed");
 }
 
 fn people(indexes: Vec<SecondaryIndex>) -> TableDef {
@@ -55,7 +54,7 @@ fn value(age: i32) -> Vec<u8> {
 /// other it knows that no row has its key, and must still know so at its commit.
 #[test]
 fn a_key_without_a_row_is_looked_for_again_at_the_commit() {
-    with_nodes("met-deleted", 1, async |workers| {
+    with_nodes(1, async |workers| {
         let worker = &workers[0];
         let by_age = SecondaryIndex { name: "by_age".into(), columns: vec![1], unique: false };
         let table = worker.create_table(people(vec![by_age])).await.expect("a table");
@@ -98,7 +97,7 @@ fn a_key_without_a_row_is_looked_for_again_at_the_commit() {
 /// A node has stopped, or ended, while a thread of it changed a bucket of its hash index.
 #[test]
 fn a_look_up_in_a_locked_bucket_ends() {
-    with_nodes("locked-bucket", 2, async |workers| {
+    with_nodes(2, async |workers| {
         let table = workers[0].create_table(people(Vec::new())).await.expect("a table");
         let its = (1..100).find(|id| table.0.route.home(&key(*id)) == NodeId(1)).expect("a key of node 1");
         let mut txn = workers[0].begin();
