@@ -209,12 +209,14 @@ fn floats<T: ArrowPrimitiveType>(
     })
 }
 
-/// The result of a strict function one of whose arguments is NULL: the optimiser asks what a condition is of rows without a partner, with NULLs that
-/// are of no type, or of another than the column.
+/// The result of a strict function one of whose arguments is NULL, or NULL in every row: the optimiser asks what a condition is of rows without a
+/// partner, with NULLs that are of no type, or of another than the column (`abs` makes floats of them).
 pub(super) fn null_of(arguments: &ScalarFunctionArgs) -> Result<Option<ColumnarValue>> {
     let is_null = |argument: &ColumnarValue| match argument {
         ColumnarValue::Scalar(value) => value.is_null(),
-        ColumnarValue::Array(values) => values.data_type().is_null(),
+        ColumnarValue::Array(values) => {
+            values.data_type().is_null() || !values.is_empty() && values.null_count() == values.len()
+        }
     };
     let null = arguments.args.iter().any(is_null).then(|| ScalarValue::try_from(arguments.return_field.data_type()));
     Ok(null.transpose()?.map(ColumnarValue::Scalar))
