@@ -28,12 +28,17 @@ class Analytics(Queries):
         source = self.joined(rng.choice([0, 1]))
         expressions = Expressions(rng, source.columns)
         items = [rng.choice(source.columns) for _ in range(rng.randint(1, 2))]
-        for _ in range(rng.choice([1, 1, 2])):
-            over = [" OVER ("]
-            if rng.random() < 0.5:
-                over += ["PARTITION BY ", rng.choice(source.columns), " "]
+        windows = []
+        for number in range(rng.choice([1, 1, 2])):
+            parts = ["PARTITION BY ", rng.choice(source.columns), " "] if rng.random() < 0.5 else []
             key = rng.choice(source.columns)
-            over += ["ORDER BY ", key, rng.choice(["", " DESC", " NULLS FIRST", " DESC NULLS LAST"])]
+            order = ["ORDER BY ", key, rng.choice(["", " DESC", " NULLS FIRST", " DESC NULLS LAST"])]
+            over = [" OVER (", *parts, *order]
+            if rng.random() < 0.25:
+                # A named window has the one or both of them.
+                in_name, in_brackets = rng.choice([(parts, order), ([*parts, *order], [])])
+                windows.append(Node(None, f"w{number} AS (", *in_name, ")"))
+                over = [f" OVER (w{number} ", *in_brackets]
             kind = rng.choice(["sum", "count", "min", "max", "avg", "star"])
             inner = rng.choice(source.columns)
             tags = {"window", "risky", "representative"}
@@ -48,7 +53,9 @@ class Analytics(Queries):
             argument = ["count(*)"] if kind == "star" else [f"{kind}(", inner, ")"]
             items.append(Node(type_, *argument, *over, self.frame(key), ")", tags=tags))
         conditions = [expressions.condition(1)] if rng.random() < 0.3 else []
-        return self.maybe_ordered(self.clauses(items, source.node, conditions))
+        select = self.clauses(items, source.node, conditions)
+        select.clauses["windows"] = ("WINDOW ", windows, ", ")
+        return self.maybe_ordered(select)
 
     def frame(self, key):
         rng = self.rng

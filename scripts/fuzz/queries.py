@@ -201,8 +201,9 @@ class Queries:
             "where": ("WHERE ", where, " AND "),
             "group": ("GROUP BY ", [], ", "),
             "having": ("HAVING ", [], " AND "),
+            "windows": ("WINDOW ", [], ", "),
             "tail": ("", [], ""),
-        }, optional=("with", "distinct", "where", "group", "having", "tail"))
+        }, optional=("with", "distinct", "where", "group", "having", "windows", "tail"))
         made.items = items
         return made
 

@@ -154,6 +154,8 @@ states! {
     DUPLICATE_TABLE = "42P07";
     /// A column reference that makes no sense where it stands.
     INVALID_COLUMN_REFERENCE = "42P10";
+    /// A window that says again what the one that it names says.
+    WINDOWING_ERROR = "42P20";
     /// The disk of the journal, or the one that joins spill to, is full: nothing was written.
     DISK_FULL = "53100";
     /// Memory is used up: the query's budget or the data region.

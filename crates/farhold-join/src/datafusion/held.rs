@@ -266,6 +266,25 @@ pub(super) fn held(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalencePr
     Ok(is_doubtful.then(|| without_columns(promised, plan.schema().fields().len() - windows.len())))
 }
 
+/// The promises of the first operator that promises too much below one that hands on its rows, perhaps in another order.
+fn held_below(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<EquivalenceProperties>> {
+    let mut node = plan;
+    loop {
+        let children = node.children();
+        let [child] = children.as_slice() else { return Ok(None) };
+        if child.schema() != plan.schema() {
+            return Ok(None);
+        }
+        node = child;
+        if let Some(mut held) = held(node)? {
+            held.clear_orderings();
+            held.clear_per_partition_constants();
+            held.add_orderings(plan.equivalence_properties().oeq_class().iter().cloned());
+            return Ok(Some(held));
+        }
+    }
+}
+
 fn has_sets(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.downcast_ref().is_some_and(|aggregate: &AggregateExec| aggregate.group_expr().has_grouping_set())
 }
@@ -410,9 +429,13 @@ impl ExecutionPlan for HeldExec {
         };
         let held = match known {
             Some(held) => held,
-            None if merges_by(&input).is_some() => input.equivalence_properties().clone(),
+            // A merge, or a window that the rule has turned round: nothing of their promises is wrong.
+            None if merges_by(&input).is_some() || windows(&input).is_some() => input.equivalence_properties().clone(),
             // A rule has inserted an operator between them.
-            None => without_constants(input.equivalence_properties())?,
+            None => match held_below(&input)? {
+                Some(held) => held,
+                None => without_constants(input.equivalence_properties())?,
+            },
         };
         Ok(Arc::new(Self { promise: self.promise, ..Self::new(input, held) }))
     }

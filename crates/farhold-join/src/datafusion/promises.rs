@@ -15,7 +15,8 @@
 //!
 //! Not checked, since DataFusion's operators do not keep them: constants and equalities above volatile functions (it
 //! takes `nextval('s')` for a constant) and of scans of files (they state conditions by which they only skip parts);
-//! exact counts above scans with a limit, or with a filter that arrives while they run. A promise that
+//! exact counts above scans with a limit, or with a filter that arrives while they run. Nor orderings by volatile
+//! functions, which give other values when they are computed again. A promise that
 //! [`HeldRule`](super::held::HeldRule) takes back is not checked at the operator that made it.
 
 use std::collections::HashMap;
@@ -222,14 +223,17 @@ impl Checks {
         let equivalences = held(plan)?.unwrap_or_else(|| equivalences.clone());
         let mut orderings = Vec::new();
         for ordering in equivalences.oeq_class().iter() {
+            if ordering.iter().any(|by| is_volatile(&by.expr)) {
+                continue;
+            }
             let by = ordering.iter().map(|by| (Arc::clone(&by.expr), by.options));
             orderings.extend(Comparable::new(by, &schema)?.map(|by| Ordered { by, last: None }));
         }
         let (mut constants, mut equal) = (Vec::new(), Vec::new());
         let plain = |expression: &PhysicalExprRef| (Arc::clone(expression), SortOptions::default());
-        let is_volatile = holds(plan, |expression| expression.is_volatile_node())?;
+        let has_volatile = holds(plan, |expression| expression.is_volatile_node())?;
         let is_pruned = plan.name() == "DataSourceExec";
-        let is_exempt = is_volatile || is_pruned;
+        let is_exempt = has_volatile || is_pruned;
         let equivalences = if is_exempt { EquivalenceProperties::new(plan.schema()) } else { equivalences };
         for class in equivalences.eq_group().iter() {
             let mut members = Vec::new();
@@ -381,6 +385,11 @@ fn holds(plan: &Arc<dyn ExecutionPlan>, kind: impl Fn(&PhysicalExprRef) -> bool)
 /// Whether all columns of an expression still exist; a promise may name one that a projection has left out.
 fn is_here(expression: &PhysicalExprRef) -> bool {
     !expression.exists(|part| Ok(part.is::<UnKnownColumn>())).unwrap_or(false)
+}
+
+/// Whether an expression has other values each time that it is computed.
+fn is_volatile(expression: &PhysicalExprRef) -> bool {
+    expression.exists(|part| Ok(part.is_volatile_node())).unwrap_or(true)
 }
 
 /// Expressions whose values can be compared row by row.

@@ -579,3 +579,25 @@ fn an_explain_analyze_that_is_stopped_ends() {
     // Its threads may not have noticed yet.
     assert!((0..1000).any(|_| states(&mut client, &short) == ["SELECT 1"]));
 }
+
+/// A product or quotient with a parameter, below aggregates and GROUP BY, is planned before it is known how many decimals the value has.
+#[test]
+fn a_parameter_may_have_more_decimals_than_its_neighbour() {
+    const CASES: [(&str, &str, &str); 6] = [
+        ("SELECT round(sum(n * $1), 4) FROM s_factors", "0.1111111111111111111111111111111111111", "0.5000"),
+        ("SELECT round(sum(n * $1), 4) FROM s_factors", "2.5", "11.2500"),
+        ("SELECT sum(n * $1) > 0.4 FROM s_factors", "0.11111111111111111111111111111111111111", "t"),
+        ("SELECT round(max(n / $1), 4) FROM s_factors", "0.9999999999999999999999999999999999999", "3.0000"),
+        ("SELECT round(max(n / $1), 4) FROM s_factors", "4", "0.7500"),
+        ("SELECT count(*) FROM s_factors GROUP BY n * $1 LIMIT 1", "0.11111111111111111111111111111111111111", "1"),
+    ];
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_factors (n numeric(20,5))");
+    client.run("INSERT INTO s_factors VALUES (1.5), (3)");
+    for (statement, value, expected) in CASES {
+        client.run(&format!("PREPARE p AS {statement}"));
+        assert_eq!(client.rows(&format!("EXECUTE p({value})")), [[expected]], "{statement}, {value}");
+        client.run("DEALLOCATE p");
+    }
+}

@@ -16,6 +16,8 @@
 //! | an interval times or by a number, or made of `26:00:00` | an error | an interval |
 //! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
 //! | CASE and UNION of exact numbers of several types | the first one's type, for what is calculated with them | the common type |
+//! | a bare string in a VALUES list, a UNION or an array beside decimals | rounded to the others' decimals | with the decimals that it has |
+//! | `lag` and `lead` of a value and another one of another type | the value's type | the common type |
 //! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT, without blanks at the end where the first one is CHAR(n) |
 //! | `CAST(x AS NUMERIC)`, `VARCHAR(n)`, `CHAR(n)` | ten digits; not cut | as many digits as x has; cut |
 //! | LIKE with a pattern that ends with its escape | the escape is a character | 22025 |
@@ -53,8 +55,8 @@ use super::multisets::is_set_operation;
 use super::{added, assigned, dates, frames, intervals, moments, parts, quantified, scalars};
 use crate::engine::scalar::{Arithmetic, has_digits, is_kept_by_null_if};
 use crate::engine::types::{
-    INTERVAL, TIMESTAMP, TYPE_KEY, castable, comparable, datum_at, from_arrow, from_field, from_sql, no_cast,
-    parse_datum, round_decimal, timestamp_digits, to_arrow, to_field, to_scalar,
+    INTERVAL, TIMESTAMP, TYPE_KEY, castable, comparable, datum_at, exact_decimal, from_arrow, from_field, from_sql,
+    no_cast, parse_datum, round_decimal, timestamp_digits, to_arrow, to_field, to_scalar,
 };
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
@@ -119,6 +121,11 @@ impl ExprPlanner for Operators {
             ast::BinaryOperator::Divide => Some(Arithmetic::Divide),
             _ => None,
         };
+        if let Some(arithmetic) = arithmetic
+            && is_of_parameter(&binary.left, &binary.right, schema)
+        {
+            return Ok(PlannerResult::Planned(functions::checked(arithmetic, binary.left, binary.right)));
+        }
         if let Some(arithmetic) = arithmetic
             && is_scaled(arithmetic, &binary.left, &binary.right, schema)
         {
@@ -321,13 +328,25 @@ fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option
         if is_mixed && (was_char || is_common_char(fields())) && known.iter().all(DataType::is_string) {
             return Ok(Some(Wanted::Char));
         }
-        let common = common_result(&known)
+        let common = common_result(&with_bare_decimals(known.clone(), &inputs, column))
             .or_else(|| common_text(fields()))
             .or_else(|| rest.iter().all(|other| other == first).then(|| first.clone()).filter(|t| !t.is_string()));
         let of_null = || fields().next().and_then(from_field).filter(|text| text.is_text());
         Ok(common.map(Wanted::Type).or_else(|| of_null().map(Wanted::OfNull)))
     };
     (0..count).map(common).collect()
+}
+
+/// The types of a set operation's column, and where they are exact numbers with decimals, those of the bare strings in it: they have digits of their own.
+fn with_bare_decimals(mut known: Vec<DataType>, inputs: &[&LogicalPlan], column: usize) -> Vec<DataType> {
+    if known.iter().any(is_decimal) && known.iter().all(|t| is_signed(t) || is_decimal(t)) {
+        let bare = inputs.iter().filter_map(|input| item_of(input, column).and_then(bare_string));
+        known.extend(bare.filter_map(|text| match exact_decimal(text.trim()) {
+            Some(Datum::Decimal { unscaled, scale }) => Some(decimal_scalar(unscaled, scale).data_type()),
+            _ => None,
+        }));
+    }
+    known
 }
 
 /// The query that was written, below what the planner puts above those of EXCEPT and INTERSECT.
@@ -600,6 +619,9 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
                     become_type(first, &type_of(second, schema)?, schema)?;
                 }
             }
+            if func.name() == "make_array" && args.iter().any(|of| type_of(of, schema).is_ok_and(|t| is_decimal(&t))) {
+                together(&mut args.iter_mut().collect::<Vec<_>>(), schema, Common::Result)?;
+            }
             rounded(func.name(), &mut args, schema)?;
             if matches!(func.name(), "concat" | "concat_ws") {
                 args.iter_mut().try_for_each(|argument| printed(argument, schema))?;
@@ -618,6 +640,7 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::WindowFunction(mut function) => {
             check_place(&function)?;
             added::check_aggregate(function.fun.name(), &function.params.args, function.params.distinct, schema)?;
+            with_another(function.fun.name(), &mut function.params.args, schema)?;
             let WindowFunctionParams { order_by, window_frame, .. } = &mut function.params;
             let has_no_distance =
                 |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary() || matches!(t, DataType::Interval(_)));
@@ -687,6 +710,19 @@ fn check_place(function: &WindowFunction) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Gives `lag` and `lead` the common type of their values and of what stands where there is no row. DataFusion gives the latter the type of the values.
+fn with_another(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
+    let [value, _, other] = arguments else { return Ok(()) };
+    if !matches!(name, "lag" | "lead") {
+        return Ok(());
+    }
+    together(&mut [&mut *value, &mut *other], schema, Common::Result)?;
+    let (Ok(of_value), Ok(of_other)) = (type_of(value, schema), type_of(other, schema)) else { return Ok(()) };
+    let Some(common) = common_result(&[of_value, of_other]) else { return Ok(()) };
+    become_type(value, &common, schema)?;
+    become_type(other, &common, schema)
 }
 
 /// LIKE with a pattern that is no constant, that ends with its escape or has another one than DataFusion's, by our own function.
@@ -985,6 +1021,14 @@ fn is_long_product(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether two decimals are made of a parameter, whose value has digits of its own: DataFusion asks for the type of what is calculated with it right when it is
+/// put in, and Arrow may have none for so many digits.
+fn is_of_parameter(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+    let is_decimal = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| is_decimal(&data_type));
+    let has_parameter = |side: &Expr| side.exists(|part| Ok(matches!(part, Expr::Placeholder(_)))).unwrap_or(false);
+    is_decimal(left) && is_decimal(right) && (has_parameter(left) || has_parameter(right))
 }
 
 /// Whether one side is a timestamp, and the other one is that too, a date, or a string that is read as one.

@@ -1,7 +1,8 @@
-//! GROUP BY, ORDER BY and DISTINCT ON a correlated subquery.
+//! GROUP BY, ORDER BY and DISTINCT ON a correlated subquery, and windows by a subquery, `random()` or its like.
 //!
-//! DataFusion joins correlated subqueries below a projection or a filter, of those in an aggregate only some, and below a sort none. So keys that have
-//! such a subquery are computed by a projection below.
+//! DataFusion joins correlated subqueries below a projection or a filter, of those in an aggregate only some, and below a sort none. It computes a window's
+//! keys again in each operator that wants them in an order or their rows together, and cannot sort rows of which it needs no columns. So such keys are computed
+//! by a projection below.
 
 use std::sync::Arc;
 
@@ -9,8 +10,9 @@ use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
-    Aggregate, Distinct, DistinctOn, Expr, LogicalPlan, LogicalPlanBuilder, Projection, Sort,
+    Aggregate, Distinct, DistinctOn, Expr, LogicalPlan, LogicalPlanBuilder, Projection, Sort, Window,
 };
 use datafusion::optimizer::AnalyzerRule;
 
@@ -27,6 +29,7 @@ impl AnalyzerRule for ComputedKeys {
             LogicalPlan::Aggregate(aggregate) => grouped(aggregate),
             LogicalPlan::Distinct(Distinct::On(distinct)) => distinct_on(distinct),
             LogicalPlan::Sort(sort) => sorted(sort),
+            LogicalPlan::Window(window) => windowed(window),
             other => Ok(Transformed::no(other)),
         })
         .data()
@@ -58,11 +61,16 @@ impl Keys {
         if matches!(key, Expr::GroupingSet(_)) || !is_correlated(&key)? {
             return Ok(key);
         }
+        Ok(self.column(key))
+    }
+
+    /// The column that a key becomes.
+    fn column(&mut self, key: Expr) -> Expr {
         let index = self.0.iter().position(|known| *known == key).unwrap_or_else(|| {
             self.0.push(key);
             self.0.len() - 1
         });
-        Ok(Expr::Column(Column::new_unqualified(Self::name(index))))
+        Expr::Column(Column::new_unqualified(Self::name(index)))
     }
 
     /// The keys, with their names.
@@ -119,6 +127,36 @@ fn sorted(mut sort: Sort) -> Result<Transformed<LogicalPlan>> {
     };
     let plan = LogicalPlanBuilder::from(LogicalPlan::Sort(sort)).project(wanted)?.build()?;
     Ok(Transformed::yes(plan))
+}
+
+fn windowed(window: Window) -> Result<Transformed<LogicalPlan>> {
+    let mut keys = Keys::default();
+    let asks = |key: &Expr| key.exists(|inner| Ok(subquery(inner).is_some())).unwrap_or(false);
+    let mut computed = |key: &mut Expr| {
+        if key.is_volatile() || asks(key) {
+            let taken = std::mem::take(key);
+            *key = keys.column(taken);
+        }
+    };
+    let names = NamePreserver::new_for_projection();
+    let mut windows = Vec::with_capacity(window.window_expr.len());
+    for expr in &window.window_expr {
+        let name = names.save(expr);
+        let with_columns = expr.clone().transform_up(|mut inner| {
+            if let Expr::WindowFunction(function) = &mut inner {
+                function.params.partition_by.iter_mut().for_each(&mut computed);
+                function.params.order_by.iter_mut().for_each(|by| computed(&mut by.expr));
+            }
+            Ok(Transformed::yes(inner))
+        });
+        windows.push(name.restore(with_columns.data()?));
+    }
+    if keys.0.is_empty() {
+        return Ok(Transformed::no(LogicalPlan::Window(window)));
+    }
+    let wanted: Vec<Expr> = window.schema.columns().into_iter().map(Expr::Column).collect();
+    let plan = LogicalPlan::Window(Window::try_new(windows, keys.computed(&window.input)?)?);
+    Ok(Transformed::yes(LogicalPlanBuilder::from(plan).project(wanted)?.build()?))
 }
 
 fn distinct_on(distinct: DistinctOn) -> Result<Transformed<LogicalPlan>> {

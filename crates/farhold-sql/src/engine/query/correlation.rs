@@ -1,7 +1,8 @@
-//! `corr` as PostgreSQL computes it.
+//! `corr`, `covar_pop`, `covar_samp` and `regr_*` as PostgreSQL computes them.
 //!
-//! DataFusion 55 gives NULL where a number is NaN, and of groups subtracts sums of squares, which leaves nothing of `1e9 + 1` and `1e9 + 2`. Here, as in
-//! PostgreSQL, sums of squared distances grow by the distance of each number from the mean so far (Youngs and Cramer, 1971).
+//! DataFusion 55 gives NULL where a number is NaN, NaN or infinity where a sum passes the end of its type (22003 here), and of groups subtracts sums of
+//! squares, which leaves nothing of `1e9 + 1` and `1e9 + 2`. Here, as in PostgreSQL, sums of squared distances grow by the distance of each number from the
+//! mean so far (Youngs and Cramer, 1971).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,19 +18,61 @@ use datafusion::prelude::SessionContext;
 
 use crate::{SqlError, SqlState};
 
-/// Puts it in the place of DataFusion's.
+/// Puts them in the place of DataFusion's. `regr_count` only counts, and stays.
 pub(super) fn register(context: &SessionContext) {
-    context.register_udaf(AggregateUDF::from(Correlation { signature: corr_udaf().signature().clone() }));
+    let all = [
+        ("corr", Of::Correlation),
+        ("covar_pop", Of::Covariance { is_sample: false }),
+        ("covar_samp", Of::Covariance { is_sample: true }),
+        ("regr_avgx", Of::Average(X)),
+        ("regr_avgy", Of::Average(Y)),
+        ("regr_sxx", Of::Squares(X)),
+        ("regr_syy", Of::Squares(Y)),
+        ("regr_sxy", Of::Products),
+        ("regr_slope", Of::Slope),
+        ("regr_intercept", Of::Intercept),
+        ("regr_r2", Of::Determination),
+    ];
+    for (name, of) in all {
+        let signature = corr_udaf().signature().clone();
+        // Under all of its names: DataFusion's would come back by another one.
+        let aliases = if name == "covar_samp" { vec!["covar".to_owned()] } else { Vec::new() };
+        context.register_udaf(AggregateUDF::from(OfPairs { name, of, aliases, signature }));
+    }
+}
+
+/// The places of a pair's numbers: `regr_slope(y, x)`.
+const Y: usize = 0;
+const X: usize = 1;
+
+/// What is made of the sums in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Of {
+    Correlation,
+    Covariance { is_sample: bool },
+    Average(usize),
+    Squares(usize),
+    Products,
+    Slope,
+    Intercept,
+    Determination,
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Correlation {
+struct OfPairs {
+    name: &'static str,
+    of: Of,
+    aliases: Vec<String>,
     signature: Signature,
 }
 
-impl AggregateUDFImpl for Correlation {
-    fn name(&self) -> &'static str {
-        "corr"
+impl AggregateUDFImpl for OfPairs {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn aliases(&self) -> &[String] {
+        &self.aliases
     }
 
     fn signature(&self) -> &Signature {
@@ -46,11 +89,11 @@ impl AggregateUDFImpl for Correlation {
     }
 
     fn accumulator(&self, _: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::new(Sums::default()))
+        Ok(Box::new(All { of: self.of, sums: Sums::default() }))
     }
 
     fn create_sliding_accumulator(&self, _: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        Ok(Box::new(Sliding::default()))
+        Ok(Box::new(Sliding { of: self.of, pairs: VecDeque::new() }))
     }
 }
 
@@ -127,10 +170,25 @@ impl Sums {
         Ok(())
     }
 
-    /// NULL where one of the columns has only one value.
-    fn correlation(&self) -> Option<f64> {
-        let is_known = self.count > 0.0 && self.squares.iter().all(|squares| *squares != 0.0);
-        is_known.then(|| self.products / (self.squares[0] * self.squares[1]).sqrt())
+    /// NULL of no rows, and where all values that would have to differ are one.
+    fn result(&self, of: Of) -> Option<f64> {
+        let Self { count, sum, squares, products } = *self;
+        if count == 0.0 {
+            return None;
+        }
+        let differs = |side: usize| squares[side] != 0.0;
+        match of {
+            Of::Correlation => (differs(X) && differs(Y)).then(|| products / (squares[Y] * squares[X]).sqrt()),
+            Of::Covariance { is_sample: false } => Some(products / count),
+            Of::Covariance { is_sample: true } => (count > 1.0).then(|| products / (count - 1.0)),
+            Of::Average(side) => Some(sum[side] / count),
+            Of::Squares(side) => Some(squares[side]),
+            Of::Products => Some(products),
+            Of::Slope => differs(X).then(|| products / squares[X]),
+            Of::Intercept => differs(X).then(|| (sum[Y] - sum[X] * products / squares[X]) / count),
+            Of::Determination if differs(X) && !differs(Y) => Some(1.0),
+            Of::Determination => differs(X).then(|| products * products / (squares[X] * squares[Y])),
+        }
     }
 
     fn parts(&self) -> [f64; Self::PARTS] {
@@ -148,13 +206,19 @@ pub(super) fn overflow() -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-impl Accumulator for Sums {
+#[derive(Debug)]
+struct All {
+    of: Of,
+    sums: Sums,
+}
+
+impl Accumulator for All {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        pairs(values).try_for_each(|(a, b)| self.add([a, b]))
+        pairs(values).try_for_each(|(a, b)| self.sums.add([a, b]))
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
-        Ok(ScalarValue::Float64(self.correlation()))
+        Ok(ScalarValue::Float64(self.sums.result(self.of)))
     }
 
     fn size(&self) -> usize {
@@ -162,29 +226,32 @@ impl Accumulator for Sums {
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {
-        Ok(self.parts().into_iter().map(ScalarValue::from).collect())
+        Ok(self.sums.parts().into_iter().map(ScalarValue::from).collect())
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
         let parts: Vec<&Float64Array> = states.iter().map(AsArray::as_primitive::<Float64Type>).collect();
-        let of_row = |row: usize| Self::of(std::array::from_fn(|part| parts[part].value(row)));
-        (0..states[0].len()).try_for_each(|row| self.merge(&of_row(row)))
+        let of_row = |row: usize| Sums::of(std::array::from_fn(|part| parts[part].value(row)));
+        (0..states[0].len()).try_for_each(|row| self.sums.merge(&of_row(row)))
     }
 }
 
 /// In a frame that slides: no number can be taken out of the sums without a trace, so they are made anew.
-#[derive(Debug, Default)]
-struct Sliding(VecDeque<(f64, f64)>);
+#[derive(Debug)]
+struct Sliding {
+    of: Of,
+    pairs: VecDeque<(f64, f64)>,
+}
 
 impl Accumulator for Sliding {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        self.0.extend(pairs(values));
+        self.pairs.extend(pairs(values));
         Ok(())
     }
 
     fn retract_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
         let leaving = pairs(values).count();
-        self.0.drain(..leaving);
+        self.pairs.drain(..leaving);
         Ok(())
     }
 
@@ -194,12 +261,12 @@ impl Accumulator for Sliding {
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
         let mut sums = Sums::default();
-        self.0.iter().try_for_each(|(a, b)| sums.add([*a, *b]))?;
-        sums.evaluate()
+        self.pairs.iter().try_for_each(|(a, b)| sums.add([*a, *b]))?;
+        Ok(ScalarValue::Float64(sums.result(self.of)))
     }
 
     fn size(&self) -> usize {
-        size_of_val(self) + self.0.capacity() * size_of::<(f64, f64)>()
+        size_of_val(self) + self.pairs.capacity() * size_of::<(f64, f64)>()
     }
 
     fn state(&mut self) -> Result<Vec<ScalarValue>> {

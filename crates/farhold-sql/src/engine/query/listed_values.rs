@@ -1,10 +1,14 @@
-//! Bare strings of VALUES beside dates, timestamps, intervals and booleans in their column: the planner (DataFusion 55) finds no type for both.
+//! Bare strings of VALUES beside dates, timestamps, intervals and booleans in their column: the planner (DataFusion 55) finds no type for both. Beside decimals
+//! it rounds them to the decimals of the others; so they become numbers there.
 
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{CastKind, DataType as SqlType, Expr, Query, SetExpr, Value, Values, VisitorMut};
+use datafusion::sql::sqlparser::ast::{
+    BinaryOperator, CastKind, DataType as SqlType, Expr, Query, SetExpr, UnaryOperator, Value, Values, VisitorMut,
+};
 
-use crate::engine::parse::unnested;
+use crate::engine::parse::{parse_expr, unnested};
+use crate::engine::types::{exact_decimal, format_datum};
 
 /// Casts them to the type beside them.
 pub(super) struct ListedValues;
@@ -34,6 +38,10 @@ fn in_body(body: &mut SetExpr) {
 fn in_values(values: &mut Values) {
     let width = values.rows.first().map_or(0, |row| row.content.len());
     for column in 0..width {
+        if values.rows.iter().filter_map(|row| row.content.get(column)).any(is_decimal) {
+            values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)).for_each(become_decimal);
+            continue;
+        }
         let types = values.rows.iter().filter_map(|row| type_of(row.content.get(column)?));
         // A date becomes a timestamp.
         let Some(data_type) = types.max_by_key(|of| matches!(of, SqlType::Timestamp(..))) else { continue };
@@ -44,6 +52,38 @@ fn in_values(values: &mut Values) {
                 *expr = Expr::Cast { kind: CastKind::Cast, expr: expr_of, data_type, array: false, format: None };
             }
         }
+    }
+}
+
+/// Whether an expression's words say that it is a decimal.
+#[recursive::recursive]
+fn is_decimal(expr: &Expr) -> bool {
+    match unnested(expr) {
+        Expr::Value(value) => matches!(&value.value, Value::Number(digits, _) if digits.contains(['.', 'e', 'E'])),
+        Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, expr } => is_decimal(expr),
+        Expr::BinaryOp { left, op, right } => is_calculation(op) && (is_decimal(left) || is_decimal(right)),
+        Expr::Cast { data_type, array: false, .. } => {
+            matches!(data_type, SqlType::Numeric(_) | SqlType::Decimal(_) | SqlType::Dec(_))
+        }
+        _ => false,
+    }
+}
+
+fn is_calculation(op: &BinaryOperator) -> bool {
+    use BinaryOperator as O;
+    matches!(op, O::Plus | O::Minus | O::Multiply | O::Divide | O::Modulo)
+}
+
+/// A bare string that says a number becomes that, and a parameter becomes a NUMERIC. What says none is an error of the planner.
+fn become_decimal(expr: &mut Expr) {
+    let Expr::Value(value) = unnested(expr) else { return };
+    let number = match &value.value {
+        Value::SingleQuotedString(text) => exact_decimal(text.trim()).and_then(|number| format_datum(&number)),
+        Value::Placeholder(parameter) => Some(format!("CAST({parameter} AS NUMERIC)")),
+        _ => None,
+    };
+    if let Some(number) = number.and_then(|number| parse_expr(&number).ok()) {
+        *expr = number;
     }
 }
 

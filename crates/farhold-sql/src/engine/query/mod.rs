@@ -43,6 +43,7 @@ mod loops;
 mod members;
 mod moments;
 mod multisets;
+mod named_windows;
 mod names;
 mod numbers;
 mod parameters;

@@ -26,6 +26,7 @@ use datafusion_pg_catalog::sql::rules::{
 
 use super::casts;
 use super::listed_values::ListedValues;
+use super::named_windows::NamedWindows;
 use super::names;
 use super::quantifiers::Quantifiers;
 use super::rows::Rows;
@@ -86,6 +87,9 @@ impl Rewriter {
             return Err(SqlError::unsupported("TABLESAMPLE"));
         }
         visited(&mut statement, &mut Patterns)?;
+        visited(&mut statement, &mut NamedWindows)?;
+        // Before rows of several casts become queries.
+        let _ = walk::change(&mut statement, &mut ListedValues);
         let reads_catalogs = reads_catalogs_alone(&statement);
         if !reads_catalogs {
             visited(&mut statement, &mut Quantifiers::new(&self.aggregates))?;
@@ -99,7 +103,6 @@ impl Rewriter {
         visited(&mut statement, &mut Having { aggregates: &self.aggregates })?;
         let _ = walk::change(&mut statement, &mut Aggregates { state, names: &self.aggregates, met: 0 });
         visited(&mut statement, &mut WindowArguments)?;
-        let _ = walk::change(&mut statement, &mut ListedValues);
         let _ = walk::change(&mut statement, &mut SignedRanks);
         let _ = walk::change(&mut statement, &mut Remainders);
         visited(&mut statement, &mut Ages)?;

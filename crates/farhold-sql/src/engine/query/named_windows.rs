@@ -1,0 +1,125 @@
+//! Windows that name another one, `OVER (w ORDER BY a)` and `WINDOW v AS (w)`, and `OVER w` in ORDER BY.
+//!
+//! The planner (DataFusion 55) ignores the name within brackets, so that the window has all rows, and knows no names in ORDER BY and DISTINCT ON. Here each
+//! window says all of itself before the statement is planned.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use datafusion::sql::sqlparser::ast::{
+    Expr, Function, Ident, NamedWindowDefinition, NamedWindowExpr, OrderBy, Query, Select, SetExpr, VisitorMut,
+    WindowSpec, WindowType,
+};
+
+use crate::engine::scalar::fold;
+use crate::engine::walk;
+use crate::{SqlError, SqlState};
+
+/// See the module.
+pub(super) struct NamedWindows;
+
+impl VisitorMut for NamedWindows {
+    type Break = SqlError;
+
+    /// Queries within come first: a window of the query around has no name there.
+    fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<SqlError> {
+        match in_body(&mut query.body, query.order_by.as_mut()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        }
+    }
+}
+
+#[recursive::recursive]
+fn in_body(body: &mut SetExpr, order: Option<&mut OrderBy>) -> Result<(), SqlError> {
+    match body {
+        SetExpr::Select(select) => in_select(select, order),
+        SetExpr::SetOperation { left, right, .. } => {
+            in_body(left, None)?;
+            in_body(right, None)
+        }
+        // A query of its own is visited.
+        _ => Ok(()),
+    }
+}
+
+fn in_select(select: &mut Select, order: Option<&mut OrderBy>) -> Result<(), SqlError> {
+    let mut windows = Windows::default();
+    for NamedWindowDefinition(name, window) in &mut select.named_window {
+        let spec = match window {
+            NamedWindowExpr::WindowSpec(spec) => spec,
+            NamedWindowExpr::NamedWindow(other) => {
+                return Err(SqlError::syntax(format!("syntax error at or near \"{other}\"")));
+            }
+        };
+        windows.complete(spec)?;
+        if windows.known.insert(fold(name), spec.clone()).is_some() {
+            return Err(windowing(format!("window \"{}\" is already defined", fold(name))));
+        }
+    }
+    let stopped = [
+        walk::change(&mut select.projection, &mut windows),
+        walk::change(&mut select.distinct, &mut windows),
+        order.map_or(ControlFlow::Continue(()), |order| walk::change(order, &mut windows)),
+    ];
+    stopped.into_iter().find_map(ControlFlow::break_value).map_or(Ok(()), Err)
+}
+
+fn windowing(message: String) -> SqlError {
+    SqlError::new(SqlState::WINDOWING_ERROR, message)
+}
+
+/// The windows of a SELECT by their names, complete.
+#[derive(Default)]
+struct Windows {
+    known: HashMap<String, WindowSpec>,
+}
+
+impl Windows {
+    fn named(&self, name: &Ident) -> Result<&WindowSpec, SqlError> {
+        let name = fold(name);
+        let undefined = || SqlError::new(SqlState::UNDEFINED_OBJECT, format!("window \"{name}\" does not exist"));
+        self.known.get(&name).ok_or_else(undefined)
+    }
+
+    /// Puts what a window has from the one that it names in the place of the name.
+    fn complete(&self, window: &mut WindowSpec) -> Result<(), SqlError> {
+        let Some(name) = window.window_name.take() else { return Ok(()) };
+        let (base, shown) = (self.named(&name)?, fold(&name));
+        if !window.partition_by.is_empty() {
+            return Err(windowing(format!("cannot override PARTITION BY clause of window \"{shown}\"")));
+        }
+        if !window.order_by.is_empty() && !base.order_by.is_empty() {
+            return Err(windowing(format!("cannot override ORDER BY clause of window \"{shown}\"")));
+        }
+        if base.window_frame.is_some() {
+            let error = windowing(format!("cannot copy window \"{shown}\" because it has a frame clause"));
+            let is_name_alone = window.order_by.is_empty() && window.window_frame.is_none();
+            return Err(if is_name_alone {
+                error.with_hint("Omit the parentheses in this OVER clause.")
+            } else {
+                error
+            });
+        }
+        window.partition_by.clone_from(&base.partition_by);
+        if window.order_by.is_empty() {
+            window.order_by.clone_from(&base.order_by);
+        }
+        Ok(())
+    }
+}
+
+impl VisitorMut for Windows {
+    type Break = SqlError;
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        let Expr::Function(Function { over: Some(over), .. }) = expr else { return ControlFlow::Continue(()) };
+        let completed = match over {
+            WindowType::WindowSpec(window) => self.complete(window),
+            WindowType::NamedWindow(name) => self.named(name).cloned().map(|window| {
+                *over = WindowType::WindowSpec(window);
+            }),
+        };
+        completed.map_or_else(ControlFlow::Break, ControlFlow::Continue)
+    }
+}
