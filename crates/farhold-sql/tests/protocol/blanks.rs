@@ -163,6 +163,11 @@ fn in_rows_of_values() {
         client
             .run(&format!("PREPARE listed({of}) AS SELECT x FROM (VALUES (1, NULL), (2, $1)) AS v (i, x) WHERE i = 2"));
         assert_eq!(client.rows("EXECUTE listed('ab')").len(), 1, "{of}");
+        // The rows have numbers of several scales, and become several lists.
+        client.run(&format!(
+            "PREPARE scales({of}) AS VALUES (1, $1), (ceil(2.5), NULL), (CAST(NULL AS numeric(6,2)), NULL)"
+        ));
+        assert_eq!(client.rows("EXECUTE scales('ab')").len(), 3, "{of}");
         client.run("DEALLOCATE ALL");
     }
     assert_eq!(numbers(&client.rows("SELECT i FROM b_listed WHERE c = 'ab' ORDER BY i")), "1,3,5,7");

@@ -273,13 +273,26 @@ pub(super) fn cast_known(statement: &mut ast::Statement, types: &[Option<ColumnT
 
         /// Not the items of VALUES: the planner (DataFusion 55) refuses a CHAR or VARCHAR beside another type there.
         fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
-            if let SetExpr::Values(values) = query.body.as_mut() {
-                values.rows.iter_mut().flat_map(|row| &mut row.content).for_each(|item| self.take_back(item));
-            }
+            self.take_back_in(&mut query.body);
             ControlFlow::Continue(())
         }
     }
     impl Casts<'_> {
+        /// Takes the casts of texts back in rows of VALUES, also in those that are several lists (`subqueries::rows_as_queries`).
+        #[recursive::recursive]
+        fn take_back_in(&self, body: &mut SetExpr) {
+            match body {
+                SetExpr::Values(values) => {
+                    values.rows.iter_mut().flat_map(|row| &mut row.content).for_each(|item| self.take_back(item));
+                }
+                SetExpr::SetOperation { left, right, .. } => {
+                    self.take_back_in(left);
+                    self.take_back_in(right);
+                }
+                _ => {}
+            }
+        }
+
         /// Takes the cast of a text back, also below others.
         fn take_back(&self, item: &mut Expr) {
             let Expr::Cast { expr, .. } = item else { return };
