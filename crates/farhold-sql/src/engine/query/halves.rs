@@ -1,4 +1,5 @@
 //! `round` of floats takes a half to its even neighbour, as PostgreSQL's does. DataFusion's takes it away from zero, which is right for decimals.
+//! And `round`, `ceil` and `floor` of a decimal that is the same for all rows of a batch panic in DataFusion 55 where the batch has none.
 
 use std::sync::Arc;
 
@@ -13,23 +14,25 @@ use super::checked::{self, Check};
 
 /// Puts it in the place of DataFusion's.
 pub(super) fn register(context: &SessionContext) {
-    checked::register(context, &["round"], &Halves);
+    checked::register(context, &["round", "ceil", "floor"], &Halves);
 }
 
 #[derive(Clone, Debug)]
 struct Halves;
 
 impl Check for Halves {
-    fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, _: usize) -> Result<ColumnarValue> {
+    fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue> {
+        let rounds = inner.name() == "round";
         match arguments.args.as_slice() {
-            [ColumnarValue::Array(values)] if values.data_type().is_floating() => {
+            [ColumnarValue::Array(values)] if rounds && values.data_type().is_floating() => {
                 Ok(ColumnarValue::Array(rounded(values)))
             }
-            [ColumnarValue::Scalar(value)] if value.data_type().is_floating() => {
+            [ColumnarValue::Scalar(value)] if rounds && value.data_type().is_floating() => {
                 let one = rounded(&value.to_array()?);
                 Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&one, 0)?))
             }
-            _ => inner.invoke_with_args(arguments),
+            // One row of scalars, also for none.
+            _ => inner.invoke_with_args(ScalarFunctionArgs { number_rows: rows, ..arguments }),
         }
     }
 }
