@@ -1,22 +1,15 @@
-"""18-join-budgets: joins that spill."""
-import json
-import subprocess
+"""18-join-budgets: joins within a part of the build side's bytes, on one thread and on all; and under a memory limit of the kernel a quarter above that."""
 import sys
-import tempfile
 
-from .common import ROOT, write
+from .common import recorded, write
 from .joins import join_bench
 
 
 def budget(args):
-    """Joins within a part of the build side's bytes, on one thread and on all; and under a memory limit of the kernel a quarter above that."""
     measured = join_bench(args, "--arrow")
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        done = subprocess.run(["scripts/join-in-cgroup", "--release", "--sides", "64,256,1024", "--parts", "2,4,10", "--json", out.name], cwd=ROOT,
-                              text=True, capture_output=True)
-        if done.returncode not in (0, 1, 77):
-            sys.exit(done.stderr)
-        limited = json.loads(out.read() or "[]")
+    done, limited = recorded(["scripts/join-in-cgroup", "--release", "--sides", "64,256,1024", "--parts", "2,4,10"], capture_output=True)
+    if done.returncode not in (0, 1, 77):
+        sys.exit(done.stderr)
     lines = [f"Arrow batches, 16 M rows of 16 bytes a side, sparse keys; {args.runs} rounds, turn and turn about. Slowdown: the time over that in memory on"
              " as many threads, round by round. `by key`: both sides are distributed among the threads by a hash of the key first, which is in the time, as in plans"
              " whose statistics say that the build side will not fit; `one build side`: all threads probe one, as in plans without statistics. In memory it is one"
@@ -37,4 +30,4 @@ def budget(args):
         lines += [f"| {r['side_mib']} | {r['budget_mib']:.1f} | {r['limit_mib']} | {r['shape']} | {show(r['resident_mib'], '.0f')} |"
                   f" {show(r['resident_mib'] and r['resident_mib'] / r['limit_mib'], '.2f')} | {show(r['cgroup_peak_mib'], '.1f')} | {show(r['spilled_mib'], '.0f')} |"
                   f" {show(r['seconds'], '.2f')} | {'' if r['ok'] else 'FAILED'} |" for r in limited]
-    write("18-join-budgets", "Joins within a memory budget", {"measured": measured, "limited": limited}, "\n".join(lines))
+    write("18-join-budgets", "Joins within a memory budget", {"measured": measured, "limited": limited or []}, lines)

@@ -9,4 +9,4 @@ def ch(args):
     lines += [f"| {q['query']} | {q['ms']:.1f} | {q['arrow_ms']:.1f} | {q['ms'] / q['arrow_ms']:.2f} |" for q in result["queries"]]
     ours, arrow = (sum(q[k] for q in result["queries"]) for k in ("ms", "arrow_ms"))
     lines.append(f"| all | {ours:.0f} | {arrow:.0f} | {ours / arrow:.2f} (wanted: at most 1.5) |")
-    write("06-ch", "CH-benCHmark's 22 queries", {"result": result, "ratio": ours / arrow}, "\n".join(lines))
+    write("06-ch", "CH-benCHmark's 22 queries", {"result": result, "ratio": ours / arrow}, lines)

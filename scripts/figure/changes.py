@@ -1,4 +1,4 @@
-"""21-changes: the same measurements of two commits, in turns."""
+"""21-changes: two commits in turns: what became slower."""
 import json
 import os
 import pathlib
@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import tempfile
 
-from .common import FARHOLD, ROOT, ratios, row, spread, write
+from .common import FARHOLD, ROOT, ratios, recorded, row, spread, write
 from .tpcc import tpcc_of_one_node
 
 
@@ -48,19 +48,14 @@ def times(tools, args, folder):
         taken["TPC-C", name] = 1 / tpcc_of_one_node(tools["tpcc"], warehouses, workers, args.seconds)[0]
     said = subprocess.run([tools["txn"], "--bench"], check=True, stdout=subprocess.PIPE, text=True).stdout
     taken |= {("transactions", name): float(ns) for name, ns in re.findall(r"^(\S.*?) +(\d+) ns$", said, re.M)}
-    with tempfile.TemporaryDirectory() as out:
-        out = pathlib.Path(out) / "out.json"
-        subprocess.run([tools["joins"], "--bench", "--raw", "--rounds", "1", "--json", out], check=True, stdout=subprocess.DEVNULL)
-        taken |= {("joins", row["row"]): 1 / row["mtuples_s"] for row in json.loads(out.read_text()) if row["table"] == "raw"}
-        flags = ["--scale", "1", "--memory", args.memory, "--runs", "1", "--engines", "farhold", "--folder", folder, "--json", out]
-        subprocess.run([tools["tpch"], "--bench", *flags], stdout=subprocess.DEVNULL)
-        for query in json.loads(out.read_text())["queries"]:
-            taken["TPC-H", f"Q{query['query']}"] = statistics.median(query["engines"][0]["ms"])
-    return taken
+    _, said = recorded([tools["joins"], "--bench", "--raw", "--rounds", "1"], check=True, stdout=subprocess.DEVNULL)
+    taken |= {("joins", row["row"]): 1 / row["mtuples_s"] for row in said if row["table"] == "raw"}
+    flags = ["--scale", "1", "--memory", args.memory, "--runs", "1", "--engines", "farhold", "--folder", folder]
+    _, said = recorded([tools["tpch"], "--bench", *flags], stdout=subprocess.DEVNULL)
+    return taken | {("TPC-H", f"Q{query['query']}"): statistics.median(query["engines"][0]["ms"]) for query in said["queries"]}
 
 
 def changes(args):
-    """Two commits in turns: what became slower."""
     name_of = lambda commit: subprocess.run(["git", "rev-parse", "--short=12", commit], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     before, after = name_of(args.before), name_of(args.after)
     tools, rounds = {commit: programs(commit) for commit in (before, after)}, []
@@ -80,4 +75,4 @@ def changes(args):
         lines.append(f"| **{group}** " + row("geometric mean", spread(middle)))
         lines += [f"| {group} " + row(name, of) for (g, name), of in compared.items() if g == group]
     write("21-changes", "Before and after", {
-        "before": before, "after": after, "ratios": [{"group": g, "name": n} | of for (g, n), of in compared.items()]}, "\n".join(lines))
+        "before": before, "after": after, "ratios": [{"group": g, "name": n} | of for (g, n), of in compared.items()]}, lines)

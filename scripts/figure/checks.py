@@ -1,5 +1,5 @@
-"""19-checks: how long `make demo` and `make test` take."""
-import json
+"""19-checks: in a fresh clone with nothing compiled; Debian's packages, and what cargo and pip have downloaded before, are there. `warm` without `cold`
+before it is measured where this script is, after a `make test` that has passed. Parts that are not measured keep what they had, with its commit."""
 import os
 import pathlib
 import re
@@ -9,18 +9,15 @@ import sys
 import tempfile
 import time
 
-from .common import ROOT, provenance, write
+from .common import ROOT, earlier, provenance, write
 
 # The demo's line of its first second.
 DEMO_RUNS = re.compile(r" +1 s ")
 
 
 def checks(args):
-    """In a fresh clone with nothing compiled; Debian's packages, and what cargo and pip have downloaded before, are there. `warm` without `cold` before it
-    is measured where this script is, after a `make test` that has passed. Parts that are not measured keep what they had, with its commit."""
     environment = {k: v for k, v in os.environ.items() if k != "CARGO_TARGET_DIR"}
-    path = ROOT / "figures/19-checks/results.json"
-    parts = json.loads(path.read_text())["parts"] if path.exists() else {}
+    parts = earlier("19-checks", "parts", {})
     wanted = args.parts.split(",")
 
     def lines_of(where, *command):
@@ -48,7 +45,7 @@ def checks(args):
         shown = lambda seconds: f"{seconds:.0f}" if seconds is not None else ""
         lines += ["", "| check | seconds, cold | after the change |", "|---|---|---|"]
         lines += [f"| {name} | {shown(cold.get(name))} | {shown(warm.get(name))} |" for name in cold | warm if name != "all"]
-        write("19-checks", "The checks", {"parts": parts}, "\n".join(lines), profile="dev")
+        write("19-checks", "The checks", {"parts": parts}, lines, profile="dev")
 
     with tempfile.TemporaryDirectory(prefix="farhold-checks-") as folder:
         clone = pathlib.Path(folder) / "farhold"

@@ -1,21 +1,14 @@
-"""20-endurance: more seeds of every scenario, more statements beside PostgreSQL. Both add up."""
+"""20-endurance: more seeds of every scenario, more statements beside PostgreSQL. Both add up; each run is kept as soon as it has ended."""
 import datetime
-import json
 import os
 import re
 import subprocess
 import sys
 import time
 
-from .common import ROOT, built, provenance, write
+from .common import ROOT, built, earlier, provenance, write
 
 SEEDS_FROM, QUERIES_FROM = 10_000_000, 10_000
-
-
-def endured():
-    """The runs so far, with what is to be added to them. Each is kept as soon as it has ended."""
-    path = ROOT / "figures/20-endurance/results.json"
-    return json.loads(path.read_text())["runs"] if path.exists() else []
 
 
 def endure(runs, title_of_run, run):
@@ -32,7 +25,7 @@ def endure(runs, title_of_run, run):
              "| what | run | not in order, or different | seeds | commits |", "|---|---|---|---|---|"]
     lines += [f"| {what} | {count:,} | {bad} | {first} to {last[what]} | {len(commits)}, the last {commits[-1][:12]} |"
               for what, (count, bad, first, commits) in sorted(sums.items())]
-    write("20-endurance", "Seeds and statements", {"runs": runs}, "\n".join(lines))
+    write("20-endurance", "Seeds and statements", {"runs": runs}, lines)
 
 
 def fresh(runs, what, least):
@@ -42,7 +35,7 @@ def fresh(runs, what, least):
 
 def seeds(args):
     """Every scenario of the simulator, as many seeds of each."""
-    program, runs = built("farhold-sim", profile="whole") / "farhold-sim", endured()
+    program, runs = built("farhold-sim", profile="whole") / "farhold-sim", earlier("20-endurance", "runs", [])
     flags = subprocess.run([str(program), "scenarios"], capture_output=True, text=True, check=True).stdout.split()
     for flag in ["", *flags] if args.scenario is None else args.scenario.split(","):
         what = f"seeds of {flag or '(no scenario)'}"
@@ -61,7 +54,7 @@ def seeds(args):
 
 def queries(args):
     """Statements beside PostgreSQL; by the binary $FARHOLD if it is set: one of the release profile is twice as quick."""
-    runs = endured()
+    runs = earlier("20-endurance", "runs", [])
     if "FARHOLD" not in os.environ:
         subprocess.run([ROOT / "scripts/cargo-all", "build", "--bin", "farhold", "--quiet"], check=True)
     first = fresh(runs, "statements beside PostgreSQL", QUERIES_FROM)

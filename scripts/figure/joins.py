@@ -1,27 +1,21 @@
-"""07-joins: the raw joins."""
-import json
+"""07-joins: the raw joins beside what memory bandwidth allows, DuckDB and Polars; the model's choices."""
 import subprocess
-import tempfile
 
 import plot
 
-from .common import ROOT, ratios, row, spread, write
+from .common import ROOT, ratios, recorded, row, spread, write
 
 
 def join_bench(args, *flags):
-    with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        subprocess.run(["cargo", "bench", "-q", "-p", "farhold-join", "--bench", "joins", "--", *flags, "--rounds", str(args.runs), "--json", out.name],
-                       cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        return json.loads(out.read())
+    command = ["cargo", "bench", "-q", "-p", "farhold-join", "--bench", "joins", "--", *flags, "--rounds", str(args.runs)]
+    return recorded(command, check=True, stdout=subprocess.DEVNULL)[1]
 
 
 def joins(args):
-    """The raw joins beside what memory bandwidth allows, DuckDB and Polars; the model's choices."""
     rivals = []
     for rows in (16_000_000, 64_000_000) if args.python else ():
-        with tempfile.NamedTemporaryFile(suffix=".json") as out:
-            subprocess.run([args.python, "scripts/compare-joins", "--rows", str(rows), "--rounds", str(args.runs), "--json", out.name], cwd=ROOT, check=True)
-            rivals.append(json.loads(out.read()))
+        command = [args.python, "scripts/compare-joins", "--rows", str(rows), "--rounds", str(args.runs)]
+        rivals.append(recorded(command, check=True)[1])
     measured, sweep = join_bench(args, "--raw"), join_bench(args, "--sweep")
     table = lambda name: [row for row in measured if row["table"] == name]
     lines = ["Unique build keys in random order, uniform foreign keys, 16-byte tuples, sums of both payloads; M tuples/s of both sides. `dense`: the"
@@ -51,7 +45,7 @@ def joins(args):
             lines.append(f"| {figure['row']} | {figure['mtuples_s']:.0f} | {figure['cold_mtuples_s']:.0f} | {shares} |")
     lines += ["", "## The model's choice (wanted: at most 1.05 of the best)", "", "| rows a side (or build x probe), keys, choice | its time over the best | no_partition ms | radix ms |", "|---|---|---|---|"]
     lines += [f"| {r['row']} | {r['over_best']:.2f} | {r['no_partition_ms']:.2f} | {r['radix_ms']:.2f} |" for r in sweep]
-    write("07-joins", "Joins", {"rivals": rivals, "measured": measured, "sweep": sweep}, "\n".join(lines))
+    write("07-joins", "Joins", {"rivals": rivals, "measured": measured, "sweep": sweep}, lines)
     size = lambda r: int(r["row"].split()[0])
     square = [r for r in sweep if " x " not in r["row"]]
     rate = lambda r, name: (size(r), 2 * size(r) / r[name] / 1e3)

@@ -1,8 +1,8 @@
-"""17-orders: the two orders of commits with copies."""
+"""17-orders: the optimistic order against the pessimistic one, where more and more transactions want the same rows."""
 import json
 import re
 
-from .common import built, example, ratios, spread, write
+from .common import COPIES_FEATURES, built, output, ratios, spread, write
 
 # TPC-C: transactions under way on each worker, a warehouse each. SmallBank: hot accounts of one node, which get 90 % of the transactions;
 # workers of that node, and transactions under way on each.
@@ -11,13 +11,11 @@ ORDERS_SMALLBANK = {"shm": ((4000, 2, 1), (10, 2, 1)), "libfabric:tcp;ofi_rxm": 
 
 
 def orders(args):
-    """The optimistic order against the pessimistic one, where more and more transactions want the same rows."""
-    features = ["--features", "farhold-fabric/libfabric,farhold-txn/libfabric"]
-    programs = built("farhold-bench", *features, "--example", "replication", "--example", "smallbank") / "examples"
+    examples = built("farhold-bench", *COPIES_FEATURES, "--example", "replication", "--example", "smallbank") / "examples"
     found = {}
     for provider, depths in ORDERS_TPCC.items():
         for depth in depths:
-            printed = example(programs.parent, "replication", args.seconds, args.runs, provider, depth)
+            printed = output(examples / "replication", args.seconds, args.runs, provider, depth)
             runs = re.findall(r"^(\w+) (\d+)/s, ([0-9.]+) conflicts", printed, re.M)
             found["TPC-C", provider, f"{depth} under way for each warehouse"] = runs
     for provider, shapes in ORDERS_SMALLBANK.items():
@@ -26,7 +24,7 @@ def orders(args):
             for order in ("optimistic", "pessimistic") * args.runs:
                 flags = ["replicas", 3, "provider", provider, "hot", hot, "accounts", 20_000, "workers", workers, "in-flight", depth, "seconds", args.seconds,
                          "pessimistic", int(order == "pessimistic"), "distributed", 0]
-                outcome = json.loads(example(programs.parent, "smallbank", *flags))
+                outcome = json.loads(output(examples / "smallbank", *flags))
                 commits = sum(outcome["commits"].values())
                 runs.append((order, outcome["transactions_per_second"], outcome["conflicts"] / commits))
             threads = f"{workers} worker{'s' if workers > 1 else ''}, {depth} under way on each"
@@ -46,4 +44,4 @@ def orders(args):
         lines.append(f"| {load} | {provider} | {shape} | {ratio['median']:.2f} ({ratio['min']:.2f} – {ratio['max']:.2f}) |"
                      f" {rates['optimistic']['median']:,.0f} | {rates['pessimistic']['median']:,.0f} |"
                      f" {conflicts['optimistic']['median']:.3f} | {conflicts['pessimistic']['median']:.3f} |")
-    write("17-orders", "The optimistic and the pessimistic order of commits with copies", {"shapes": results}, "\n".join(lines))
+    write("17-orders", "The optimistic and the pessimistic order of commits with copies", {"shapes": results}, lines)

@@ -5,7 +5,7 @@ import re
 import subprocess
 import tempfile
 
-from .common import FARHOLD, ratios, row, spread, write
+from .common import FARHOLD, in_turns, ratios, row, spread, write
 
 
 def pgbench(args):
@@ -20,14 +20,13 @@ def pgbench(args):
         if args.rival_socket_dir or not args.rival_port:
             hosts["Unix socket"] = (sockets.name, args.rival_socket_dir)
         ours, theirs, latency = ({name: [] for name in hosts} for _ in range(3))
-        for _ in range(args.runs):
-            for name, (host, rival_host) in hosts.items():
-                rate, p99 = pgbench_once(["pgbench", "-h", host, "-U", "farhold"], port, "farhold", args.seconds)
-                ours[name].append(rate)
-                latency[name].append(p99)
-                if args.rival_port:
-                    rate, _ = pgbench_once(["pgbench", "-h", rival_host, "-U", "postgres"], args.rival_port, "postgres", args.seconds)
-                    theirs[name].append(rate)
+        for name, (host, rival_host) in in_turns(args.runs, hosts):
+            rate, p99 = pgbench_once(["pgbench", "-h", host, "-U", "farhold"], port, "farhold", args.seconds)
+            ours[name].append(rate)
+            latency[name].append(p99)
+            if args.rival_port:
+                rate, _ = pgbench_once(["pgbench", "-h", rival_host, "-U", "postgres"], args.rival_port, "postgres", args.seconds)
+                theirs[name].append(rate)
     finally:
         serving.terminate()
         serving.wait()
@@ -42,7 +41,7 @@ def pgbench(args):
             result |= {"postgresql": spread(theirs[name]), "ratio": ratios(ours[name], theirs[name])}
             wanted = " (wanted: 1.3)" if name == "TCP" else ""
             lines += [row(f"PostgreSQL 15, {name}, queries/s", spread(theirs[name])), row(f"ratio, {name}, pair by pair{wanted}", result["ratio"])]
-    write("05-pgbench", "Point reads through the PostgreSQL protocol", results, "\n".join(lines))
+    write("05-pgbench", "Point reads through the PostgreSQL protocol", results, lines)
 
 
 def pgbench_once(client, port, database, seconds):

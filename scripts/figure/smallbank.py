@@ -1,9 +1,7 @@
 """11-smallbank: SmallBank with and without copies of rows, in both orders of commits."""
 import json
-import subprocess
-import sys
 
-from .common import built, ratios, row, spread, write
+from .common import built, in_turns, output, ratios, spread, spreads, table, write
 
 
 def smallbank(args):
@@ -17,13 +15,9 @@ def smallbank(args):
         "three workers on three nodes": ["nodes", 3, "working-nodes", 3, "distributed", 1, "pin", 1],
     }
     rates, last = {name: [] for name in shapes}, {}
-    for _ in range(args.runs):
-        for name, flags in shapes.items():
-            done = subprocess.run([str(program), *map(str, flags), "seconds", str(args.seconds)], capture_output=True, text=True)
-            if done.returncode:
-                sys.exit(f"{name}: {done.stderr}")
-            last[name] = json.loads(done.stdout)
-            rates[name].append(last[name]["transactions_per_second"])
+    for name, flags in in_turns(args.runs, shapes):
+        last[name] = json.loads(output(program, *flags, "seconds", args.seconds, about=f"{name}: "))
+        rates[name].append(last[name]["transactions_per_second"])
     copies = "one worker, 3 copies, optimistic order"
     compared = {
         "one worker / 1,000,000 (wanted: 1.0)": spread([rate / 1e6 for rate in rates["one worker"]]),
@@ -33,8 +27,5 @@ def smallbank(args):
     }
     lines = ["Committed transactions a second, full mix, 100,000 accounts a node, 4,000 of them hot with 90 % of the transactions; three nodes",
              "in one process over shm, closed loop. Transactions that are refused for want of money are not counted. Every run ends with an",
-             "audit of the money.", "", "| configuration | median | min – max |", "|---|---|---|"]
-    lines += [row(name, spread(v)) for name, v in rates.items()]
-    lines += ["", "| ratio, pair by pair | median | min – max |", "|---|---|---|"]
-    lines += [row(name, v) for name, v in compared.items()]
-    write("11-smallbank", "SmallBank", {"rates": {k: spread(v) for k, v in rates.items()}, "ratios": compared, "last_runs": last}, "\n".join(lines))
+             "audit of the money.", "", *table("configuration", spreads(rates)), "", *table("ratio, pair by pair", compared)]
+    write("11-smallbank", "SmallBank", {"rates": spreads(rates), "ratios": compared, "last_runs": last}, lines)

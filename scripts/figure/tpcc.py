@@ -1,9 +1,9 @@
-"""01-tpcc: TPC-C on one and two workers and on more warehouses; with `--processes` on three node processes; beside `--rival`."""
+"""01-tpcc: one node runs TPC-C in a process of its own without SQL, which is built in minutes; three nodes are the program's, which takes half
+an hour (`--processes`)."""
 import re
 import subprocess
-import sys
 
-from .common import built, farhold, ratios, row, spread, write
+from .common import built, farhold, output, ratios, spreads, table, write
 
 
 def data_name(warehouses):
@@ -12,15 +12,12 @@ def data_name(warehouses):
 
 def tpcc_of_one_node(program, warehouses, workers, seconds):
     """Its transactions a second, and the bytes of its rows and keys, and of what they take."""
-    said = subprocess.run([str(program), *map(str, (warehouses, seconds, workers))], capture_output=True, text=True)
-    if said.returncode:
-        sys.exit(said.stderr)
-    used, data, keys = map(int, re.search(r"(\d+) bytes for (\d+) of rows and (\d+) of index keys", said.stdout).groups())
-    return float(re.search(r"(\d+) transactions/s, ", said.stdout)[1]), {"data": data + keys, "used": used}
+    said = output(program, warehouses, seconds, workers)
+    used, data, keys = map(int, re.search(r"(\d+) bytes for (\d+) of rows and (\d+) of index keys", said).groups())
+    return float(re.search(r"(\d+) transactions/s, ", said)[1]), {"data": data + keys, "used": used}
 
 
 def tpcc(args):
-    """One node runs in a process of its own without SQL, which is built in minutes; three nodes are the program's, which takes half an hour (`--processes`)."""
     shapes = {"one worker": (1, 1), "two workers": (2, 2)} | {data_name(warehouses): (warehouses, 1) for warehouses in (8, 24)}
     program = built("farhold-bench", "--features", "allocator", "--example", "tpcc", profile="shipped") / "examples/tpcc"
     processes, flags = "three node processes", ["--nodes", 3, "--workers", 1, "--in-flight", 2]  # one runs while another waits for an answer
@@ -51,15 +48,12 @@ def tpcc(args):
         compared[f"{rival_name}, 24 warehouses / 1"] = ratios(rival[data_name(24)], rival["one worker"])
     if args.processes:
         compared["three node processes / one worker (wanted: 2.4)"] = ratios(rates[processes], one)
-    lines = ["Transactions a second, full mix, closed loop without think time; warehouses = workers where nothing else is said.", "",
-             "| configuration | median | min – max |", "|---|---|---|"]
-    lines += [row(f"Farhold, {name}", spread(v)) for name, v in rates.items()]
-    lines += [row(f"{rival_name}, {name}", spread(v)) for name, v in rival.items() if v]
-    lines += ["", "| ratio, pair by pair | median | min – max |", "|---|---|---|"]
-    lines += [row(name, v) for name, v in compared.items()]
+    ours, theirs = spreads(rates), spreads(rival)
+    of_all = {f"Farhold, {name}": v for name, v in ours.items()} | {f"{rival_name}, {name}": v for name, v in theirs.items()}
     ratio = memory_of_one["used"] / memory_of_one["data"]
-    lines += ["", f"Memory after the population of one warehouse: {memory_of_one['used']:,} bytes for {memory_of_one['data']:,} bytes of rows and keys:"
+    lines = ["Transactions a second, full mix, closed loop without think time; warehouses = workers where nothing else is said.", "",
+             *table("configuration", of_all), "", *table("ratio, pair by pair", compared), "",
+             f"Memory after the population of one warehouse: {memory_of_one['used']:,} bytes for {memory_of_one['data']:,} bytes of rows and keys:"
               f" {ratio:.2f}x (wanted: at most 1.4)."]
     write("01-tpcc", "TPC-C", {
-        "rates": {k: spread(v) for k, v in rates.items()}, "rival": {"name": rival_name, "rates": {k: spread(v) for k, v in rival.items() if v}},
-        "ratios": compared, "memory": memory_of_one}, "\n".join(lines), profile="shipped")
+        "rates": ours, "rival": {"name": rival_name, "rates": theirs}, "ratios": compared, "memory": memory_of_one}, lines, profile="shipped")

@@ -1,33 +1,28 @@
-"""08-tpch: TPC-H over Parquet files within a memory limit."""
-import json
+"""08-tpch: TPC-H through DataFusion with and without Farhold's joins, and DuckDB beside them: same files, threads, memory limit."""
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 
 import plot
 
-from .common import ROOT, SHIPPED_FLAGS, write
+from .common import ROOT, SHIPPED_FLAGS, recorded, write
 
 
 def tpch(args):
-    """TPC-H through DataFusion with and without Farhold's joins, and DuckDB beside them: same files, threads, memory limit."""
     results, lines = {}, []
     for scale in args.scale.split(","):
-        with tempfile.NamedTemporaryFile(suffix=".json") as out:
-            # With `-p farhold` the features are those of the binary, and DataFusion is compiled once for both.
-            command = ["cargo", "bench", "-q", "--profile", "shipped", "-p", "farhold", "-p", "farhold-bench", "--features", "farhold-bench/tpch", "--bench", "tpch", "--",
-                       "--scale", scale, "--memory", args.memory, "--runs", str(args.runs), "--json", out.name, "--engines", "farhold,plain"]
-            if args.python:
-                command += ["--rival", f"{args.python} {ROOT / 'scripts/duckdb-queries'}"]
-            done = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, env=os.environ | {"RUSTFLAGS": SHIPPED_FLAGS})
-            result = json.loads(out.read() or "null")
-            if not result:
-                sys.exit(done.stdout)
+        # With `-p farhold` the features are those of the binary, and DataFusion is compiled once for both.
+        command = ["cargo", "bench", "-q", "--profile", "shipped", "-p", "farhold", "-p", "farhold-bench", "--features", "farhold-bench/tpch", "--bench", "tpch", "--",
+                   "--scale", scale, "--memory", args.memory, "--runs", str(args.runs), "--engines", "farhold,plain"]
+        if args.python:
+            command += ["--rival", f"{args.python} {ROOT / 'scripts/duckdb-queries'}"]
+        done, result = recorded(command, stdout=subprocess.PIPE, env=os.environ | {"RUSTFLAGS": SHIPPED_FLAGS})
+        if not result:
+            sys.exit(done.stdout)
         results[f"scale {scale}"] = result | {"exit": done.returncode}
         lines += tpch_table(scale, result)
-    write("08-tpch", "TPC-H over Parquet files", {"results": results}, "\n".join(lines), profile="shipped (`make release`)")
+    write("08-tpch", "TPC-H over Parquet files", {"results": results}, lines, profile="shipped (`make release`)")
     tpch_plot(ROOT / "figures/08-tpch/plot.svg", results)
 
 
