@@ -1,0 +1,1 @@
+"""One file a figure: what it measures, and what it writes down. `scripts/figures` is the command."""
