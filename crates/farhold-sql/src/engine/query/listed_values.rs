@@ -17,20 +17,20 @@ impl VisitorMut for ListedValues {
     type Break = ();
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
-        in_body(&mut query.body);
+        each_list(&mut query.body, &mut in_values);
         ControlFlow::Continue(())
     }
 }
 
+/// Does something to each list of VALUES of a body; a query of its own is none of it.
 #[recursive::recursive]
-fn in_body(body: &mut SetExpr) {
+pub(super) fn each_list(body: &mut SetExpr, change: &mut dyn FnMut(&mut Values)) {
     match body {
-        SetExpr::Values(values) => in_values(values),
+        SetExpr::Values(values) => change(values),
         SetExpr::SetOperation { left, right, .. } => {
-            in_body(left);
-            in_body(right);
+            each_list(left, change);
+            each_list(right, change);
         }
-        // A query of its own is visited.
         _ => {}
     }
 }

@@ -15,6 +15,7 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::added::number_of_buckets;
 use super::coerce::{common_type, is_bare_in, is_bare_string, is_char, item_of};
+use super::listed_values;
 use super::multisets::is_set_operation;
 use super::quantified::is_marked;
 use crate::SqlError;
@@ -273,26 +274,14 @@ pub(super) fn cast_known(statement: &mut ast::Statement, types: &[Option<ColumnT
 
         /// Not the items of VALUES: the planner (DataFusion 55) refuses a CHAR or VARCHAR beside another type there.
         fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
-            self.take_back_in(&mut query.body);
+            // Of rows that are several lists (`subqueries::rows_as_queries`), in each.
+            listed_values::each_list(&mut query.body, &mut |values| {
+                values.rows.iter_mut().flat_map(|row| &mut row.content).for_each(|item| self.take_back(item));
+            });
             ControlFlow::Continue(())
         }
     }
     impl Casts<'_> {
-        /// Takes the casts of texts back in rows of VALUES, also in those that are several lists (`subqueries::rows_as_queries`).
-        #[recursive::recursive]
-        fn take_back_in(&self, body: &mut SetExpr) {
-            match body {
-                SetExpr::Values(values) => {
-                    values.rows.iter_mut().flat_map(|row| &mut row.content).for_each(|item| self.take_back(item));
-                }
-                SetExpr::SetOperation { left, right, .. } => {
-                    self.take_back_in(left);
-                    self.take_back_in(right);
-                }
-                _ => {}
-            }
-        }
-
         /// Takes the cast of a text back, also below others.
         fn take_back(&self, item: &mut Expr) {
             let Expr::Cast { expr, .. } = item else { return };
