@@ -24,6 +24,7 @@ pub mod files;
 mod inventory;
 pub mod journal;
 pub mod nvm;
+mod pages;
 pub mod power;
 mod restore;
 

@@ -4,6 +4,7 @@
 //! or torn in the middle. Of the changes of names since the last sync, a first part has happened.
 
 use super::files::{Directory, DurableFile};
+use super::pages::Pages;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
@@ -62,8 +63,8 @@ struct VolatileFile {
 
 #[derive(Clone, Debug, Default)]
 struct Bytes {
-    now: Vec<u8>,
-    durable: Vec<u8>,
+    now: Pages,
+    durable: Pages,
     /// Pieces written since the last sync, in the order of the writes.
     dirty: Vec<Range<usize>>,
 }
@@ -120,8 +121,12 @@ impl Volatile {
     pub fn flip(&self, name: &str, at: usize, bits: u8) {
         let state = held(&self.inner);
         let mut bytes = held(&state.names[name].bytes);
-        bytes.now[at] ^= bits;
-        bytes.durable[at] ^= bits;
+        let Bytes { now, durable, .. } = &mut *bytes;
+        for bytes in [now, durable] {
+            let mut byte = [0];
+            bytes.read(at, &mut byte).expect("there is such a byte");
+            bytes.write(at, &[byte[0] ^ bits]);
+        }
     }
 
     /// The bytes of a file.
@@ -130,7 +135,11 @@ impl Volatile {
     /// If there is no such file.
     #[must_use]
     pub fn bytes(&self, name: &str) -> Vec<u8> {
-        held(&held(&self.inner).names[name].bytes).now.clone()
+        let file = held(&self.inner).names[name].clone();
+        let now = &held(&file.bytes).now;
+        let mut bytes = vec![0; now.len()];
+        now.read(0, &mut bytes).expect("all of it");
+        bytes
     }
 
     /// Cuts the power in the middle of the work, after `operations` more operations. What survives is [`Self::survivor`]. This
@@ -172,9 +181,10 @@ impl Volatile {
 }
 
 impl Bytes {
-    fn survive(&self, medium: Medium, random: &mut dyn FnMut() -> u64) -> Vec<u8> {
+    fn survive(&self, medium: Medium, random: &mut dyn FnMut() -> u64) -> Pages {
         let (piece_bytes, whole_bytes) = medium.pieces();
         let mut bytes = self.durable.clone();
+        let mut survived = vec![0; piece_bytes];
         for piece in self.dirty.iter().cloned().flatten().collect::<BTreeSet<_>>() {
             let (from, to) = (piece * piece_bytes, ((piece + 1) * piece_bytes).min(self.now.len()));
             let to = match random() % 8 {
@@ -186,10 +196,9 @@ impl Bytes {
             if from >= to {
                 continue;
             }
-            if bytes.len() < to {
-                bytes.resize(to, 0);
-            }
-            bytes[from..to].copy_from_slice(&self.now[from..to]);
+            let survived = &mut survived[..to - from];
+            self.now.read(from, survived).expect("it was written");
+            bytes.write(from, survived);
         }
         bytes
     }
@@ -312,10 +321,7 @@ impl DurableFile for VolatileFile {
 
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let bytes = held(&self.bytes);
-        let at = at as usize;
-        let found = bytes.now.get(at..at + into.len());
-        into.copy_from_slice(found.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?);
-        Ok(())
+        bytes.now.read(at as usize, into).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
@@ -329,10 +335,7 @@ impl DurableFile for VolatileFile {
             }
         }
         let mut bytes = held(&self.bytes);
-        if bytes.now.len() < end {
-            bytes.now.resize(end, 0);
-        }
-        bytes.now[at..end].copy_from_slice(from);
+        bytes.now.write(at, from);
         let (piece_bytes, _) = self.medium.pieces();
         bytes.dirty.push(at / piece_bytes..end.div_ceil(piece_bytes));
         Ok(())
@@ -345,11 +348,12 @@ impl DurableFile for VolatileFile {
         }
         let mut bytes = held(&self.bytes);
         let Bytes { now, durable, dirty } = &mut *bytes;
-        durable.resize(now.len(), 0);
+        durable.grow(now.len());
         let (piece_bytes, _) = self.medium.pieces();
         for pieces in std::mem::take(dirty) {
             let (from, to) = (pieces.start * piece_bytes, (pieces.end * piece_bytes).min(now.len()));
-            durable[from..to].copy_from_slice(&now[from..to]);
+            // What else is in these pages is durable, or becomes so now.
+            durable.share(now, from..to);
         }
         Ok(())
     }
