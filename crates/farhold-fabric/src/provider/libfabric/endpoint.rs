@@ -16,9 +16,15 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// Polls without an answer between two offers of the core to others: some microseconds.
 const POLLS_PER_YIELD: u32 = 16;
+/// After as long without an answer the thread sleeps instead, so long each time. With more threads than cores, those that offer
+/// their core get it back as often as an agent gets one, and each agent's share is too small for its leases. An answer that has
+/// taken as long is at most a tenth later for it.
+const SLEEP_AFTER_NS: u64 = 1_000_000;
+const SLEEP: Duration = Duration::from_micros(50);
 /// How long a message may take to leave before the thread sleeps.
 const FLUSH_NS_MAX: u64 = 10_000_000;
 
@@ -48,11 +54,13 @@ pub(super) struct Endpoint {
     far: OnceCell<Rc<RefCell<Caller>>>,
     member: Arc<Member>,
     empty_polls: Cell<u32>,
+    /// When there was an answer or a message last, as far as the polls since have asked.
+    empty_since_ns: Cell<Option<u64>>,
 }
 
 impl Endpoint {
     pub fn new(near: Shm, member: Arc<Member>) -> Self {
-        Self { near, far: OnceCell::new(), member, empty_polls: Cell::new(0) }
+        Self { near, far: OnceCell::new(), member, empty_polls: Cell::new(0), empty_since_ns: Cell::new(None) }
     }
 
     fn with_far<T>(&self, act: impl FnOnce(&mut Caller) -> Result<T, FabricError>) -> Result<T, FabricError> {
@@ -76,12 +84,26 @@ impl Endpoint {
     fn count_empty_poll(&self) {
         let polls = self.empty_polls.get() + 1;
         self.empty_polls.set(polls % POLLS_PER_YIELD);
-        if polls == POLLS_PER_YIELD {
-            std::thread::yield_now();
-            if let Some(mut far) = self.far() {
-                far.look_at_clock();
-            }
+        if polls < POLLS_PER_YIELD {
+            return;
         }
+        let now_ns = self.member.shared.clock.now_ns();
+        let since_ns = self.empty_since_ns.get().unwrap_or(now_ns);
+        self.empty_since_ns.set(Some(since_ns));
+        if now_ns - since_ns < SLEEP_AFTER_NS {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(SLEEP);
+        }
+        if let Some(mut far) = self.far() {
+            far.look_at_clock();
+        }
+    }
+
+    /// What was waited for is there.
+    fn count_arrival(&self) {
+        self.empty_polls.set(0);
+        self.empty_since_ns.set(None);
     }
 
     /// Brings on what is under way.
@@ -122,7 +144,7 @@ impl Provider for Endpoint {
         match look {
             Look::Over(content) => {
                 batch.content = Some(content);
-                self.empty_polls.set(0);
+                self.count_arrival();
                 return Poll::Ready(());
             }
             Look::Polled => self.count_empty_poll(),
@@ -161,7 +183,11 @@ impl Provider for Endpoint {
     #[inline]
     fn try_recv(&self, inbox: Inbox, message: &mut Message) -> bool {
         self.turn();
-        self.near.try_recv(inbox, message)
+        let has_come = self.near.try_recv(inbox, message);
+        if has_come {
+            self.count_arrival();
+        }
+        has_come
     }
 
     fn has_arrived(&self) -> bool {
