@@ -21,7 +21,7 @@ use crate::pages::{Pages, Shared};
 use crate::partition::{self, BLOCK, PASS_BITS_MAX, Partitioned, Partitioner, Tuple};
 use crate::widest::{Vectors, widest};
 use crate::{JoinError, Run};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// Rows that a worker takes at a time.
 const MORSEL: usize = 1 << 16;
@@ -338,7 +338,7 @@ impl<'a, T: Tuple> Scatter<'a, T> {
     /// Writes the tuples that wait in the buffers. Returns the contents of the chunks, and the partition of each.
     fn finish(self) -> Vec<(u32, Slice)> {
         for ((buffer, &waiting), &next) in self.buffers.chunks_exact(self.slots).zip(&self.waiting).zip(&self.next) {
-            if waiting != NONE && !planted::is(Defect::LostLines) {
+            if waiting != NONE && !farhold_planted::is(Defect::LostLines) {
                 let rows = (next - waiting) as usize;
                 // SAFETY: from `waiting` on, which is a multiple of `slots`, this worker's chunk has room for a buffer.
                 unsafe { self.out.slice(waiting as usize..waiting as usize + rows) }.copy_from_slice(&buffer[..rows]);

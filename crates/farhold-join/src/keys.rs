@@ -12,7 +12,7 @@ use arrow::row::{RowConverter, SortField};
 use crate::hash::hash;
 use crate::widest::widest;
 use crate::{JoinError, JoinSpec};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// Turns key columns of one side into codes.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Encoder {
     /// The codes of every row; those of invalid rows have no meaning.
     pub fn encode(&self, batch: &RecordBatch) -> Result<Codes, JoinError> {
         let columns: Vec<ArrayRef> = self.columns.iter().map(|&column| batch.column(column).clone()).collect();
-        let valid = if self.null_equals_null || planted::is(Defect::NullsMatch) {
+        let valid = if self.null_equals_null || farhold_planted::is(Defect::NullsMatch) {
             None
         } else {
             columns
@@ -121,7 +121,7 @@ impl Encoder {
         let codes = match &self.converter {
             Some(converter) => {
                 let rows = converter.convert_columns(&columns)?;
-                let mask = if planted::is(Defect::WeakCodes) { 15 } else { u64::MAX };
+                let mask = if farhold_planted::is(Defect::WeakCodes) { 15 } else { u64::MAX };
                 rows.iter().map(|row| hash_bytes(row.as_ref(), self.seed) & mask).collect()
             }
             None => pack(&columns, batch.num_rows()),
@@ -148,7 +148,11 @@ impl Packing {
     pub fn of(encoder: &Encoder, batches: &[RecordBatch]) -> Option<Self> {
         let first = batches.first()?;
         let mut types = encoder.columns.iter().map(|&column| first.column(column).data_type());
-        if encoder.is_exact() || encoder.null_equals_null || planted::is(Defect::WeakCodes) || !types.all(is_number) {
+        if encoder.is_exact()
+            || encoder.null_equals_null
+            || farhold_planted::is(Defect::WeakCodes)
+            || !types.all(is_number)
+        {
             return None;
         }
         let mut packed = Vec::new();

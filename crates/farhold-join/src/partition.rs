@@ -22,7 +22,7 @@ use crate::hash::{hash, top};
 use crate::pages::{Pages, Plain, Shared};
 use crate::widest::{Vectors, widest};
 use crate::{JoinError, Run};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// The part of a row that a partition holds: the code of its key ([`Partitioner::code`]), and its payload.
 pub trait Tuple: Plain + Debug + PartialEq {
@@ -577,7 +577,7 @@ impl<T: Tuple> Scatter<T> {
     /// As for [`Scatter::tuples`].
     unsafe fn finish(&mut self, out: Shared<'_, T>) {
         for (partition, buffer) in self.buffers.chunks_exact(self.slots).enumerate() {
-            if planted::is(Defect::LostLines) {
+            if farhold_planted::is(Defect::LostLines) {
                 break;
             }
             let (first, next) = (self.first[partition] as usize, self.next[partition] as usize);

@@ -117,8 +117,8 @@ impl Plan {
         let finished = finished.map_err(to_datafusion)?;
         let mut members = Vec::new();
         if let Some(filter) = &self.filter {
-            if let Some(share_max) = filter.members_share_max {
-                members = members_of(&finished, &self.description, share_max, &pool).map_err(to_datafusion)?;
+            if filter.tests_rows {
+                members = members_of(&finished, &self.description, &pool).map_err(to_datafusion)?;
             }
             filter.publish(seen, &members)?;
         }
@@ -138,7 +138,6 @@ const FINISHED_HERE_ROWS_MAX: usize = 1 << 13;
 fn members_of(
     joins: &[Join],
     description: &Description,
-    share_max: f64,
     pool: &Arc<crate::MemoryPool>,
 ) -> Result<Vec<Option<Arc<Members>>>, JoinError> {
     let mut batches: Vec<&RecordBatch> = Vec::new();
@@ -150,7 +149,7 @@ fn members_of(
     let rows: usize = batches.iter().map(|batch| batch.num_rows()).sum();
     let of_key = |&(key, _): &(usize, usize)| {
         let columns: Vec<ArrayRef> = batches.iter().map(|batch| Arc::clone(batch.column(key))).collect();
-        Ok(Members::of(&columns, rows as u64, share_max, pool)?.map(Arc::new))
+        Ok(Members::of(&columns, rows as u64, pool)?.map(Arc::new))
     };
     description.spec.on.iter().map(of_key).collect()
 }

@@ -37,8 +37,8 @@ pub struct Filter {
     /// Probe rows with a null key must pass if the build side has one.
     nulls_match: bool,
     list_rows_max: usize,
-    /// The most of all values for which bits are made, where an operator tests every row by them.
-    pub members_share_max: Option<f64>,
+    /// Whether an operator tests every row by it: for that, bits of the values are made.
+    pub tests_rows: bool,
 }
 
 /// What is known of some build rows.
@@ -61,8 +61,7 @@ impl Filter {
         if !holds(planned.right(), id, |_| true)? {
             return Ok(None);
         }
-        let filters_rows = holds(planned.right(), id, |node| node.is::<FilterExec>() || node.is::<SieveExec>())?;
-        let members_share_max = filters_rows.then_some(0.5);
+        let tests_rows = holds(planned.right(), id, |node| node.is::<FilterExec>() || node.is::<SieveExec>())?;
         let (build_keys, probe_keys) = planned.on().iter().cloned().unzip();
         Ok(Some(Self {
             dynamic: filter,
@@ -73,7 +72,7 @@ impl Filter {
             needs_nulls: planned.null_aware,
             nulls_match: planned.null_equality() == NullEquality::NullEqualsNull,
             list_rows_max: config.optimizer.hash_join_inlist_pushdown_max_distinct_values,
-            members_share_max,
+            tests_rows,
         }))
     }
 

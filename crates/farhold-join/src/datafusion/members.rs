@@ -67,19 +67,15 @@ const SEED: u64 = 0x5851_f42d_4c95_7f2d;
 /// Bits that any build side may have, and the further bits that a build row is worth: a megabyte stays in the cache.
 const BITS_FREE: u64 = 8 << 20;
 const BITS_A_ROW: u64 = 512;
+/// The most of all values for which bits are kept.
+const SHARE_MAX: f64 = 0.5;
 /// Bits of hashes for each row: the first of these for which there is room.
 const HASHED_BITS_A_ROW: [u64; 2] = [128, 32];
 
 impl Members {
     /// The members of `columns`, which hold `rows` rows. `None` where the values are not numbers, or would take more
-    /// memory than they are worth or than is free. Also `None` where the bits would keep more than a share of
-    /// `share_max` (at most a half) of all values.
-    pub fn of(
-        columns: &[ArrayRef],
-        rows: u64,
-        share_max: f64,
-        pool: &Arc<MemoryPool>,
-    ) -> Result<Option<Self>, JoinError> {
+    /// memory than they are worth or than is free. Also `None` where the bits would keep too many of all values.
+    pub fn of(columns: &[ArrayRef], rows: u64, pool: &Arc<MemoryPool>) -> Result<Option<Self>, JoinError> {
         if !columns.iter().all(|column| is_number(column.data_type())) {
             return Ok(None);
         }
@@ -92,7 +88,7 @@ impl Members {
         let hashed = hashed.into_iter().flatten().find(|&bits| bits <= BITS_FREE);
         let (places, count) = match interval {
             // A value is assumed to occur about four times at most.
-            Some(last) if (last as f64) * share_max < (rows / 4) as f64 => return Ok(None),
+            Some(last) if (last as f64) * SHARE_MAX < (rows / 4) as f64 => return Ok(None),
             Some(last) => (Places::Offset { min, last }, last / 64 + 1),
             None => match hashed {
                 Some(bits) => (Places::Hash { bits: bits.trailing_zeros() }, bits / 64),
@@ -127,7 +123,7 @@ impl Members {
             Places::Hash { bits } => 1 << bits,
         };
         let share = members as f64 / values.max(1) as f64;
-        Ok((share <= share_max).then_some(Self { places, words, _memory: memory }))
+        Ok((share <= SHARE_MAX).then_some(Self { places, words, _memory: memory }))
     }
 
     /// False only for a value that no build row has; a null is such a value.
@@ -269,7 +265,7 @@ mod tests {
 
     fn members(values: Vec<Option<i64>>, pool: u64) -> Option<Members> {
         let columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from(values))];
-        Members::of(&columns, columns[0].len() as u64, 0.5, &MemoryPool::new(pool)).unwrap()
+        Members::of(&columns, columns[0].len() as u64, &MemoryPool::new(pool)).unwrap()
     }
 
     #[test]
@@ -314,6 +310,6 @@ mod tests {
         assert!(members(many, 1 << 30).is_none(), "too wide and too many");
         assert!(members(vec![Some(0), Some(1000)], 1 << 20).is_none(), "no memory");
         let text: Vec<ArrayRef> = vec![Arc::new(StringArray::from(vec!["a"]))];
-        assert!(Members::of(&text, 1, 0.5, &MemoryPool::new(8 << 20)).unwrap().is_none());
+        assert!(Members::of(&text, 1, &MemoryPool::new(8 << 20)).unwrap().is_none());
     }
 }

@@ -15,7 +15,7 @@ use crate::bloom::{BloomBuilder, BloomFilter};
 use crate::memory::Reservation;
 use crate::pages::trim_heap;
 use crate::spec::Keep;
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// Build rows so far.
 pub struct BuildSide {
@@ -182,7 +182,7 @@ impl Spilling {
         cx: &Context,
         memory: &mut Reservation,
     ) -> Result<(Partitions, Option<BloomBuilder>), JoinError> {
-        if !planted::is(Defect::LostGroup) {
+        if !farhold_planted::is(Defect::LostGroup) {
             self.distribute(cx, memory)?;
         }
         memory.shrink(2 * self.group_bytes_max);

@@ -23,7 +23,7 @@ use crate::blocks::copies_alone;
 use crate::memory::Reservation;
 use crate::spec::Keep;
 use crate::spill::SpillFile;
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// A partition of both sides, in files.
 pub struct SpilledPair {
@@ -251,7 +251,7 @@ impl Level {
     fn arrive(&mut self, cx: &Context, memory: &mut Reservation) -> Result<End, JoinError> {
         let mut probe_files = match &mut self.spilled {
             Some((_, partitions)) => {
-                if !planted::is(Defect::LostProbeRows) {
+                if !farhold_planted::is(Defect::LostProbeRows) {
                     self.gathered.scatter(partitions, cx, memory)?;
                 }
                 let files = partitions.finish_spilled(cx, memory)?;
@@ -274,7 +274,7 @@ impl Level {
         let End::Here { mut probe_files, .. } = self.end else { return pairs };
         if let Some((build, partitions)) = self.spilled {
             let keeps_build = matches!(cx.spec.kind.keep_build(), Keep::Unmatched | Keep::Marked)
-                && !planted::is(Defect::DroppedPair);
+                && !farhold_planted::is(Defect::DroppedPair);
             for part in partitions.by_file() {
                 if let Some(build_part) = &build.files[part] {
                     let probe = mem::take(&mut probe_files[part]);

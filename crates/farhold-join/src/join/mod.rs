@@ -39,7 +39,7 @@ use crate::run::panicked;
 use crate::spec::Origin;
 use crate::spill::{FlagReader, FlagWriter, Reader, Readers, read_all};
 use crate::{Above, CancelToken, Devices, JoinError, JoinOptions, JoinSpec, MemoryPool, Progress, Run};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// The figures of a join, for EXPLAIN.
 #[derive(Debug, Clone, Default)]
@@ -614,7 +614,7 @@ impl Join {
                 Feed::Blocks(passes) => match passes.probe.next().transpose()? {
                     Some(batch) => {
                         let known = passes.known.as_mut().map(|known| known.next(batch.num_rows())).transpose()?;
-                        let known = known.filter(|_| !planted::is(Defect::ForgottenFlags));
+                        let known = known.filter(|_| !farhold_planted::is(Defect::ForgottenFlags));
                         let known = known.unwrap_or_else(|| Bits::new(batch.num_rows()));
                         level.push(&batch, Some(known), cx, memory)?;
                     }
@@ -725,7 +725,7 @@ impl Join {
             let has_room =
                 more_bytes + more_working <= reserved || memory.try_grow(more_bytes + more_working - reserved);
             if !has_room && !batches.is_empty() {
-                passes.carry = Some(batch).filter(|_| !planted::is(Defect::LostCarry));
+                passes.carry = Some(batch).filter(|_| !farhold_planted::is(Defect::LostCarry));
                 passes.is_last = false;
                 break;
             }

@@ -33,7 +33,7 @@ use crate::memory::Reservation;
 use crate::pages::trim_heap;
 use crate::run::WorkerPool;
 use crate::spill::{SharedFile, SpillFile, Writer};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// One partition of one side.
 pub struct Part {
@@ -414,7 +414,7 @@ impl Part {
 
     /// Takes note of rows that will be added to this partition, which has this `number`.
     fn note(&mut self, number: usize, routes: &[Routes], mut bloom: Option<&mut BloomPart<'_>>) {
-        let is_lost = planted::is(Defect::EarlyFilter) && self.writer.is_some();
+        let is_lost = farhold_planted::is(Defect::EarlyFilter) && self.writer.is_some();
         for routes in routes {
             for &row in &routes.rows[routes.of(number)] {
                 let (codes, row) = (&routes.codes, row as usize);

@@ -15,7 +15,7 @@ use crate::blocks::{Blocks, batch_bytes, batch_of, row_id};
 use crate::keys::Codes;
 use crate::memory::Reservation;
 use crate::spec::Keep;
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// Probe batches that go through the table together.
 #[derive(Default)]
@@ -108,11 +108,11 @@ impl ProbeWork {
         pairs.clear();
         let columns = Columns::new(&self.codes, &self.ids)?;
         resident.table.pairs(columns, resident.matches, &mut self.cursor, pairs, resident.probe_run(cx))?;
-        if !resident.is_exact(cx) && !pairs.is_empty() && !planted::is(Defect::CodesTrusted) {
+        if !resident.is_exact(cx) && !pairs.is_empty() && !farhold_planted::is(Defect::CodesTrusted) {
             let equal = keys_equal((&resident.blocks, &pairs.build), (&self.blocks, &pairs.probe), cx, &cx.probe_keys)?;
             keep_only(pairs, |pair| equal[pair]);
         }
-        if let Some(matched) = self.matched.as_mut().filter(|_| planted::is(Defect::EarlyMatch)) {
+        if let Some(matched) = self.matched.as_mut().filter(|_| farhold_planted::is(Defect::EarlyMatch)) {
             pairs.probe.iter().for_each(|&id| matched.set(self.blocks.number(id)));
         }
         self.apply_residual(resident, cx, pairs)?;

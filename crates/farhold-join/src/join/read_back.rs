@@ -18,7 +18,7 @@ use super::{Context, Join, JoinReport, Step};
 use crate::memory::{BUDGET_BYTES_MIN, Reservation};
 use crate::run::panicked;
 use crate::{Above, CancelToken, JoinError};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// The threads. Its drop waits until they have ended, which they do at their next check of the cancel token.
 pub struct ReadBack {
@@ -90,7 +90,7 @@ impl ReadBack {
             thread.join().map_err(|panic| panicked(&*panic))?;
         }
         let mut pairs = mem::take(&mut *lock(&self.pairs.left));
-        if planted::is(Defect::LostPair) {
+        if farhold_planted::is(Defect::LostPair) {
             pairs.clear();
         }
         Ok((lock(&self.memory).take(), pairs))

@@ -13,7 +13,7 @@ use crate::model::{self, Choice, ProbeSide};
 use crate::pages::Pages;
 use crate::spec::Keep;
 use crate::{JoinError, JoinSpec, Run};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// Build rows, ready to be probed.
 pub struct Resident {
@@ -202,7 +202,7 @@ impl Resident {
 
     /// Spreads the match of a representative to all rows with its key. Call once, after the last probe.
     pub fn spread_matches(&self, cx: &Context) -> Result<(), JoinError> {
-        if self.matches != Matches::First || planted::is(Defect::MatchesNotSpread) {
+        if self.matches != Matches::First || farhold_planted::is(Defect::MatchesNotSpread) {
             return Ok(());
         }
         let Some(matched) = &self.matched else { return Ok(()) };

@@ -8,7 +8,7 @@ use crate::snapshot::Garbage;
 use crate::store::Store;
 use farhold_fabric::object::ALIGN;
 use farhold_fabric::{Meta, Version};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -130,7 +130,7 @@ impl AllocCache {
             if slab.dropped.load(Acquire) {
                 return false;
             }
-            planted::may_stop();
+            farhold_planted::may_stop();
             self.retire(offset)
         };
         self.keep(slab, offset, class);
@@ -158,7 +158,7 @@ impl AllocCache {
 
     #[inline]
     fn table(&mut self, slab: &Arc<TableSlab>) -> &mut TableCache {
-        let is_its = |cache: &TableCache| cache.slab.serial == slab.serial || planted::is(Defect::StaleCache);
+        let is_its = |cache: &TableCache| cache.slab.serial == slab.serial || farhold_planted::is(Defect::StaleCache);
         let known = self.tables.get(slab.place).is_some_and(|cache| cache.as_deref().is_some_and(is_its));
         if !known {
             self.open(slab);
@@ -222,7 +222,7 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
     let shared = &mut free[class.0 as usize];
     if shared.is_empty() {
         drop(free);
-        planted::may_stop();
+        farhold_planted::may_stop();
         let pages = slab.next_run_pages(class);
         let take = |pages| store.pages().take_slots(slab, class, pages);
         let full = |result: &Result<Run, StoreError>| matches!(result, Err(StoreError::OutOfMemory { .. }));

@@ -20,7 +20,7 @@ pub use pages::{PageEvent, PageKind, PageTable, Run};
 use crate::error::TableId;
 use crate::object::size_class::{COUNT, PAGE_BYTES, SizeClass};
 use farhold_fabric::object::ALIGN;
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -99,7 +99,7 @@ impl TableSlab {
     pub fn take_empty_runs(&self, free: &mut [Vec<u32>; COUNT]) -> Vec<Run> {
         let mut runs = self.runs.write().unwrap_or_else(PoisonError::into_inner);
         let mut empty = Vec::new();
-        let used_max = usize::from(planted::is(Defect::PagesInUse));
+        let used_max = usize::from(farhold_planted::is(Defect::PagesInUse));
         for class in (0..COUNT as u8).map(SizeClass) {
             let slots = &mut free[class.0 as usize];
             if slots.len() < class.slots(class.run_pages_min()) as usize {

@@ -4,7 +4,7 @@
 //! snapshots get the present epoch, which is E at least. So once no open snapshot is below E, no reader can reach the copy.
 
 use crate::slab::{AllocCache, TableSlab};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl fmt::Debug for Garbage {
 impl AllocCache {
     /// Frees a slot with content that ended at `epoch`: now, or when no open snapshot is older and no thread copies it.
     pub(crate) fn give_after(&mut self, slab: &Arc<TableSlab>, offset: u64, epoch: u32) {
-        let is_seen = self.store().superblock().snapshots_open() && !planted::is(Defect::CopiesNotHeld);
+        let is_seen = self.store().superblock().snapshots_open() && !farhold_planted::is(Defect::CopiesNotHeld);
         if is_seen || self.store().copied().has(offset) {
             self.garbage.0.push_back(Ended { epoch, slab: slab.clone(), offset });
             if self.garbage.len() >= OWN_MAX {

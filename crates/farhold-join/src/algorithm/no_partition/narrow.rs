@@ -10,7 +10,7 @@ use super::{MORSEL, sum_in_morsels, unique_pairs};
 use crate::pages::Pages;
 use crate::widest::widest;
 use crate::{JoinError, Run};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 pub struct Narrow {
     interval: Interval,
@@ -50,7 +50,7 @@ impl Narrow {
                     }
                 }
                 let slot = &words[interval.offset(key) as usize];
-                if slot.swap(payload as u32 + 1, Relaxed) != 0 && !planted::is(Defect::DuplicateOverwritten) {
+                if slot.swap(payload as u32 + 1, Relaxed) != 0 && !farhold_planted::is(Defect::DuplicateOverwritten) {
                     has_duplicate.store(true, Relaxed);
                     return Ok(());
                 }

@@ -26,7 +26,7 @@ use super::{MORSEL, sum_in_morsels, unique_pairs};
 use crate::pages::{Pages, Plain, Shared};
 use crate::widest::widest;
 use crate::{JoinError, Run};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// A payload in the width in which it is stored.
 pub trait Word: Plain {
@@ -161,7 +161,7 @@ impl<P: Word> Ranked<P> {
                 pairs.push(build.payload(), payloads[cursor.row]);
             }
             if count < places.len() {
-                cursor.position += count + usize::from(planted::is(Defect::SkippedCandidate));
+                cursor.position += count + usize::from(farhold_planted::is(Defect::SkippedCandidate));
                 return Ok(());
             }
             cursor.row += 1;

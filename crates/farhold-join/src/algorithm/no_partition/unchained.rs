@@ -22,7 +22,7 @@ use crate::hash::{hash, top};
 use crate::pages::{Pages, Shared};
 use crate::partition::{self, ByHash, WideTuple};
 use crate::{JoinError, Run};
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// Tuples of a partition that is sorted at once. With its copy and its part of the directory it takes 640 KiB, within
 /// the second-level cache.
@@ -217,7 +217,7 @@ impl Table for Unchained {
                     if tuple.code == hash {
                         if pairs.is_full() {
                             cursor.row = row;
-                            cursor.position = at - start + usize::from(planted::is(Defect::SkippedCandidate));
+                            cursor.position = at - start + usize::from(farhold_planted::is(Defect::SkippedCandidate));
                             return Ok(());
                         }
                         pairs.push(tuple.payload, payloads[row]);

@@ -19,7 +19,7 @@ use super::{ByOffset, Scheme, hash, top};
 use crate::partition::NarrowTuple;
 use crate::partition::{Tuple, WideTuple};
 use crate::widest::Vectors;
-use farhold_planted::{self as planted, Defect};
+use farhold_planted::Defect;
 
 /// A worker's table; its memory is used again for the next partition.
 pub struct Local<B: Tuple> {
@@ -179,7 +179,7 @@ impl<B: Tuple> Local<B> {
         for slice in slices {
             for tuple in slice {
                 let slot = &mut payloads[by.slot(tuple.code(), partition, bits) as usize];
-                is_refused |= *slot != B::NOTHING && !planted::is(Defect::DuplicateOverwritten);
+                is_refused |= *slot != B::NOTHING && !farhold_planted::is(Defect::DuplicateOverwritten);
                 is_refused |= tuple.payload() == B::NOTHING;
                 *slot = tuple.payload();
             }

@@ -8,7 +8,6 @@
 //! 2^64. Nothing is assumed of the fabric: bytes may come in any order and in any pieces. The writer pays the same again. (If the
 //! processor has carry-less multiplication, the CRC uses it, some twenty times faster than the dozen cycles a byte that Pilaf's
 //! authors and their critics count with.)
-//! cycles a byte that Pilaf's authors and their critics count with.)
 
 use super::{Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, clean_bytes, is_unchecked, word, word_of};
 use crate::object::Owner;
