@@ -16,15 +16,14 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 /// Polls without an answer between two offers of the core to others: some microseconds.
 const POLLS_PER_YIELD: u32 = 16;
-/// After as long without an answer the thread sleeps instead, so long each time. With more threads than cores, those that offer
-/// their core get it back as often as an agent gets one, and each agent's share is too small for its leases. An answer that has
-/// taken as long is at most a tenth later for it.
+/// After as long without an answer the thread sleeps instead, so long each time, or until a message comes. With more threads
+/// than cores, those that offer their core get it back as often as an agent gets one, and an agent's share may be too small for
+/// its leases. An answer that has taken as long is at most a tenth later for it.
 const SLEEP_AFTER_NS: u64 = 1_000_000;
-const SLEEP: Duration = Duration::from_micros(50);
+const SLEEP_NS: u64 = 50_000;
 /// How long a message may take to leave before the thread sleeps.
 const FLUSH_NS_MAX: u64 = 10_000_000;
 
@@ -90,10 +89,9 @@ impl Endpoint {
         let now_ns = self.member.shared.clock.now_ns();
         let since_ns = self.empty_since_ns.get().unwrap_or(now_ns);
         self.empty_since_ns.set(Some(since_ns));
-        if now_ns - since_ns < SLEEP_AFTER_NS {
+        let sleeps = now_ns - since_ns >= SLEEP_AFTER_NS;
+        if !sleeps || self.near.wait(SLEEP_NS) {
             std::thread::yield_now();
-        } else {
-            std::thread::sleep(SLEEP);
         }
         if let Some(mut far) = self.far() {
             far.look_at_clock();
