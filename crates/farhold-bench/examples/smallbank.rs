@@ -1,8 +1,8 @@
 //! `SmallBank` on nodes of this process: `cargo run --release -p farhold-bench --example smallbank -- [NAME VALUE]...`
 //!
 //! Names, with what they are when left out: nodes 3, working-nodes 1, workers 1, in-flight 1, replicas 1, pessimistic 0,
-//! distributed 1 (percent), hot-percent 90, accounts 100000 (a node), hot 4000, seconds 5, seed 42, pin 0, provider shm. Prints one
-//! line of JSON; the money is audited at the end.
+//! distributed 1 (percent), hot-percent 90, accounts 100000 (a node), hot 4000, seconds 5, seed 42, pin 0, latches 0 (1: no hardware
+//! transactions), provider shm. Prints one line of JSON; the money is audited at the end.
 //!
 //! The `farhold` binary has the same as `farhold bench smallbank`; this is the shortest way from a change to a number.
 
@@ -34,20 +34,38 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         seed: value("seed", 42)?,
         pin: value("pin", 0)? != 0,
         provider: provider.map_or("shm", String::as_str).to_owned(),
+        hardware: value("latches", 0)? == 0,
     };
     let outcome = run(&plan)?;
     let totals = &outcome.totals;
     let kinds: Vec<String> =
         Kind::ALL.iter().zip(totals.commits).map(|(kind, commits)| format!("\"{}\": {commits}", kind.name())).collect();
+    let hardware: Vec<String> = outcome
+        .hardware
+        .iter()
+        .map(|node| {
+            let of_conflicts = node.aborts_changed + node.aborts_locked + node.aborts_conflict;
+            format!(
+                "{{\"attempts\": {}, \"commits\": {}, \"commits_far\": {}, \"conflicts\": {of_conflicts}, \"capacity\": {}, \
+                 \"unexplained\": {}}}",
+                node.attempts(),
+                node.commits,
+                node.commits_far,
+                node.aborts_capacity,
+                node.aborts_unexplained
+            )
+        })
+        .collect();
     println!(
         "{{\"workload\": \"smallbank\", \"transactions_per_second\": {:.0}, \"refused\": {}, \"conflicts\": {}, \
-         \"p50_ns\": {}, \"p99_ns\": {}, \"commits\": {{{}}}}}",
+         \"p50_ns\": {}, \"p99_ns\": {}, \"commits\": {{{}}}, \"hardware\": [{}]}}",
         outcome.per_second(),
         totals.refused,
         totals.conflicts,
         totals.latency.quantile_ns(0.5),
         totals.latency.quantile_ns(0.99),
-        kinds.join(", ")
+        kinds.join(", "),
+        hardware.join(", ")
     );
     Ok(())
 }

@@ -89,7 +89,9 @@ pub fn run(setup: &Setup) -> Outcome {
 fn start_nodes(sim: &Sim, setup: &Setup) -> Vec<Arc<Node>> {
     let start = |node| {
         let fabric = sim.join(NodeId(node)).expect("a node that does not run yet");
-        let config = NodeConfig { nodes: setup.nodes, region_bytes: 4 << 20, ..NodeConfig::default() };
+        // Hardware transactions abort when they like: a seed would not replay.
+        let (nodes, hardware_transactions) = (setup.nodes, false);
+        let config = NodeConfig { nodes, region_bytes: 4 << 20, hardware_transactions, ..NodeConfig::default() };
         Node::open(fabric, config).expect("a fresh region")
     };
     (0..setup.nodes).map(start).collect()

@@ -45,6 +45,7 @@ fn plan(args: &SmallbankArgs) -> Result<Plan, String> {
         seed: args.seed,
         pin: args.pin,
         provider: "shm".to_owned(),
+        hardware: true,
     })
 }
 

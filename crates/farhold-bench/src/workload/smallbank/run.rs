@@ -6,7 +6,7 @@ use super::{Scale, Tables, audit};
 use crate::random::Random;
 use farhold_fabric::ephemeral::Ephemeral;
 use farhold_fabric::{Executor, Fabric, FabricError, NodeId, processor};
-use farhold_txn::{HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError};
+use farhold_txn::{Hardware, HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -40,6 +40,8 @@ pub struct Plan {
     pub pin: bool,
     /// The fabric's provider.
     pub provider: String,
+    /// Hardware transactions, where the processor has them.
+    pub hardware: bool,
 }
 
 /// What came of it.
@@ -49,6 +51,8 @@ pub struct Outcome {
     pub elapsed_ns: u64,
     /// What was counted.
     pub totals: Totals,
+    /// Hardware transactions, of each node.
+    pub hardware: Vec<Hardware>,
 }
 
 impl Outcome {
@@ -125,7 +129,9 @@ impl Cluster {
         let region_bytes = (64 << 20) + u64::from(plan.scale.accounts) * BYTES_PER_ACCOUNT;
         for node in 0..nodes {
             let fabric = Fabric::join(this.directory.path(), NodeId(node), &plan.provider)?;
-            let config = NodeConfig { nodes, region_bytes, replication: replication.clone(), ..NodeConfig::default() };
+            let (replication, hardware_transactions) = (replication.clone(), plan.hardware);
+            let config =
+                NodeConfig { nodes, region_bytes, replication, hardware_transactions, ..NodeConfig::default() };
             this.nodes.push(Node::open(fabric, config)?);
         }
         for node in &this.nodes {
@@ -247,7 +253,8 @@ fn run_here(plan: &Plan) -> Result<Outcome, RunError> {
     });
     audited.map_err(RunError::Audit)?;
     cluster.compare_mirrors()?;
-    Ok(Outcome { elapsed_ns, totals })
+    let hardware = cluster.nodes.iter().map(|node| node.statistics().hardware).collect();
+    Ok(Outcome { elapsed_ns, totals, hardware })
 }
 
 /// One worker's thread.

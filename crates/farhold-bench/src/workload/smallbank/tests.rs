@@ -22,6 +22,7 @@ fn plan() -> Plan {
         seed: 5,
         pin: false,
         provider: "shm".to_owned(),
+        hardware: true,
     }
 }
 

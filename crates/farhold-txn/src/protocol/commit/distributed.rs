@@ -201,7 +201,7 @@ impl Txn {
             && state.rows.iter().all(is_locked)
             && state.groups().iter().all(|group| group.node == me)
             && state.buckets.as_slice().iter().all(|(node, _)| *node == me)
-            && core.tries_hardware()
+            && core.tries_hardware(self.near(core).order.len())
     }
 
     /// Validates and writes the near rows; the commit point is behind it. `None`: nothing has happened near.

@@ -26,7 +26,7 @@ impl Txn {
         };
         let before_write = |epoch| before_write(&core, &near, indexes_version, epoch);
         let is_plain = || is_plain(&core, indexes_version);
-        let in_hardware = if self.state.replacing.is_empty() && core.tries_hardware() {
+        let in_hardware = if self.state.replacing.is_empty() && core.tries_hardware(near.order.len()) {
             core.commit_in_hardware(&near, epoch, is_plain)
         } else {
             None

@@ -6,7 +6,8 @@
 //!        │              ├─ a row or leaf has changed: refused
 //!        │              ├─ a conflict, or a row is locked: again, ATTEMPTS_MAX times in all
 //!        └── touch all ─┼─ no cause given (status 0, such as a page that is not present): again, TOUCHES_MAX times
-//!                       └─ no room in the cache, or more to do than this form can: latches
+//!                       ├─ no room in the cache: latches, and for most that write as many rows at once
+//!                       └─ more to do than this form can: latches
 //! ```
 //!
 //! A thread that locks a row which the transaction has looked at aborts it, because the lock word is then in its read set; so
@@ -104,10 +105,10 @@ impl Instructions for Soft {
 }
 
 impl Core {
-    /// Is a section to be tried as a hardware transaction?
+    /// Is a section that writes so many rows to be tried as a hardware transaction?
     #[inline]
-    pub fn tries_hardware(&self) -> bool {
-        planted!(SoftRtm) || self.node.hardware.is_some() && self.trust.is_given()
+    pub fn tries_hardware(&self, rows: usize) -> bool {
+        planted!(SoftRtm) || self.node.hardware.is_some() && self.trust.is_given(rows)
     }
 
     /// The near part of a commit as a hardware transaction, after [`Self::tries_hardware`]: see [`commit`].
@@ -119,11 +120,9 @@ impl Core {
         is_plain: impl Fn() -> bool,
     ) -> Option<Result<u32, Refused>> {
         if planted!(SoftRtm) {
-            return commit(&Soft, near, &self.slot, epoch, is_plain);
+            return commit(&Soft, near, &self.slot, &self.trust, epoch, is_plain);
         }
-        let done = commit(&self.node.hardware?, near, &self.slot, epoch, is_plain);
-        self.trust.note(done.is_some());
-        done
+        commit(&self.node.hardware?, near, &self.slot, &self.trust, epoch, is_plain)
     }
 }
 
@@ -133,15 +132,18 @@ pub(crate) fn commit(
     instructions: &impl Instructions,
     near: &Near<'_>,
     slot: &OwnSlot,
+    trust: &Trust,
     epoch: impl Fn() -> u32,
     is_plain: impl Fn() -> bool,
 ) -> Option<Result<u32, Refused>> {
+    let rows = near.order.len();
     near.touch_inserts();
     let mut touches = 0;
     for _ in 0..ATTEMPTS_MAX {
         let stopped = match attempt(instructions, near, &epoch, &is_plain) {
             Ok(epoch) => {
                 slot.count(Counter::HardwareCommits);
+                trust.note(rows, true);
                 return Some(Ok(epoch));
             }
             Err(stopped) => stopped,
@@ -155,15 +157,23 @@ pub(crate) fn commit(
             Stopped::Unexplained => Counter::HardwareUnexplained,
         });
         match stopped {
-            Stopped::Changed => return Some(Err(Refused::Changed)),
+            Stopped::Changed => {
+                trust.note(rows, true);
+                return Some(Err(Refused::Changed));
+            }
             Stopped::Locked | Stopped::Conflict => std::hint::spin_loop(),
             Stopped::Unexplained if touches < TOUCHES_MAX => {
                 touches += 1;
                 near.touch_all();
             }
-            Stopped::NotPlain | Stopped::Capacity | Stopped::Unexplained => break,
+            Stopped::Capacity => {
+                trust.overflowed(rows);
+                return None;
+            }
+            Stopped::NotPlain | Stopped::Unexplained => break,
         }
     }
+    trust.note(rows, false);
     None
 }
 
@@ -260,34 +270,52 @@ fn all_free(near: &Near<'_>) -> Result<(), Stopped> {
     Ok(())
 }
 
-/// A worker's experience with hardware transactions, which decides whether it tries them: while at least half of a window's
-/// sections commit so, it does; otherwise the next [`LATCHES`] sections take the latches at once, and a new window begins.
+/// A worker's experience with hardware transactions, which decides whether it tries them:
 ///
-/// A window in so many sections costs at most 2 % of futile attempts, and finds out when they begin to succeed.
+/// - While at least half of a window's sections commit so, it does; otherwise the next [`LATCHES`] sections take the latches at
+///   once, and a new window begins. A window in so many sections costs at most 2 % of futile attempts, and finds out when they
+///   begin to succeed.
+/// - A section for whose lines the cache had no room will have none the next time. Of those that write as many rows, one in
+///   [`LARGE_PER_TRY`] is tried.
 #[derive(Debug, Default)]
 pub(crate) struct Trust {
     tried: Cell<u32>,
     committed: Cell<u32>,
     latches: Cell<u32>,
+    /// The least rows for which there was no room; 0: there was room for all.
+    large: Cell<usize>,
+    /// As large sections since one was tried.
+    untried: Cell<u32>,
 }
 
 /// Sections after which a worker judges.
 const WINDOW: u32 = 256;
 /// Sections by latches after a window in which too few were hardware transactions.
 const LATCHES: u32 = 16 << 10;
+/// See [`Trust`].
+const LARGE_PER_TRY: u32 = 64;
 
 impl Trust {
-    /// Is the next section to be tried as a hardware transaction?
+    /// Is the next section, which writes so many rows, to be tried as a hardware transaction?
     #[inline]
-    pub fn is_given(&self) -> bool {
+    pub fn is_given(&self, rows: usize) -> bool {
         let latches = self.latches.get();
         self.latches.set(latches.saturating_sub(1));
-        latches == 0
+        latches == 0 && (self.large.get() == 0 || rows < self.large.get() || self.is_turn_of_large())
+    }
+
+    #[cold]
+    fn is_turn_of_large(&self) -> bool {
+        self.untried.set((self.untried.get() + 1) % LARGE_PER_TRY);
+        self.untried.get() == 0
     }
 
     /// A section that was tried has, or has not, been a hardware transaction.
     #[inline]
-    pub fn note(&self, committed: bool) {
+    pub fn note(&self, rows: usize, committed: bool) {
+        if committed && self.large.get() != 0 && rows >= self.large.get() {
+            self.large.set(rows + 1);
+        }
         self.tried.set(self.tried.get() + 1);
         self.committed.set(self.committed.get() + u32::from(committed));
         if self.tried.get() == WINDOW {
@@ -297,6 +325,14 @@ impl Trust {
             self.tried.set(0);
             self.committed.set(0);
         }
+    }
+
+    /// There was no room for a section that was tried.
+    #[cold]
+    pub fn overflowed(&self, rows: usize) {
+        let large = self.large.get();
+        self.large.set(if large == 0 { rows } else { large.min(rows) }.max(1));
+        self.note(0, false);
     }
 }
 

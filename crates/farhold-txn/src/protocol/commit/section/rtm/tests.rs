@@ -49,16 +49,23 @@ impl Instructions for Script {
     fn abort<const CODE: u8>(&self) {}
 }
 
-fn open(sim: &Sim, node: u8) -> Arc<Node> {
-    let config = NodeConfig { region_bytes: 8 << 20, ..NodeConfig::default() };
+/// `hardware_transactions`: whether its own commits may be such, on a processor that has them.
+fn open(sim: &Sim, node: u8, hardware_transactions: bool) -> Arc<Node> {
+    let config = NodeConfig { region_bytes: 8 << 20, hardware_transactions, ..NodeConfig::default() };
     Node::open(sim.join(NodeId(node)).expect("a fabric"), config).expect("a node")
 }
 
-/// Runs a test on a worker with a table (id BIGINT PRIMARY KEY, note TEXT) whose row 1 has the note "old".
+/// Runs a test on a worker with a table (id BIGINT PRIMARY KEY, note TEXT) whose row 1 has the note "old". Its own commits are by
+/// latches.
 fn with_row(test: impl AsyncFnOnce(Worker, Table)) {
+    with_row_of(false, test);
+}
+
+fn with_row_of(hardware_transactions: bool, test: impl AsyncFnOnce(Worker, Table)) {
     let executor = Executor::virtual_time(1);
     let handle = executor.handle();
-    let worker = open(&Sim::new(&handle, Rdma, Faults::default()), 0).worker(&handle).expect("a worker");
+    let worker =
+        open(&Sim::new(&handle, Rdma, Faults::default()), 0, hardware_transactions).worker(&handle).expect("a worker");
     executor.run(async move {
         let columns = vec![Column::new("id", ColumnType::BigInt), Column::new("note", ColumnType::Text)];
         let def = TableDef::new("notes", Schema::new(columns, vec![0]).expect("a schema"));
@@ -97,7 +104,7 @@ fn commit_by(instructions: &impl Instructions, txn: &mut Txn) -> Option<Result<u
     let (core, version) = (txn.core.clone(), txn.indexes_version);
     let near = txn.all_near(&core, 0);
     let epoch = || core.epoch.near().expect("its own word");
-    let done = commit(instructions, &near, &core.slot, epoch, || is_plain(&core, version));
+    let done = commit(instructions, &near, &core.slot, &core.trust, epoch, || is_plain(&core, version));
     if let Some(Ok(epoch)) = done {
         txn.tidy_up(epoch);
         txn.ended(&Ok(CommitInfo::default()));
@@ -219,9 +226,9 @@ fn statuses_mean_what_the_manual_says() {
 #[test]
 fn a_process_asks_its_processor_once() {
     let executor = Executor::virtual_time(1);
-    let nodes: Vec<_> = (0..3).map(|_| open(&Sim::new(&executor.handle(), Rdma, Faults::default()), 0)).collect();
+    let nodes: Vec<_> = (0..3).map(|_| open(&Sim::new(&executor.handle(), Rdma, Faults::default()), 0, true)).collect();
     assert!(nodes.iter().all(|node| node.hardware.is_some() == nodes[0].hardware.is_some()));
-    with_row(async |worker, table| {
+    with_row_of(true, async |worker, table| {
         for round in 0..100 {
             change(&worker, &table, &format!("round {round}")).await.commit().await.expect("committed");
         }
@@ -233,9 +240,9 @@ fn a_process_asks_its_processor_once() {
 fn a_worker_gives_up_on_hardware_that_fails_and_comes_back() {
     let trust = Trust::default();
     let ask = |committed| {
-        let given = trust.is_given();
+        let given = trust.is_given(3);
         if given {
-            trust.note(committed);
+            trust.note(3, committed);
         }
         given
     };
@@ -243,6 +250,27 @@ fn a_worker_gives_up_on_hardware_that_fails_and_comes_back() {
     assert!((0..WINDOW).all(|_| ask(false)), "a window is seen to its end");
     assert!((0..LATCHES).all(|_| !ask(true)));
     assert!((0..10 * WINDOW).all(|_| ask(true)));
+}
+
+#[test]
+fn a_worker_remembers_what_the_cache_has_no_room_for() {
+    let trust = Trust::default();
+    let tried = |rows, fits: bool| {
+        let given = trust.is_given(rows);
+        match (given, fits) {
+            (true, true) => trust.note(rows, true),
+            (true, false) => trust.overflowed(rows),
+            (false, _) => {}
+        }
+        u32::from(given)
+    };
+    let small = |count: u32| (0..count).map(|_| tried(20, true)).sum::<u32>();
+    assert_eq!(tried(130, false) + tried(120, false), 2);
+    assert_eq!((0..10 * LARGE_PER_TRY).map(|_| tried(120, false) + small(9)).sum::<u32>(), 10 + 90 * LARGE_PER_TRY);
+    assert_eq!(tried(119, true), 1, "fewer rows are tried");
+    // The cache has become larger, or the rows shorter.
+    assert_eq!((0..10 * LARGE_PER_TRY).map(|_| tried(120, true)).sum::<u32>(), 9 * LARGE_PER_TRY + 1);
+    assert_eq!(tried(121, true), 0);
 }
 
 /// Loads a pattern into the upper halves of all YMM registers when the transaction begins, and looks for it when it ends. Moves of
