@@ -57,7 +57,7 @@ use self::query::QueryEngine;
 use self::sequence::{Numbers, Sequences, SessionNumbers};
 use crate::SqlError;
 
-/// The stack of a thread that parses, plans or computes what clients send: statements that the limits of `parse.rs` let through need no more, with all
+/// The stack of a thread that parses, plans or computes what clients send: statements that the limits of `parse` let through need no more, with all
 /// that parses, walks, prints and drops trees of 2,000 levels.
 pub use farhold_join::STACK_BYTES;
 

@@ -1,0 +1,325 @@
+//! What CREATE TABLE defines: columns, keys, defaults, and the sequences of serial columns.
+
+use datafusion::sql::sqlparser::ast;
+use datafusion::sql::sqlparser::ast::{
+    ColumnOption, CreateTable, CreateTableOptions, Expr, Ident, SqlOption, TableConstraint, Value,
+};
+use farhold_store::row::{Column, Schema, SecondaryIndex};
+use farhold_txn::{Placement, TableDef, TxnError};
+
+use super::super::catalog::{Attributes, ROW_NUMBER, table_name};
+use super::super::parse::{parse_expr, to_text};
+use super::super::scalar::{BindError, Binder, fold};
+use super::super::sequence::SequenceDef;
+use super::super::types::{ANY_LENGTH, from_sql};
+use super::super::{ColumnType, error};
+use super::indexes::index_columns;
+use crate::{SqlError, SqlState};
+
+pub(super) fn definition_error(e: &TxnError) -> SqlError {
+    let error = error::from_txn(e);
+    if error.state == SqlState::INVALID_TABLE_DEFINITION && error.message.contains("unique") {
+        return SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, error.message)
+            .with_hint("Use placement = 'replicated', or begin the unique key with the placement column.");
+    }
+    error
+}
+
+/// A table, and the sequences that number its columns.
+pub(crate) struct Defined {
+    pub(crate) table: TableDef,
+    pub(crate) sequences: Vec<(usize, SequenceDef)>,
+}
+
+/// The definition that a CREATE TABLE states.
+pub(crate) fn define_table(statement: &CreateTable) -> Result<Defined, SqlError> {
+    check_form(statement)?;
+    let name = table_name(&statement.name)?;
+    let mut table = Definition { name: name.clone(), ..Definition::default() };
+    for column in &statement.columns {
+        table.add_column(column)?;
+    }
+    for constraint in &statement.constraints {
+        match constraint {
+            TableConstraint::PrimaryKey(p) => {
+                let columns = index_columns(&p.columns)?;
+                table.set_primary_key(p.name.as_ref(), &columns)?;
+            }
+            TableConstraint::Unique(u) => {
+                let columns = index_columns(&u.columns)?;
+                table.add_unique(u.name.as_ref(), &columns)?;
+            }
+            TableConstraint::ForeignKey(_) => return Err(SqlError::unsupported("FOREIGN KEY")),
+            TableConstraint::Check(_) => return Err(SqlError::unsupported("CHECK")),
+            other => return Err(SqlError::unsupported(other)),
+        }
+    }
+    let (placement, hash) = options(&statement.table_options)?;
+    let hidden_row_number = table.key.is_empty();
+    if hidden_row_number {
+        if placement == Placement::ByInteger {
+            return Err(SqlError::new(
+                SqlState::INVALID_TABLE_DEFINITION,
+                "placement = 'by_integer' needs a primary key that begins with an integer",
+            ));
+        }
+        table.key.push(table.columns.len());
+        table.columns.push(Column::new(ROW_NUMBER, ColumnType::BigInt));
+    }
+    let attributes = Attributes {
+        hidden_row_number,
+        primary_key_name: table.key_name.unwrap_or_default(),
+        defaults: table.defaults,
+        always: table.always,
+    };
+    let schema = Schema::new(table.columns, table.key).map_err(|e| error::from_row(&e))?;
+    if placement == Placement::ByInteger {
+        let first = schema.columns()[schema.key()[0]].data_type;
+        if !matches!(first, ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt) {
+            return Err(SqlError::new(
+                SqlState::INVALID_TABLE_DEFINITION,
+                "placement = 'by_integer' needs a primary key that begins with an integer",
+            ));
+        }
+    }
+    let sequences = table.sequences;
+    let table = TableDef { name, schema, placement, hash, indexes: table.indexes, attributes: attributes.encode() };
+    Ok(Defined { table, sequences })
+}
+
+#[derive(Default)]
+struct Definition {
+    name: String,
+    columns: Vec<Column>,
+    key: Vec<usize>,
+    key_name: Option<String>,
+    indexes: Vec<SecondaryIndex>,
+    defaults: Vec<(usize, String)>,
+    sequences: Vec<(usize, SequenceDef)>,
+    always: Vec<usize>,
+}
+
+impl Definition {
+    fn add_column(&mut self, column: &ast::ColumnDef) -> Result<(), SqlError> {
+        let name = fold(&column.name);
+        if name == ROW_NUMBER {
+            return Err(SqlError::new(
+                SqlState::INVALID_TABLE_DEFINITION,
+                format!("the column name {name} is reserved"),
+            ));
+        }
+        if self.columns.iter().any(|c| c.name == name) {
+            let message = format!("column \"{name}\" specified more than once");
+            return Err(SqlError::new(SqlState::DUPLICATE_COLUMN, message));
+        }
+        let serial = serial_type(&column.data_type);
+        let data_type = match serial.map_or_else(|| from_sql(&column.data_type), Ok)? {
+            // A `bpchar`, whose blanks a client sees.
+            ColumnType::Char(ANY_LENGTH) => ColumnType::Text,
+            data_type => data_type,
+        };
+        let position = self.columns.len();
+        self.columns.push(Column { name: name.clone(), data_type, nullable: true });
+        if serial.is_some() {
+            self.number(position, SequenceDef::new(data_type, &[])?)?;
+        }
+        for option in &column.options {
+            match &option.option {
+                ColumnOption::Null => {}
+                ColumnOption::NotNull => self.columns[position].nullable = false,
+                ColumnOption::Default(expression) => {
+                    let text = default_text(expression, &name, data_type)?;
+                    self.check_plain(position)?;
+                    self.defaults.push((position, text));
+                }
+                ColumnOption::PrimaryKey(_) => {
+                    self.set_primary_key(option.name.as_ref(), std::slice::from_ref(&name))?;
+                }
+                ColumnOption::Unique(_) => self.add_unique(option.name.as_ref(), std::slice::from_ref(&name))?,
+                ColumnOption::ForeignKey(_) => return Err(SqlError::unsupported("FOREIGN KEY")),
+                ColumnOption::Check(_) => return Err(SqlError::unsupported("CHECK")),
+                ColumnOption::Generated { generated_as, sequence_options: Some(options), .. } => {
+                    self.number(position, SequenceDef::new(data_type, options)?)?;
+                    if *generated_as == ast::GeneratedAs::Always {
+                        self.always.push(position);
+                    }
+                }
+                ColumnOption::Generated { generation_expr: None, generated_as, .. } => {
+                    self.number(position, SequenceDef::new(data_type, &[])?)?;
+                    if *generated_as == ast::GeneratedAs::Always {
+                        self.always.push(position);
+                    }
+                }
+                ColumnOption::Generated { .. } => {
+                    return Err(SqlError::unsupported("a column generated by an expression"));
+                }
+                other => return Err(SqlError::unsupported(format!("the column option {other}"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// A sequence numbers the column.
+    fn number(&mut self, column: usize, sequence: SequenceDef) -> Result<(), SqlError> {
+        self.check_plain(column)?;
+        self.columns[column].nullable = false;
+        self.sequences.push((column, sequence));
+        Ok(())
+    }
+
+    /// A column has one default, a sequence's or another.
+    fn check_plain(&self, column: usize) -> Result<(), SqlError> {
+        if self.sequences.iter().any(|(c, _)| *c == column) || self.defaults.iter().any(|(c, _)| *c == column) {
+            let message = format!("multiple default values specified for column \"{}\"", self.columns[column].name);
+            return Err(SqlError::syntax(message));
+        }
+        Ok(())
+    }
+
+    fn positions(&self, columns: &[String]) -> Result<Vec<usize>, SqlError> {
+        columns
+            .iter()
+            .map(|name| {
+                self.columns.iter().position(|c| c.name == *name).ok_or_else(|| {
+                    SqlError::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" named in key does not exist"))
+                })
+            })
+            .collect()
+    }
+
+    fn set_primary_key(&mut self, name: Option<&Ident>, columns: &[String]) -> Result<(), SqlError> {
+        if !self.key.is_empty() {
+            let message = format!("multiple primary keys for table \"{}\" are not allowed", self.name);
+            return Err(SqlError::new(SqlState::INVALID_TABLE_DEFINITION, message));
+        }
+        self.key = self.positions(columns)?;
+        for &column in &self.key {
+            self.columns[column].nullable = false;
+        }
+        self.key_name = name.map(fold);
+        Ok(())
+    }
+
+    fn add_unique(&mut self, name: Option<&Ident>, columns: &[String]) -> Result<(), SqlError> {
+        let positions = self.positions(columns)?;
+        let name = name.map_or_else(|| format!("{}_{}_key", self.name, columns.join("_")), fold);
+        if self.indexes.iter().any(|i| i.name == name) {
+            return Err(SqlError::new(SqlState::DUPLICATE_TABLE, format!("relation \"{name}\" already exists")));
+        }
+        self.indexes.push(SecondaryIndex { name, columns: positions, unique: true });
+        Ok(())
+    }
+}
+
+/// The type behind `serial` and its like.
+fn serial_type(data_type: &ast::DataType) -> Option<ColumnType> {
+    let ast::DataType::Custom(name, modifiers) = data_type else { return None };
+    match (name.to_string().to_lowercase().as_str(), modifiers.as_slice()) {
+        ("smallserial" | "serial2", []) => Some(ColumnType::SmallInt),
+        ("serial" | "serial4", []) => Some(ColumnType::Int),
+        ("bigserial" | "serial8", []) => Some(ColumnType::BigInt),
+        _ => None,
+    }
+}
+
+/// The text of a column's DEFAULT, from which it is bound wherever the table is opened.
+fn default_text(expression: &Expr, column: &str, data_type: ColumnType) -> Result<String, SqlError> {
+    let refused = || {
+        SqlError::unsupported(format!("this DEFAULT of column \"{column}\""))
+            .with_hint("Use a literal, now() or nextval().")
+    };
+    let bound = |expression: &Expr| {
+        let mut parameters = Vec::new();
+        let mut binder = Binder { columns: &[], parameters: &mut parameters };
+        match binder.bind_to(expression, data_type) {
+            Ok(scalar) if parameters.is_empty() => Ok(format!("{scalar:?}")),
+            Err(BindError::Wrong(error)) => Err(error),
+            _ => Err(refused()),
+        }
+    };
+    let text = to_text(expression);
+    let meant = bound(expression)?;
+    match parse_expr(&text) {
+        Ok(read) if bound(&read)? == meant => Ok(text),
+        _ => Err(refused()),
+    }
+}
+
+fn check_form(statement: &CreateTable) -> Result<(), SqlError> {
+    let refused = [
+        (statement.temporary, "a temporary table"),
+        (statement.or_replace, "CREATE OR REPLACE TABLE"),
+        (statement.external, "an external table"),
+        (statement.query.is_some(), "CREATE TABLE AS"),
+        (statement.like.is_some(), "CREATE TABLE (LIKE …)"),
+        (statement.inherits.is_some(), "INHERITS"),
+        (statement.partition_by.is_some() || statement.partition_of.is_some(), "PARTITION"),
+        (statement.on_commit.is_some(), "ON COMMIT"),
+        (statement.clone.is_some(), "CLONE"),
+    ];
+    match refused.iter().find(|(there, _)| *there) {
+        Some((_, what)) => Err(SqlError::unsupported(what)),
+        None => Ok(()),
+    }
+}
+
+/// `WITH (placement = …, hash = …)`.
+pub(super) fn options(options: &CreateTableOptions) -> Result<(Placement, bool), SqlError> {
+    let list = match options {
+        CreateTableOptions::None => &[][..],
+        CreateTableOptions::With(list) => list.as_slice(),
+        _ => return Err(SqlError::unsupported("this table option")),
+    };
+    let (mut placement, mut hash) = (Placement::ByHash, true);
+    for option in list {
+        let SqlOption::KeyValue { key, value } = option else {
+            return Err(SqlError::unsupported(format!("the table option {option}")));
+        };
+        let value = option_text(value)?;
+        let bad = |allowed: &str| {
+            SqlError::new(
+                SqlState::INVALID_PARAMETER_VALUE,
+                format!("invalid value for parameter \"{key}\": \"{value}\""),
+            )
+            .with_hint(allowed)
+        };
+        match fold(key).as_str() {
+            "placement" => {
+                placement = match value.as_str() {
+                    "replicated" => Placement::Replicated,
+                    "by_integer" => Placement::ByInteger,
+                    "by_hash" => Placement::ByHash,
+                    _ => return Err(bad("One of 'replicated', 'by_integer', 'by_hash'.")),
+                }
+            }
+            "hash" => {
+                hash = match value.as_str() {
+                    "true" | "on" | "1" => true,
+                    "false" | "off" | "0" => false,
+                    _ => return Err(bad("true or false.")),
+                }
+            }
+            // How full PostgreSQL fills its pages means nothing here.
+            "fillfactor" => {}
+            other => {
+                let message = format!("unrecognized parameter \"{other}\"");
+                return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message)
+                    .with_hint("There are placement and hash."));
+            }
+        }
+    }
+    Ok((placement, hash))
+}
+
+fn option_text(value: &Expr) -> Result<String, SqlError> {
+    match value {
+        Expr::Value(v) => match &v.value {
+            Value::SingleQuotedString(text) => Ok(text.to_lowercase()),
+            Value::Boolean(v) => Ok(v.to_string()),
+            Value::Number(text, _) => Ok(text.clone()),
+            other => Err(SqlError::syntax(format!("invalid option value: {other}"))),
+        },
+        Expr::Identifier(ident) => Ok(ident.value.to_lowercase()),
+        other => Err(SqlError::syntax(format!("invalid option value: {other}"))),
+    }
+}

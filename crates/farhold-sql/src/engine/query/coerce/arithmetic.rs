@@ -1,0 +1,200 @@
+//! Operators with two sides: which type they are calculated in, and by which function.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field};
+use datafusion::common::tree_node::TreeNode;
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::Placeholder;
+use datafusion::logical_expr::{BinaryExpr, Expr, Operator, lit};
+
+use super::super::functions::type_of;
+use super::super::{dates, functions, intervals, quantified};
+use super::casts::explicit_cast;
+use super::common::{
+    Common, become_decimal, become_type, is_bare_string, is_char, is_decimal, is_signed, is_untyped, together,
+};
+
+use crate::engine::ColumnType;
+use crate::engine::scalar::Arithmetic;
+use crate::engine::types::{TIMESTAMP, from_arrow};
+
+pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
+    use Operator as O;
+    let BinaryExpr { mut left, op, mut right } = binary;
+    if quantified::take_mark(&mut left) && is_char(&left, schema) && is_untyped(&right) {
+        return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
+    }
+    let arithmetic = match op {
+        O::Eq | O::NotEq | O::Lt | O::LtEq | O::Gt | O::GtEq | O::IsDistinctFrom | O::IsNotDistinctFrom => {
+            together(&mut [&mut left, &mut right], schema, Common::Comparison)?;
+            return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
+        }
+        O::StringConcat => {
+            concatenated(&mut [&mut left, &mut right], schema)?;
+            return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
+        }
+        O::Plus => Arithmetic::Add,
+        O::Minus => Arithmetic::Subtract,
+        O::Multiply => Arithmetic::Multiply,
+        O::Divide => Arithmetic::Divide,
+        O::Modulo => Arithmetic::Remainder,
+        _ => return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right })),
+    };
+    if op == O::Minus && is_difference(&left, &right, schema) {
+        return difference(*left, *right, schema);
+    }
+    let is_date = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type == DataType::Date32);
+    let is_moment = |side: &Expr| type_of(side, schema).is_ok_and(|t| t == DataType::Date32 || t == TIMESTAMP);
+    let is_interval = |side: &Expr| is_interval(side, schema);
+    let is_days = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type.is_integer());
+    match op {
+        O::Plus | O::Minus if is_date(&left) && is_days(&right) => {
+            return Ok(dates::plus_days(arithmetic, *left, *right));
+        }
+        O::Plus if is_days(&left) && is_date(&right) => return Ok(dates::plus_days(arithmetic, *right, *left)),
+        O::Minus if is_date(&left) && is_date(&right) => return Ok(dates::days_between(*left, *right)),
+        O::Plus | O::Minus if is_moment(&left) && is_interval(&right) => {
+            return Ok(dates::plus_interval(arithmetic, *left, *right));
+        }
+        O::Plus if is_interval(&left) && is_moment(&right) => {
+            return Ok(dates::plus_interval(arithmetic, *right, *left));
+        }
+        O::Multiply | O::Divide if is_scaled(arithmetic, &left, &right, schema) => {
+            return scaled(arithmetic, *left, *right, schema);
+        }
+        _ => {}
+    }
+    let numbers = [&left, &right]
+        .iter()
+        .all(|e| is_bare_string(e) || type_of(e, schema).is_ok_and(|data_type| data_type.is_numeric()));
+    if !numbers {
+        return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
+    }
+    together(&mut [&mut left, &mut right], schema, Common::Arithmetic)?;
+    for side in [&mut left, &mut right] {
+        // DataFusion's functions give types that PostgreSQL does not have.
+        let data_type = match type_of(side, schema)? {
+            DataType::Int8 | DataType::UInt8 => DataType::Int16,
+            DataType::UInt16 => DataType::Int32,
+            DataType::UInt32 | DataType::UInt64 => DataType::Int64,
+            _ => continue,
+        };
+        become_type(side, &data_type, schema)?;
+    }
+    let (a, b) = (type_of(&left, schema)?, type_of(&right, schema)?);
+    let mut is_checked = a.is_floating() && a == b && arithmetic != Arithmetic::Remainder;
+    if is_signed(&a) && is_signed(&b) {
+        let wider = if a.primitive_width() >= b.primitive_width() { a } else { b };
+        become_type(&mut left, &wider, schema)?;
+        become_type(&mut right, &wider, schema)?;
+        // Arrow's own division fails as it should.
+        is_checked = !matches!(arithmetic, Arithmetic::Divide | Arithmetic::Remainder);
+    } else if arithmetic == Arithmetic::Divide && [&a, &b].into_iter().all(|t| is_signed(t) || is_decimal(t)) {
+        for side in [&mut left, &mut right] {
+            become_decimal(side, schema)?;
+        }
+        is_checked = true;
+    } else if matches!(arithmetic, Arithmetic::Multiply | Arithmetic::Remainder) {
+        is_checked |= arithmetic == Arithmetic::Multiply && is_long_product(&left, &right, schema);
+        // DataFusion 55 makes a factor of `a * 0` and `a * 1`, whose type is another one, and 0 of `a % 1`.
+        let are_decimals = [&a, &b].into_iter().all(|t| is_signed(t) || is_decimal(t));
+        if are_decimals && [&left, &right].into_iter().any(|side| side.column_refs().is_empty()) {
+            for side in [&mut left, &mut right] {
+                become_decimal(side, schema)?;
+            }
+            is_checked = true;
+        }
+    }
+    Ok(if is_checked {
+        functions::checked(arithmetic, *left, *right)
+    } else {
+        Expr::BinaryExpr(BinaryExpr { left, op, right })
+    })
+}
+
+/// Whether two factors are decimals whose product has more digits than fit. Arrow's product is exact, and an error where its digits do not fit.
+pub(super) fn is_long_product(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+    match (type_of(left, schema), type_of(right, schema)) {
+        (Ok(DataType::Decimal128(p, s)), Ok(DataType::Decimal128(q, t))) => {
+            p + q > ColumnType::PRECISION_MAX && s + t > functions::PRODUCT_SCALE.cast_signed()
+        }
+        _ => false,
+    }
+}
+
+/// Whether two decimals are made of a parameter, whose value has digits of its own: DataFusion asks for the type of what is calculated with it right when it is
+/// put in, and Arrow may have none for so many digits.
+pub(super) fn is_of_parameter(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+    let is_decimal = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| is_decimal(&data_type));
+    let has_parameter = |side: &Expr| side.exists(|part| Ok(matches!(part, Expr::Placeholder(_)))).unwrap_or(false);
+    is_decimal(left) && is_decimal(right) && (has_parameter(left) || has_parameter(right))
+}
+
+/// Whether one side is a timestamp, and the other one is that too, a date, or a string that is read as one.
+pub(super) fn is_difference(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+    let is_timestamp = |side: &Expr| matches!(type_of(side, schema), Ok(DataType::Timestamp(..)));
+    let is_moment = |side: &Expr| is_bare_string(side) || matches!(type_of(side, schema), Ok(DataType::Date32));
+    match (is_timestamp(left), is_timestamp(right)) {
+        (true, true) => true,
+        (true, false) => is_moment(right),
+        (false, true) => is_moment(left),
+        (false, false) => false,
+    }
+}
+
+pub(super) fn is_interval(side: &Expr, schema: &DFSchema) -> bool {
+    type_of(side, schema).is_ok_and(|data_type| matches!(data_type, DataType::Interval(_)))
+}
+
+/// Whether one side is an interval and the other one can be a factor of it.
+pub(super) fn is_scaled(op: Arithmetic, left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+    let is_factor = |side: &Expr| {
+        let is_number = |data_type: DataType| data_type.is_numeric() || data_type.is_null();
+        is_bare_string(side) || is_untyped_parameter(side) || type_of(side, schema).is_ok_and(is_number)
+    };
+    is_interval(left, schema) && is_factor(right)
+        || op == Arithmetic::Multiply && is_interval(right, schema) && is_factor(left)
+}
+
+fn is_untyped_parameter(side: &Expr) -> bool {
+    matches!(side, Expr::Placeholder(parameter) if parameter.field.is_none())
+}
+
+/// The product or the quotient of an interval.
+pub(super) fn scaled(op: Arithmetic, left: Expr, right: Expr, schema: &DFSchema) -> Result<Expr> {
+    let (interval, mut factor) = if is_interval(&left, schema) { (left, right) } else { (right, left) };
+    match &mut factor {
+        Expr::Placeholder(Placeholder { field: field @ None, .. }) => {
+            *field = Some(Arc::new(Field::new("factor", DataType::Float64, true)));
+        }
+        factor => become_type(factor, &DataType::Float64, schema)?,
+    }
+    Ok(intervals::scaled(op, interval, factor))
+}
+
+pub(super) fn difference(mut left: Expr, mut right: Expr, schema: &DFSchema) -> Result<Expr> {
+    for side in [&mut left, &mut right] {
+        become_type(side, &TIMESTAMP, schema)?;
+    }
+    Ok(intervals::difference(left, right))
+}
+
+/// The sides of `||`: bytes with bytes, everything else as its text.
+fn concatenated(sides: &mut [&mut Expr; 2], schema: &DFSchema) -> Result<()> {
+    if sides.iter().any(|side| type_of(side, schema).is_ok_and(|t| t.is_binary())) {
+        return together(sides, schema, Common::Result);
+    }
+    let texts = sides.iter().filter(|side| type_of(side, schema).is_ok_and(|t| t.is_string())).count();
+    for side in sides {
+        let data_type = type_of(side, schema)?;
+        let is_other = from_arrow(&data_type).is_none_or(|t| !t.is_text());
+        // A list takes the text as one more element.
+        if texts == 1 && is_other && !data_type.is_null() && !data_type.is_list() {
+            let inner = std::mem::replace(*side, lit(ScalarValue::Null));
+            **side = explicit_cast(inner, ColumnType::Text, &DataType::Utf8View, schema)?;
+        }
+    }
+    Ok(())
+}

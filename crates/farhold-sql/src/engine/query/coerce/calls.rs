@@ -1,0 +1,227 @@
+//! Arguments of functions, and LIKE.
+
+use arrow::datatypes::DataType;
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::error::Result;
+use datafusion::logical_expr::expr::{Case, Like, ScalarFunction};
+use datafusion::logical_expr::{Expr, lit};
+
+use super::super::functions::type_of;
+use super::super::{added, assigned, functions, moments, parts, quantified, scalars};
+use super::casts::explicit_cast;
+use super::common::{
+    ANY_DECIMAL, Common, bare_string, become_decimal, become_type, is_bare_string, is_decimal, is_signed, is_untyped,
+    together,
+};
+use super::external;
+use crate::engine::ColumnType;
+use crate::engine::scalar::is_kept_by_null_if;
+use crate::engine::types::{TIMESTAMP, from_arrow, to_arrow};
+use crate::{SqlError, SqlState};
+
+pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Result<Expr> {
+    if let Some((value, to)) = assigned::taken(&function, schema)? {
+        return explicit_cast(value, to, &to_arrow(to), schema);
+    }
+    if let Some(element) = quantified::type_of_elements(&function, schema)?
+        && is_bare_string(&function.args[0])
+    {
+        become_type(&mut function.args[0], &element, schema)?;
+    }
+    let ScalarFunction { func, mut args } = function;
+    if func.name() == moments::SERIES {
+        let types = args.iter().map(|argument| type_of(argument, schema)).collect::<Result<Vec<_>>>()?;
+        for (argument, of) in args.iter_mut().zip(moments::types_of_arguments(&types).iter().flatten()) {
+            become_type(argument, of, schema)?;
+        }
+    }
+    let common = match func.name() {
+        "coalesce" | "greatest" | "least" => Some(Common::Result),
+        "nullif" => Some(Common::Equality),
+        _ => None,
+    };
+    let kept = if common == Some(Common::Equality) { kept_by_null_if(&args, schema) } else { None };
+    if let Some(common) = common {
+        together(&mut args.iter_mut().collect::<Vec<_>>(), schema, common)?;
+        if func.name() == "coalesce" {
+            no_texts_with_others(&args, schema)?;
+        }
+        if kept.is_some()
+            && let [first, second] = args.as_mut_slice()
+        {
+            become_type(first, &type_of(second, schema)?, schema)?;
+        }
+    }
+    if func.name() == "make_array" && args.iter().any(|of| type_of(of, schema).is_ok_and(|t| is_decimal(&t))) {
+        together(&mut args.iter_mut().collect::<Vec<_>>(), schema, Common::Result)?;
+    }
+    rounded(func.name(), &mut args, schema)?;
+    if matches!(func.name(), "concat" | "concat_ws") {
+        args.iter_mut().try_for_each(|argument| printed(argument, schema))?;
+    }
+    untyped_read(func.name(), &mut args, schema)?;
+    let func = added::in_place_of(func, &args, schema)?;
+    let func = scalars::in_place_of(parts::in_place_of(func), &args);
+    let call = Expr::ScalarFunction(ScalarFunction { func, args });
+    match kept {
+        Some(to) => explicit_cast(call, to, &to_arrow(to), schema),
+        None => Ok(call),
+    }
+}
+
+/// LIKE with a pattern that is no constant, that ends with its escape or has another one than DataFusion's, by our own function.
+pub(super) fn like_typed(like: Like, schema: &DFSchema) -> Expr {
+    let escape = like.escape_char.unwrap_or('\\');
+    let is_plain = match like.pattern.as_ref() {
+        Expr::Placeholder(_) => true,
+        Expr::Literal(value, _) if value.is_null() => true,
+        pattern => bare_string(pattern).is_some_and(|pattern| {
+            let escapes = pattern.chars().rev().take_while(|c| *c == '\\').count();
+            escape == '\\' && escapes % 2 == 0
+        }),
+    };
+    let is_text = |expression: &Expr| type_of(expression, schema).is_ok_and(|t| t.is_string());
+    if is_plain || !is_text(&like.expr) || !is_text(&like.pattern) {
+        return Expr::Like(like);
+    }
+    let matched = functions::like(*like.expr, *like.pattern, like.case_insensitive, escape);
+    if like.negated { Expr::Not(Box::new(matched)) } else { matched }
+}
+
+/// Functions that PostgreSQL has of double precision, beside those of decimals, and that DataFusion has of single precision as well.
+const OF_DOUBLES: [&str; 26] = [
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "cos", "cosh", "cot", "degrees", "exp",
+    "floor", "ln", "log", "log10", "power", "radians", "round", "sin", "sqrt", "tan", "tanh", "trunc",
+];
+
+/// The arguments of functions that calculate: a REAL is one of double precision there, and so is an integer that is rounded, which with a number of digits
+/// is a decimal.
+pub(super) fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
+    if OF_DOUBLES.contains(&name) {
+        let is_rounded = matches!(name, "ceil" | "floor" | "round" | "trunc");
+        let digits = arguments.len() > 1;
+        for argument in arguments.iter_mut().take(if is_rounded { 1 } else { usize::MAX }) {
+            match type_of(argument, schema) {
+                Ok(DataType::Float32) => become_type(argument, &DataType::Float64, schema)?,
+                Ok(integer) if is_rounded && is_signed(&integer) && digits => become_decimal(argument, schema)?,
+                Ok(integer) if is_rounded && is_signed(&integer) => become_type(argument, &DataType::Float64, schema)?,
+                _ => {}
+            }
+        }
+    }
+    match (name, arguments) {
+        // Rounded up, a number may have a digit more.
+        ("ceil" | "floor", [argument]) => match type_of(argument, schema) {
+            Ok(DataType::Decimal128(_, scale)) => {
+                become_type(argument, &DataType::Decimal128(ColumnType::PRECISION_MAX, scale), schema)
+            }
+            _ => Ok(()),
+        },
+        // By a literal of another type than DataFusion's own, the type of the result would change when that is cast.
+        ("round", [_, places]) => {
+            if let Expr::Literal(ScalarValue::Int64(Some(count)), _) = places
+                && let Ok(count) = i32::try_from(*count)
+            {
+                *places = lit(count);
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A date where a function takes timestamps, which it becomes by our own cast: DataFusion's has no infinity.
+fn date_as_timestamp(moment: &mut Expr, schema: &DFSchema) -> Result<()> {
+    let is_date = type_of(moment, schema).is_ok_and(|data_type| data_type == DataType::Date32);
+    if is_date { become_type(moment, &TIMESTAMP, schema) } else { Ok(()) }
+}
+
+/// The bare strings among the arguments of functions that take another type there. Texts are refused.
+pub(super) fn untyped_read(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
+    let read = |argument: &mut Expr, data_type: &DataType| {
+        if is_bare_string(argument) {
+            return become_type(argument, data_type, schema);
+        }
+        let is_text = type_of(argument, schema).is_ok_and(|data_type| data_type.is_string());
+        if is_text { Err(added::not_taken(name)) } else { Ok(()) }
+    };
+    match (name, arguments) {
+        ("encode", [bytes, _]) => read(bytes, &DataType::Binary),
+        ("get_byte", [bytes, place]) => {
+            read(bytes, &DataType::Binary)?;
+            read(place, &DataType::Int32)
+        }
+        ("age", [a, b]) => {
+            for moment in [a, b] {
+                read(moment, &TIMESTAMP)?;
+                date_as_timestamp(moment, schema)?;
+            }
+            Ok(())
+        }
+        ("date_trunc", [_, moment]) => date_as_timestamp(moment, schema),
+        ("width_bucket", [_, thresholds]) if type_of(thresholds, schema).is_ok_and(|of| of.is_list()) => {
+            Err(external(SqlError::unsupported("width_bucket of an array")))
+        }
+        ("width_bucket", [of, low, high, count]) => {
+            let mut numbers = [of, low, high];
+            let known = numbers.iter().filter(|of| !is_untyped(of)).filter_map(|of| type_of(of, schema).ok());
+            // A string has digits of its own.
+            let number = match added::number_of_buckets(&known.collect::<Vec<_>>()) {
+                DataType::Decimal128(..) => ANY_DECIMAL,
+                float => float,
+            };
+            numbers.iter_mut().try_for_each(|argument| read(argument, &number))?;
+            read(count, &DataType::Int32)
+        }
+        ("substr" | "substring", [of, places @ ..]) => {
+            let is = |argument: &Expr, is_one: fn(&DataType) -> bool| {
+                type_of(argument, schema).is_ok_and(|data_type| is_one(&data_type))
+            };
+            let is_by_place = name == "substr"
+                || is(of, DataType::is_binary)
+                || places.iter().any(|place| is(place, DataType::is_integer));
+            let mut places = places.iter_mut().filter(|_| is_by_place);
+            places.try_for_each(|place| read(place, &DataType::Int32))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The text of a value as clients get it, which of a boolean is not that of a cast.
+pub(super) fn printed(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
+    // A parameter may have no type yet.
+    let Ok(data_type) = type_of(argument, schema) else { return Ok(()) };
+    let from = from_arrow(&data_type);
+    if from.is_some_and(ColumnType::is_text) {
+        return Ok(());
+    }
+    let inner = std::mem::replace(argument, lit(ScalarValue::Null));
+    *argument = match from {
+        Some(ColumnType::Boolean) => {
+            let word = |value: bool, word: &str| (Box::new(lit(value)), Box::new(lit(word)));
+            let when_then_expr = vec![word(true, "t"), word(false, "f")];
+            Expr::Case(Case { expr: Some(Box::new(inner)), when_then_expr, else_expr: None })
+        }
+        _ => explicit_cast(inner, ColumnType::Text, &DataType::Utf8View, schema)?,
+    };
+    Ok(())
+}
+
+/// Refuses texts beside what is read of no text unless it is a bare string, where one of them is the result.
+pub(super) fn no_texts_with_others(arguments: &[Expr], schema: &DFSchema) -> Result<()> {
+    let known = || arguments.iter().filter(|of| !is_bare_string(of)).filter_map(|of| type_of(of, schema).ok());
+    let other = known().find(added::is_read_of_bare_strings);
+    let Some(other) = other.filter(|_| known().any(|of| of.is_string())) else { return Ok(()) };
+    let name = from_arrow(&other).map_or_else(|| "interval".to_owned(), |other| other.to_string());
+    let message = format!("COALESCE types text and {name} cannot be matched");
+    Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)))
+}
+
+/// The type of NULLIF where its first argument becomes another one only to be compared, and the value becomes again what it was. PostgreSQL has an `=`
+/// of integers of several sizes, of a REAL beside other numbers and of a DATE beside a TIMESTAMP.
+pub(super) fn kept_by_null_if(arguments: &[Expr], schema: &DFSchema) -> Option<ColumnType> {
+    let [first, second] = arguments else { return None };
+    let type_of = |of: &Expr| type_of(of, schema).ok().as_ref().and_then(from_arrow);
+    let (first, second) = (type_of(first)?, type_of(second)?);
+    is_kept_by_null_if(first, second).then_some(first)
+}

@@ -1,0 +1,107 @@
+//! Casts.
+
+use arrow::datatypes::{DataType, Field};
+use datafusion::common::DFSchema;
+use datafusion::error::Result;
+use datafusion::logical_expr::{Cast, Expr, lit};
+
+use super::super::functions::{cast_value, type_of};
+use super::super::{functions, intervals};
+use super::common::{bare_string, become_decimal, is_decimal, is_signed, limited_text, literal, literal_of};
+use super::external;
+use super::planning::ANY_NUMERIC;
+use crate::engine::ColumnType;
+use crate::engine::types::{
+    INTERVAL, TYPE_KEY, castable, from_arrow, from_field, no_cast, parse_datum, to_arrow, to_scalar,
+};
+
+pub(super) fn cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
+    let name = cast.field.metadata().get(TYPE_KEY);
+    let digits = name.and_then(|name| name.strip_prefix("timestamp(")?.strip_suffix(')')?.parse().ok());
+    let cast = any_cast_typed(cast, schema)?;
+    Ok(match digits {
+        Some(digits) => functions::with_digits(cast, digits),
+        None => cast,
+    })
+}
+
+fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
+    let Cast { expr: inner, field } = cast;
+    let from = type_of(&inner, schema)?;
+    let any_digits = field.metadata().get(TYPE_KEY).is_some_and(|name| name == ANY_NUMERIC);
+    let plain = |inner: Box<Expr>, field: &Field| Ok(Expr::Cast(Cast::new(inner, field.data_type().clone())));
+    if from.is_null() {
+        return plain(inner, &field);
+    }
+    if *field.data_type() == INTERVAL && from.is_string() {
+        return match bare_string(&inner) {
+            Some(text) => intervals::literal(&text),
+            None => Ok(intervals::read(*inner)),
+        };
+    }
+    if any_digits {
+        if is_decimal(&from) {
+            return Ok(*inner);
+        }
+        if is_signed(&from) {
+            let mut decimal = *inner;
+            become_decimal(&mut decimal, schema)?;
+            return Ok(decimal);
+        }
+        if let Some(text) = bare_string(&inner) {
+            let to = ColumnType::Decimal { precision: ColumnType::PRECISION_MAX, scale: 0 };
+            return literal_of(&parse_datum(&text, to).map_err(external)?, to);
+        }
+    }
+    let to = if any_digits { from_arrow(field.data_type()) } else { from_field(&field) };
+    match to.filter(|to| to_arrow(*to) == *field.data_type() || to.is_text()) {
+        Some(to) => explicit_cast(*inner, to, field.data_type(), schema),
+        None => plain(inner, &field),
+    }
+}
+
+/// `CAST(inner AS to)`: by our own function where Arrow's cast gives something else.
+pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, schema: &DFSchema) -> Result<Expr> {
+    use ColumnType as T;
+    let plain = |inner: Expr| Ok(Expr::Cast(Cast::new(Box::new(inner), arrow_type.clone())));
+    let data_type = type_of(&inner, schema)?;
+    let known = from_arrow(&data_type);
+    if known.is_none() && to.is_text() {
+        // Lists, intervals and times in Arrow's forms are not PostgreSQL's.
+        return Ok(functions::cast(inner, to));
+    }
+    let Some(from) = known.filter(|from| from.is_text() || to_arrow(*from) == data_type) else {
+        return plain(inner);
+    };
+    if !castable(from, to) {
+        return Err(external(no_cast(from, to)));
+    }
+    #[expect(clippy::match_same_arms, reason = "they are asked in this order")]
+    let arrow_is_right = match (from, to) {
+        (from, T::Char(_) | T::Varchar(_)) if from.is_text() => false,
+        // A text that was a CHAR(n) or VARCHAR(n) is compared as a text.
+        (from, T::Text) if from.is_text() => limited_text(&inner, schema).is_none(),
+        (from, to) if from.is_text() => to.is_text(),
+        (T::Boolean | T::SmallInt | T::Int | T::BigInt, T::Text) => true,
+        (_, to) if to.is_text() => false,
+        (T::Real | T::Double | T::Decimal { .. }, T::SmallInt | T::Int | T::BigInt | T::Boolean) => false,
+        (T::Real | T::Double, T::Decimal { .. }) | (T::Decimal { .. } | T::Double, T::Real) => false,
+        (T::Decimal { .. }, T::Double) | (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => false,
+        // DataFusion compares what is cast with a constant, and not the cast, as if it lost no decimals (55).
+        (T::Decimal { scale, .. }, T::Decimal { scale: wanted, .. }) => wanted >= scale,
+        _ => true,
+    };
+    if arrow_is_right {
+        return plain(inner);
+    }
+    match &inner {
+        Expr::Literal(value, _) if !matches!(to, T::Char(_)) => match literal(value) {
+            Some(datum) => {
+                let datum = cast_value(datum, to)?;
+                Ok(lit(to_scalar(&datum, to).map_err(external)?))
+            }
+            None => plain(inner),
+        },
+        _ => Ok(functions::cast(inner, to)),
+    }
+}

@@ -1,0 +1,297 @@
+//! The type that expressions have in common which are compared or stand for each other, and how an expression becomes one of it.
+
+use arrow::datatypes::{DataType, Field};
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::error::Result;
+use datafusion::logical_expr::ExprSchemable;
+use datafusion::logical_expr::type_coercion::binary::type_union_coercion;
+use datafusion::logical_expr::{Expr, lit};
+
+use super::super::functions::{cast_value, type_of};
+use super::super::{functions, intervals, scalars};
+use super::external;
+use super::set_operations::compared;
+use crate::engine::types::{INTERVAL, TIMESTAMP, datum_at, from_arrow, from_field, parse_datum, to_arrow, to_scalar};
+use crate::engine::{ColumnType, Datum};
+
+/// As which a bare string is read that is a NUMERIC with the digits that it has.
+pub(super) const ANY_DECIMAL: DataType = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
+
+/// Why expressions have one type.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Common {
+    /// They are compared.
+    Comparison,
+    /// They are compared, and the first one is the result.
+    Equality,
+    /// They are calculated with.
+    Arithmetic,
+    /// One of them is the result.
+    Result,
+}
+
+pub(super) fn is_signed(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Int16 | DataType::Int32 | DataType::Int64)
+}
+
+pub(super) fn is_decimal(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Decimal128(..))
+}
+
+/// A string literal without a type of its own.
+pub(in crate::engine::query) fn is_bare_string(expression: &Expr) -> bool {
+    matches!(
+        expression,
+        Expr::Literal(ScalarValue::Utf8(Some(_)) | ScalarValue::Utf8View(Some(_)) | ScalarValue::LargeUtf8(Some(_)), _)
+    )
+}
+
+/// Whether an element of an array has no type of its own. An array of such ones is one of TEXT, whose blanks count beside a CHAR.
+pub(super) fn is_untyped(element: &Expr) -> bool {
+    is_bare_string(element) || matches!(element, Expr::Literal(value, _) if value.is_null())
+}
+
+/// The type of an expression that is a CHAR(n) or VARCHAR(n).
+pub(super) fn limited_text(expression: &Expr, schema: &DFSchema) -> Option<ColumnType> {
+    let (_, field) = expression.to_field(schema).ok()?;
+    from_field(&field).filter(|of| matches!(of, ColumnType::Char(_) | ColumnType::Varchar(_)))
+}
+
+/// Whether an expression has the type CHAR(n).
+pub(in crate::engine::query) fn is_char(expression: &Expr, schema: &DFSchema) -> bool {
+    matches!(limited_text(expression, schema), Some(ColumnType::Char(_)))
+}
+
+/// Puts a cast of an expression in its place.
+pub(super) fn become_cast(expression: &mut Expr, to: ColumnType) {
+    let inner = std::mem::replace(expression, lit(ScalarValue::Null));
+    *expression = functions::cast(inner, to);
+}
+
+/// Gives expressions that are compared, or that stand for each other, the type that PostgreSQL gives them. What DataFusion
+/// resolves in the same way stays as it is.
+pub(super) fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) -> Result<()> {
+    let is_compared = matches!(common, Common::Comparison | Common::Equality);
+    if is_compared && expressions.iter().any(|e| !is_bare_string(e) && is_char(e, schema)) {
+        let types = expressions.iter().filter(|e| !is_untyped(e)).filter_map(|e| type_of(e, schema).ok());
+        let types: Vec<DataType> = types.filter(|data_type| !data_type.is_null()).collect();
+        if let Some((first, rest)) = types.split_first() {
+            rest.iter().try_for_each(|other| compared(first, other))?;
+        }
+        return expressions.iter_mut().try_for_each(|expression| become_char(expression, schema));
+    }
+    let is_first_char = expressions.iter().find(|e| !is_untyped(e)).is_some_and(|first| is_char(first, schema));
+    if common == Common::Result && is_first_char {
+        // As CHARs the others have no blanks at their ends.
+        for expression in expressions.iter_mut().filter(|e| !is_untyped(e) && limited_text(e, schema).is_none()) {
+            if type_of(expression, schema)?.is_string() {
+                become_cast(expression, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+                become_cast(expression, ColumnType::Text);
+            }
+        }
+    }
+    let mut known = Vec::with_capacity(expressions.len());
+    for expression in expressions.iter().filter(|e| !is_untyped(e)) {
+        match type_of(expression, schema) {
+            Ok(DataType::Null) => {}
+            Ok(data_type) => known.push(data_type),
+            // A parameter whose type is not known yet.
+            Err(_) => return Ok(()),
+        }
+    }
+    if let Some((first, rest)) = known.split_first().filter(|_| is_compared) {
+        rest.iter().try_for_each(|other| compared(first, other))?;
+    }
+    if let Some(float) = common_float(&known, common) {
+        let float = if float == DataType::Float64 && common == Common::Comparison && all_exact(expressions, schema) {
+            DataType::Float32
+        } else {
+            float
+        };
+        for expression in expressions.iter_mut() {
+            become_type(expression, &float, schema)?;
+        }
+        return Ok(());
+    }
+    if let Some(moment) = common_moment(&known) {
+        for expression in expressions.iter_mut() {
+            become_type(expression, &moment, schema)?;
+        }
+        return Ok(());
+    }
+    let Some(data_type) = widest(&known) else { return Ok(()) };
+    for expression in expressions.iter_mut().filter(|e| is_bare_string(e)) {
+        become_type(expression, &data_type, schema)?;
+    }
+    Ok(())
+}
+
+/// The float that numbers of several types become.
+pub(super) fn common_float(known: &[DataType], common: Common) -> Option<DataType> {
+    let any = |data_type: &DataType| known.contains(data_type);
+    let first = known.first()?;
+    if !known.iter().all(DataType::is_numeric) || !(any(&DataType::Float32) || any(&DataType::Float64)) {
+        return None;
+    }
+    if known.iter().all(|t| t == first) {
+        return Some(first.clone());
+    }
+    Some(if any(&DataType::Float64) || common != Common::Result { DataType::Float64 } else { DataType::Float32 })
+}
+
+/// The exact number that exact numbers of several types become, as DataFusion will have it.
+pub(super) fn common_exact(known: &[DataType]) -> Option<DataType> {
+    let (first, rest) = known.split_first()?;
+    if !known.iter().all(|t| is_signed(t) || is_decimal(t)) || rest.iter().all(|t| t == first) {
+        return None;
+    }
+    rest.iter().try_fold(first.clone(), |common, other| type_union_coercion(&common, other))
+}
+
+/// TEXT, where texts of several types stand in a column.
+pub(super) fn common_text<'a>(fields: impl Iterator<Item = &'a Field>) -> Option<DataType> {
+    let types: Option<Vec<ColumnType>> = fields.map(from_field).collect();
+    let types = types?;
+    let is_mixed = types.iter().all(|t| t.is_text()) && types.iter().any(|t| t != &types[0]);
+    is_mixed.then_some(DataType::Utf8View)
+}
+
+/// The type that numbers or moments of several types become where one of them is the result.
+pub(super) fn common_result(known: &[DataType]) -> Option<DataType> {
+    common_float(known, Common::Result).or_else(|| common_moment(known)).or_else(|| common_exact(known))
+}
+
+/// The type of a parameter that stands among expressions of these types and may be the result as they are; `None` if they have none in common.
+pub(in crate::engine::query) fn common_type(known: &[DataType]) -> Option<DataType> {
+    let (first, rest) = known.split_first()?;
+    if rest.iter().all(|other| other == first) {
+        return Some(first.clone());
+    }
+    common_result(known).or_else(|| known.iter().all(DataType::is_string).then_some(DataType::Utf8View))
+}
+
+/// The timestamp that dates beside timestamps become, which has microseconds.
+pub(super) fn common_moment(known: &[DataType]) -> Option<DataType> {
+    let is_mixed = known.contains(&DataType::Date32) && known.contains(&TIMESTAMP);
+    (is_mixed && known.iter().all(|t| matches!(t, DataType::Date32) || *t == TIMESTAMP)).then_some(TIMESTAMP)
+}
+
+/// Whether all are of single precision, or literals that single precision holds exactly: then they compare in it as they do
+/// in double precision, and a table's rows can be compared in place.
+fn all_exact(expressions: &[&mut Expr], schema: &DFSchema) -> bool {
+    expressions.iter().all(|expression| match expression {
+        Expr::Literal(value, _) => {
+            let double = literal(value).and_then(|datum| cast_value(datum, ColumnType::Double).ok());
+            let exact = |v: f64| f64::from(v as f32).to_bits() == v.to_bits();
+            matches!(double, Some(Datum::Double(v)) if exact(v))
+        }
+        other => other.get_type(schema).is_ok_and(|data_type| data_type == DataType::Float32),
+    })
+}
+
+/// The type among those known that a bare string beside them is read as.
+fn widest(known: &[DataType]) -> Option<DataType> {
+    let first = known.first()?;
+    if known.iter().all(|t| t == first) {
+        return Some(first.clone());
+    }
+    if known.iter().all(is_signed) {
+        return known.iter().max_by_key(|t| t.primitive_width()).cloned();
+    }
+    if known.iter().all(|t| is_signed(t) || is_decimal(t)) {
+        return known.iter().find(|t| is_decimal(t)).cloned();
+    }
+    None
+}
+
+pub(super) fn bare_string(expression: &Expr) -> Option<String> {
+    match expression {
+        Expr::Literal(value, _) if is_bare_string(expression) => value.try_as_str().flatten().map(str::to_owned),
+        _ => None,
+    }
+}
+
+/// A literal's value, if it has one of our types.
+pub(super) fn literal(value: &ScalarValue) -> Option<Datum> {
+    from_arrow(&value.data_type())?;
+    datum_at(&value.to_array().ok()?, 0).ok()
+}
+
+/// The literal of a value. A decimal has its own digits.
+pub(super) fn literal_of(datum: &Datum, data_type: ColumnType) -> Result<Expr> {
+    let scalar = match datum {
+        Datum::Decimal { unscaled, scale } => decimal_scalar(*unscaled, *scale),
+        datum => to_scalar(datum, data_type).map_err(external)?,
+    };
+    Ok(lit(scalar))
+}
+
+/// A decimal of no more digits than it needs.
+pub(in crate::engine::query) fn decimal_scalar(unscaled: i128, scale: u8) -> ScalarValue {
+    let digits = unscaled.unsigned_abs().checked_ilog10().map_or(1, |log| log + 1);
+    let precision = u8::try_from(digits).unwrap_or(ColumnType::PRECISION_MAX).max(scale);
+    ScalarValue::Decimal128(Some(unscaled), precision.clamp(1, ColumnType::PRECISION_MAX), scale.cast_signed())
+}
+
+/// Takes the blanks at the end of what is compared with a CHAR(n): a bare string or a VARCHAR(n). Those of a TEXT count. A constant that is a CHAR(n)
+/// becomes a text, which has no blanks then: DataFusion takes equal constants for different ones if one of them has a type of ours.
+pub(super) fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
+    if let Some(text) = bare_string(expression) {
+        *expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
+    } else if matches!(limited_text(expression, schema), Some(ColumnType::Varchar(_)))
+        && !scalars::become_char(expression)?
+    {
+        become_cast(expression, ColumnType::Char(ColumnType::CHARACTERS_MAX));
+    }
+    if is_char(expression, schema) && expression.column_refs().is_empty() {
+        become_cast(expression, ColumnType::Text);
+    }
+    Ok(())
+}
+
+/// Gives an expression a type to which it can be cast without being asked.
+pub(super) fn become_type(expression: &mut Expr, data_type: &DataType, schema: &DFSchema) -> Result<()> {
+    let from = match bare_string(expression) {
+        Some(text) if *data_type == INTERVAL => {
+            *expression = intervals::literal(&text)?;
+            return Ok(());
+        }
+        Some(text) => {
+            let Some(to) = from_arrow(data_type).filter(|to| !to.is_text() && to_arrow(*to) == *data_type) else {
+                return Ok(());
+            };
+            let datum = parse_datum(&text, to).map_err(external)?;
+            *expression = literal_of(&datum, to)?;
+            return Ok(());
+        }
+        None => type_of(expression, schema)?,
+    };
+    if from == *data_type || from.is_null() {
+        return Ok(());
+    }
+    let to = from_arrow(data_type);
+    if let (Expr::Literal(value, _), Some(to)) = (&*expression, to)
+        && let Some(datum) = literal(value)
+    {
+        *expression = lit(to_scalar(&cast_value(datum, to)?, to).map_err(external)?);
+        return Ok(());
+    }
+    let inner = std::mem::replace(expression, lit(ScalarValue::Null));
+    *expression = match to {
+        Some(to) if is_decimal(&from) && data_type.is_floating() => functions::cast(inner, to),
+        Some(to @ ColumnType::Timestamp) if from == DataType::Date32 => functions::cast(inner, to),
+        _ => inner.cast_to(data_type, schema)?,
+    };
+    Ok(())
+}
+
+/// An integer as a decimal of as many digits.
+pub(super) fn become_decimal(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
+    let digits = match type_of(expression, schema)? {
+        DataType::Int16 => 5,
+        DataType::Int32 => 10,
+        DataType::Int64 => 19,
+        _ => return Ok(()),
+    };
+    become_type(expression, &DataType::Decimal128(digits, 0), schema)
+}

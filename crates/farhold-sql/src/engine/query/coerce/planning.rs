@@ -1,0 +1,121 @@
+//! What is decided while a statement is planned, before there is a plan whose types could be changed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, FieldRef};
+use datafusion::common::DFSchema;
+use datafusion::error::Result;
+use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::ExprSchemable;
+use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner};
+use datafusion::sql::sqlparser::ast;
+
+use super::super::functions;
+use super::arithmetic::{difference, is_difference, is_interval, is_long_product, is_of_parameter, is_scaled, scaled};
+use super::common::{become_type, is_bare_string};
+use super::external;
+use crate::engine::scalar::Arithmetic;
+use crate::engine::types::{INTERVAL, TYPE_KEY, from_sql, timestamp_digits, to_field};
+
+/// What the metadata of a cast says of `NUMERIC` without digits.
+pub(super) const ANY_NUMERIC: &str = "numeric";
+
+/// The types of casts, with what Arrow's types do not tell in their metadata. [`PostgresTypes`] takes it out again.
+#[derive(Debug)]
+pub(in crate::engine::query) struct TypeNames(pub(in crate::engine::query) Option<Arc<dyn TypePlanner>>);
+
+impl TypePlanner for TypeNames {
+    fn plan_type_field(&self, sql_type: &ast::DataType) -> Result<Option<FieldRef>> {
+        use ast::DataType as T;
+        use ast::ExactNumberInfo::None as AnyDigits;
+        let column_type = match sql_type {
+            T::Numeric(_)
+            | T::Decimal(_)
+            | T::Dec(_)
+            | T::Char(_)
+            | T::Character(_)
+            | T::Varchar(Some(_))
+            | T::CharacterVarying(Some(_))
+            | T::CharVarying(Some(_))
+            // DataFusion's has nanoseconds, and ends in 2262.
+            | T::Timestamp(_, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => from_sql(sql_type),
+            T::Custom(name, _) if is_bpchar(name) => from_sql(sql_type),
+            other => return self.0.as_ref().map_or(Ok(None), |inner| inner.plan_type_field(other)),
+        };
+        let field = to_field("", column_type.map_err(external)?, true);
+        let name = match sql_type {
+            T::Numeric(AnyDigits) | T::Decimal(AnyDigits) | T::Dec(AnyDigits) => Some(ANY_NUMERIC.to_owned()),
+            other => timestamp_digits(other).map(|digits| format!("timestamp({digits})")),
+        };
+        Ok(Some(Arc::new(match name {
+            Some(name) => field.with_metadata(HashMap::from([(TYPE_KEY.to_owned(), name)])),
+            None => field,
+        })))
+    }
+}
+
+fn is_bpchar(name: &ast::ObjectName) -> bool {
+    matches!(name.to_string().to_lowercase().as_str(), "bpchar" | "pg_catalog.bpchar")
+}
+
+/// Differences of timestamps, products of decimals and of intervals, while a statement is planned: by then DataFusion asks whether they can be calculated with,
+/// and whether a string can be a timestamp's side.
+#[derive(Debug)]
+pub(in crate::engine::query) struct Operators;
+
+impl ExprPlanner for Operators {
+    fn plan_binary_op(&self, mut binary: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
+        if binary.op == ast::BinaryOperator::Multiply && is_long_product(&binary.left, &binary.right, schema) {
+            let product = functions::checked(Arithmetic::Multiply, binary.left, binary.right);
+            return Ok(PlannerResult::Planned(product));
+        }
+        let arithmetic = match binary.op {
+            ast::BinaryOperator::Multiply => Some(Arithmetic::Multiply),
+            ast::BinaryOperator::Divide => Some(Arithmetic::Divide),
+            _ => None,
+        };
+        if let Some(arithmetic) = arithmetic
+            && is_of_parameter(&binary.left, &binary.right, schema)
+        {
+            return Ok(PlannerResult::Planned(functions::checked(arithmetic, binary.left, binary.right)));
+        }
+        if let Some(arithmetic) = arithmetic
+            && is_scaled(arithmetic, &binary.left, &binary.right, schema)
+        {
+            return scaled(arithmetic, binary.left, binary.right, schema).map(PlannerResult::Planned);
+        }
+        if matches!(binary.op, ast::BinaryOperator::Plus | ast::BinaryOperator::Minus) {
+            let RawBinaryExpr { left, right, .. } = &mut binary;
+            if is_interval(left, schema) && is_bare_string(right) {
+                become_type(right, &INTERVAL, schema)?;
+            } else if is_interval(right, schema) && is_bare_string(left) {
+                become_type(left, &INTERVAL, schema)?;
+            }
+        }
+        if is_comparison(&binary.op) {
+            let RawBinaryExpr { left, right, .. } = &mut binary;
+            read_beside(left, right, schema)?;
+            read_beside(right, left, schema)?;
+        }
+        if binary.op != ast::BinaryOperator::Minus || !is_difference(&binary.left, &binary.right, schema) {
+            return Ok(PlannerResult::Original(binary));
+        }
+        difference(binary.left, binary.right, schema).map(PlannerResult::Planned)
+    }
+}
+
+fn is_comparison(op: &ast::BinaryOperator) -> bool {
+    use ast::BinaryOperator as O;
+    matches!(op, O::Eq | O::NotEq | O::Lt | O::LtEq | O::Gt | O::GtEq)
+}
+
+/// Reads a bare string beside what DataFusion compares with no string.
+fn read_beside(side: &Expr, string: &mut Expr, schema: &DFSchema) -> Result<()> {
+    match side.get_type(schema) {
+        Ok(data_type @ (DataType::Boolean | DataType::Interval(_))) if is_bare_string(string) => {
+            become_type(string, &data_type, schema)
+        }
+        _ => Ok(()),
+    }
+}

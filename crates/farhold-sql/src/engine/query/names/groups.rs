@@ -1,0 +1,117 @@
+//! GROUP BY: items by name and number, and grouping sets.
+
+use datafusion::sql::sqlparser::ast::Expr;
+
+use super::Names;
+use super::items::{Item, bare_name, called, number, position};
+use super::orders::distinct_keys;
+use crate::engine::parse::unnested;
+use crate::{SqlError, SqlState};
+
+impl Names<'_> {
+    /// An item of GROUP BY. A bare name is a column's before it is an item's.
+    pub(super) fn grouped_by(&mut self, expr: &mut Expr, items: &[Item], is_known: bool) -> Result<(), SqlError> {
+        if let Expr::GroupingSets(sets) | Expr::Cube(sets) | Expr::Rollup(sets) = expr {
+            for expr in sets.iter_mut().flatten() {
+                match self.item_of_group(expr, items)? {
+                    Some(item) => *expr = items[item].known().map_or_else(|| number(item), |(_, e)| e.clone()),
+                    None => self.part(expr)?,
+                }
+            }
+            if !are_plain(sets) {
+                *expr = Expr::GroupingSets(written_out(expr));
+            }
+            return Ok(());
+        }
+        match self.item_of_group(expr, items)? {
+            Some(item) if is_known => *expr = number(item),
+            // The planner knows the item by its name.
+            Some(_) => {}
+            None => self.part(expr)?,
+        }
+        Ok(())
+    }
+
+    pub(super) fn item_of_group(&self, expr: &Expr, items: &[Item]) -> Result<Option<usize>, SqlError> {
+        let Some(name) = bare_name(expr) else { return Ok(None) };
+        let is_column = self.scopes.last().is_some_and(|scope| scope.visible.iter().any(|c| c.name == name));
+        if is_column { Ok(None) } else { called(items, &name, "GROUP BY") }
+    }
+}
+
+/// Refuses more grouping sets than PostgreSQL takes.
+pub(super) fn check_grouping_sets(by: &[Expr]) -> Result<(), SqlError> {
+    const CUBE_MAX: usize = 12;
+    const SETS_MAX: usize = 1 << CUBE_MAX;
+    let mut sets = 1_usize;
+    for expr in by {
+        let own = match expr {
+            Expr::Cube(elements) if elements.len() > CUBE_MAX => {
+                return Err(SqlError::new(
+                    SqlState::TOO_MANY_COLUMNS,
+                    format!("CUBE is limited to {CUBE_MAX} elements"),
+                ));
+            }
+            Expr::Cube(elements) => 1 << elements.len(),
+            Expr::Rollup(elements) => elements.len() + 1,
+            Expr::GroupingSets(sets) => sets.len(),
+            _ => 1,
+        };
+        sets = sets.saturating_mul(own);
+    }
+    if sets > SETS_MAX {
+        let message = format!("too many grouping sets present (maximum {SETS_MAX})");
+        return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message));
+    }
+    Ok(())
+}
+
+/// Puts keys that stand beside grouping sets into each of the sets. Beside them the planner adds the columns that such a key decides, which
+/// sets may leave out.
+pub(super) fn keys_into_sets(by: &mut Vec<Expr>, items: &[Item]) {
+    let is_set = |expr: &Expr| matches!(expr, Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_));
+    if by.len() < 2 || !by.iter().any(is_set) {
+        return;
+    }
+    let mut sets = vec![Vec::new()];
+    for expr in by.iter() {
+        let own = match position(expr) {
+            _ if is_set(expr) => written_out(expr),
+            None => vec![vec![expr.clone()]],
+            Some(item) => match items.get(item).and_then(Item::known) {
+                Some((_, item)) => vec![vec![item.clone()]],
+                // The planner knows it, or says that there is none.
+                None => return,
+            },
+        };
+        sets = sets.iter().flat_map(|set: &Vec<Expr>| own.iter().map(|more| [&set[..], more].concat())).collect();
+    }
+    for set in &mut sets {
+        distinct_keys(set, |expr| expr);
+    }
+    *by = vec![Expr::GroupingSets(sets)];
+}
+
+/// Whether elements are expressions that differ. DataFusion takes no others in ROLLUP and CUBE, and none twice in a grouping set.
+fn are_plain(elements: &[Vec<Expr>]) -> bool {
+    let is_same = |a: &[Expr], b: &[Expr]| a.iter().map(unnested).eq(b.iter().map(unnested));
+    let is_repeated = |n: usize| elements[..n].iter().any(|before| is_same(before, &elements[n]));
+    (0..elements.len()).all(|n| elements[n].len() == 1 && !is_repeated(n))
+}
+
+/// The sets of ROLLUP, CUBE or GROUPING SETS, each expression once in a set.
+fn written_out(expr: &Expr) -> Vec<Vec<Expr>> {
+    let mut sets: Vec<Vec<Expr>> = match expr {
+        Expr::GroupingSets(sets) => sets.clone(),
+        Expr::Rollup(elements) => (0..=elements.len()).rev().map(|count| elements[..count].concat()).collect(),
+        Expr::Cube(elements) => {
+            let of = |set: usize| (0..elements.len()).filter(move |n| set >> n & 1 == 1);
+            (0..1 << elements.len()).map(|set| of(set).flat_map(|n| elements[n].clone()).collect()).collect()
+        }
+        _ => Vec::new(),
+    };
+    for set in &mut sets {
+        distinct_keys(set, |expr| expr);
+    }
+    sets
+}

@@ -1,0 +1,119 @@
+//! Calls of functions.
+
+use datafusion::sql::sqlparser::ast;
+use datafusion::sql::sqlparser::ast::{Expr, FunctionArg, FunctionArgExpr, FunctionArguments};
+
+use super::super::{Function, Scalar};
+use super::types::{fold_plain_cast, is_kept_by_null_if, rank, type_of_null_if};
+use super::{BindError, Binder, Bound, Result, fold, known};
+use crate::engine::ColumnType;
+use crate::engine::sequence::bind as bind_sequence;
+
+impl Binder<'_> {
+    pub(super) fn function(&mut self, function: &ast::Function) -> Result<Bound> {
+        let name = built_in_name(function).ok_or(BindError::Complex)?;
+        if function.over.is_some() || function.filter.is_some() || !function.within_group.is_empty() {
+            return Err(BindError::Complex);
+        }
+        let mut arguments = Vec::new();
+        match &function.args {
+            FunctionArguments::None => {}
+            FunctionArguments::List(list) if list.duplicate_treatment.is_none() && list.clauses.is_empty() => {
+                for argument in &list.args {
+                    let FunctionArg::Unnamed(FunctionArgExpr::Expr(argument)) = argument else {
+                        return Err(BindError::Complex);
+                    };
+                    arguments.push(self.bind(without_regclass(argument))?);
+                }
+            }
+            _ => return Err(BindError::Complex),
+        }
+        let name = fold(name);
+        if let Some((call, types)) = bind_sequence(&name, arguments.len()) {
+            let arguments = arguments.into_iter().zip(types).map(|(argument, to)| self.assign(argument, *to));
+            let arguments = arguments.collect::<Result<Vec<_>>>()?;
+            return Ok(known(Scalar::Sequence(call, arguments), ColumnType::BigInt));
+        }
+        let text_call =
+            |binder: &mut Self, f: Function, to: ColumnType, mut arguments: Vec<Bound>| match arguments.pop() {
+                Some(a) if arguments.is_empty() && a.data_type.is_none_or(ColumnType::is_text) => {
+                    let argument = binder.text(a)?;
+                    Ok(known(Scalar::Call(f, vec![argument]), to))
+                }
+                _ => Err(BindError::Complex),
+            };
+        match (name.as_str(), arguments.len()) {
+            ("lower", 1) => text_call(self, Function::Lower, ColumnType::Text, arguments),
+            ("upper", 1) => text_call(self, Function::Upper, ColumnType::Text, arguments),
+            ("length" | "char_length" | "character_length", 1) => {
+                text_call(self, Function::Length, ColumnType::Int, arguments)
+            }
+            ("now" | "current_timestamp" | "localtimestamp" | "transaction_timestamp", 0) => {
+                Ok(known(Scalar::Call(Function::TransactionTime, Vec::new()), ColumnType::Timestamp))
+            }
+            ("statement_timestamp", 0) => {
+                Ok(known(Scalar::Call(Function::StatementTime, Vec::new()), ColumnType::Timestamp))
+            }
+            ("current_date", 0) => {
+                let now = Scalar::Call(Function::TransactionTime, Vec::new());
+                Ok(known(Scalar::Cast { inner: Box::new(now), to: ColumnType::Date, cut: false }, ColumnType::Date))
+            }
+            ("abs", 1) => match arguments.pop() {
+                Some(Bound { scalar, data_type: Some(t) }) if rank(t).is_some() => {
+                    Ok(known(Scalar::Call(Function::Abs, vec![scalar]), t))
+                }
+                _ => Err(BindError::Complex),
+            },
+            ("coalesce", 1..) => {
+                let (scalars, data_type) = self.unify_all(arguments)?;
+                Ok(Bound { scalar: Scalar::Coalesce(scalars), data_type })
+            }
+            ("greatest" | "least", 1..) => {
+                let (scalars, data_type) = self.unify_all(arguments)?;
+                let f = if name == "greatest" { Function::Greatest } else { Function::Least };
+                Ok(Bound { scalar: Scalar::Call(f, scalars), data_type })
+            }
+            ("nullif", 2) => {
+                let second = arguments.pop().ok_or(BindError::Complex)?;
+                let first = arguments.pop().ok_or(BindError::Complex)?;
+                let types = (first.data_type, second.data_type);
+                let (a, b) = self.unify(first, second)?;
+                let data_type = type_of_null_if(types);
+                let scalar = Scalar::NullIf(Box::new(a), Box::new(b));
+                // What became another type only to be compared becomes again what it was.
+                let becomes_again = matches!(types, (Some(a), Some(b)) if is_kept_by_null_if(a, b));
+                Ok(known(if becomes_again { fold_plain_cast(scalar, data_type)? } else { scalar }, data_type))
+            }
+            _ => Err(BindError::Complex),
+        }
+    }
+}
+
+/// The name of a function that is called as one of the system's own: alone, or as one of `pg_catalog`.
+pub(crate) fn built_in_name(function: &ast::Function) -> Option<&ast::Ident> {
+    match function.name.0.as_slice() {
+        [ast::ObjectNamePart::Identifier(name)] => Some(name),
+        [ast::ObjectNamePart::Identifier(schema), ast::ObjectNamePart::Identifier(name)]
+            if fold(schema) == "pg_catalog" =>
+        {
+            Some(name)
+        }
+        _ => None,
+    }
+}
+
+/// `'name'::regclass` is the name.
+pub(crate) fn without_regclass(argument: &Expr) -> &Expr {
+    match argument {
+        Expr::Cast { expr, data_type: ast::DataType::Regclass, .. } => expr,
+        other => other,
+    }
+}
+
+/// Words that are functions without parentheses.
+pub(super) fn is_session_word(word: &str) -> bool {
+    matches!(
+        word.to_ascii_lowercase().as_str(),
+        "current_user" | "session_user" | "user" | "current_role" | "current_catalog" | "current_schema"
+    )
+}
