@@ -85,7 +85,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    fn new(pool: &MemoryPool, threads: usize) -> Self {
+    pub(super) fn new(pool: &MemoryPool, threads: usize) -> Self {
         let budget = pool.limit();
         let fan_out_bits = if budget >= 64 << 20 {
             5

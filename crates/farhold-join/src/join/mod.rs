@@ -127,7 +127,7 @@ impl Join {
     /// Begins a join.
     ///
     /// # Errors
-    /// [`JoinError::BudgetTooSmall`] if the pool has less than [`BUDGET_BYTES_MIN`] left; [`JoinError::Invalid`] for a
+    /// [`JoinError::BudgetTooSmall`] if the pool has less than [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN) left; [`JoinError::Invalid`] for a
     /// specification that makes no sense.
     pub fn new(spec: JoinSpec, options: JoinOptions) -> Result<Self, JoinError> {
         spec.check()?;
@@ -393,9 +393,10 @@ const _: fn() = || {
 
 #[cfg(all(test, feature = "datafusion"))]
 mod tests {
+    use super::context::Sizes;
     use super::*;
-    use crate::JoinKind;
-    use arrow::array::Int64Array;
+    use crate::{JoinKind, MemoryPool, Run};
+    use arrow::array::{ArrayRef, Int64Array};
 
     /// A join of this many rows with themselves, whose probe rows have ended.
     fn fed(rows: i64, budget: u64, kind: JoinKind) -> Join {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use crate::pages::Plain;
 
-/// The part of a row that a partition holds: the code of its key ([`Partitioner::code`]), and its payload.
+/// The part of a row that a partition holds: the code of its key ([`Partitioner::code`](super::Partitioner::code)), and its payload.
 pub trait Tuple: Plain + Debug + PartialEq {
     /// A payload, as wide as the tuple has room for.
     type Payload: Plain + PartialEq + Into<u64>;

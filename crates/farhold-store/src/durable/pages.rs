@@ -88,6 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore = "too long")]
         fn they_are_what_a_vector_is(
             writes in prop::collection::vec((0..4 * PAGE_BYTES, 0..2 * PAGE_BYTES, 0..3_u8), 1..40),
         ) {

@@ -16,8 +16,8 @@
 //! - The directory of regions in the entry has a key for each region, new with each registration. An endpoint remembers the
 //!   key it first found, and every instruction compares it with the directory before it touches memory. That is one load of
 //!   a word that rarely changes. It cannot stop a store that is already past the check; a fenced process must be killed.
-//! - Files are sparse and get memory piece by piece, by [`RegionMemory::reserve`]. So a full file system is an error at the
-//!   reservation and not a signal at a touch. A region may be larger than its file system.
+//! - Files are sparse and get memory piece by piece, by [`reserve`](crate::memory::RegionMemory::reserve). So a full file system is
+//!   an error at the reservation and not a signal at a touch. A region may be larger than its file system.
 //! - The posting thread executes instructions at once, as loads, stores and CPU atomics.
 
 mod endpoint;

@@ -147,6 +147,7 @@ pub(crate) fn table_name(name: &ObjectName) -> Result<String, SqlError> {
 
 #[cfg(test)]
 mod tests {
+    use super::checks::RELATIONS_MAX;
     use super::*;
 
     #[test]

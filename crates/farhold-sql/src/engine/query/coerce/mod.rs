@@ -12,7 +12,7 @@
 //! | a difference of dates, one of which is infinite | days | 22008 |
 //! | an interval beside an infinite date or timestamp | an error | the infinity |
 //! | a date beside a timestamp | timestamps of nanoseconds | timestamps of microseconds |
-//! | a difference of timestamps | a duration | an interval ([`intervals`]) |
+//! | a difference of timestamps | a duration | an interval ([`intervals`](super::intervals)) |
 //! | an interval times or by a number, or made of `26:00:00` | an error | an interval |
 //! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
 //! | CASE and UNION of exact numbers of several types | the first one's type, for what is calculated with them | the common type |
@@ -21,7 +21,7 @@
 //! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT, without blanks at the end where the first one is CHAR(n) |
 //! | `CAST(x AS NUMERIC)`, `VARCHAR(n)`, `CHAR(n)` | ten digits; not cut | as many digits as x has; cut |
 //! | LIKE with a pattern that ends with its escape | the escape is a character | 22025 |
-//! | EXTRACT | an integer | numeric ([`parts`]) |
+//! | EXTRACT | an integer | numeric ([`parts`](super::parts)) |
 //! | values in `concat` and `concat_ws` | Arrow's forms | the forms that clients get |
 //! | a bare string in `encode`, `get_byte`, `age` and `substr` | its bytes, or an error | read as bytea, a timestamp, an integer |
 //!

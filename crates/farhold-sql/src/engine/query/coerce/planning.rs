@@ -21,7 +21,7 @@ use crate::engine::types::{INTERVAL, TYPE_KEY, from_sql, timestamp_digits, to_fi
 /// What the metadata of a cast says of `NUMERIC` without digits.
 pub(super) const ANY_NUMERIC: &str = "numeric";
 
-/// The types of casts, with what Arrow's types do not tell in their metadata. [`PostgresTypes`] takes it out again.
+/// The types of casts, with what Arrow's types do not tell in their metadata. [`PostgresTypes`](super::PostgresTypes) takes it out again.
 #[derive(Debug)]
 pub(in crate::engine::query) struct TypeNames(pub(in crate::engine::query) Option<Arc<dyn TypePlanner>>);
 
