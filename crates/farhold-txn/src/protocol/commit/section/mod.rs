@@ -69,6 +69,12 @@ impl<'a> Near<'a> {
         self.writes().for_each(|row| self.object(row).touch(self.payload_len(row)));
     }
 
+    /// Whether at least half of the transaction's rows are written.
+    #[cold]
+    fn is_mostly_writes(&self) -> bool {
+        2 * self.order.len() >= self.state.rows.len()
+    }
+
     /// What the commit will write of a row, at most.
     #[inline]
     fn payload_len(&self, row: &crate::protocol::txn::state::Row) -> usize {

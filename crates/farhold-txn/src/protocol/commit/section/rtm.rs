@@ -166,11 +166,11 @@ pub(crate) fn commit(
                 touches += 1;
                 near.touch_all();
             }
-            Stopped::Capacity => {
+            Stopped::Capacity if near.is_mostly_writes() => {
                 trust.overflowed(rows);
                 return None;
             }
-            Stopped::NotPlain | Stopped::Unexplained => break,
+            Stopped::NotPlain | Stopped::Capacity | Stopped::Unexplained => break,
         }
     }
     trust.note(rows, false);
@@ -275,14 +275,14 @@ fn all_free(near: &Near<'_>) -> Result<(), Stopped> {
 /// - While at least half of a window's sections commit so, it does; otherwise the next [`LATCHES`] sections take the latches at
 ///   once, and a new window begins. A window in so many sections costs at most 2 % of futile attempts, and finds out when they
 ///   begin to succeed.
-/// - A section for whose lines the cache had no room will have none the next time. Of those that write as many rows, one in
-///   [`LARGE_PER_TRY`] is tried.
-#[derive(Debug, Default)]
+/// - Where the cache had no room for the rows that a section writes, it will have none the next time. Of sections that write as
+///   many, one in [`LARGE_PER_TRY`] is tried. Lines that are only read have more room: what they overflow says nothing of this.
+#[derive(Debug)]
 pub(crate) struct Trust {
     tried: Cell<u32>,
     committed: Cell<u32>,
     latches: Cell<u32>,
-    /// The least rows for which there was no room; 0: there was room for all.
+    /// The least rows for which there was no room.
     large: Cell<usize>,
     /// As large sections since one was tried.
     untried: Cell<u32>,
@@ -295,13 +295,20 @@ const LATCHES: u32 = 16 << 10;
 /// See [`Trust`].
 const LARGE_PER_TRY: u32 = 64;
 
+impl Default for Trust {
+    fn default() -> Self {
+        let none = || Cell::new(0);
+        Self { tried: none(), committed: none(), latches: none(), large: Cell::new(usize::MAX), untried: none() }
+    }
+}
+
 impl Trust {
     /// Is the next section, which writes so many rows, to be tried as a hardware transaction?
     #[inline]
     pub fn is_given(&self, rows: usize) -> bool {
         let latches = self.latches.get();
         self.latches.set(latches.saturating_sub(1));
-        latches == 0 && (self.large.get() == 0 || rows < self.large.get() || self.is_turn_of_large())
+        latches == 0 && (rows < self.large.get() || self.is_turn_of_large())
     }
 
     #[cold]
@@ -313,7 +320,7 @@ impl Trust {
     /// A section that was tried has, or has not, been a hardware transaction.
     #[inline]
     pub fn note(&self, rows: usize, committed: bool) {
-        if committed && self.large.get() != 0 && rows >= self.large.get() {
+        if committed && rows >= self.large.get() {
             self.large.set(rows + 1);
         }
         self.tried.set(self.tried.get() + 1);
@@ -330,9 +337,8 @@ impl Trust {
     /// There was no room for a section that was tried.
     #[cold]
     pub fn overflowed(&self, rows: usize) {
-        let large = self.large.get();
-        self.large.set(if large == 0 { rows } else { large.min(rows) }.max(1));
-        self.note(0, false);
+        self.large.set(self.large.get().min(rows));
+        self.note(rows, false);
     }
 }
 

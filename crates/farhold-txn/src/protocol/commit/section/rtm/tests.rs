@@ -164,6 +164,26 @@ fn what_does_not_fit_is_not_tried_again() {
     });
 }
 
+/// One row is changed among many that are read: the cache has no room for those, and this is no reason to give up on one row.
+#[test]
+fn rows_that_are_only_read_say_nothing_of_the_room_for_writes() {
+    with_row(async |worker, table| {
+        let mut filled = worker.begin();
+        for id in 2..10_i64 {
+            filled.insert(&table, &key(id), &value(&table, "read")).await.expect("inserted");
+        }
+        filled.commit().await.expect("committed");
+        let mut txn = change(&worker, &table, "new").await;
+        for id in 2..10_i64 {
+            txn.get(&table, &key(id)).await.expect("a read").expect("a row");
+        }
+        assert_eq!(commit_by(&Script::of([CAPACITY]), &mut txn), None);
+        assert!(worker.core.trust.is_given(1) && worker.core.trust.is_given(100));
+        assert_eq!(commit_by(&Script::of([CAPACITY]), &mut change(&worker, &table, "new").await), None);
+        assert!(!worker.core.trust.is_given(1), "of this one all is written");
+    });
+}
+
 #[test]
 fn a_locked_row_is_waited_for_by_the_latches() {
     with_row(async |worker, table| {
