@@ -40,22 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let totals = &outcome.totals;
     let kinds: Vec<String> =
         Kind::ALL.iter().zip(totals.commits).map(|(kind, commits)| format!("\"{}\": {commits}", kind.name())).collect();
-    let hardware: Vec<String> = outcome
-        .hardware
-        .iter()
-        .map(|node| {
-            let of_conflicts = node.aborts_changed + node.aborts_locked + node.aborts_conflict;
-            format!(
-                "{{\"attempts\": {}, \"commits\": {}, \"commits_far\": {}, \"conflicts\": {of_conflicts}, \"capacity\": {}, \
-                 \"unexplained\": {}}}",
-                node.attempts(),
-                node.commits,
-                node.commits_far,
-                node.aborts_capacity,
-                node.aborts_unexplained
-            )
-        })
-        .collect();
+    let hardware: Vec<String> = outcome.hardware.iter().map(|node| format!("\"{node:?}\"")).collect();
     println!(
         "{{\"workload\": \"smallbank\", \"transactions_per_second\": {:.0}, \"refused\": {}, \"conflicts\": {}, \
          \"p50_ns\": {}, \"p99_ns\": {}, \"commits\": {{{}}}, \"hardware\": [{}]}}",
