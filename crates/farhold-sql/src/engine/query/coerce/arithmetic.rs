@@ -15,7 +15,6 @@ use super::casts::explicit_cast;
 use super::common::{
     Common, become_decimal, become_type, is_bare_string, is_char, is_decimal, is_signed, is_untyped, together,
 };
-
 use crate::engine::ColumnType;
 use crate::engine::scalar::Arithmetic;
 use crate::engine::types::{TIMESTAMP, from_arrow};

@@ -3,9 +3,8 @@
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result;
-use datafusion::logical_expr::ExprSchemable;
 use datafusion::logical_expr::type_coercion::binary::type_union_coercion;
-use datafusion::logical_expr::{Expr, lit};
+use datafusion::logical_expr::{Expr, ExprSchemable, lit};
 
 use super::super::functions::{cast_value, type_of};
 use super::super::{functions, intervals, scalars};

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::common::DFSchema;
 use datafusion::error::Result;
-use datafusion::logical_expr::Expr;
-use datafusion::logical_expr::ExprSchemable;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr, TypePlanner};
+use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::sql::sqlparser::ast;
 
 use super::super::functions;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Column, DFSchema};
 use datafusion::error::Result;
-use datafusion::logical_expr::ExprSchemable;
-use datafusion::logical_expr::{Distinct, Expr, Join, JoinType, LogicalPlan, LogicalPlanBuilder, Union};
+use datafusion::logical_expr::{Distinct, Expr, ExprSchemable, Join, JoinType, LogicalPlan, LogicalPlanBuilder, Union};
 
 use super::super::functions;
 use super::super::multisets::is_set_operation;

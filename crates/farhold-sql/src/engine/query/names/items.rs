@@ -15,8 +15,6 @@ use crate::engine::scalar::fold;
 use crate::{SqlError, SqlState};
 
 impl Names<'_> {
-    // Items
-
     pub(super) fn items(&mut self, projection: Vec<SelectItem>) -> Result<Vec<Item>, SqlError> {
         let mut items = Vec::with_capacity(projection.len());
         for item in projection {
