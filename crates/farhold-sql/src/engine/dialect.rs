@@ -10,18 +10,22 @@
 //! It takes ON, FOR, WINDOW and TO behind a select list's expression for its name; in PostgreSQL they are one only behind AS.
 //! It takes every IN whose list begins with a query for one of that query: `x IN ((SELECT 1), 2)`.
 //! It takes VALUES in parentheses for a function: `x = (VALUES (1))`, `x > ANY (VALUES (1))`.
+//! It knows neither BETWEEN SYMMETRIC nor `trim(FROM x)`.
 //! INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
 //!
 //! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
 //! parses all suites with both.
 
 use std::any::TypeId;
+use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{Expr, UnaryOperator};
+use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, TrimWhereField, UnaryOperator, Visitor};
 use datafusion::sql::sqlparser::dialect::{Dialect as Dialects, PostgreSqlDialect, Precedence};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
+
+use crate::engine::walk;
 
 const POSTGRESQL: PostgreSqlDialect = PostgreSqlDialect {};
 
@@ -54,6 +58,9 @@ impl Dialects for Dialect {
         if is_named_interval(parser) {
             return Some(parser.parse_identifier().map(Expr::Identifier));
         }
+        if let Some(trimmed) = trim_of_blanks(parser) {
+            return Some(trimmed);
+        }
         if is_quantified_values(parser) {
             return Some(parser.parse_query().map(Expr::Subquery));
         }
@@ -76,6 +83,9 @@ impl Dialects for Dialect {
         use Keyword::{DISTINCT, FROM, IS, NOT};
         if let Some(list) = list_with_queries(parser, left) {
             return Some(list);
+        }
+        if let Some(between) = between_symmetric(parser, left) {
+            return Some(between);
         }
         let negated = if parser.parse_keywords(&[IS, DISTINCT, FROM]) {
             false
@@ -189,6 +199,96 @@ fn list_with_queries(parser: &mut Parser<'_>, left: &Expr) -> Option<Result<Expr
     Some(list.map(|list| Expr::InList { expr: Box::new(left.clone()), list, negated: begin == 1 }))
 }
 
+/// How many BETWEEN may be within the operands of BETWEEN SYMMETRIC, which become two each.
+const BETWEENS_MAX: usize = 64;
+
+/// `x BETWEEN SYMMETRIC a AND b` is `x BETWEEN a AND b OR x BETWEEN b AND a`, in PostgreSQL as well.
+fn between_symmetric(parser: &mut Parser<'_>, left: &Expr) -> Option<Result<Expr, ParserError>> {
+    let word = |n| match &parser.peek_nth_token_ref(n).token {
+        Token::Word(word) if word.quote_style.is_none() => word.value.to_ascii_uppercase(),
+        _ => String::new(),
+    };
+    let negated = word(0) == "NOT";
+    let begin = usize::from(negated);
+    if word(begin) != "BETWEEN" {
+        return None;
+    }
+    let is_symmetric = match word(begin + 1).as_str() {
+        "SYMMETRIC" => true,
+        "ASYMMETRIC" => false,
+        _ => return None,
+    };
+    for _ in 0..begin + 2 {
+        parser.advance_token();
+    }
+    Some(bounds(parser).and_then(|(low, high)| {
+        let between = |low: &Expr, high: &Expr, negated: bool| Expr::Between {
+            expr: Box::new(left.clone()),
+            negated,
+            low: Box::new(low.clone()),
+            high: Box::new(high.clone()),
+        };
+        if !is_symmetric {
+            return Ok(between(&low, &high, negated));
+        }
+        if [left, &low, &high].into_iter().map(betweens).sum::<usize>() > BETWEENS_MAX {
+            return Err(ParserError::ParserError("BETWEEN SYMMETRIC of too many others".to_owned()));
+        }
+        let op = if negated { BinaryOperator::And } else { BinaryOperator::Or };
+        let (left, right) = (between(&low, &high, negated), between(&high, &low, negated));
+        Ok(Expr::Nested(Box::new(Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) })))
+    }))
+}
+
+fn bounds(parser: &mut Parser<'_>) -> Result<(Expr, Expr), ParserError> {
+    let precedence = POSTGRESQL.prec_value(Precedence::Between);
+    let low = parser.parse_subexpr(precedence)?;
+    parser.expect_keyword_is(Keyword::AND)?;
+    Ok((low, parser.parse_subexpr(precedence)?))
+}
+
+/// How many BETWEEN there are in an expression.
+fn betweens(expr: &Expr) -> usize {
+    struct Count(usize);
+    impl Visitor for Count {
+        type Break = ();
+
+        fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+            self.0 += usize::from(matches!(expr, Expr::Between { .. }));
+            ControlFlow::Continue(())
+        }
+    }
+    let mut count = Count(0);
+    let _ = walk::visit(expr, &mut count);
+    count.0
+}
+
+/// `trim(FROM x)`, `trim(LEADING FROM x)`: of blanks.
+fn trim_of_blanks(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
+    let keyword = |n| match &parser.peek_nth_token_ref(n).token {
+        Token::Word(word) if word.quote_style.is_none() => word.keyword,
+        _ => Keyword::NoKeyword,
+    };
+    if keyword(0) != Keyword::TRIM || parser.peek_nth_token_ref(1).token != Token::LParen {
+        return None;
+    }
+    let trim_where = match keyword(2) {
+        Keyword::BOTH => Some(TrimWhereField::Both),
+        Keyword::LEADING => Some(TrimWhereField::Leading),
+        Keyword::TRAILING => Some(TrimWhereField::Trailing),
+        _ => None,
+    };
+    let begin = 2 + usize::from(trim_where.is_some());
+    if keyword(begin) != Keyword::FROM {
+        return None;
+    }
+    for _ in 0..=begin {
+        parser.advance_token();
+    }
+    let of = parser.parse_expr().and_then(|of| parser.expect_token(&Token::RParen).map(|_| of));
+    Some(of.map(|of| Expr::Trim { expr: Box::new(of), trim_where, trim_what: None, trim_characters: None }))
+}
+
 /// The token behind the first parentheses that are within others.
 fn token_after_group<'p>(parser: &'p Parser<'_>) -> &'p Token {
     let mut depth = 0;
@@ -236,7 +336,6 @@ fn is_named_interval(parser: &Parser<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::walk;
 
     fn expression(sql: &str) -> String {
         let mut parser = Parser::new(&Dialect).try_with_sql(sql).expect("tokens");
@@ -361,6 +460,21 @@ mod tests {
     }
 
     #[test]
+    fn bounds_may_be_in_either_order() {
+        for (sql, read) in [
+            ("a BETWEEN SYMMETRIC 5 AND 1 AND b", "((a BETWEEN 5 AND 1 OR a BETWEEN 1 AND 5) AND b)"),
+            ("a NOT BETWEEN symmetric 5 AND 1", "(a NOT BETWEEN 5 AND 1 AND a NOT BETWEEN 1 AND 5)"),
+            ("a NOT BETWEEN ASYMMETRIC 1 AND 5", "a NOT BETWEEN 1 AND 5"),
+            ("NOT trim(FROM a) = trim(leading from b)", "(NOT (TRIM(a) = TRIM(LEADING b)))"),
+        ] {
+            assert_eq!(expression(sql), read, "{sql}");
+        }
+        let nested = format!("{}1{}", "1 BETWEEN SYMMETRIC (".repeat(20), ") AND 2".repeat(20));
+        let mut parser = Parser::new(&Dialect).try_with_sql(&nested).expect("tokens");
+        assert!(parser.parse_expr().is_err());
+    }
+
+    #[test]
     fn strings_go_on_behind_a_line_end() {
         assert_eq!(expression("'foo'\n  'bar' || 'x'"), "('foobar' || 'x')");
         assert_eq!(expression("'foo'\n'bar'\n'it''s'"), "'foobarit''s'");
@@ -380,7 +494,16 @@ mod tests {
                 }
                 let sql = rest.split("\n----").next().unwrap_or_default();
                 let lower = sql.to_ascii_lowercase();
-                let own = ["distinct from", " in ((", "= (values", "select (values"];
+                let own = [
+                    "distinct from",
+                    " in ((",
+                    "= (values",
+                    "select (values",
+                    "symmetric ",
+                    "(from ",
+                    "ing from ",
+                    "both from ",
+                ];
                 let quantified = ["any (values", "some (values", "all (values"];
                 if own.iter().chain(&quantified).any(|own| lower.contains(own)) {
                     continue;

@@ -268,11 +268,18 @@ fn from_plan(message: &str) -> SqlError {
     let quoted = |text: &str| text.split('\'').nth(1).unwrap_or_default().to_owned();
     if lower.contains("table '") && lower.contains("not found") {
         let full = quoted(&text);
-        let name = full.rsplit('.').next().unwrap_or_default();
-        return no_such_table(name);
+        let mut parts = full.rsplit('.');
+        let name = parts.next().unwrap_or_default();
+        return match parts.next() {
+            Some(schema) if schema != "public" => no_such_table(&format!("{schema}.{name}")),
+            _ => no_such_table(name),
+        };
     }
     if lower.contains("invalid function") || lower.contains("function '") && lower.contains("not found") {
         return SqlError::new(SqlState::UNDEFINED_FUNCTION, format!("function {} does not exist", quoted(&text)));
+    }
+    if lower.contains("step cannot be zero") {
+        return SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "step size cannot equal zero");
     }
     let state = if lower.contains("must appear in the group by")
         || lower.contains("must be in group by")

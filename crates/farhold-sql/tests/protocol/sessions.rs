@@ -580,6 +580,25 @@ fn an_explain_analyze_that_is_stopped_ends() {
     assert!((0..1000).any(|_| states(&mut client, &short) == ["SELECT 1"]));
 }
 
+/// A product or quotient of NUMERICs one of which is a parameter has the digits of the values: no type has those of both types.
+#[test]
+fn parameters_are_factors_of_long_decimals() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_long (k int PRIMARY KEY, a numeric(10, 2), b numeric(38, 20))");
+    client.run("INSERT INTO s_long VALUES (1, 1.5, 2.5)");
+    client.run(
+        "PREPARE products AS SELECT round($1 * b, 2), round(b * $1, 2), round($1 * (a * b), 2), round((a * b) * $1, 2), \
+         round($1 / b, 2) FROM s_long",
+    );
+    assert_eq!(client.rows("EXECUTE products(2)"), [["5.00", "5.00", "7.50", "7.50", "0.80"]]);
+    client.run(
+        "PREPARE quotients(numeric) AS SELECT NULL::int / $1, NULL / $1, round(k / $1, 2), k * $1 = $1 FROM s_long",
+    );
+    assert_eq!(client.rows("EXECUTE quotients(0.0000000001)")[0][2..], ["10000000000.00", "t"]);
+    assert_eq!(client.rows("EXECUTE quotients(3)")[0][2..], ["0.33", "t"]);
+}
+
 /// A product or quotient with a parameter, below aggregates and GROUP BY, is planned before it is known how many decimals the value has.
 #[test]
 fn a_parameter_may_have_more_decimals_than_its_neighbour() {

@@ -8,7 +8,7 @@ mod text;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    Expr, ObjectName, ObjectNamePart, OrderByExpr, OrderByKind, Query, Statement, Value, VisitorMut,
+    Expr, ObjectName, ObjectNamePart, OrderByExpr, OrderByKind, Query, Statement, Value, ValueWithSpan, VisitorMut,
 };
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
@@ -39,6 +39,8 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
     let text = match lower.as_str() {
         // Words that the parser does not know.
         word if word == "abort" || word.starts_with("abort ") => format!("ROLLBACK{}", &trimmed["abort".len()..]),
+        // Within a query the parser knows it.
+        word if word.starts_with("table ") => format!("SELECT * FROM{}", &trimmed["table".len()..]),
         // There is nothing to vacuum, whatever the options and tables.
         word if word.split([' ', '(']).next() == Some("vacuum") => "VACUUM".to_owned(),
         // The parser reads COPY's data behind a semicolon.
@@ -53,7 +55,7 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
     match (statements.pop(), statements.is_empty()) {
         (Some(mut statement), true) => {
             check(&statement)?;
-            let _ = walk::change(&mut statement, &mut Positions);
+            let _ = walk::change(&mut statement, &mut OneForm);
             Ok(statement)
         }
         (None, _) => Err(SqlError::syntax("there is no statement")),
@@ -72,12 +74,19 @@ fn excludes_rows(sql: &str) -> bool {
     words.windows(2).any(|pair| pair[0] == "exclude" && ["current", "group", "ties", "no"].contains(&pair[1].as_str()))
 }
 
-/// Takes the parentheses from the numbers of ORDER BY: PostgreSQL's grammar drops them, and `ORDER BY (1)` is by the
-/// first item.
-struct Positions;
+/// What PostgreSQL's grammar has in two forms, in one: `ORDER BY (1)` is by the first item as without parentheses, `U&'\0041'` is a string once it is read,
+/// and `TABLE t` selects everything.
+struct OneForm;
 
-impl VisitorMut for Positions {
+impl VisitorMut for OneForm {
     type Break = ();
+
+    fn pre_visit_value(&mut self, value: &mut ValueWithSpan) -> ControlFlow<()> {
+        if let Value::UnicodeStringLiteral(text) = &mut value.value {
+            value.value = Value::SingleQuotedString(std::mem::take(text));
+        }
+        ControlFlow::Continue(())
+    }
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
         if let Some(order) = &mut query.order_by

@@ -7,20 +7,28 @@
 //!
 //! - microseconds, infinity further off than any interval reaches, where the distances are days and times;
 //! - a timestamp, where there are months in them, which have no length. Infinity is refused then (0A000).
+//!
+//! Infinity plus or minus a distance is infinity, of moments and of floats; no key of DataFusion's is like that but a NULL. So where both ends of a frame are
+//! distances and one of them is on the other side of its row, or has months, the infinite rows are a partition of their own, in which all keys are NULL. Where one
+//! end is UNBOUNDED they are refused (0A000).
+//!
+//! A float's distance that is infinite ends a frame at the numbers, without NaN: numbers are a partition of their own, too, and the end is UNBOUNDED in it. On the
+//! other side of the row, `'Infinity' PRECEDING` as the end, only an infinity is that far off, which the greatest number as the distance says as well, and from
+//! infinity all is.
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array};
+use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int64Array};
 use arrow::compute::kernels::cast_utils::parse_interval_month_day_nano;
-use arrow::datatypes::{DataType, Date32Type, IntervalMonthDayNano, TimestampMicrosecondType};
-use datafusion::common::ScalarValue;
+use arrow::datatypes::{DataType, Date32Type, Float64Type, IntervalMonthDayNano, TimestampMicrosecondType};
+use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, WindowFrame,
-    WindowFrameBound, lit,
+    ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    WindowFrame, WindowFrameBound, lit,
 };
 
-use crate::engine::types::{DAY_MICROSECONDS, TIMESTAMP, exact_decimal};
+use crate::engine::types::{DAY_MICROSECONDS, TIMESTAMP, exact_decimal, parse_datum};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -31,18 +39,24 @@ const MICROSECONDS: DataType = DataType::Decimal128(ColumnType::PRECISION_MAX, 0
 /// More than any moment and any interval.
 const INFINITY: i128 = 10_i128.pow(30);
 
-/// Makes a frame's key and distances such that the one and the other can be added.
-pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<()> {
+/// Makes a frame's key and distances such that the one and the other can be added. What the rows are to be partitioned by, besides.
+pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<Option<Expr>> {
     let is_done = matches!(&*key, Expr::ScalarFunction(call) if call.func.inner().downcast_ref::<Key>().is_some());
-    let Some(distances) = distances(frame).filter(|_| !is_done) else { return Ok(()) };
+    let Some(distances) = distances(frame).filter(|_| !is_done) else { return Ok(None) };
     let mut has_months = false;
     for distance in distances.iter().flatten() {
         if microseconds(*distance) < 0 {
-            let message = "invalid preceding or following size in window function";
-            return Err(external(SqlError::new(SqlState::INVALID_PRECEDING_OR_FOLLOWING_SIZE, message)));
+            return Err(invalid_size());
         }
         has_months |= distance.months != 0;
     }
+    let infinity = match (is_bounded(frame), is_aside(frame)) {
+        (true, is_aside) if is_aside || has_months => Infinity::Apart,
+        (false, true) => Infinity::Refused,
+        _ if has_months => Infinity::Refused,
+        _ => Infinity::FarOff,
+    };
+    let apart = (infinity == Infinity::Apart).then(|| class(key.clone()));
     if !has_months {
         let bound = |bound: &WindowFrameBound, distance: Option<IntervalMonthDayNano>| {
             let distance = distance.map(microseconds);
@@ -56,10 +70,85 @@ pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<()
         let [start, end] = distances;
         *frame = WindowFrame::new_bounds(frame.units, bound(&frame.start_bound, start), bound(&frame.end_bound, end));
     }
-    let function = Key { has_months, signature: Signature::any(1, Volatility::Immutable) };
+    let function = Key { has_months, infinity, signature: Signature::any(1, Volatility::Immutable) };
     let moment = std::mem::replace(key, lit(ScalarValue::Null));
     *key = ScalarUDF::from(function).call(vec![moment]);
-    Ok(())
+    Ok(apart)
+}
+
+/// Makes the infinite distances of a frame over floats such that infinity keeps off the rows that PostgreSQL keeps off. What the rows are
+/// to be partitioned by, besides.
+pub(super) fn over_floats(key: &mut Expr, frame: &mut WindowFrame, schema: &DFSchema) -> Result<Option<Expr>> {
+    use WindowFrameBound::{Following, Preceding};
+    let is_infinite = |bound: &WindowFrameBound| match bound {
+        Preceding(value) | Following(value) => match distance_in_floats(value) {
+            Some(distance) if distance.is_nan() || distance == f64::NEG_INFINITY => Err(invalid_size()),
+            distance => Ok(distance == Some(f64::INFINITY)),
+        },
+        WindowFrameBound::CurrentRow => Ok(false),
+    };
+    let (mut start, mut end) = (frame.start_bound.clone(), frame.end_bound.clone());
+    let (from_infinity, to_infinity) = (is_infinite(&start)?, is_infinite(&end)?);
+    if !from_infinity && !to_infinity {
+        return Ok(None);
+    }
+    let apart = is_bounded(frame).then(|| class(key.clone()));
+    let greatest = || ScalarValue::Utf8(Some(f64::MAX.to_string()));
+    if apart.is_some() {
+        match (&start, from_infinity) {
+            (Preceding(_), true) => start = Preceding(ScalarValue::Null),
+            (Following(_), true) => start = Following(greatest()),
+            _ => {}
+        }
+        match (&end, to_infinity) {
+            (Following(_), true) => end = Following(ScalarValue::Null),
+            (Preceding(_), true) => end = Preceding(greatest()),
+            _ => {}
+        }
+    } else {
+        match (&start, from_infinity, &end, to_infinity) {
+            (Following(_), true, ..) => start = Following(greatest()),
+            (_, _, Preceding(_), true) => end = Preceding(greatest()),
+            _ => {}
+        }
+    }
+    *frame = WindowFrame::new_bounds(frame.units, start, end);
+    let float = std::mem::replace(key, lit(ScalarValue::Null));
+    *key = float.cast_to(&DataType::Float64, schema)?;
+    Ok(apart)
+}
+
+fn distance_in_floats(value: &ScalarValue) -> Option<f64> {
+    let text = value.try_as_str().flatten()?;
+    match parse_datum(text, ColumnType::Double).ok()? {
+        Datum::Double(distance) => Some(distance),
+        _ => None,
+    }
+}
+
+fn invalid_size() -> DataFusionError {
+    let message = "invalid preceding or following size in window function";
+    external(SqlError::new(SqlState::INVALID_PRECEDING_OR_FOLLOWING_SIZE, message))
+}
+
+/// Whether neither end of a frame is UNBOUNDED.
+fn is_bounded(frame: &WindowFrame) -> bool {
+    let is_unbounded = |bound: &WindowFrameBound| match bound {
+        WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value) => value.is_null(),
+        WindowFrameBound::CurrentRow => false,
+    };
+    !is_unbounded(&frame.start_bound) && !is_unbounded(&frame.end_bound)
+}
+
+/// Whether a frame may be without its own row.
+fn is_aside(frame: &WindowFrame) -> bool {
+    matches!(&frame.start_bound, WindowFrameBound::Following(_))
+        || matches!(&frame.end_bound, WindowFrameBound::Preceding(_))
+}
+
+/// On which side of all numbers or moments a key is; NaN is on none.
+fn class(key: Expr) -> Expr {
+    ScalarUDF::from(Class { signature: Signature::any(1, Volatility::Immutable) }).call(vec![key])
 }
 
 /// The decimals of a frame's distances, where they are more than `scale`.
@@ -102,49 +191,126 @@ fn microseconds(interval: IntervalMonthDayNano) -> i128 {
     days * i128::from(DAY_MICROSECONDS) + i128::from(interval.nanoseconds / 1_000)
 }
 
+/// What an infinite moment is as a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Infinity {
+    /// Further off than any distance.
+    FarOff,
+    /// NULL, in a partition of its own.
+    Apart,
+    Refused,
+}
+
+/// See [`class`].
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Class {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Class {
+    fn name(&self) -> &'static str {
+        "frame_class"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Int64)
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        of_each(&arguments.args[0], |keys| {
+            let classes: Int64Array = match keys.data_type() {
+                DataType::Float32 | DataType::Float64 => {
+                    let keys = arrow::compute::cast(keys, &DataType::Float64)?;
+                    keys.as_primitive::<Float64Type>().iter().map(|key| key.map(|key| key.is_nan().into())).collect()
+                }
+                _ => {
+                    let keys = moments(keys).into_iter();
+                    keys.map(|key| key.map(|key| if key.abs() == INFINITY { key.signum() as i64 } else { 0 })).collect()
+                }
+            };
+            Ok(Arc::new(classes))
+        })
+    }
+}
+
+/// Calculates on an array; on a scalar once.
+fn of_each(argument: &ColumnarValue, calculate: impl Fn(&ArrayRef) -> Result<ArrayRef>) -> Result<ColumnarValue> {
+    Ok(match argument {
+        ColumnarValue::Array(values) => ColumnarValue::Array(calculate(values)?),
+        ColumnarValue::Scalar(value) => {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&calculate(&value.to_array()?)?, 0)?)
+        }
+    })
+}
+
+/// Dates and timestamps in microseconds.
+fn moments(moments: &ArrayRef) -> Vec<Option<i128>> {
+    let is_date = *moments.data_type() == DataType::Date32;
+    let of_row = |row: usize| -> Option<i128> {
+        if moments.is_null(row) {
+            return None;
+        }
+        Some(if is_date {
+            match moments.as_primitive::<Date32Type>().value(row) {
+                i32::MAX => INFINITY,
+                i32::MIN => -INFINITY,
+                days => i128::from(days) * i128::from(DAY_MICROSECONDS),
+            }
+        } else {
+            match moments.as_primitive::<TimestampMicrosecondType>().value(row) {
+                i64::MAX => INFINITY,
+                i64::MIN => -INFINITY,
+                microseconds => microseconds.into(),
+            }
+        })
+    };
+    (0..moments.len()).map(of_row).collect()
+}
+
 /// A date or timestamp as the key of a frame.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
     /// Whether the frame has months in its distances.
     has_months: bool,
+    infinity: Infinity,
     signature: Signature,
 }
 
 impl Key {
-    fn keys(&self, moments: &ArrayRef) -> Result<ArrayRef> {
-        let is_date = *moments.data_type() == DataType::Date32;
-        let of_row = |row: usize| -> Option<i128> {
-            if moments.is_null(row) {
-                return None;
+    fn keys(&self, of: &ArrayRef) -> Result<ArrayRef> {
+        let mut keys = moments(of);
+        let is_infinite = |key: &Option<i128>| key.is_some_and(|key| key.abs() == INFINITY);
+        match self.infinity {
+            Infinity::Apart => {
+                for key in keys.iter_mut().filter(|key| is_infinite(key)) {
+                    *key = None;
+                }
             }
-            Some(if is_date {
-                match moments.as_primitive::<Date32Type>().value(row) {
-                    i32::MAX => INFINITY,
-                    i32::MIN => -INFINITY,
-                    days => i128::from(days) * i128::from(DAY_MICROSECONDS),
-                }
-            } else {
-                match moments.as_primitive::<TimestampMicrosecondType>().value(row) {
-                    i64::MAX => INFINITY,
-                    i64::MIN => -INFINITY,
-                    microseconds => microseconds.into(),
-                }
-            })
-        };
-        let keys = (0..moments.len()).map(of_row);
+            Infinity::Refused if keys.iter().any(is_infinite) => {
+                let (what, hint) = if self.has_months {
+                    ("an interval of months from", "Give the distance in days.")
+                } else {
+                    ("UNBOUNDED and an end beside", "Leave the infinite rows out.")
+                };
+                let error = SqlError::unsupported(format!("RANGE with {what} a moment this far off"));
+                return Err(external(error.with_hint(hint)));
+            }
+            Infinity::FarOff | Infinity::Refused => {}
+        }
+        let keys = keys.into_iter();
         if !self.has_months {
             return Ok(Arc::new(keys.collect::<Decimal128Array>().with_data_type(MICROSECONDS)));
         }
-        let finite = |key: Option<i128>| match key.map(i64::try_from) {
-            Some(Ok(key)) => Ok(Some(key)),
-            None => Ok(None),
-            Some(Err(_)) => {
-                let error = SqlError::unsupported("RANGE with an interval of months from a moment this far off");
-                Err(external(error.with_hint("Give the distance in days.")))
-            }
-        };
-        let keys = keys.map(finite).collect::<Result<arrow::array::PrimitiveArray<TimestampMicrosecondType>>>()?;
-        Ok(Arc::new(keys))
+        let keys = keys.map(|key| key.and_then(|key| i64::try_from(key).ok()));
+        Ok(Arc::new(keys.collect::<arrow::array::PrimitiveArray<TimestampMicrosecondType>>()))
     }
 }
 
@@ -166,11 +332,6 @@ impl ScalarUDFImpl for Key {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        Ok(match &arguments.args[0] {
-            ColumnarValue::Array(moments) => ColumnarValue::Array(self.keys(moments)?),
-            ColumnarValue::Scalar(moment) => {
-                ColumnarValue::Scalar(ScalarValue::try_from_array(&self.keys(&moment.to_array()?)?, 0)?)
-            }
-        })
+        of_each(&arguments.args[0], |moments| self.keys(moments))
     }
 }

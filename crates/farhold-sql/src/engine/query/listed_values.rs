@@ -1,14 +1,16 @@
 //! Bare strings of VALUES beside dates, timestamps, intervals and booleans in their column: the planner (DataFusion 55) finds no type for both. Beside decimals
-//! it rounds them to the decimals of the others; so they become numbers there.
+//! it rounds them to the decimals of the others; so they become numbers there. Beside a CHAR they have no blanks at their ends.
 
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType as SqlType, Expr, Query, SetExpr, UnaryOperator, Value, Values, VisitorMut,
+    BinaryOperator, CastKind, DataType as SqlType, Expr, Ident, Query, SetExpr, UnaryOperator, Value, ValueWithSpan,
+    Values, VisitorMut,
 };
 
+use crate::engine::ColumnType;
 use crate::engine::parse::{parse_expr, unnested};
-use crate::engine::types::{exact_decimal, format_datum};
+use crate::engine::types::{exact_decimal, format_datum, from_sql};
 
 /// Casts them to the type beside them.
 pub(super) struct ListedValues;
@@ -40,6 +42,10 @@ fn in_values(values: &mut Values) {
     for column in 0..width {
         if values.rows.iter().filter_map(|row| row.content.get(column)).any(is_decimal) {
             values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)).for_each(become_decimal);
+            continue;
+        }
+        if is_first_char(values.rows.iter().filter_map(|row| row.content.get(column))) {
+            values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)).for_each(become_char);
             continue;
         }
         let types = values.rows.iter().filter_map(|row| type_of(row.content.get(column)?));
@@ -85,6 +91,40 @@ fn become_decimal(expr: &mut Expr) {
     if let Some(number) = number.and_then(|number| parse_expr(&number).ok()) {
         *expr = number;
     }
+}
+
+/// Whether the first of a column that has a type is a CHAR: the others become one.
+fn is_first_char<'a>(mut column: impl Iterator<Item = &'a Expr>) -> bool {
+    column.find(|expr| !is_untyped(expr)).is_some_and(is_char)
+}
+
+fn is_char(expr: &Expr) -> bool {
+    match unnested(expr) {
+        Expr::Cast { data_type, array: false, .. } => matches!(from_sql(data_type), Ok(ColumnType::Char(_))),
+        _ => false,
+    }
+}
+
+/// A text as a CHAR without a length.
+fn become_char(expr: &mut Expr) {
+    match expr {
+        Expr::Nested(inner) => become_char(inner),
+        Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) => {
+            text.truncate(text.trim_end_matches(' ').len());
+        }
+        expr if is_untyped(expr) || is_char(expr) => {}
+        expr => {
+            let inner = std::mem::replace(expr, Expr::value(Value::Null));
+            let data_type = SqlType::Custom(vec![Ident::new("bpchar")].into(), Vec::new());
+            *expr = Expr::Cast { kind: CastKind::Cast, expr: Box::new(inner), data_type, array: false, format: None };
+        }
+    }
+}
+
+/// Whether an expression has no type of its own: a bare string, NULL, a parameter.
+fn is_untyped(expr: &Expr) -> bool {
+    let is_other = |value: &Value| matches!(value, Value::Null | Value::Placeholder(_));
+    is_bare_string(expr) || matches!(unnested(expr), Expr::Value(value) if is_other(&value.value))
 }
 
 fn is_bare_string(expr: &Expr) -> bool {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use arrow::array::timezone::Tz;
 use arrow::array::{Array, ArrayRef, AsArray, ListBuilder, TimestampMicrosecondBuilder};
-use arrow::datatypes::{DataType, Field, IntervalMonthDayNano, IntervalMonthDayNanoType, TimestampMicrosecondType};
+use arrow::datatypes::{
+    DataType, Field, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, TimestampMicrosecondType,
+};
 use datafusion::common::ScalarValue;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
@@ -73,6 +75,13 @@ impl ScalarUDFImpl for Series {
         let rows = if is_alike { 1 } else { arguments.number_rows };
         let [from, to, step] = arguments.args.as_slice() else { return self.integers.invoke_with_args(arguments) };
         if from.data_type() != TIMESTAMP {
+            let (from, to, step) = (from.to_array(rows)?, to.to_array(rows)?, step.to_array(rows)?);
+            if let Some(steps) = step.as_primitive_opt::<Int64Type>() {
+                let has_no_step = |row| steps.is_valid(row) && steps.value(row) == 0;
+                if (0..rows).any(|row| from.is_valid(row) && to.is_valid(row) && has_no_step(row)) {
+                    return Err(external(no_step()));
+                }
+            }
             return self.integers.invoke_with_args(arguments);
         }
         let series: ArrayRef = series(&from.to_array(rows)?, &to.to_array(rows)?, &step.to_array(rows)?)?;
@@ -82,6 +91,10 @@ impl ScalarUDFImpl for Series {
             ColumnarValue::Array(series)
         })
     }
+}
+
+fn no_step() -> SqlError {
+    SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "step size cannot equal zero")
 }
 
 fn external(error: SqlError) -> DataFusionError {
@@ -111,7 +124,7 @@ fn each_moment(from: i64, to: i64, step: IntervalMonthDayNano, mut take: impl Fn
     let days = i128::from(step.months) * 30 + i128::from(step.days);
     let length_ns = days * DAY_NS + i128::from(step.nanoseconds);
     if length_ns == 0 {
-        return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "step size cannot equal zero"));
+        return Err(no_step());
     }
     if [from, to].iter().any(|moment| matches!(*moment, i64::MIN | i64::MAX)) {
         return Err(SqlError::unsupported("generate_series from or to an infinite timestamp"));

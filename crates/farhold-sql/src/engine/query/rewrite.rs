@@ -171,7 +171,7 @@ pub(super) fn identifiers(name: &ObjectName) -> Vec<String> {
     name.0.iter().filter_map(ObjectNamePart::as_ident).map(fold).collect()
 }
 
-fn is_catalog_schema(name: &str) -> bool {
+pub(super) fn is_catalog_schema(name: &str) -> bool {
     matches!(name, "pg_catalog" | "information_schema")
 }
 

@@ -7,7 +7,7 @@ use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::Placeholder;
-use datafusion::logical_expr::{BinaryExpr, Expr, Operator, lit};
+use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator, lit};
 
 use super::super::functions::type_of;
 use super::super::{dates, functions, intervals, quantified};
@@ -123,12 +123,24 @@ pub(super) fn is_long_product(left: &Expr, right: &Expr, schema: &DFSchema) -> b
     }
 }
 
-/// Whether two decimals are made of a parameter, whose value has digits of its own: DataFusion asks for the type of what is calculated with it right when it is
-/// put in, and Arrow may have none for so many digits.
+/// Gives a parameter without a type that of the decimal beside it, as DataFusion does later: of their product it may have no type then.
+pub(super) fn parameter_beside(side: &mut Expr, other: &Expr, schema: &DFSchema) {
+    if let Expr::Placeholder(Placeholder { field: field @ None, .. }) = side
+        && let Ok((_, of)) = other.to_field(schema)
+        && is_decimal(of.data_type())
+    {
+        *field = Some(Arc::new(of.as_ref().clone().with_nullable(true)));
+    }
+}
+
+/// Whether a decimal and another exact number are made of a parameter, whose value has digits of its own: DataFusion asks for the type of what is calculated with
+/// it right when it is put in, and Arrow may have none for so many digits.
 pub(super) fn is_of_parameter(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
+    let is_number = |side: &Expr| type_of(side, schema).is_ok_and(|of| is_decimal(&of) || is_signed(&of));
     let is_decimal = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| is_decimal(&data_type));
     let has_parameter = |side: &Expr| side.exists(|part| Ok(matches!(part, Expr::Placeholder(_)))).unwrap_or(false);
-    is_decimal(left) && is_decimal(right) && (has_parameter(left) || has_parameter(right))
+    let has_decimal = is_decimal(left) && is_number(right) || is_number(left) && is_decimal(right);
+    has_decimal && (has_parameter(left) || has_parameter(right))
 }
 
 /// Whether one side is a timestamp, and the other one is that too, a date, or a string that is read as one.

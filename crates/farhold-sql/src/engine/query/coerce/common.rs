@@ -61,6 +61,23 @@ pub(in crate::engine::query) fn is_char(expression: &Expr, schema: &DFSchema) ->
     matches!(limited_text(expression, schema), Some(ColumnType::Char(_)))
 }
 
+/// Whether an expression has the type CHAR(n), or the first of the values that it may have.
+fn is_of_chars(expression: &Expr, schema: &DFSchema) -> bool {
+    fn is_first<'a>(mut values: impl Iterator<Item = &'a Expr>, schema: &DFSchema) -> bool {
+        values.find(|value| !is_untyped(value)).is_some_and(|first| is_of_chars(first, schema))
+    }
+    match expression {
+        Expr::Case(case) => {
+            let thens = case.when_then_expr.iter().map(|(_, then)| then.as_ref());
+            is_first(case.else_expr.iter().map(AsRef::as_ref).chain(thens), schema)
+        }
+        Expr::ScalarFunction(call) if matches!(call.func.name(), "coalesce" | "greatest" | "least") => {
+            is_first(call.args.iter(), schema)
+        }
+        other => is_char(other, schema),
+    }
+}
+
 /// Puts a cast of an expression in its place.
 pub(super) fn become_cast(expression: &mut Expr, to: ColumnType) {
     let inner = std::mem::replace(expression, lit(ScalarValue::Null));
@@ -71,7 +88,7 @@ pub(super) fn become_cast(expression: &mut Expr, to: ColumnType) {
 /// resolves in the same way stays as it is.
 pub(super) fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) -> Result<()> {
     let is_compared = matches!(common, Common::Comparison | Common::Equality);
-    if is_compared && expressions.iter().any(|e| !is_bare_string(e) && is_char(e, schema)) {
+    if is_compared && expressions.iter().any(|e| !is_bare_string(e) && is_of_chars(e, schema)) {
         let types = expressions.iter().filter(|e| !is_untyped(e)).filter_map(|e| type_of(e, schema).ok());
         let types: Vec<DataType> = types.filter(|data_type| !data_type.is_null()).collect();
         if let Some((first, rest)) = types.split_first() {
@@ -79,9 +96,12 @@ pub(super) fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common:
         }
         return expressions.iter_mut().try_for_each(|expression| become_char(expression, schema));
     }
-    let is_first_char = expressions.iter().find(|e| !is_untyped(e)).is_some_and(|first| is_char(first, schema));
+    let is_first_char = expressions.iter().find(|e| !is_untyped(e)).is_some_and(|first| is_of_chars(first, schema));
     if common == Common::Result && is_first_char {
         // As CHARs the others have no blanks at their ends.
+        for expression in expressions.iter_mut() {
+            without_blanks(expression);
+        }
         for expression in expressions.iter_mut().filter(|e| !is_untyped(e) && limited_text(e, schema).is_none()) {
             if type_of(expression, schema)?.is_string() {
                 become_cast(expression, ColumnType::Char(ColumnType::CHARACTERS_MAX));
@@ -235,8 +255,8 @@ pub(in crate::engine::query) fn decimal_scalar(unscaled: i128, scale: u8) -> Sca
 /// Takes the blanks at the end of what is compared with a CHAR(n): a bare string or a VARCHAR(n). Those of a TEXT count. A constant that is a CHAR(n)
 /// becomes a text, which has no blanks then: DataFusion takes equal constants for different ones if one of them has a type of ours.
 pub(super) fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
-    if let Some(text) = bare_string(expression) {
-        *expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
+    if is_bare_string(expression) {
+        without_blanks(expression);
     } else if matches!(limited_text(expression, schema), Some(ColumnType::Varchar(_)))
         && !scalars::become_char(expression)?
     {
@@ -246,6 +266,13 @@ pub(super) fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()
         become_cast(expression, ColumnType::Text);
     }
     Ok(())
+}
+
+/// A bare string as a CHAR without a length.
+fn without_blanks(expression: &mut Expr) {
+    if let Some(text) = bare_string(expression) {
+        *expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
+    }
 }
 
 /// Gives an expression a type to which it can be cast without being asked.

@@ -291,7 +291,8 @@ fn case_typed(case: Case, schema: &DFSchema) -> Result<Case> {
         together(&mut std::iter::once(operand.as_mut()).chain(whens).collect::<Vec<_>>(), schema, Common::Comparison)?;
     }
     let thens = when_then_expr.iter_mut().map(|(_, then)| then.as_mut());
-    let mut results: Vec<&mut Expr> = thens.chain(else_expr.iter_mut().map(AsMut::as_mut)).collect();
+    // PostgreSQL looks at ELSE first.
+    let mut results: Vec<&mut Expr> = else_expr.iter_mut().map(AsMut::as_mut).chain(thens).collect();
     together(&mut results, schema, Common::Result)?;
     // What is calculated with it sees the type of the first result, until DataFusion has found the common one.
     let types = results.iter().map(|result| type_of(result, schema)).collect::<Result<Vec<_>>>();

@@ -11,8 +11,10 @@ use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::sql::sqlparser::ast;
 
 use super::super::functions;
-use super::arithmetic::{difference, is_difference, is_interval, is_long_product, is_of_parameter, is_scaled, scaled};
-use super::common::{become_type, is_bare_string};
+use super::arithmetic::{
+    difference, is_difference, is_interval, is_long_product, is_of_parameter, is_scaled, parameter_beside, scaled,
+};
+use super::common::{become_decimal, become_type, is_bare_string};
 use super::external;
 use crate::engine::scalar::Arithmetic;
 use crate::engine::types::{INTERVAL, TYPE_KEY, from_sql, timestamp_digits, to_field};
@@ -74,9 +76,15 @@ impl ExprPlanner for Operators {
             ast::BinaryOperator::Divide => Some(Arithmetic::Divide),
             _ => None,
         };
+        if arithmetic.is_some() {
+            parameter_beside(&mut binary.left, &binary.right, schema);
+            parameter_beside(&mut binary.right, &binary.left, schema);
+        }
         if let Some(arithmetic) = arithmetic
             && is_of_parameter(&binary.left, &binary.right, schema)
         {
+            become_decimal(&mut binary.left, schema)?;
+            become_decimal(&mut binary.right, schema)?;
             return Ok(PlannerResult::Planned(functions::checked(arithmetic, binary.left, binary.right)));
         }
         if let Some(arithmetic) = arithmetic

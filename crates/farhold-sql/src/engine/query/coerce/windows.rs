@@ -42,7 +42,8 @@ pub(super) fn window_typed(mut function: Box<WindowFunction>, schema: &DFSchema)
     check_place(&function)?;
     added::check_aggregate(function.fun.name(), &function.params.args, function.params.distinct, schema)?;
     with_another(function.fun.name(), &mut function.params.args, schema)?;
-    let WindowFunctionParams { order_by, window_frame, .. } = &mut function.params;
+    let is_of_place = is_of_place(function.fun.name());
+    let WindowFunctionParams { partition_by, order_by, window_frame, .. } = &mut function.params;
     let has_no_distance =
         |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary() || matches!(t, DataType::Interval(_)));
     let is_by_peers = window_frame.units == WindowFrameUnits::Range && !has_distance(window_frame);
@@ -54,26 +55,49 @@ pub(super) fn window_typed(mut function: Box<WindowFunction>, schema: &DFSchema)
     if let [by] = order_by.as_mut_slice()
         && has_distance(window_frame)
     {
-        match by.expr.get_type(schema) {
-            Ok(data_type) if is_signed(&data_type) && frames::longer_scale(window_frame, 0).is_some() => {
-                return Err(external(SqlError::unsupported("RANGE with a distance in decimals from an integer")));
-            }
-            // Where key and distance have no sum in the key's type, the frame would take in NULLs.
-            Ok(DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64) => {
-                let wider = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
-                become_type(&mut by.expr, &wider, schema)?;
-            }
-            Ok(DataType::Date32 | DataType::Timestamp(..)) => frames::over_moments(&mut by.expr, window_frame)?,
-            // A distance, and its sum with a key, may have more digits than the key's type.
-            Ok(DataType::Decimal128(_, scale)) => {
-                let scale = frames::longer_scale(window_frame, scale).unwrap_or(scale);
-                let wider = DataType::Decimal128(ColumnType::PRECISION_MAX, scale);
-                become_type(&mut by.expr, &wider, schema)?;
-            }
-            _ => {}
+        let (key, frame, apart) = with_distance(by.expr.clone(), window_frame.clone(), schema)?;
+        if is_of_place {
+            *window_frame = WindowFrame::new(Some(false));
+        } else {
+            (by.expr, *window_frame) = (key, frame);
+            partition_by.extend(apart);
         }
     }
     Ok(function)
+}
+
+/// Whether a function answers the same whatever the frame is.
+fn is_of_place(name: &str) -> bool {
+    matches!(name, "row_number" | "rank" | "dense_rank" | "percent_rank" | "cume_dist" | "ntile" | "lag" | "lead")
+}
+
+/// The key and the frame such that the distances can be added to the key, and what else the rows are to be partitioned by.
+fn with_distance(
+    mut key: Expr,
+    mut frame: WindowFrame,
+    schema: &DFSchema,
+) -> Result<(Expr, WindowFrame, Option<Expr>)> {
+    let mut apart = None;
+    match key.get_type(schema) {
+        Ok(data_type) if is_signed(&data_type) && frames::longer_scale(&frame, 0).is_some() => {
+            return Err(external(SqlError::unsupported("RANGE with a distance in decimals from an integer")));
+        }
+        // Where key and distance have no sum in the key's type, the frame would take in NULLs.
+        Ok(DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64) => {
+            let wider = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
+            become_type(&mut key, &wider, schema)?;
+        }
+        Ok(DataType::Date32 | DataType::Timestamp(..)) => apart = frames::over_moments(&mut key, &mut frame)?,
+        Ok(DataType::Float32 | DataType::Float64) => apart = frames::over_floats(&mut key, &mut frame, schema)?,
+        // A distance, and its sum with a key, may have more digits than the key's type.
+        Ok(DataType::Decimal128(_, scale)) => {
+            let scale = frames::longer_scale(&frame, scale).unwrap_or(scale);
+            let wider = DataType::Decimal128(ColumnType::PRECISION_MAX, scale);
+            become_type(&mut key, &wider, schema)?;
+        }
+        _ => {}
+    }
+    Ok((key, frame, apart))
 }
 
 /// Refuses the number of a row or of parts that is not above zero. DataFusion counts from the end, or fails.

@@ -56,7 +56,23 @@ fn aliased(alias: Option<&mut TableAlias>, default: &str, columns: Outputs) -> R
         Some(alias) => (fold(&alias.name), renamed(alias, columns)?),
         None => (default.to_owned(), columns),
     };
-    Ok(Scope::of(Relation { planned: name.clone(), name, columns }))
+    Ok(Scope::of(Relation { planned: name.clone(), name, schema: None, columns }))
+}
+
+/// Refuses a name that two relations of a FROM clause have, unless they are tables of two schemas. Queries without an alias have names that we made up, or none.
+pub(super) fn no_name_twice(left: &Scope, right: &Scope) -> Result<(), SqlError> {
+    let is_named = |relation: &&Relation| !relation.name.is_empty();
+    let is_other = |a: &Relation, b: &Relation| a.schema.is_some() && b.schema.is_some() && a.schema != b.schema;
+    let is_before = |relation: &&Relation| {
+        left.relations.iter().any(|known| known.name == relation.name && !is_other(known, relation))
+    };
+    match right.relations.iter().filter(is_named).find(is_before) {
+        Some(relation) => {
+            let message = format!("table name \"{}\" specified more than once", relation.name);
+            Err(SqlError::new(SqlState::DUPLICATE_ALIAS, message))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The side of a join that has a value for a merged column in every row.
@@ -90,6 +106,7 @@ impl Names<'_> {
         let mut left = self.factor(&mut from.relation, before, None)?;
         for join in &mut from.joins {
             let right = self.factor(&mut join.relation, before, Some(&left))?;
+            no_name_twice(&left, &right)?;
             left = self.join(&mut join.join_operator, left, right)?;
         }
         Ok(left)
@@ -152,6 +169,12 @@ impl Names<'_> {
                 let columns = self.columns_of(&path);
                 let own = path.last().cloned().unwrap_or_default();
                 let defined = self.defined(&path).map(|relation| relation.planned.clone());
+                let schema = match path.as_slice() {
+                    _ if alias.is_some() || defined.is_some() => None,
+                    [.., schema, _] => Some(schema.clone()),
+                    [name] if is_catalog_relation(name) => Some("pg_catalog".to_owned()),
+                    _ => Some("public".to_owned()),
+                };
                 let planned = defined.filter(|planned| *planned != own);
                 if columns.is_some() && (path.len() > 1 || planned.is_some()) && alias.is_none() {
                     *alias = Some(table_alias(&own));
@@ -159,7 +182,11 @@ impl Names<'_> {
                 if let Some(planned) = planned {
                     *name = vec![quoted(&planned)].into();
                 }
-                aliased(alias.as_mut(), &own, columns)
+                let mut scope = aliased(alias.as_mut(), &own, columns)?;
+                for relation in &mut scope.relations {
+                    relation.schema.clone_from(&schema);
+                }
+                Ok(scope)
             }
             TableFactor::Table { name, alias, args: Some(args), .. } => {
                 self.lateral(before, left, |names| names.part(&mut args.args))?;

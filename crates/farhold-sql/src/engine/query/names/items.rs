@@ -18,6 +18,11 @@ impl Names<'_> {
     pub(super) fn items(&mut self, projection: Vec<SelectItem>) -> Result<Vec<Item>, SqlError> {
         let mut items = Vec::with_capacity(projection.len());
         for item in projection {
+            if let SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), _) = &item
+                && let [schema, relation] = identifiers(name).as_slice()
+            {
+                self.check_schema(schema, relation)?;
+            }
             match item {
                 SelectItem::UnnamedExpr(mut expr) => {
                     let name = output_name(&expr);

@@ -40,7 +40,7 @@ use crate::engine::ColumnType;
 use crate::engine::catalog::Tables;
 use crate::engine::scalar::fold;
 use crate::engine::walk as tree;
-use from::renamed;
+use from::{no_name_twice, renamed};
 use groups::{check_grouping_sets, keys_into_sets};
 use items::{Output, Outputs, column, number, quoted};
 use orders::{distinct_keys, on_in_order, without_constants};
@@ -85,6 +85,8 @@ struct Relation {
     name: String,
     /// As the planner calls it.
     planned: String,
+    /// Of a table that is called by its own name.
+    schema: Option<String>,
     columns: Outputs,
 }
 
@@ -293,7 +295,8 @@ impl Names<'_> {
                 let SetExpr::SetOperation { left, right, .. } = query.body.as_mut() else { continue };
                 let outputs = self.body(left, None, Naming::Relation)?;
                 let columns = renamed(&mut cte.alias, outputs)?;
-                let itself = Relation { name: name.clone(), planned: planned.clone(), columns: columns.clone() };
+                let (name_of, planned_of) = (name.clone(), planned.clone());
+                let itself = Relation { name: name_of, planned: planned_of, schema: None, columns: columns.clone() };
                 self.relations.push(itself);
                 self.body(right, None, Naming::Relation)?;
                 self.relations.truncate(around);
@@ -305,7 +308,7 @@ impl Names<'_> {
             if is_taken {
                 cte.alias.name = quoted(&planned);
             }
-            self.relations.push(Relation { name, planned, columns });
+            self.relations.push(Relation { name, planned, schema: None, columns });
         }
         Ok(())
     }
@@ -319,6 +322,7 @@ impl Names<'_> {
         let mut scope = Scope::default();
         for from in &mut select.from {
             let next = self.joined(from, &scope)?;
+            no_name_twice(&scope, &next)?;
             scope = scope.and(next);
         }
         self.scopes.push(scope);

@@ -6,7 +6,8 @@ use datafusion::sql::sqlparser::ast::{
     AccessExpr, BinaryOperator, Expr, Function, Ident, Query, VisitMut, Visitor, VisitorMut,
 };
 
-use super::super::rewrite::user_word;
+use super::super::ROWS_SCHEMA;
+use super::super::rewrite::{is_catalog_schema, user_word};
 use super::super::subqueries;
 use super::super::volatile;
 use super::{Answered, Names, Naming, Relation, Scope, column};
@@ -79,11 +80,23 @@ impl Names<'_> {
         Ok(None)
     }
 
+    /// Refuses `schema.relation` where there is no such schema.
+    pub(super) fn check_schema(&self, schema: &str, relation: &str) -> Result<(), SqlError> {
+        if schema == "public" || schema == ROWS_SCHEMA || is_catalog_schema(schema) {
+            return Ok(());
+        }
+        let is_known = self.scopes.iter().flat_map(|scope| &scope.relations).any(|known| known.name == *relation);
+        let what = if is_known { "invalid reference to" } else { "missing" };
+        let message = format!("{what} FROM-clause entry for table \"{relation}\"");
+        Err(SqlError::new(SqlState::UNDEFINED_TABLE, message))
+    }
+
     fn qualified(&mut self, parts: &[Ident]) -> Result<Option<Expr>, SqlError> {
         let names: Vec<String> = parts.iter().map(fold).collect();
         let (relation, name) = match names.as_slice() {
             [relation, name] => (relation, name),
             [schema, relation, name] | [_, schema, relation, name] if schema == "public" => (relation, name),
+            [schema, relation, _] => return self.check_schema(schema, relation).map(|()| None),
             _ => return Ok(None),
         };
         for at in (0..self.scopes.len()).rev() {

@@ -242,12 +242,15 @@ impl Binder<'_> {
             });
             results.push(self.bind(&when.result)?);
         }
-        results.push(match otherwise {
+        let otherwise = match otherwise {
             Some(otherwise) => self.bind(otherwise)?,
             None => Bound { scalar: Scalar::Literal(Datum::Null), data_type: None },
-        });
-        let (mut scalars, data_type) = self.unify_all(results)?;
-        let otherwise = scalars.pop().unwrap_or(Scalar::Literal(Datum::Null));
+        };
+        // PostgreSQL looks at ELSE first.
+        results.insert(0, otherwise);
+        let (scalars, data_type) = self.unify_all(results)?;
+        let mut scalars = scalars.into_iter();
+        let otherwise = scalars.next().unwrap_or(Scalar::Literal(Datum::Null));
         let whens = conditions.into_iter().zip(scalars).collect();
         Ok(Bound { scalar: Scalar::Case(whens, Box::new(otherwise)), data_type })
     }

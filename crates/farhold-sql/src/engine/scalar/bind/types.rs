@@ -92,13 +92,13 @@ impl Binder<'_> {
                 })?,
             });
         }
-        // Texts have the first one's type, unless one is TEXT beside VARCHARs: as CHARs they have no blanks at their ends.
+        // Texts have the first one's type: as CHARs they have no blanks at their ends.
         let is_char = matches!(list.iter().find_map(|bound| bound.data_type), Some(ColumnType::Char(_)));
         // CHAR(n) and VARCHAR(n) have their length only where all are of the one type.
         if let Some(to) = common.filter(|to| to.is_text())
             && list.iter().any(|bound| bound.data_type != Some(to))
         {
-            common = Some(ColumnType::Text);
+            common = Some(if is_char { ColumnType::Char(ANY_LENGTH) } else { ColumnType::Text });
         }
         let Some(to) = common else {
             let scalars = list.into_iter().map(|b| self.resolve(b.scalar, ColumnType::Text)).collect::<Result<_>>()?;
@@ -112,9 +112,7 @@ impl Binder<'_> {
         let scalars = list
             .into_iter()
             .map(|bound| match bound.data_type {
-                None if is_char && matches!(bound.scalar, Scalar::Parameter(_)) => {
-                    self.resolve(bound.scalar, ColumnType::Char(ANY_LENGTH))
-                }
+                None if is_char => self.resolve(bound.scalar, ColumnType::Char(ANY_LENGTH)),
                 Some(from) if is_char && from.is_text() && !matches!(from, ColumnType::Char(_)) => {
                     fold_cast(bound.scalar, ColumnType::Char(ANY_LENGTH))
                 }
