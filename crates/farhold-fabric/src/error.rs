@@ -2,15 +2,18 @@
 
 use crate::address::{Address, FarPtr, NodeId, RegionId};
 use std::borrow::Cow;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Why an instruction, a message or a registration failed. Nothing was changed when one is returned, with one exception: after
 /// `NodeUnavailable` and `Timeout` an instruction may have been executed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
     /// The bytes do not lie inside the region.
+    #[error(
+        "{bytes} bytes at {at} lie outside the region, which has {region_bytes} bytes; the pointer is wrong or \
+         the region was made smaller"
+    )]
     OutOfBounds {
         /// First byte asked for.
         at: FarPtr,
@@ -20,6 +23,7 @@ pub enum FabricError {
         region_bytes: u64,
     },
     /// A word instruction at an address that is not a multiple of `align`.
+    #[error("{at} is not a multiple of {align}; word instructions and objects need that alignment")]
     Misaligned {
         /// The address.
         at: FarPtr,
@@ -27,6 +31,10 @@ pub enum FabricError {
         align: u64,
     },
     /// The region was registered again since this endpoint learned its key.
+    #[error(
+        "{region} of {node} was registered again, so the key of this endpoint no longer opens it; refresh the \
+         key, and check what else you remember of that region"
+    )]
     StaleKey {
         /// The region's node.
         node: NodeId,
@@ -34,6 +42,7 @@ pub enum FabricError {
         region: RegionId,
     },
     /// The node has no such region now.
+    #[error("{node} has no {region}; it was never registered there or has been removed")]
     NoSuchRegion {
         /// The node.
         node: NodeId,
@@ -41,6 +50,7 @@ pub enum FabricError {
         region: RegionId,
     },
     /// The region exists already.
+    #[error("{region} of {node} exists already; attach to it, or remove it first")]
     RegionExists {
         /// The node.
         node: NodeId,
@@ -48,11 +58,14 @@ pub enum FabricError {
         region: RegionId,
     },
     /// The node never joined, is dead, or cannot be reached.
+    #[error("{node} is unavailable: it never joined this fabric, died, or cannot be reached")]
     NodeUnavailable {
         /// The node.
         node: NodeId,
     },
     /// Another process is this node.
+    #[error("{node} is already run by process {holder_pid}, which holds {}; stop that process, or start this one as \
+         another node", .path.display())]
     NodeInUse {
         /// The node.
         node: NodeId,
@@ -62,16 +75,22 @@ pub enum FabricError {
         path: Box<Path>,
     },
     /// No endpoint has that inbox open.
+    #[error("no endpoint listens at {to}; it was dropped or never opened")]
     NoSuchPort {
         /// The inbox.
         to: Address,
     },
     /// Another endpoint of this node has taken the port.
+    #[error("port {port} is in use by another endpoint of this node; choose another, or let the fabric choose")]
     PortInUse {
         /// The port.
         port: u16,
     },
     /// A message above the limit of the provider.
+    #[error(
+        "a message of {bytes} bytes is longer than the {bytes_max} that an inbox takes; split it, or put it in a \
+         region and send its address"
+    )]
     MessageTooLong {
         /// Length of the message.
         bytes: usize,
@@ -79,6 +98,7 @@ pub enum FabricError {
         bytes_max: usize,
     },
     /// A batch or a transfer above the limit of a batch.
+    #[error("{bytes} bytes are more than the {bytes_max} allowed in one batch; split the transfer")]
     TooLong {
         /// Length asked for.
         bytes: u64,
@@ -86,6 +106,10 @@ pub enum FabricError {
         bytes_max: u64,
     },
     /// The object's payload is longer than the room that `read_object` was given.
+    #[error(
+        "the object at {at} has a payload of {payload_len} bytes, more than the {payload_len_max} asked for; ask \
+         again with more"
+    )]
     ObjectTooLong {
         /// The object.
         at: FarPtr,
@@ -95,26 +119,31 @@ pub enum FabricError {
         payload_len_max: usize,
     },
     /// The inbox has no room: its owner does not keep up.
+    #[error("the inbox at {to} is full; its owner does not keep up: wait and send again")]
     QueueFull {
         /// The inbox.
         to: Address,
     },
     /// The inbox has no lane left for another endpoint.
+    #[error("the inbox at {to} has no lane left for another sender; close endpoints that are not in use")]
     TooManySenders {
         /// The inbox.
         to: Address,
     },
     /// A writer changed the object while it was read.
+    #[error("the object at {at} was being written while it was read; read it again")]
     Torn {
         /// The object.
         at: FarPtr,
     },
     /// Nothing arrived in the given time.
+    #[error("nothing came in {waited_ns} ns")]
     Timeout {
         /// The time given.
         waited_ns: u64,
     },
     /// The node speaks another version of the protocol between nodes.
+    #[error("{node} speaks version {theirs} of the protocol, this node version {ours}; run one version on all nodes")]
     VersionMismatch {
         /// The node.
         node: NodeId,
@@ -124,22 +153,29 @@ pub enum FabricError {
         theirs: u16,
     },
     /// One of the two does not know the cluster's secret.
+    #[error("{node} and this node do not share the cluster's secret; give both the same")]
     NotAdmitted {
         /// The node that was asked.
         node: NodeId,
     },
     /// There is no such provider, or it lacks a needed capability.
+    #[error("the provider {} cannot be used: {}; `fi_info -l` lists what libfabric has on this machine", .0.provider, .0.reason)]
     ProviderUnfit(Box<UnfitProvider>),
     /// A file of the cluster's directory has unexpected content.
+    #[error("{} is not usable: {}; remove the cluster's directory if nothing in it is needed", .0.path.display(), .0.reason)]
     BadFormat(Box<BadFile>),
     /// The file system of the cluster's directory has no room left.
+    #[error("no room for {} more bytes of {}: its file system has {} bytes left; give it more (docker: --shm-size), \
+         or choose another directory for the cluster", .0.wanted_bytes, .0.path.display(), .0.free_bytes)]
     FileSystemFull(Box<FullFileSystem>),
     /// The provider has no way to do this.
+    #[error("this provider cannot do that: {what}")]
     Unsupported {
         /// What, and of which provider.
         what: &'static str,
     },
     /// The operating system refused.
+    #[error("could not {} {}: {}", .0.action, .0.path.display(), .0.reason)]
     Io(Box<IoFailure>),
 }
 
@@ -205,99 +241,3 @@ impl FabricError {
         Self::BadFormat(Box::new(BadFile { path: path.into(), reason: reason.into() }))
     }
 }
-
-impl fmt::Display for FabricError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OutOfBounds { at, bytes, region_bytes } => write!(
-                f,
-                "{bytes} bytes at {at} lie outside the region, which has {region_bytes} bytes; the pointer is wrong or the region was made smaller"
-            ),
-            Self::Misaligned { at, align } => {
-                write!(f, "{at} is not a multiple of {align}; word instructions and objects need that alignment")
-            }
-            Self::StaleKey { node, region } => write!(
-                f,
-                "{region} of {node} was registered again, so the key of this endpoint no longer opens it; refresh the key, and check what else you remember of that region"
-            ),
-            Self::NoSuchRegion { node, region } => {
-                write!(f, "{node} has no {region}; it was never registered there or has been removed")
-            }
-            Self::RegionExists { node, region } => {
-                write!(f, "{region} of {node} exists already; attach to it, or remove it first")
-            }
-            Self::NodeUnavailable { node } => {
-                write!(f, "{node} is unavailable: it never joined this fabric, died, or cannot be reached")
-            }
-            Self::NodeInUse { node, holder_pid, path } => {
-                write!(
-                    f,
-                    "{node} is already run by process {holder_pid}, which holds {}; stop that process, or start this one as another node",
-                    path.display()
-                )
-            }
-            Self::NoSuchPort { to } => write!(f, "no endpoint listens at {to}; it was dropped or never opened"),
-            Self::PortInUse { port } => write!(
-                f,
-                "port {port} is in use by another endpoint of this node; choose another, or let the fabric choose"
-            ),
-            Self::MessageTooLong { bytes, bytes_max } => {
-                write!(
-                    f,
-                    "a message of {bytes} bytes is longer than the {bytes_max} that an inbox takes; split it, or put it in a region and send its address"
-                )
-            }
-            Self::TooLong { bytes, bytes_max } => {
-                write!(f, "{bytes} bytes are more than the {bytes_max} allowed in one batch; split the transfer")
-            }
-            Self::ObjectTooLong { at, payload_len, payload_len_max } => {
-                write!(
-                    f,
-                    "the object at {at} has a payload of {payload_len} bytes, more than the {payload_len_max} asked for; ask again with more"
-                )
-            }
-            Self::QueueFull { to } => {
-                write!(f, "the inbox at {to} is full; its owner does not keep up: wait and send again")
-            }
-            Self::TooManySenders { to } => {
-                write!(f, "the inbox at {to} has no lane left for another sender; close endpoints that are not in use")
-            }
-            Self::Torn { at } => write!(f, "the object at {at} was being written while it was read; read it again"),
-            Self::Timeout { waited_ns } => write!(f, "nothing came in {waited_ns} ns"),
-            Self::VersionMismatch { node, ours, theirs } => {
-                write!(
-                    f,
-                    "{node} speaks version {theirs} of the protocol, this node version {ours}; run one version on all nodes"
-                )
-            }
-            Self::NotAdmitted { node } => {
-                write!(f, "{node} and this node do not share the cluster's secret; give both the same")
-            }
-            Self::ProviderUnfit(unfit) => {
-                write!(
-                    f,
-                    "the provider {} cannot be used: {}; `fi_info -l` lists what libfabric has on this machine",
-                    unfit.provider, unfit.reason
-                )
-            }
-            Self::BadFormat(file) => write!(
-                f,
-                "{} is not usable: {}; remove the cluster's directory if nothing in it is needed",
-                file.path.display(),
-                file.reason
-            ),
-            Self::FileSystemFull(full) => write!(
-                f,
-                "no room for {} more bytes of {}: its file system has {} bytes left; give it more (docker: --shm-size), or \
-                 choose another directory for the cluster",
-                full.wanted_bytes,
-                full.path.display(),
-                full.free_bytes
-            ),
-            Self::Unsupported { what } => write!(f, "this provider cannot do that: {what}"),
-            Self::Io(io) => write!(f, "could not {} {}: {}", io.action, io.path.display(), io.reason),
-        }
-    }
-}
-
-impl std::error::Error for FabricError {}

@@ -23,13 +23,16 @@ const BATCH_ROWS: usize = 8192;
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Why a file cannot be imported.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file cannot be read.
+    #[error("{}: {}", .0.display(), .1)]
     Io(PathBuf, std::io::Error),
     /// The file is not what its name or the format says.
+    #[error("{}: {}", .0.display(), .1)]
     Format(PathBuf, String),
     /// A column's type has no counterpart here.
+    #[error("column {column} has type {data_type}, which Farhold does not store; leave it out of the file")]
     Type {
         /// The column.
         column: String,
@@ -37,23 +40,6 @@ pub enum ImportError {
         data_type: String,
     },
 }
-
-impl std::fmt::Display for ImportError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Io(path, error) => write!(f, "{}: {error}", path.display()),
-            Self::Format(path, message) => write!(f, "{}: {message}", path.display()),
-            Self::Type { column, data_type } => {
-                write!(
-                    f,
-                    "column {column} has type {data_type}, which Farhold does not store; leave it out of the file"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for ImportError {}
 
 /// What the file holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

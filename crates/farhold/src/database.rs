@@ -1,6 +1,5 @@
 //! The façade: opens a node of a database from a few settings, and gives workers that run transactions on it.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -182,33 +181,24 @@ impl Config {
 }
 
 /// Why a database does not open.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory cannot be made.
+    #[error("{}: {}", .0.display(), .1)]
     Directory(PathBuf, std::io::Error),
     /// The regions are not available: a living process runs this node, another version wrote the files, or the disk is full.
+    #[error(transparent)]
     Fabric(FabricError),
     /// The node's content cannot be used.
+    #[error(transparent)]
     Node(TxnError),
     /// The settings contradict each other.
+    #[error("{0}")]
     Settings(&'static str),
     /// The node did not become a member: its register cannot be read, the cluster has expelled it, or `give_up` ended the wait.
+    #[error("{0}")]
     Membership(String),
 }
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Directory(path, error) => write!(f, "{}: {error}", path.display()),
-            Self::Fabric(error) => error.fmt(f),
-            Self::Node(error) => error.fmt(f),
-            Self::Settings(what) => f.write_str(what),
-            Self::Membership(what) => f.write_str(what),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
 
 /// The length and the number of rings: enough for the threads of a server.
 fn replication() -> ReplicationConfig {

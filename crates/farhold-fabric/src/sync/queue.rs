@@ -18,7 +18,6 @@ use super::LINE;
 use super::latch::Holder;
 use crate::{Batch, Endpoint, FabricError, FarPtr, RegionMemory};
 use std::cell::Cell;
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -36,40 +35,23 @@ pub struct Queue {
 }
 
 /// Why a message was not sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// The receiver does not keep up: wait, send again.
+    #[error("the queue is full; wait and send again")]
     Full,
     /// It is longer than the queue's messages.
+    #[error("the queue's messages have at most {bytes_max} bytes; send the address of a longer one")]
     TooLong {
         /// How long it may be.
         bytes_max: u32,
     },
     /// The receiver declared this sender dead meanwhile; the message was not sent.
+    #[error("the message was not sent: its sender was declared dead")]
     Lost,
     /// The fabric failed. The message may have been sent, or its place may be taken until the receiver skips it.
-    Fabric(FabricError),
-}
-
-impl fmt::Display for QueueError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full => f.write_str("the queue is full; wait and send again"),
-            Self::TooLong { bytes_max } => {
-                write!(f, "the queue's messages have at most {bytes_max} bytes; send the address of a longer one")
-            }
-            Self::Lost => f.write_str("the message was not sent: its sender was declared dead"),
-            Self::Fabric(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for QueueError {}
-
-impl From<FabricError> for QueueError {
-    fn from(error: FabricError) -> Self {
-        Self::Fabric(error)
-    }
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
 }
 
 const FREE: u64 = 0;

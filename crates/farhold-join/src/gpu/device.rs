@@ -2,19 +2,20 @@
 //! [`Cuda`](super::Cuda) (feature `gpu`) and [`Emulation`](super::Emulation) (feature `emulation`), which runs the same
 //! kernels on the CPU for tests.
 
-use std::fmt;
 use std::sync::{Arc, MutexGuard};
 
 use crate::JoinError;
 
 /// Why a join on a device did not finish. In every case the inputs are unchanged and the device's memory is released.
 /// So the caller may run the join on the CPU instead, and must report that.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
     /// There is no device, no driver, or no kernel image for it.
+    #[error("no GPU can be used: {0}")]
     Absent(String),
     /// The device has less free memory than the join needs at least, or other users took it meanwhile.
+    #[error("the GPU has no room for {wanted_bytes} bytes; {free_bytes} are free")]
     OutOfMemory {
         /// Bytes asked for.
         wanted_bytes: u64,
@@ -22,6 +23,7 @@ pub enum GpuError {
         free_bytes: u64,
     },
     /// The device failed during the work; it may be unusable until the process ends.
+    #[error("the GPU failed ({operation}): {message}")]
     Failed {
         /// The operation that failed.
         operation: &'static str,
@@ -29,40 +31,24 @@ pub enum GpuError {
         message: String,
     },
     /// Perfect hashing was asked for, but build keys repeat or lie outside of the stated interval.
+    #[error("the build keys repeat or leave their stated interval; perfect hashing cannot hold them")]
     NotPerfect,
     /// A build key repeats too often for a table of open slots, in which equal keys form a list.
+    #[error("a build key repeats too often for a table of open slots")]
     Crowded,
     /// The inputs cannot be joined: columns of different lengths, a width without kernels.
+    #[error("invalid GPU join: {0}")]
     Invalid(String),
     /// More rows came out than the caller has room for; none of them is handed over.
+    #[error("a GPU join gives more than {rows_max} rows")]
     TooManyRows {
         /// The most that the caller takes.
         rows_max: u64,
     },
     /// The cancel token was raised. After this error alone the join does not continue on the CPU.
+    #[error("the join was cancelled")]
     Cancelled,
 }
-
-impl fmt::Display for GpuError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Absent(why) => write!(f, "no GPU can be used: {why}"),
-            Self::OutOfMemory { wanted_bytes, free_bytes } => {
-                write!(f, "the GPU has no room for {wanted_bytes} bytes; {free_bytes} are free")
-            }
-            Self::Failed { operation, message } => write!(f, "the GPU failed ({operation}): {message}"),
-            Self::NotPerfect => {
-                f.write_str("the build keys repeat or leave their stated interval; perfect hashing cannot hold them")
-            }
-            Self::Crowded => f.write_str("a build key repeats too often for a table of open slots"),
-            Self::Invalid(why) => write!(f, "invalid GPU join: {why}"),
-            Self::TooManyRows { rows_max } => write!(f, "a GPU join gives more than {rows_max} rows"),
-            Self::Cancelled => f.write_str("the join was cancelled"),
-        }
-    }
-}
-
-impl std::error::Error for GpuError {}
 
 /// Errors of the CPU's part of the work: cancelled, or a worker that panicked.
 impl From<JoinError> for GpuError {

@@ -1,6 +1,5 @@
 //! What a server is told at its start, and why it may not start.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -89,51 +88,29 @@ impl Default for Limits {
 }
 
 /// Why a server does not start.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// Everybody could connect from other machines.
+    #[error(
+        "refusing to listen on {0} without passwords: every client that reaches that address could read and \
+         change all rows; set a password file, or listen on 127.0.0.1"
+    )]
     NoPassword(SocketAddr),
     /// The address cannot be listened on.
+    #[error("cannot listen on {0}: {1}")]
     Listen(String, std::io::Error),
     /// A thread or its runtime cannot be made.
+    #[error("cannot start a front-end thread: {0}")]
     Thread(std::io::Error),
     /// A thread gets no access to the node.
+    #[error("cannot open the node for a front-end thread: {0}")]
     Worker(String),
     /// The certificate or key cannot be used.
-    Tls(TlsError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The users file cannot be used.
-    Users(UsersError),
-}
-
-impl fmt::Display for ServerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPassword(address) => write!(
-                f,
-                "refusing to listen on {address} without passwords: every client that reaches that address could read and \
-                 change all rows; set a password file, or listen on 127.0.0.1"
-            ),
-            Self::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
-            Self::Thread(error) => write!(f, "cannot start a front-end thread: {error}"),
-            Self::Worker(error) => write!(f, "cannot open the node for a front-end thread: {error}"),
-            Self::Tls(error) => error.fmt(f),
-            Self::Users(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ServerError {}
-
-impl From<TlsError> for ServerError {
-    fn from(error: TlsError) -> Self {
-        Self::Tls(error)
-    }
-}
-
-impl From<UsersError> for ServerError {
-    fn from(error: UsersError) -> Self {
-        Self::Users(error)
-    }
+    #[error(transparent)]
+    Users(#[from] UsersError),
 }
 
 impl ServerConfig {

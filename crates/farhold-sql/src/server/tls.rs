@@ -17,24 +17,15 @@ pub struct Tls {
 }
 
 /// Why a certificate or key cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A PEM file cannot be read or holds nothing of use.
+    #[error("cannot use {}: {}", .0.display(), .1)]
     Pem(PathBuf, String),
     /// Certificate and key do not go together.
+    #[error("cannot use the TLS certificate with this key: {0}")]
     Pair(String),
 }
-
-impl fmt::Display for TlsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pem(path, error) => write!(f, "cannot use {}: {error}", path.display()),
-            Self::Pair(error) => write!(f, "cannot use the TLS certificate with this key: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for TlsError {}
 
 impl Tls {
     /// Reads a certificate chain and a private key, both PEM.

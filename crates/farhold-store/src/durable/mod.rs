@@ -35,7 +35,6 @@ pub use restore::{Plan, Progress, Restored, Run as Parallel, SlotState, plan};
 
 use crate::log::record::hash;
 use farhold_fabric::NodeId;
-use std::fmt;
 use std::io;
 
 /// The owner of files.
@@ -50,9 +49,10 @@ pub struct Identity {
 }
 
 /// Why files could not be written, or cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurableError {
     /// The file system refused an operation.
+    #[error("{what}: {reason}")]
     Io {
         /// What was to be done, with the file's name.
         what: Box<str>,
@@ -62,6 +62,7 @@ pub enum DurableError {
         is_full: bool,
     },
     /// A file that was once whole is damaged: nothing is restored from it.
+    #[error("{file} is damaged at byte {at}: {what}; nothing was restored, journals and checkpoints are as they were")]
     Damaged {
         /// The file.
         file: Box<str>,
@@ -71,6 +72,7 @@ pub enum DurableError {
         what: &'static str,
     },
     /// A file of another cluster or node, or of another version of this program.
+    #[error("{file} is not this node's: its {what} is {found:#x} instead of {expected:#x}")]
     Foreign {
         /// The file.
         file: Box<str>,
@@ -83,6 +85,7 @@ pub enum DurableError {
     },
     /// A living process runs the node, or other nodes of the cluster still run where all must end first, or the directory is
     /// listed as it was some time ago. A later start may succeed.
+    #[error("{who}")]
     Busy {
         /// The holder, or the reason.
         who: Box<str>,
@@ -102,26 +105,6 @@ impl DurableError {
         Self::Damaged { file: file.into(), at, what }
     }
 }
-
-impl fmt::Display for DurableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io { what, reason, .. } => write!(f, "{what}: {reason}"),
-            Self::Damaged { file, at, what } => {
-                write!(
-                    f,
-                    "{file} is damaged at byte {at}: {what}; nothing was restored, journals and checkpoints are as they were"
-                )
-            }
-            Self::Foreign { file, what, found, expected } => {
-                write!(f, "{file} is not this node's: its {what} is {found:#x} instead of {expected:#x}")
-            }
-            Self::Busy { who } => f.write_str(who),
-        }
-    }
-}
-
-impl std::error::Error for DurableError {}
 
 /// Words with a checksum behind them.
 fn seal(words: &[u64]) -> Vec<u8> {

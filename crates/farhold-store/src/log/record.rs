@@ -20,7 +20,6 @@ use super::{GRANULE, patch};
 use crate::error::TableId;
 use crate::object::ObjectRef;
 use farhold_fabric::{NodeId, Version};
-use std::fmt;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FLOG");
 const TAIL_MAGIC: u32 = u32::from_le_bytes(*b"GOLF");
@@ -165,11 +164,13 @@ impl<'a> Entry<'a> {
 }
 
 /// Why bytes are no record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
     /// There is no mark (yet): nothing was acknowledged.
+    #[error("the record has no commit mark")]
     Unmarked,
     /// The mark is there, but the bytes are not those that it stands for.
+    #[error("the log record at {lsn} is damaged: {what}")]
     Damaged {
         /// Where the record begins in the ring's life.
         lsn: u64,
@@ -177,11 +178,13 @@ pub enum LogError {
         what: &'static str,
     },
     /// Bytes that no writer of this version makes.
+    #[error("not a log record: {what}")]
     Malformed {
         /// What is wrong.
         what: &'static str,
     },
     /// The region holds another node's log, or one of another shape or version.
+    #[error("not this node's log: its {what} is {found:#x} instead of {expected:#x}")]
     Foreign {
         /// What differs.
         what: &'static str,
@@ -191,21 +194,6 @@ pub enum LogError {
         expected: u64,
     },
 }
-
-impl fmt::Display for LogError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unmarked => f.write_str("the record has no commit mark"),
-            Self::Damaged { lsn, what } => write!(f, "the log record at {lsn} is damaged: {what}"),
-            Self::Malformed { what } => write!(f, "not a log record: {what}"),
-            Self::Foreign { what, found, expected } => {
-                write!(f, "not this node's log: its {what} is {found:#x} instead of {expected:#x}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for LogError {}
 
 /// Makes records; its memory is used again.
 #[derive(Debug, Default)]

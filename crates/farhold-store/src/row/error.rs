@@ -1,12 +1,12 @@
 //! The errors of a row or a schema.
 
 use super::ColumnType;
-use std::fmt;
 
 /// A row that does not fit its table, a schema that is inconsistent, or bytes that are not valid.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
     /// A string is longer than its column allows (PostgreSQL's 22001). Counted in characters.
+    #[error("value too long for column \"{column}\": {found} characters, the limit is {limit}")]
     TooLong {
         /// The column's name.
         column: String,
@@ -16,6 +16,7 @@ pub enum RowError {
         found: usize,
     },
     /// A number does not fit its column (22003).
+    #[error("number out of range for column \"{column}\" of type {data_type}")]
     NumericOverflow {
         /// The column's name.
         column: String,
@@ -23,6 +24,7 @@ pub enum RowError {
         data_type: ColumnType,
     },
     /// A datum of another kind than the column's type (42804).
+    #[error("column \"{column}\" is of type {expected} but the value is of type {found}")]
     WrongType {
         /// The column's name.
         column: String,
@@ -32,16 +34,19 @@ pub enum RowError {
         found: &'static str,
     },
     /// NULL for a NOT NULL column (23502).
+    #[error("null value in column \"{column}\" violates not-null constraint")]
     NullNotAllowed {
         /// The column's name.
         column: String,
     },
     /// Text with a NUL character (22021).
+    #[error("text for column \"{column}\" contains a NUL character")]
     InvalidText {
         /// The column's name.
         column: String,
     },
     /// A key or value longer than a row may be (54000).
+    #[error("row needs {bytes} bytes, the limit is {limit}")]
     RowTooLarge {
         /// Bytes needed.
         bytes: usize,
@@ -49,6 +54,7 @@ pub enum RowError {
         limit: usize,
     },
     /// A row or key with another number of datums than it has columns.
+    #[error("{found} values for {expected} columns")]
     ColumnCount {
         /// Columns of the table or key.
         expected: usize,
@@ -56,11 +62,13 @@ pub enum RowError {
         found: usize,
     },
     /// The schema has no such column.
+    #[error("column \"{column}\" does not exist")]
     NoSuchColumn {
         /// What was asked for.
         column: String,
     },
     /// A typed accessor was asked for a column of another type or nullability.
+    #[error("column \"{column}\" cannot be read as {accessor}")]
     WrongAccessor {
         /// The column's name.
         column: String,
@@ -68,41 +76,15 @@ pub enum RowError {
         accessor: &'static str,
     },
     /// A schema or an index definition that makes no sense (42611, 42701, 42P16).
+    #[error("{reason}")]
     InvalidSchema {
         /// Why.
         reason: String,
     },
     /// Stored bytes that no encoder of this version wrote.
+    #[error("corrupt row bytes: {what}")]
     Corrupt {
         /// Which rule the bytes break.
         what: &'static str,
     },
 }
-
-impl fmt::Display for RowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLong { column, limit, found } => {
-                write!(f, "value too long for column \"{column}\": {found} characters, the limit is {limit}")
-            }
-            Self::NumericOverflow { column, data_type } => {
-                write!(f, "number out of range for column \"{column}\" of type {data_type}")
-            }
-            Self::WrongType { column, expected, found } => {
-                write!(f, "column \"{column}\" is of type {expected} but the value is of type {found}")
-            }
-            Self::NullNotAllowed { column } => {
-                write!(f, "null value in column \"{column}\" violates not-null constraint")
-            }
-            Self::InvalidText { column } => write!(f, "text for column \"{column}\" contains a NUL character"),
-            Self::RowTooLarge { bytes, limit } => write!(f, "row needs {bytes} bytes, the limit is {limit}"),
-            Self::ColumnCount { expected, found } => write!(f, "{found} values for {expected} columns"),
-            Self::NoSuchColumn { column } => write!(f, "column \"{column}\" does not exist"),
-            Self::WrongAccessor { column, accessor } => write!(f, "column \"{column}\" cannot be read as {accessor}"),
-            Self::InvalidSchema { reason } => f.write_str(reason),
-            Self::Corrupt { what } => write!(f, "corrupt row bytes: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for RowError {}

@@ -5,17 +5,18 @@ use farhold_fabric::{FabricError, NodeId};
 use farhold_store::durable::DurableError;
 use farhold_store::row::RowError;
 use farhold_store::{StoreError, TableId};
-use std::fmt;
 
 /// The reason why an operation did not happen. After [`DuplicateKey`](Self::DuplicateKey),
 /// [`TooLarge`](Self::TooLarge), [`ReadOnly`](Self::ReadOnly), [`NotFound`](Self::NotFound) and [`Row`](Self::Row) the
 /// transaction stands where it stood before the call; after any other it can only be dropped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxnError {
     /// Another transaction came first. Running this one again may succeed.
+    #[error("another transaction changed what this one read or wrote; run it again")]
     Conflict,
     /// A row with this key exists in a unique index.
+    #[error("a row with this key exists in {index} of {table}")]
     DuplicateKey {
         /// The table.
         table: TableId,
@@ -23,16 +24,19 @@ pub enum TxnError {
         index: Index,
     },
     /// There is no such table, index or row.
+    #[error("there is no {what}")]
     NotFound {
         /// What was asked for, in words.
         what: Box<str>,
     },
     /// There is a table or index of this name already.
+    #[error("\"{name}\" exists already")]
     AlreadyExists {
         /// Its name.
         name: Box<str>,
     },
     /// A key, a row or a transaction above a limit.
+    #[error("{what} has {bytes} bytes, and the limit is {bytes_max}")]
     TooLarge {
         /// What is too large, in words.
         what: &'static str,
@@ -42,6 +46,10 @@ pub enum TxnError {
         bytes_max: usize,
     },
     /// A node that this transaction needs is dead, cut off or does not answer.
+    #[error("{node} {}", match .committed {
+        false => "is unavailable; nothing was written",
+        true => "became unavailable after the commit point; its part of the transaction may be missing",
+    })]
     NodeUnavailable {
         /// The node.
         node: NodeId,
@@ -49,11 +57,13 @@ pub enum TxnError {
         committed: bool,
     },
     /// The region of a node is full.
+    #[error("the memory of {node} is full")]
     OutOfMemory {
         /// The node.
         node: NodeId,
     },
     /// A limit on the number of something is reached.
+    #[error("{}", too_many(what, *.limit))]
     TooMany {
         /// Of what.
         what: &'static str,
@@ -62,19 +72,23 @@ pub enum TxnError {
     },
     /// A node that this transaction needs is gone or being replaced, or the cluster is just changing its configuration. Nothing was
     /// written; running the transaction again succeeds when the others have taken over.
+    #[error("{node} is being replaced, or its cluster is changing; run the transaction again")]
     Recovering {
         /// The node.
         node: NodeId,
     },
     /// This node has been expelled from its cluster, or has lost its connection to it, while the transaction was being replicated: whether it has committed
     /// is known to the others alone.
+    #[error("this node lost its cluster during the commit; only the other nodes know whether it has committed")]
     OutcomeUnknown,
     /// The journal's disk is full. Nothing was written.
+    #[error("nothing was written: {reason}")]
     DiskFull {
         /// What it has no room for, in words.
         reason: Box<str>,
     },
     /// The journal is not written: its disk is broken or too slow, or another node's journal has ended.
+    #[error("{}: {reason}", if *.committed { "written in memory, and perhaps not on disk" } else { "nothing was written" })]
     NotDurable {
         /// Why, in words.
         reason: Box<str>,
@@ -82,24 +96,31 @@ pub enum TxnError {
         committed: bool,
     },
     /// Files of a journal that cannot be used.
+    #[error(transparent)]
     Durable(Box<DurableError>),
     /// A write in a read-only transaction.
+    #[error("the transaction is read-only")]
     ReadOnly,
     /// The table was dropped while the transaction ran.
+    #[error("the table was dropped while the transaction ran")]
     SchemaChanged,
     /// The bytes do not fit the table's schema, or a definition makes no sense.
-    Row(RowError),
+    #[error(transparent)]
+    Row(#[from] RowError),
     /// Something that no correct peer sends and no correct program leaves in memory.
+    #[error("corrupt: {what}")]
     Corrupt {
         /// Which rule is broken.
         what: &'static str,
     },
     /// The directory or the register is of another cluster, or of other settings: as they are, nothing of it can be used.
+    #[error("{reason}")]
     OtherCluster {
         /// What it is of, in words.
         reason: Box<str>,
     },
     /// Another node could not do what it was asked, in its words.
+    #[error("{node}: {reason}")]
     Remote {
         /// The node.
         node: NodeId,
@@ -107,8 +128,10 @@ pub enum TxnError {
         reason: Box<str>,
     },
     /// A region that this node cannot use: another node's, damaged, or of another version.
+    #[error(transparent)]
     Store(Box<StoreError>),
     /// The fabric refused for a reason that is none of the above.
+    #[error(transparent)]
     Fabric(Box<FabricError>),
 }
 
@@ -181,55 +204,10 @@ impl TxnError {
     }
 }
 
-impl fmt::Display for TxnError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Conflict => f.write_str("another transaction changed what this one read or wrote; run it again"),
-            Self::DuplicateKey { table, index } => write!(f, "a row with this key exists in {index} of {table}"),
-            Self::NotFound { what } => write!(f, "there is no {what}"),
-            Self::AlreadyExists { name } => write!(f, "\"{name}\" exists already"),
-            Self::TooLarge { what, bytes, bytes_max } => {
-                write!(f, "{what} has {bytes} bytes, and the limit is {bytes_max}")
-            }
-            Self::NodeUnavailable { node, committed: false } => write!(f, "{node} is unavailable; nothing was written"),
-            Self::NodeUnavailable { node, committed: true } => {
-                write!(
-                    f,
-                    "{node} became unavailable after the commit point; its part of the transaction may be missing"
-                )
-            }
-            Self::OutOfMemory { node } => write!(f, "the memory of {node} is full"),
-            Self::TooMany { what, limit: 0 } => write!(f, "the system gives this process no more {what}"),
-            Self::TooMany { what, limit } => write!(f, "there are {limit} {what} already, which is the limit"),
-            Self::Recovering { node } => {
-                write!(f, "{node} is being replaced, or its cluster is changing; run the transaction again")
-            }
-            Self::OutcomeUnknown => f.write_str(
-                "this node lost its cluster during the commit; only the other nodes know whether it has committed",
-            ),
-            Self::DiskFull { reason } | Self::NotDurable { reason, committed: false } => {
-                write!(f, "nothing was written: {reason}")
-            }
-            Self::NotDurable { reason, committed: true } => {
-                write!(f, "written in memory, and perhaps not on disk: {reason}")
-            }
-            Self::Durable(error) => error.fmt(f),
-            Self::ReadOnly => f.write_str("the transaction is read-only"),
-            Self::SchemaChanged => f.write_str("the table was dropped while the transaction ran"),
-            Self::Row(error) => error.fmt(f),
-            Self::Corrupt { what } => write!(f, "corrupt: {what}"),
-            Self::OtherCluster { reason } => f.write_str(reason),
-            Self::Remote { node, reason } => write!(f, "{node}: {reason}"),
-            Self::Store(error) => error.fmt(f),
-            Self::Fabric(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for TxnError {}
-
-impl From<RowError> for TxnError {
-    fn from(error: RowError) -> Self {
-        Self::Row(error)
+/// A limit of 0 is the system's.
+fn too_many(what: &str, limit: usize) -> String {
+    match limit {
+        0 => format!("the system gives this process no more {what}"),
+        limit => format!("there are {limit} {what} already, which is the limit"),
     }
 }

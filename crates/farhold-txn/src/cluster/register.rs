@@ -2,7 +2,6 @@
 
 use crate::cluster::configuration::Configuration;
 use farhold_fabric::NodeId;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -62,30 +61,21 @@ impl Renewals {
 }
 
 /// Why a register did not do what was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// It does not answer. Whether it has done it is unknown.
+    #[error("the register of the cluster does not answer: {reason}")]
     Unavailable {
         /// Why, in words.
         reason: Box<str>,
     },
     /// What is written there is not of this program, or of another version of it.
+    #[error("the register is not this cluster's: {reason}")]
     Foreign {
         /// What is wrong.
         reason: Box<str>,
     },
 }
-
-impl fmt::Display for RegisterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unavailable { reason } => write!(f, "the register of the cluster does not answer: {reason}"),
-            Self::Foreign { reason } => write!(f, "the register is not this cluster's: {reason}"),
-        }
-    }
-}
-
-impl std::error::Error for RegisterError {}
 
 /// A register. It is linearizable and outlives any member; it never decides anything itself. A caller may lose its answer, so
 /// each call may be made again.

@@ -24,7 +24,6 @@ use farhold_fabric::{Executor, Fabric, FabricError, Handle, NodeId, processor};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{HomeAgent, Node, NodeConfig, Placement, Retry, Table, TableDef, TxnError};
 use reader::Reader;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 
@@ -98,44 +97,23 @@ impl Outcome {
 }
 
 /// Why a run ended early.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum KvError {
     /// A transaction, or the set-up.
-    Txn(TxnError),
+    #[error(transparent)]
+    Txn(#[from] TxnError),
     /// The fabric.
-    Fabric(FabricError),
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
     /// The rival server.
+    #[error("Redis: {0}")]
     Redis(std::io::Error),
     /// A key that was loaded is not there.
+    #[error("key {0} was loaded and is not there")]
     Missing(u64),
     /// A value was a mix of two puts.
+    #[error("the value of key {0} was a mix of two puts")]
     Mixed(u64),
-}
-
-impl fmt::Display for KvError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Txn(error) => error.fmt(f),
-            Self::Fabric(error) => error.fmt(f),
-            Self::Redis(error) => write!(f, "Redis: {error}"),
-            Self::Missing(key) => write!(f, "key {key} was loaded and is not there"),
-            Self::Mixed(key) => write!(f, "the value of key {key} was a mix of two puts"),
-        }
-    }
-}
-
-impl std::error::Error for KvError {}
-
-impl From<TxnError> for KvError {
-    fn from(error: TxnError) -> Self {
-        Self::Txn(error)
-    }
-}
-
-impl From<FabricError> for KvError {
-    fn from(error: FabricError) -> Self {
-        Self::Fabric(error)
-    }
 }
 
 impl From<std::io::Error> for KvError {

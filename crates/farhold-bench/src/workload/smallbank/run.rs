@@ -7,7 +7,6 @@ use crate::random::Random;
 use farhold_fabric::ephemeral::Ephemeral;
 use farhold_fabric::{Executor, Fabric, FabricError, NodeId, processor};
 use farhold_txn::{Hardware, HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError};
-use std::fmt;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
@@ -64,41 +63,20 @@ impl Outcome {
 }
 
 /// Why a run came to nothing.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A transaction, or the set-up.
-    Txn(TxnError),
+    #[error(transparent)]
+    Txn(#[from] TxnError),
     /// The fabric.
-    Fabric(FabricError),
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
     /// The nodes have not become a cluster in time.
+    #[error("the nodes have not become a cluster within {} s", FOUNDING.as_secs())]
     NotFounded,
     /// Money is missing, or there is too much.
+    #[error("audit: {0}")]
     Audit(String),
-}
-
-impl fmt::Display for RunError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Txn(error) => error.fmt(f),
-            Self::Fabric(error) => error.fmt(f),
-            Self::NotFounded => write!(f, "the nodes have not become a cluster within {} s", FOUNDING.as_secs()),
-            Self::Audit(what) => write!(f, "audit: {what}"),
-        }
-    }
-}
-
-impl std::error::Error for RunError {}
-
-impl From<TxnError> for RunError {
-    fn from(error: TxnError) -> Self {
-        Self::Txn(error)
-    }
-}
-
-impl From<FabricError> for RunError {
-    fn from(error: FabricError) -> Self {
-        Self::Fabric(error)
-    }
 }
 
 /// How long the nodes may take to find each other.

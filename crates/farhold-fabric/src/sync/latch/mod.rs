@@ -15,7 +15,6 @@ mod plain;
 
 use super::{LINE, Words};
 use crate::{FabricError, FarPtr, NodeId};
-use std::fmt;
 
 /// A holder of a latch, or a waiter: `configuration:16 | node:8 | thread:16` in the latch's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,35 +66,20 @@ pub struct Held {
 }
 
 /// Why a latch was not acquired or not released.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LatchError {
     /// Another holder kept it during all attempts allowed.
+    #[error("another holder has the latch after {attempts} attempts; try again")]
     Busy {
         /// How many these were.
         attempts: u64,
     },
     /// It was freed meanwhile, because a caller declared its holder dead: what it protects may have another holder.
+    #[error("the latch was freed meanwhile: its holder was declared dead")]
     Lost,
     /// The fabric failed. The latch may be held: see [`super::Words::execute`].
-    Fabric(FabricError),
-}
-
-impl fmt::Display for LatchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Busy { attempts } => write!(f, "another holder has the latch after {attempts} attempts; try again"),
-            Self::Lost => f.write_str("the latch was freed meanwhile: its holder was declared dead"),
-            Self::Fabric(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for LatchError {}
-
-impl From<FabricError> for LatchError {
-    fn from(error: FabricError) -> Self {
-        Self::Fabric(error)
-    }
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
 }
 
 impl Latch {

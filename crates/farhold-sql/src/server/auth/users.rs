@@ -4,7 +4,6 @@
 //! itself, which is turned into a verifier when the file is read. Empty lines and lines that begin with `#` are skipped.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::path::Path;
 
 use super::Verifier;
@@ -16,32 +15,21 @@ pub struct Users {
 }
 
 /// Why a users file cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum UsersError {
     /// It cannot be read.
+    #[error("cannot read the users file: {0}")]
     Unreadable(std::io::Error),
     /// A line is not `name:secret`; counted from 1.
+    #[error("line {line} of the users file is not name:password or name:verifier")]
     Malformed {
         /// The line.
         line: usize,
     },
     /// Nobody could connect.
+    #[error("the users file names no user")]
     Empty,
 }
-
-impl fmt::Display for UsersError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreadable(error) => write!(f, "cannot read the users file: {error}"),
-            Self::Malformed { line } => {
-                write!(f, "line {line} of the users file is not name:password or name:verifier")
-            }
-            Self::Empty => f.write_str("the users file names no user"),
-        }
-    }
-}
-
-impl std::error::Error for UsersError {}
 
 impl Users {
     /// One user.
