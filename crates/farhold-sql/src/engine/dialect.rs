@@ -10,7 +10,7 @@
 //! It takes ON, FOR, WINDOW and TO behind a select list's expression for its name; in PostgreSQL they are one only behind AS.
 //! It takes every IN whose list begins with a query for one of that query: `x IN ((SELECT 1), 2)`.
 //! It takes VALUES in parentheses for a function: `x = (VALUES (1))`, `x > ANY (VALUES (1))`.
-//! It knows neither BETWEEN SYMMETRIC nor `trim(FROM x)`.
+//! It knows neither BETWEEN SYMMETRIC nor `trim(FROM x)`, and loses the side of `trim(LEADING x, y)`.
 //! INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
 //!
 //! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
@@ -58,7 +58,7 @@ impl Dialects for Dialect {
         if is_named_interval(parser) {
             return Some(parser.parse_identifier().map(Expr::Identifier));
         }
-        if let Some(trimmed) = trim_of_blanks(parser) {
+        if let Some(trimmed) = trim_from(parser) {
             return Some(trimmed);
         }
         if is_quantified_values(parser) {
@@ -263,8 +263,8 @@ fn betweens(expr: &Expr) -> usize {
     count.0
 }
 
-/// `trim(FROM x)`, `trim(LEADING FROM x)`: of blanks.
-fn trim_of_blanks(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
+/// `trim(FROM x)`, `trim(LEADING FROM x)` of blanks, and all that have a side, which the parser loses in `trim(LEADING x, y)`: the characters of `y`.
+fn trim_from(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
     let keyword = |n| match &parser.peek_nth_token_ref(n).token {
         Token::Word(word) if word.quote_style.is_none() => word.keyword,
         _ => Keyword::NoKeyword,
@@ -279,14 +279,24 @@ fn trim_of_blanks(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> 
         _ => None,
     };
     let begin = 2 + usize::from(trim_where.is_some());
-    if keyword(begin) != Keyword::FROM {
+    let is_of_blanks = keyword(begin) == Keyword::FROM;
+    if !is_of_blanks && trim_where.is_none() {
         return None;
     }
-    for _ in 0..=begin {
+    for _ in 0..begin + usize::from(is_of_blanks) {
         parser.advance_token();
     }
-    let of = parser.parse_expr().and_then(|of| parser.expect_token(&Token::RParen).map(|_| of));
-    Some(of.map(|of| Expr::Trim { expr: Box::new(of), trim_where, trim_what: None, trim_characters: None }))
+    let mut trim = || {
+        let (mut expr, mut trim_what) = (Box::new(parser.parse_expr()?), None);
+        if !is_of_blanks && parser.parse_keyword(Keyword::FROM) {
+            trim_what = Some(std::mem::replace(&mut expr, Box::new(parser.parse_expr()?)));
+        } else if parser.consume_token(&Token::Comma) {
+            trim_what = Some(Box::new(parser.parse_expr()?));
+        }
+        parser.expect_token(&Token::RParen)?;
+        Ok(Expr::Trim { expr, trim_where, trim_what, trim_characters: None })
+    };
+    Some(trim())
 }
 
 /// The token behind the first parentheses that are within others.

@@ -365,6 +365,10 @@ fn from_execution(message: &str) -> SqlError {
     if lower.contains("resources exhausted") || lower.contains("failed to allocate") {
         return SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory").with_detail(message.trim());
     }
+    if lower.contains("cannot access field at argument") {
+        let message = "missing FROM-clause entry for a table: what stands before the point is a column";
+        return SqlError::new(SqlState::UNDEFINED_TABLE, message);
+    }
     if lower.contains("more than one row") {
         return SqlError::new(
             SqlState::CARDINALITY_VIOLATION,

@@ -84,6 +84,10 @@ pub(super) fn check(statement: &Statement) -> Result<(), SqlError> {
             if let Some(UpdateTableFromKind::BeforeSet(from) | UpdateTableFromKind::AfterSet(from)) = &update.from {
                 check_relations(from)?;
             }
+            let is_window = |expr: &Expr| matches!(expr, Expr::Function(Function { over: Some(_), .. }));
+            if walk::exists_outside_queries(&update.assignments, is_window) {
+                return Err(SqlError::new(SqlState::WINDOWING_ERROR, "window functions are not allowed in UPDATE"));
+            }
         }
         Statement::Delete(delete) => {
             let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &delete.from;

@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use datafusion::sql::sqlparser::ast::{
     Expr, ObjectName, ObjectNamePart, OrderByExpr, OrderByKind, Query, Statement, Value, ValueWithSpan, VisitorMut,
 };
+use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
@@ -39,12 +40,11 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
     let text = match lower.as_str() {
         // Words that the parser does not know.
         word if word == "abort" || word.starts_with("abort ") => format!("ROLLBACK{}", &trimmed["abort".len()..]),
-        // Within a query the parser knows it.
-        word if word.starts_with("table ") => format!("SELECT * FROM{}", &trimmed["table".len()..]),
         // There is nothing to vacuum, whatever the options and tables.
         word if word.split([' ', '(']).next() == Some("vacuum") => "VACUUM".to_owned(),
         // The parser reads COPY's data behind a semicolon.
         word if word.starts_with("copy ") => format!("{};", super::copy::plain_booleans(trimmed)),
+        word if word.starts_with("table") => all_of_table(trimmed).unwrap_or_else(|| trimmed.to_owned()),
         _ => super::sequence::in_order(trimmed).into_owned(),
     };
     let mut statements = Parser::new(&Dialect)
@@ -55,12 +55,38 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
     match (statements.pop(), statements.is_empty()) {
         (Some(mut statement), true) => {
             check(&statement)?;
-            let _ = walk::change(&mut statement, &mut OneForm);
-            Ok(statement)
+            match walk::change(&mut statement, &mut OneForm) {
+                ControlFlow::Continue(()) => Ok(statement),
+                ControlFlow::Break(error) => Err(error),
+            }
         }
         (None, _) => Err(SqlError::syntax("there is no statement")),
         _ => Err(SqlError::syntax("cannot insert multiple commands into a prepared statement")),
     }
+}
+
+/// `TABLE t ORDER BY ...` as a SELECT: the parser takes TABLE within a query only. Nothing but the clauses behind a FROM may follow.
+fn all_of_table(sql: &str) -> Option<String> {
+    let tokens = Tokenizer::new(&Dialect, sql).tokenize().ok()?;
+    let mut tokens = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).skip(1);
+    let mut after = loop {
+        match (tokens.next()?, tokens.next()) {
+            (Token::Word(_), Some(Token::Period)) => {}
+            (Token::Word(_), after) => break after,
+            _ => return None,
+        }
+    };
+    if after == Some(&Token::Mul) {
+        after = tokens.next();
+    }
+    let clauses = [Keyword::ORDER, Keyword::LIMIT, Keyword::OFFSET, Keyword::FETCH, Keyword::FOR];
+    let sets = [Keyword::UNION, Keyword::INTERSECT, Keyword::EXCEPT];
+    match after {
+        None => {}
+        Some(Token::Word(word)) if clauses.contains(&word.keyword) || sets.contains(&word.keyword) => {}
+        _ => return None,
+    }
+    Some(format!("SELECT * FROM{}", &sql["table".len()..]))
 }
 
 /// Whether a text has the EXCLUDE of a frame, which the parser does not know.
@@ -74,21 +100,23 @@ fn excludes_rows(sql: &str) -> bool {
     words.windows(2).any(|pair| pair[0] == "exclude" && ["current", "group", "ties", "no"].contains(&pair[1].as_str()))
 }
 
-/// What PostgreSQL's grammar has in two forms, in one: `ORDER BY (1)` is by the first item as without parentheses, `U&'\0041'` is a string once it is read,
-/// and `TABLE t` selects everything.
+/// What PostgreSQL's grammar has in two forms, in one: `ORDER BY (1)` is by the first item as without parentheses, and `U&'\0041'` is a string once it is read.
 struct OneForm;
 
 impl VisitorMut for OneForm {
-    type Break = ();
+    type Break = SqlError;
 
-    fn pre_visit_value(&mut self, value: &mut ValueWithSpan) -> ControlFlow<()> {
+    fn pre_visit_value(&mut self, value: &mut ValueWithSpan) -> ControlFlow<SqlError> {
         if let Value::UnicodeStringLiteral(text) = &mut value.value {
+            if text.contains('\0') {
+                return ControlFlow::Break(SqlError::syntax("invalid Unicode escape value"));
+            }
             value.value = Value::SingleQuotedString(std::mem::take(text));
         }
         ControlFlow::Continue(())
     }
 
-    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<SqlError> {
         if let Some(order) = &mut query.order_by
             && let OrderByKind::Expressions(by) = &mut order.kind
         {

@@ -12,14 +12,13 @@
 //! distances and one of them is on the other side of its row, or has months, the infinite rows are a partition of their own, in which all keys are NULL. Where one
 //! end is UNBOUNDED they are refused (0A000).
 //!
-//! A float's distance that is infinite ends a frame at the numbers, without NaN: numbers are a partition of their own, too, and the end is UNBOUNDED in it. On the
-//! other side of the row, `'Infinity' PRECEDING` as the end, only an infinity is that far off, which the greatest number as the distance says as well, and from
-//! infinity all is.
+//! A float's distance that is infinite ends a frame at the numbers, without NaN. Where both ends are distances, numbers are a partition of their own, too, and that
+//! end is UNBOUNDED in it. Else the infinite keys become the greatest numbers, from which infinity is that far off; the opposite infinity would be NaN. On the
+//! other side of the row, `'Infinity' PRECEDING` as the end, it is refused (0A000).
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int64Array};
-use arrow::compute::kernels::cast_utils::parse_interval_month_day_nano;
 use arrow::datatypes::{DataType, Date32Type, Float64Type, IntervalMonthDayNano, TimestampMicrosecondType};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
@@ -28,7 +27,7 @@ use datafusion::logical_expr::{
     WindowFrame, WindowFrameBound, lit,
 };
 
-use crate::engine::types::{DAY_MICROSECONDS, TIMESTAMP, exact_decimal, parse_datum};
+use crate::engine::types::{DAY_MICROSECONDS, TIMESTAMP, exact_decimal, parse_datum, parse_interval};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
@@ -42,7 +41,10 @@ const INFINITY: i128 = 10_i128.pow(30);
 /// Makes a frame's key and distances such that the one and the other can be added. What the rows are to be partitioned by, besides.
 pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<Option<Expr>> {
     let is_done = matches!(&*key, Expr::ScalarFunction(call) if call.func.inner().downcast_ref::<Key>().is_some());
-    let Some(distances) = distances(frame).filter(|_| !is_done) else { return Ok(None) };
+    if is_done {
+        return Ok(None);
+    }
+    let distances = distances(frame)?;
     let mut has_months = false;
     for distance in distances.iter().flatten() {
         if microseconds(*distance) < 0 {
@@ -57,19 +59,20 @@ pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<Op
         _ => Infinity::FarOff,
     };
     let apart = (infinity == Infinity::Apart).then(|| class(key.clone()));
-    if !has_months {
-        let bound = |bound: &WindowFrameBound, distance: Option<IntervalMonthDayNano>| {
-            let distance = distance.map(microseconds);
-            let distance = ScalarValue::Decimal128(distance, ColumnType::PRECISION_MAX, 0);
-            match bound {
-                WindowFrameBound::Preceding(_) => WindowFrameBound::Preceding(distance),
-                WindowFrameBound::Following(_) => WindowFrameBound::Following(distance),
-                WindowFrameBound::CurrentRow => WindowFrameBound::CurrentRow,
-            }
+    let bound = |bound: &WindowFrameBound, distance: Option<IntervalMonthDayNano>| {
+        let distance = if has_months {
+            ScalarValue::IntervalMonthDayNano(distance)
+        } else {
+            ScalarValue::Decimal128(distance.map(microseconds), ColumnType::PRECISION_MAX, 0)
         };
-        let [start, end] = distances;
-        *frame = WindowFrame::new_bounds(frame.units, bound(&frame.start_bound, start), bound(&frame.end_bound, end));
-    }
+        match bound {
+            WindowFrameBound::Preceding(_) => WindowFrameBound::Preceding(distance),
+            WindowFrameBound::Following(_) => WindowFrameBound::Following(distance),
+            WindowFrameBound::CurrentRow => WindowFrameBound::CurrentRow,
+        }
+    };
+    let [start, end] = distances;
+    *frame = WindowFrame::new_bounds(frame.units, bound(&frame.start_bound, start), bound(&frame.end_bound, end));
     let function = Key { has_months, infinity, signature: Signature::any(1, Volatility::Immutable) };
     let moment = std::mem::replace(key, lit(ScalarValue::Null));
     *key = ScalarUDF::from(function).call(vec![moment]);
@@ -79,43 +82,30 @@ pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<Op
 /// Makes the infinite distances of a frame over floats such that infinity keeps off the rows that PostgreSQL keeps off. What the rows are
 /// to be partitioned by, besides.
 pub(super) fn over_floats(key: &mut Expr, frame: &mut WindowFrame, schema: &DFSchema) -> Result<Option<Expr>> {
-    use WindowFrameBound::{Following, Preceding};
+    use WindowFrameBound::{CurrentRow, Following, Preceding};
     let is_infinite = |bound: &WindowFrameBound| match bound {
-        Preceding(value) | Following(value) => match distance_in_floats(value) {
-            Some(distance) if distance.is_nan() || distance == f64::NEG_INFINITY => Err(invalid_size()),
-            distance => Ok(distance == Some(f64::INFINITY)),
-        },
-        WindowFrameBound::CurrentRow => Ok(false),
+        Preceding(value) | Following(value) => distance_in_floats(value) == Some(f64::INFINITY),
+        CurrentRow => false,
     };
-    let (mut start, mut end) = (frame.start_bound.clone(), frame.end_bound.clone());
-    let (from_infinity, to_infinity) = (is_infinite(&start)?, is_infinite(&end)?);
+    let (from_infinity, to_infinity) = (is_infinite(&frame.start_bound), is_infinite(&frame.end_bound));
     if !from_infinity && !to_infinity {
         return Ok(None);
     }
-    let apart = is_bounded(frame).then(|| class(key.clone()));
-    let greatest = || ScalarValue::Utf8(Some(f64::MAX.to_string()));
-    if apart.is_some() {
-        match (&start, from_infinity) {
-            (Preceding(_), true) => start = Preceding(ScalarValue::Null),
-            (Following(_), true) => start = Following(greatest()),
-            _ => {}
-        }
-        match (&end, to_infinity) {
-            (Following(_), true) => end = Following(ScalarValue::Null),
-            (Preceding(_), true) => end = Preceding(greatest()),
-            _ => {}
-        }
-    } else {
-        match (&start, from_infinity, &end, to_infinity) {
-            (Following(_), true, ..) => start = Following(greatest()),
-            (_, _, Preceding(_), true) => end = Preceding(greatest()),
-            _ => {}
-        }
+    let starts_beyond = from_infinity && matches!(frame.start_bound, Following(_));
+    if starts_beyond || to_infinity && matches!(frame.end_bound, Preceding(_)) {
+        return Err(external(SqlError::unsupported("RANGE that begins or ends an infinite distance beyond its row")));
     }
+    let number = std::mem::replace(key, lit(ScalarValue::Null)).cast_to(&DataType::Float64, schema)?;
+    if !is_bounded(frame) {
+        *key = ScalarUDF::from(Finite { signature: Signature::any(1, Volatility::Immutable) }).call(vec![number]);
+        return Ok(None);
+    }
+    let apart = class(number.clone());
+    *key = number;
+    let start = if from_infinity { Preceding(ScalarValue::Null) } else { frame.start_bound.clone() };
+    let end = if to_infinity { Following(ScalarValue::Null) } else { frame.end_bound.clone() };
     *frame = WindowFrame::new_bounds(frame.units, start, end);
-    let float = std::mem::replace(key, lit(ScalarValue::Null));
-    *key = float.cast_to(&DataType::Float64, schema)?;
-    Ok(apart)
+    Ok(Some(apart))
 }
 
 fn distance_in_floats(value: &ScalarValue) -> Option<f64> {
@@ -124,6 +114,25 @@ fn distance_in_floats(value: &ScalarValue) -> Option<f64> {
         Datum::Double(distance) => Some(distance),
         _ => None,
     }
+}
+
+/// Refuses distances below zero, and NaN.
+pub(super) fn check_distances(frame: &WindowFrame) -> Result<()> {
+    for bound in [&frame.start_bound, &frame.end_bound] {
+        let (WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value)) = bound else { continue };
+        let number = match value {
+            ScalarValue::Utf8(_) | ScalarValue::Utf8View(_) | ScalarValue::LargeUtf8(_) => distance_in_floats(value),
+            number if number.data_type().is_numeric() => match number.cast_to(&DataType::Float64) {
+                Ok(ScalarValue::Float64(number)) => number,
+                _ => None,
+            },
+            _ => None,
+        };
+        if number.is_some_and(|number| number < 0.0 || number.is_nan()) {
+            return Err(invalid_size());
+        }
+    }
+    Ok(())
 }
 
 fn invalid_size() -> DataFusionError {
@@ -171,19 +180,19 @@ fn external(error: SqlError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-/// How far off a frame begins and ends; `None` unless all that it says are intervals.
-fn distances(frame: &WindowFrame) -> Option<[Option<IntervalMonthDayNano>; 2]> {
+/// How far off a frame begins and ends.
+fn distances(frame: &WindowFrame) -> Result<[Option<IntervalMonthDayNano>; 2]> {
     let distance = |bound: &WindowFrameBound| match bound {
-        WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value) if !value.is_null() => {
-            let interval = match value {
-                ScalarValue::IntervalMonthDayNano(Some(interval)) => *interval,
-                value => parse_interval_month_day_nano(value.try_as_str()??).ok()?,
-            };
-            Some(Some(interval))
-        }
-        _ => Some(None),
+        WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value) if !value.is_null() => match value {
+            ScalarValue::IntervalMonthDayNano(interval) => Ok(*interval),
+            value => match value.try_as_str() {
+                Some(text) => text.map(parse_interval).transpose().map_err(external),
+                None => Err(external(SqlError::unsupported("RANGE from a date with a distance that is no interval"))),
+            },
+        },
+        _ => Ok(None),
     };
-    Some([distance(&frame.start_bound)?, distance(&frame.end_bound)?])
+    Ok([distance(&frame.start_bound)?, distance(&frame.end_bound)?])
 }
 
 fn microseconds(interval: IntervalMonthDayNano) -> i128 {
@@ -237,6 +246,37 @@ impl ScalarUDFImpl for Class {
                 }
             };
             Ok(Arc::new(classes))
+        })
+    }
+}
+
+/// A float as a key that infinity can be added to: no opposite infinity.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Finite {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Finite {
+    fn name(&self) -> &'static str {
+        "frame_number"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Float64)
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        of_each(&arguments.args[0], |keys| {
+            let keys = keys.as_primitive::<Float64Type>();
+            Ok(Arc::new(keys.unary::<_, Float64Type>(|key| key.clamp(f64::MIN, f64::MAX))))
         })
     }
 }
@@ -309,8 +349,16 @@ impl Key {
         if !self.has_months {
             return Ok(Arc::new(keys.collect::<Decimal128Array>().with_data_type(MICROSECONDS)));
         }
-        let keys = keys.map(|key| key.and_then(|key| i64::try_from(key).ok()));
-        Ok(Arc::new(keys.collect::<arrow::array::PrimitiveArray<TimestampMicrosecondType>>()))
+        let moment = |key: Option<i128>| match key.map(i64::try_from) {
+            Some(Ok(key)) => Ok(Some(key)),
+            None => Ok(None),
+            Some(Err(_)) => {
+                let error = SqlError::unsupported("RANGE with an interval of months from a moment this far off");
+                Err(external(error.with_hint("Give the distance in days.")))
+            }
+        };
+        let keys = keys.map(moment).collect::<Result<arrow::array::PrimitiveArray<TimestampMicrosecondType>>>()?;
+        Ok(Arc::new(keys))
     }
 }
 

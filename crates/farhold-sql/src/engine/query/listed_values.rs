@@ -40,6 +40,13 @@ pub(super) fn each_list(body: &mut SetExpr, change: &mut dyn FnMut(&mut Values))
 fn in_values(values: &mut Values) {
     let width = values.rows.first().map_or(0, |row| row.content.len());
     for column in 0..width {
+        let floats = values.rows.iter().filter_map(|row| float_of(row.content.get(column)?));
+        if let Some(float) = floats.max_by_key(|of| matches!(of, SqlType::DoublePrecision)) {
+            for expr in values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)) {
+                become_type(expr, &float);
+            }
+            continue;
+        }
         if values.rows.iter().filter_map(|row| row.content.get(column)).any(is_decimal) {
             values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)).for_each(become_decimal);
             continue;
@@ -53,11 +60,39 @@ fn in_values(values: &mut Values) {
         let Some(data_type) = types.max_by_key(|of| matches!(of, SqlType::Timestamp(..))) else { continue };
         for expr in values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)) {
             if is_bare_string(expr) {
-                let inner = std::mem::replace(expr, Expr::value(Value::Null));
-                let (expr_of, data_type) = (Box::new(inner), data_type.clone());
-                *expr = Expr::Cast { kind: CastKind::Cast, expr: expr_of, data_type, array: false, format: None };
+                become_type(expr, &data_type);
             }
         }
+    }
+}
+
+fn become_type(expr: &mut Expr, data_type: &SqlType) {
+    let inner = Box::new(std::mem::replace(expr, Expr::value(Value::Null)));
+    let data_type = data_type.clone();
+    *expr = Expr::Cast { kind: CastKind::Cast, expr: inner, data_type, array: false, format: None };
+}
+
+/// The float that an expression's words say it is.
+#[recursive::recursive]
+fn float_of(expr: &Expr) -> Option<SqlType> {
+    let named = match unnested(expr) {
+        Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, expr } => return float_of(expr),
+        Expr::BinaryOp { left, op, right } if is_calculation(op) => {
+            // Beside an exact number a REAL becomes a DOUBLE PRECISION.
+            return match (float_of(left), float_of(right)) {
+                (Some(left), Some(right)) if left == right => Some(left),
+                (None, None) => None,
+                _ => Some(SqlType::DoublePrecision),
+            };
+        }
+        Expr::Cast { data_type, array: false, .. } => data_type,
+        Expr::TypedString(typed) => &typed.data_type,
+        _ => return None,
+    };
+    match from_sql(named) {
+        Ok(ColumnType::Real) => Some(SqlType::Real),
+        Ok(ColumnType::Double) => Some(SqlType::DoublePrecision),
+        _ => None,
     }
 }
 
@@ -113,11 +148,7 @@ fn become_char(expr: &mut Expr) {
             text.truncate(text.trim_end_matches(' ').len());
         }
         expr if is_untyped(expr) || is_char(expr) => {}
-        expr => {
-            let inner = std::mem::replace(expr, Expr::value(Value::Null));
-            let data_type = SqlType::Custom(vec![Ident::new("bpchar")].into(), Vec::new());
-            *expr = Expr::Cast { kind: CastKind::Cast, expr: Box::new(inner), data_type, array: false, format: None };
-        }
+        expr => become_type(expr, &SqlType::Custom(vec![Ident::new("bpchar")].into(), Vec::new())),
     }
 }
 

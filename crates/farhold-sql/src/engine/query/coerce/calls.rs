@@ -10,14 +10,15 @@ use super::super::functions::type_of;
 use super::super::{added, assigned, functions, moments, parts, quantified, scalars};
 use super::casts::explicit_cast;
 use super::common::{
-    ANY_DECIMAL, Common, bare_string, become_decimal, become_type, is_bare_string, is_decimal, is_signed, is_untyped,
-    together,
+    ANY_DECIMAL, Common, bare_string, become_decimal, become_type, is_bare_string, is_char, is_decimal, is_signed,
+    is_untyped, together,
 };
 use super::external;
+use super::set_operations::matched;
+use crate::SqlError;
 use crate::engine::ColumnType;
 use crate::engine::scalar::is_kept_by_null_if;
 use crate::engine::types::{TIMESTAMP, from_arrow, to_arrow};
-use crate::{SqlError, SqlState};
 
 pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Result<Expr> {
     if let Some((value, to)) = assigned::taken(&function, schema)? {
@@ -43,8 +44,8 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
     let kept = if common == Some(Common::Equality) { kept_by_null_if(&args, schema) } else { None };
     if let Some(common) = common {
         together(&mut args.iter_mut().collect::<Vec<_>>(), schema, common)?;
-        if func.name() == "coalesce" {
-            no_texts_with_others(&args, schema)?;
+        if common == Common::Result {
+            matched(&func.name().to_ascii_uppercase(), args.iter(), schema)?;
         }
         if kept.is_some()
             && let [first, second] = args.as_mut_slice()
@@ -52,7 +53,8 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
             become_type(first, &type_of(second, schema)?, schema)?;
         }
     }
-    if func.name() == "make_array" && args.iter().any(|of| type_of(of, schema).is_ok_and(|t| is_decimal(&t))) {
+    let is_joined = |of: &Expr| is_char(of, schema) || type_of(of, schema).is_ok_and(|t| is_decimal(&t));
+    if func.name() == "make_array" && args.iter().any(is_joined) {
         together(&mut args.iter_mut().collect::<Vec<_>>(), schema, Common::Result)?;
     }
     rounded(func.name(), &mut args, schema)?;
@@ -205,16 +207,6 @@ pub(super) fn printed(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
         _ => explicit_cast(inner, ColumnType::Text, &DataType::Utf8View, schema)?,
     };
     Ok(())
-}
-
-/// Refuses texts beside what is read of no text unless it is a bare string, where one of them is the result.
-pub(super) fn no_texts_with_others(arguments: &[Expr], schema: &DFSchema) -> Result<()> {
-    let known = || arguments.iter().filter(|of| !is_bare_string(of)).filter_map(|of| type_of(of, schema).ok());
-    let other = known().find(added::is_read_of_bare_strings);
-    let Some(other) = other.filter(|_| known().any(|of| of.is_string())) else { return Ok(()) };
-    let name = from_arrow(&other).map_or_else(|| "interval".to_owned(), |other| other.to_string());
-    let message = format!("COALESCE types text and {name} cannot be matched");
-    Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)))
 }
 
 /// The type of NULLIF where its first argument becomes another one only to be compared, and the value becomes again what it was. PostgreSQL has an `=`

@@ -62,7 +62,7 @@ pub(in crate::engine::query) fn is_char(expression: &Expr, schema: &DFSchema) ->
 }
 
 /// Whether an expression has the type CHAR(n), or the first of the values that it may have.
-fn is_of_chars(expression: &Expr, schema: &DFSchema) -> bool {
+pub(super) fn is_of_chars(expression: &Expr, schema: &DFSchema) -> bool {
     fn is_first<'a>(mut values: impl Iterator<Item = &'a Expr>, schema: &DFSchema) -> bool {
         values.find(|value| !is_untyped(value)).is_some_and(|first| is_of_chars(first, schema))
     }
@@ -71,8 +71,11 @@ fn is_of_chars(expression: &Expr, schema: &DFSchema) -> bool {
             let thens = case.when_then_expr.iter().map(|(_, then)| then.as_ref());
             is_first(case.else_expr.iter().map(AsRef::as_ref).chain(thens), schema)
         }
-        Expr::ScalarFunction(call) if matches!(call.func.name(), "coalesce" | "greatest" | "least") => {
+        Expr::ScalarFunction(call) if matches!(call.func.name(), "coalesce" | "greatest" | "least" | "nullif") => {
             is_first(call.args.iter(), schema)
+        }
+        Expr::ScalarSubquery(query) => {
+            matches!(from_field(query.subquery.schema().field(0)), Some(ColumnType::Char(_)))
         }
         other => is_char(other, schema),
     }
@@ -102,7 +105,7 @@ pub(super) fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common:
         for expression in expressions.iter_mut() {
             without_blanks(expression);
         }
-        for expression in expressions.iter_mut().filter(|e| !is_untyped(e) && limited_text(e, schema).is_none()) {
+        for expression in expressions.iter_mut().filter(|e| !is_untyped(e) && !is_of_chars(e, schema)) {
             if type_of(expression, schema)?.is_string() {
                 become_cast(expression, ColumnType::Char(ColumnType::CHARACTERS_MAX));
                 become_cast(expression, ColumnType::Text);

@@ -57,15 +57,15 @@ use arithmetic::binary_typed;
 use calls::{call_typed, like_typed};
 use casts::cast_typed;
 use common::{
-    Common, bare_string, become_cast, become_char, become_type, common_exact, common_float, common_moment, is_signed,
-    is_untyped, limited_text, together,
+    Common, bare_string, become_cast, become_char, become_type, common_exact, common_float, common_moment, is_of_chars,
+    is_signed, is_untyped, limited_text, together,
 };
-use set_operations::{columns, compared, keys};
+use set_operations::{columns, compared, keys, matched};
 use windows::{by_sort_keys, window_typed};
 
 use crate::engine::ColumnType;
 use crate::engine::scalar::{Arithmetic, has_digits};
-use crate::engine::types::{TYPE_KEY, from_field, round_decimal};
+use crate::engine::types::{TYPE_KEY, from_arrow, from_field, round_decimal};
 use crate::{SqlError, SqlState};
 
 pub(super) use common::{common_type, decimal_scalar, is_bare_string, is_char};
@@ -203,6 +203,9 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         Expr::Case(case) => Expr::Case(case_typed(case, schema)?),
         Expr::AggregateFunction(function) => {
             added::check_aggregate(function.func.name(), &function.params.args, function.params.distinct, schema)?;
+            if let Some(filter) = &function.params.filter {
+                check_condition(filter, "FILTER", schema)?;
+            }
             Expr::AggregateFunction(function)
         }
         Expr::ScalarFunction(call) => call_typed(call, schema)?,
@@ -264,18 +267,17 @@ fn list_typed(InList { mut expr, mut list, negated }: InList, schema: &DFSchema)
     // Several constants have one type with what is before them: numbers that are exact become REAL by that, and a TEXT a CHAR.
     let is_list = !is_array && list.len() > 1 && !list.iter().any(Expr::any_column_refs);
     if is_list && is_char(&expr, schema) {
-        let is_text = |element: &Expr| element.get_type(schema).is_ok_and(|data_type| data_type.is_string());
+        let is_string = |element: &Expr| element.get_type(schema).is_ok_and(|data_type| data_type.is_string());
         for element in &mut list {
-            if is_text(element) && !is_bare_string(element) && !is_char(element, schema) {
+            if is_string(element) && !is_bare_string(element) && !is_char(element, schema) {
                 become_cast(element, ColumnType::Char(ColumnType::CHARACTERS_MAX));
             }
         }
     }
-    if is_list && matches!(limited_text(&expr, schema), Some(ColumnType::Varchar(_))) {
+    let is_varchar = matches!(limited_text(&expr, schema), Some(ColumnType::Varchar(_)));
+    if is_varchar && is_list || is_text(&expr, schema) {
         for element in &mut list {
-            if is_char(element, schema) {
-                become_cast(element, ColumnType::Text);
-            }
+            become_text(element, schema);
         }
     }
     let is_real = is_list && expr.get_type(schema).is_ok_and(|data_type| data_type == DataType::Float32);
@@ -284,16 +286,48 @@ fn list_typed(InList { mut expr, mut list, negated }: InList, schema: &DFSchema)
     Ok(InList { expr, list, negated })
 }
 
+/// Whether an expression is a TEXT: each CHAR that it is compared with is one then, and bare strings keep their blanks.
+fn is_text(expression: &Expr, schema: &DFSchema) -> bool {
+    type_of(expression, schema).is_ok_and(|of| of.is_string())
+        && limited_text(expression, schema).is_none()
+        && !is_of_chars(expression, schema)
+}
+
+fn become_text(expression: &mut Expr, schema: &DFSchema) {
+    if is_of_chars(expression, schema) {
+        become_cast(expression, ColumnType::Text);
+    }
+}
+
+/// Refuses a condition that is no boolean.
+fn check_condition(condition: &Expr, of: &str, schema: &DFSchema) -> Result<()> {
+    match type_of(condition, schema).ok().as_ref().and_then(from_arrow) {
+        Some(other) if other != ColumnType::Boolean && !is_bare_string(condition) => {
+            let message = format!("argument of {of} must be type boolean, not type {other}");
+            Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn case_typed(case: Case, schema: &DFSchema) -> Result<Case> {
     let Case { expr: mut operand, mut when_then_expr, mut else_expr } = case;
     if let Some(operand) = &mut operand {
+        if is_text(operand, schema) {
+            for (when, _) in &mut when_then_expr {
+                become_text(when, schema);
+            }
+        }
         let whens = when_then_expr.iter_mut().map(|(when, _)| when.as_mut());
         together(&mut std::iter::once(operand.as_mut()).chain(whens).collect::<Vec<_>>(), schema, Common::Comparison)?;
+    } else {
+        when_then_expr.iter().try_for_each(|(when, _)| check_condition(when, "CASE/WHEN", schema))?;
     }
     let thens = when_then_expr.iter_mut().map(|(_, then)| then.as_mut());
     // PostgreSQL looks at ELSE first.
     let mut results: Vec<&mut Expr> = else_expr.iter_mut().map(AsMut::as_mut).chain(thens).collect();
     together(&mut results, schema, Common::Result)?;
+    matched("CASE", results.iter().map(|result| &**result), schema)?;
     // What is calculated with it sees the type of the first result, until DataFusion has found the common one.
     let types = results.iter().map(|result| type_of(result, schema)).collect::<Result<Vec<_>>>();
     let known: Vec<DataType> = types.into_iter().flatten().filter(|data_type| !data_type.is_null()).collect();

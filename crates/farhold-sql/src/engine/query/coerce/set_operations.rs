@@ -7,7 +7,7 @@ use datafusion::common::{Column, DFSchema};
 use datafusion::error::Result;
 use datafusion::logical_expr::{Distinct, Expr, ExprSchemable, Join, JoinType, LogicalPlan, LogicalPlanBuilder, Union};
 
-use super::super::functions;
+use super::super::functions::{self, type_of};
 use super::super::multisets::is_set_operation;
 use super::common::{
     Common, bare_string, become_type, common_result, common_text, decimal_scalar, is_bare_string, is_decimal,
@@ -200,6 +200,16 @@ pub(super) fn compared(a: &DataType, b: &DataType) -> Result<()> {
     let message = format!("operator does not exist: {a} = {b}");
     let error = SqlError::new(SqlState::UNDEFINED_FUNCTION, message);
     Err(external(error.with_hint("You might need to add explicit type casts.")))
+}
+
+/// Refuses values of CASE, COALESCE and their like that have no type in common.
+pub(super) fn matched<'a>(name: &str, values: impl Iterator<Item = &'a Expr>, schema: &DFSchema) -> Result<()> {
+    let typed = values.filter(|value| !is_bare_string(value)).filter_map(|value| type_of(value, schema).ok());
+    let types: Vec<DataType> = typed.filter(|of| !of.is_null()).collect();
+    let other = types.split_first().and_then(|(first, rest)| rest.iter().find_map(|other| unlike(first, other)));
+    let Some((first, other)) = other else { return Ok(()) };
+    let message = format!("{name} types {first} and {other} cannot be matched");
+    Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)))
 }
 
 /// An input of a union with the union's names: of a union with one input that is not empty, DataFusion (55) looks its columns up by them.

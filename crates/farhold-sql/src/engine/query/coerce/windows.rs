@@ -15,6 +15,7 @@ use super::super::{added, frames};
 use super::common::{Common, become_type, common_result, is_signed, together};
 use super::external;
 use crate::engine::ColumnType;
+use crate::engine::types::from_arrow;
 use crate::{SqlError, SqlState};
 
 /// The windows of an operator, which has one order for all of them, as several operators if their keys have become of several types.
@@ -77,6 +78,7 @@ fn with_distance(
     mut frame: WindowFrame,
     schema: &DFSchema,
 ) -> Result<(Expr, WindowFrame, Option<Expr>)> {
+    frames::check_distances(&frame)?;
     let mut apart = None;
     match key.get_type(schema) {
         Ok(data_type) if is_signed(&data_type) && frames::longer_scale(&frame, 0).is_some() => {
@@ -95,7 +97,11 @@ fn with_distance(
             let wider = DataType::Decimal128(ColumnType::PRECISION_MAX, scale);
             become_type(&mut key, &wider, schema)?;
         }
-        _ => {}
+        Ok(DataType::Null) | Err(_) => {}
+        Ok(other) => {
+            let name = from_arrow(&other).map_or_else(|| other.to_string(), |other| other.to_string());
+            return Err(external(SqlError::unsupported(format!("RANGE with a distance from a key of type {name}"))));
+        }
     }
     Ok((key, frame, apart))
 }
