@@ -435,7 +435,14 @@ impl Shared<'_> {
         loop {
             // Also of what is there when nothing writes any more.
             let is_last = self.is_over();
-            let snapshot = worker.snapshot().await.map_err(|error| format!("a snapshot: {error}"))?;
+            let snapshot = match worker.snapshot().await {
+                // Mirrors are still being filled.
+                Err(error) if error.is_retryable() && !is_last => {
+                    pause(worker).await;
+                    continue;
+                }
+                taken => taken.map_err(|error| format!("a snapshot: {error}"))?,
+            };
             bank.look(&snapshot).await?;
             tables::look(worker, &snapshot).await?;
             drop(snapshot);

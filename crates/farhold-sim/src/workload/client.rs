@@ -143,7 +143,7 @@ impl Client {
                 Err(error) if is_expected(&error) && attempt < LOOKS_MAX => {
                     self.worker.back_off(Retry::default(), attempt).await;
                 }
-                Err(error) => return self.broken(&format!("a look at {at} after the run: {error}")),
+                Err(error) => return self.broken(&format!("a look at {at}: {error}")),
             }
         }
     }
@@ -206,11 +206,9 @@ impl Client {
         running.commit().await
     }
 
-    /// One state of everything, without a transaction.
+    /// One state of everything, without a transaction. While mirrors are filled at the start none can be taken, as after a run.
     async fn look_at_snapshot(&self) {
-        if let Err(error) = self.try_snapshot().await {
-            self.broken(&format!("{}, snapshot: {error}", self.name));
-        }
+        self.look_until_settled(&format!("a snapshot of {}", self.name), async || self.try_snapshot().await).await;
     }
 
     async fn try_snapshot(&self) -> Result<(), TxnError> {

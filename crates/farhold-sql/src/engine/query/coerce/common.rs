@@ -272,7 +272,7 @@ pub(super) fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()
 }
 
 /// A bare string as a CHAR without a length.
-fn without_blanks(expression: &mut Expr) {
+pub(super) fn without_blanks(expression: &mut Expr) {
     if let Some(text) = bare_string(expression) {
         *expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
     }

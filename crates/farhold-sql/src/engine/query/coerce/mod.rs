@@ -58,7 +58,7 @@ use calls::{call_typed, like_typed};
 use casts::cast_typed;
 use common::{
     Common, bare_string, become_cast, become_char, become_type, common_exact, common_float, common_moment, is_of_chars,
-    is_signed, is_untyped, limited_text, together,
+    is_signed, is_untyped, limited_text, together, without_blanks,
 };
 use set_operations::{columns, compared, keys, matched};
 use windows::{by_sort_keys, window_typed};
@@ -275,6 +275,11 @@ fn list_typed(InList { mut expr, mut list, negated }: InList, schema: &DFSchema)
         }
     }
     let is_varchar = matches!(limited_text(&expr, schema), Some(ColumnType::Varchar(_)));
+    let is_char_array =
+        is_array && list.iter().find(|of| !is_untyped(of)).is_some_and(|first| is_of_chars(first, schema));
+    if is_char_array {
+        list.iter_mut().for_each(without_blanks);
+    }
     if is_varchar && is_list || is_text(&expr, schema) {
         for element in &mut list {
             become_text(element, schema);
@@ -301,8 +306,9 @@ fn become_text(expression: &mut Expr, schema: &DFSchema) {
 
 /// Refuses a condition that is no boolean.
 fn check_condition(condition: &Expr, of: &str, schema: &DFSchema) -> Result<()> {
-    match type_of(condition, schema).ok().as_ref().and_then(from_arrow) {
-        Some(other) if other != ColumnType::Boolean && !is_bare_string(condition) => {
+    let known = type_of(condition, schema).ok().filter(|of| !of.is_null() && !is_bare_string(condition));
+    match known.as_ref().and_then(from_arrow) {
+        Some(other) if other != ColumnType::Boolean => {
             let message = format!("argument of {of} must be type boolean, not type {other}");
             Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)))
         }
