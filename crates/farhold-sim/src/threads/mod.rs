@@ -437,7 +437,7 @@ impl Shared<'_> {
             let is_last = self.is_over();
             let snapshot = match worker.snapshot().await {
                 // Mirrors are still being filled.
-                Err(error) if error.is_retryable() && !is_last => {
+                Err(TxnError::Recovering { .. }) if !is_last => {
                     pause(worker).await;
                     continue;
                 }

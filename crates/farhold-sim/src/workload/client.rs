@@ -137,15 +137,24 @@ impl Client {
     }
 
     async fn look_until_settled(&self, at: &str, look: impl AsyncFn() -> Result<(), TxnError>) {
-        for attempt in 1..=LOOKS_MAX {
+        if let Err(error) = self.look_while(is_expected, look).await {
+            self.broken(&format!("a look at {at} after the run: {error}"));
+        }
+    }
+
+    /// Looks again, for some time, after errors that pass.
+    async fn look_while(
+        &self,
+        passes: impl Fn(&TxnError) -> bool,
+        look: impl AsyncFn() -> Result<(), TxnError>,
+    ) -> Result<(), TxnError> {
+        for attempt in 1..LOOKS_MAX {
             match look().await {
-                Ok(()) => return,
-                Err(error) if is_expected(&error) && attempt < LOOKS_MAX => {
-                    self.worker.back_off(Retry::default(), attempt).await;
-                }
-                Err(error) => return self.broken(&format!("a look at {at}: {error}")),
+                Err(error) if passes(&error) => self.worker.back_off(Retry::default(), attempt).await,
+                done => return done,
             }
         }
+        look().await
     }
 
     async fn look_at_table(&self, number: u32) -> Result<(), TxnError> {
@@ -208,7 +217,11 @@ impl Client {
 
     /// One state of everything, without a transaction. While mirrors are filled at the start none can be taken, as after a run.
     async fn look_at_snapshot(&self) {
-        self.look_until_settled(&format!("a snapshot of {}", self.name), async || self.try_snapshot().await).await;
+        let is_changing = |error: &TxnError| matches!(error, TxnError::Recovering { .. });
+        let look = async || self.try_snapshot().await;
+        if let Err(error) = self.look_while(is_changing, look).await {
+            self.broken(&format!("{}, snapshot: {error}", self.name));
+        }
     }
 
     async fn try_snapshot(&self) -> Result<(), TxnError> {

@@ -199,23 +199,27 @@ fn list_with_queries(parser: &mut Parser<'_>, left: &Expr) -> Option<Result<Expr
     Some(list.map(|list| Expr::InList { expr: Box::new(left.clone()), list, negated: begin == 1 }))
 }
 
+/// The keyword so many tokens ahead.
+fn keyword(parser: &Parser<'_>, ahead: usize) -> Keyword {
+    match &parser.peek_nth_token_ref(ahead).token {
+        Token::Word(word) if word.quote_style.is_none() => word.keyword,
+        _ => Keyword::NoKeyword,
+    }
+}
+
 /// How many BETWEEN may be within the operands of BETWEEN SYMMETRIC, which become two each.
 const BETWEENS_MAX: usize = 64;
 
 /// `x BETWEEN SYMMETRIC a AND b` is `x BETWEEN a AND b OR x BETWEEN b AND a`, in PostgreSQL as well.
 fn between_symmetric(parser: &mut Parser<'_>, left: &Expr) -> Option<Result<Expr, ParserError>> {
-    let word = |n| match &parser.peek_nth_token_ref(n).token {
-        Token::Word(word) if word.quote_style.is_none() => word.value.to_ascii_uppercase(),
-        _ => String::new(),
-    };
-    let negated = word(0) == "NOT";
+    let negated = keyword(parser, 0) == Keyword::NOT;
     let begin = usize::from(negated);
-    if word(begin) != "BETWEEN" {
+    if keyword(parser, begin) != Keyword::BETWEEN {
         return None;
     }
-    let is_symmetric = match word(begin + 1).as_str() {
-        "SYMMETRIC" => true,
-        "ASYMMETRIC" => false,
+    let is_symmetric = match keyword(parser, begin + 1) {
+        Keyword::SYMMETRIC => true,
+        Keyword::ASYMMETRIC => false,
         _ => return None,
     };
     for _ in 0..begin + 2 {
@@ -265,21 +269,17 @@ fn betweens(expr: &Expr) -> usize {
 
 /// `trim(FROM x)`, `trim(LEADING FROM x)` of blanks, and all that have a side, which the parser loses in `trim(LEADING x, y)`: the characters of `y`.
 fn trim_from(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
-    let keyword = |n| match &parser.peek_nth_token_ref(n).token {
-        Token::Word(word) if word.quote_style.is_none() => word.keyword,
-        _ => Keyword::NoKeyword,
-    };
-    if keyword(0) != Keyword::TRIM || parser.peek_nth_token_ref(1).token != Token::LParen {
+    if keyword(parser, 0) != Keyword::TRIM || parser.peek_nth_token_ref(1).token != Token::LParen {
         return None;
     }
-    let trim_where = match keyword(2) {
+    let trim_where = match keyword(parser, 2) {
         Keyword::BOTH => Some(TrimWhereField::Both),
         Keyword::LEADING => Some(TrimWhereField::Leading),
         Keyword::TRAILING => Some(TrimWhereField::Trailing),
         _ => None,
     };
     let begin = 2 + usize::from(trim_where.is_some());
-    let is_of_blanks = keyword(begin) == Keyword::FROM;
+    let is_of_blanks = keyword(parser, begin) == Keyword::FROM;
     if !is_of_blanks && trim_where.is_none() {
         return None;
     }

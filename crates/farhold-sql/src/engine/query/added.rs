@@ -158,7 +158,10 @@ pub(super) fn check_aggregate(name: &str, arguments: &[Expr], is_distinct: bool,
 }
 
 /// Calculates on arrays of as many rows as there are; on scalars once.
-fn on_arrays(arguments: &ScalarFunctionArgs, of: impl Fn(&[ArrayRef]) -> Result<ArrayRef>) -> Result<ColumnarValue> {
+pub(super) fn on_arrays(
+    arguments: &ScalarFunctionArgs,
+    of: impl Fn(&[ArrayRef]) -> Result<ArrayRef>,
+) -> Result<ColumnarValue> {
     let is_scalar = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
     let rows = if is_scalar { 1 } else { arguments.number_rows };
     let arrays = arguments.args.iter().map(|argument| argument.to_array(rows)).collect::<Result<Vec<_>>>()?;

@@ -6,7 +6,7 @@
 //! frame that PostgreSQL refuses (22013). So the key becomes
 //!
 //! - microseconds, infinity further off than any interval reaches, where the distances are days and times;
-//! - a timestamp, where there are months in them, which have no length. Infinity is refused then (0A000).
+//! - a timestamp, where there are months in them, which have no length.
 //!
 //! Infinity plus or minus a distance is infinity, of moments and of floats; no key of DataFusion's is like that but a NULL. So where both ends of a frame are
 //! distances and one of them is on the other side of its row, or has months, the infinite rows are a partition of their own, in which all keys are NULL. Where one
@@ -27,6 +27,7 @@ use datafusion::logical_expr::{
     WindowFrame, WindowFrameBound, lit,
 };
 
+use super::added;
 use crate::engine::types::{DAY_MICROSECONDS, TIMESTAMP, exact_decimal, parse_datum, parse_interval};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
@@ -40,8 +41,7 @@ const INFINITY: i128 = 10_i128.pow(30);
 
 /// Makes a frame's key and distances such that the one and the other can be added. What the rows are to be partitioned by, besides.
 pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<Option<Expr>> {
-    let is_done = matches!(&*key, Expr::ScalarFunction(call) if call.func.inner().downcast_ref::<Key>().is_some());
-    if is_done {
+    if is_made(key) {
         return Ok(None);
     }
     let distances = distances(frame)?;
@@ -58,7 +58,7 @@ pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<Op
         _ if has_months => Infinity::Refused,
         _ => Infinity::FarOff,
     };
-    let apart = (infinity == Infinity::Apart).then(|| class(key.clone()));
+    let apart = (infinity == Infinity::Apart).then(|| key_of(Kind::Class, key.clone()));
     let bound = |bound: &WindowFrameBound, distance: Option<IntervalMonthDayNano>| {
         let distance = if has_months {
             ScalarValue::IntervalMonthDayNano(distance)
@@ -73,9 +73,8 @@ pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<Op
     };
     let [start, end] = distances;
     *frame = WindowFrame::new_bounds(frame.units, bound(&frame.start_bound, start), bound(&frame.end_bound, end));
-    let function = Key { has_months, infinity, signature: Signature::any(1, Volatility::Immutable) };
     let moment = std::mem::replace(key, lit(ScalarValue::Null));
-    *key = ScalarUDF::from(function).call(vec![moment]);
+    *key = key_of(Kind::Moment { has_months, infinity }, moment);
     Ok(apart)
 }
 
@@ -88,7 +87,7 @@ pub(super) fn over_floats(key: &mut Expr, frame: &mut WindowFrame, schema: &DFSc
         CurrentRow => false,
     };
     let (from_infinity, to_infinity) = (is_infinite(&frame.start_bound), is_infinite(&frame.end_bound));
-    if !from_infinity && !to_infinity {
+    if !from_infinity && !to_infinity || is_made(key) {
         return Ok(None);
     }
     let starts_beyond = from_infinity && matches!(frame.start_bound, Following(_));
@@ -97,10 +96,10 @@ pub(super) fn over_floats(key: &mut Expr, frame: &mut WindowFrame, schema: &DFSc
     }
     let number = std::mem::replace(key, lit(ScalarValue::Null)).cast_to(&DataType::Float64, schema)?;
     if !is_bounded(frame) {
-        *key = ScalarUDF::from(Finite { signature: Signature::any(1, Volatility::Immutable) }).call(vec![number]);
+        *key = key_of(Kind::Finite, number);
         return Ok(None);
     }
-    let apart = class(number.clone());
+    let apart = key_of(Kind::Class, number.clone());
     *key = number;
     let start = if from_infinity { Preceding(ScalarValue::Null) } else { frame.start_bound.clone() };
     let end = if to_infinity { Following(ScalarValue::Null) } else { frame.end_bound.clone() };
@@ -116,19 +115,11 @@ fn distance_in_floats(value: &ScalarValue) -> Option<f64> {
     }
 }
 
-/// Refuses distances below zero, and NaN.
+/// Refuses numbers below zero, and NaN: the planner hands a distance on as a text.
 pub(super) fn check_distances(frame: &WindowFrame) -> Result<()> {
     for bound in [&frame.start_bound, &frame.end_bound] {
         let (WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value)) = bound else { continue };
-        let number = match value {
-            ScalarValue::Utf8(_) | ScalarValue::Utf8View(_) | ScalarValue::LargeUtf8(_) => distance_in_floats(value),
-            number if number.data_type().is_numeric() => match number.cast_to(&DataType::Float64) {
-                Ok(ScalarValue::Float64(number)) => number,
-                _ => None,
-            },
-            _ => None,
-        };
-        if number.is_some_and(|number| number < 0.0 || number.is_nan()) {
+        if distance_in_floats(value).is_some_and(|number| number < 0.0 || number.is_nan()) {
             return Err(invalid_size());
         }
     }
@@ -155,9 +146,13 @@ fn is_aside(frame: &WindowFrame) -> bool {
         || matches!(&frame.end_bound, WindowFrameBound::Preceding(_))
 }
 
-/// On which side of all numbers or moments a key is; NaN is on none.
-fn class(key: Expr) -> Expr {
-    ScalarUDF::from(Class { signature: Signature::any(1, Volatility::Immutable) }).call(vec![key])
+fn key_of(kind: Kind, of: Expr) -> Expr {
+    ScalarUDF::from(Key { kind, signature: Signature::any(1, Volatility::Immutable) }).call(vec![of])
+}
+
+/// Whether a key has been made here: a plan may be typed again.
+fn is_made(key: &Expr) -> bool {
+    matches!(key, Expr::ScalarFunction(call) if call.func.inner().downcast_ref::<Key>().is_some())
 }
 
 /// The decimals of a frame's distances, where they are more than `scale`.
@@ -210,85 +205,15 @@ enum Infinity {
     Refused,
 }
 
-/// See [`class`].
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Class {
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for Class {
-    fn name(&self) -> &'static str {
-        "frame_class"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Int64)
-    }
-
-    fn is_strict(&self) -> bool {
-        true
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        of_each(&arguments.args[0], |keys| {
-            let classes: Int64Array = match keys.data_type() {
-                DataType::Float32 | DataType::Float64 => {
-                    let keys = arrow::compute::cast(keys, &DataType::Float64)?;
-                    keys.as_primitive::<Float64Type>().iter().map(|key| key.map(|key| key.is_nan().into())).collect()
-                }
-                _ => {
-                    let keys = moments(keys).into_iter();
-                    keys.map(|key| key.map(|key| if key.abs() == INFINITY { key.signum() as i64 } else { 0 })).collect()
-                }
-            };
-            Ok(Arc::new(classes))
-        })
-    }
-}
-
-/// A float as a key that infinity can be added to: no opposite infinity.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Finite {
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for Finite {
-    fn name(&self) -> &'static str {
-        "frame_number"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Float64)
-    }
-
-    fn is_strict(&self) -> bool {
-        true
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        of_each(&arguments.args[0], |keys| {
-            let keys = keys.as_primitive::<Float64Type>();
-            Ok(Arc::new(keys.unary::<_, Float64Type>(|key| key.clamp(f64::MIN, f64::MAX))))
-        })
-    }
-}
-
-/// Calculates on an array; on a scalar once.
-fn of_each(argument: &ColumnarValue, calculate: impl Fn(&ArrayRef) -> Result<ArrayRef>) -> Result<ColumnarValue> {
-    Ok(match argument {
-        ColumnarValue::Array(values) => ColumnarValue::Array(calculate(values)?),
-        ColumnarValue::Scalar(value) => {
-            ColumnarValue::Scalar(ScalarValue::try_from_array(&calculate(&value.to_array()?)?, 0)?)
-        }
-    })
+/// What is made of a row's float, date or timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    /// On which side of all moments it is, or whether it is NaN.
+    Class,
+    /// A float to which infinity can be added: no opposite infinity.
+    Finite,
+    /// The key of a frame with days and times, or months, as distances.
+    Moment { has_months: bool, infinity: Infinity },
 }
 
 /// Dates and timestamps in microseconds.
@@ -315,56 +240,62 @@ fn moments(moments: &ArrayRef) -> Vec<Option<i128>> {
     (0..moments.len()).map(of_row).collect()
 }
 
-/// A date or timestamp as the key of a frame.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Key {
-    /// Whether the frame has months in its distances.
-    has_months: bool,
-    infinity: Infinity,
-    signature: Signature,
+/// The keys of a frame over dates or timestamps.
+fn keys(of: &ArrayRef, has_months: bool, infinity: Infinity) -> Result<ArrayRef> {
+    let mut keys = moments(of);
+    let is_infinite = |key: &Option<i128>| key.is_some_and(|key| key.abs() == INFINITY);
+    match infinity {
+        Infinity::Apart => {
+            for key in keys.iter_mut().filter(|key| is_infinite(key)) {
+                *key = None;
+            }
+        }
+        // A timestamp that is this far off is refused below.
+        Infinity::Refused if !has_months && keys.iter().any(is_infinite) => {
+            let error = SqlError::unsupported("RANGE with UNBOUNDED and an end beside a moment this far off");
+            return Err(external(error.with_hint("Leave the infinite rows out.")));
+        }
+        Infinity::FarOff | Infinity::Refused => {}
+    }
+    let keys = keys.into_iter();
+    if !has_months {
+        return Ok(Arc::new(keys.collect::<Decimal128Array>().with_data_type(MICROSECONDS)));
+    }
+    let moment = |key: Option<i128>| match key.map(i64::try_from) {
+        Some(Ok(key)) => Ok(Some(key)),
+        None => Ok(None),
+        Some(Err(_)) => {
+            let error = SqlError::unsupported("RANGE with an interval of months from a moment this far off");
+            Err(external(error.with_hint("Give the distance in days.")))
+        }
+    };
+    let keys = keys.map(moment).collect::<Result<arrow::array::PrimitiveArray<TimestampMicrosecondType>>>()?;
+    Ok(Arc::new(keys))
 }
 
-impl Key {
-    fn keys(&self, of: &ArrayRef) -> Result<ArrayRef> {
-        let mut keys = moments(of);
-        let is_infinite = |key: &Option<i128>| key.is_some_and(|key| key.abs() == INFINITY);
-        match self.infinity {
-            Infinity::Apart => {
-                for key in keys.iter_mut().filter(|key| is_infinite(key)) {
-                    *key = None;
-                }
-            }
-            Infinity::Refused if keys.iter().any(is_infinite) => {
-                let (what, hint) = if self.has_months {
-                    ("an interval of months from", "Give the distance in days.")
-                } else {
-                    ("UNBOUNDED and an end beside", "Leave the infinite rows out.")
-                };
-                let error = SqlError::unsupported(format!("RANGE with {what} a moment this far off"));
-                return Err(external(error.with_hint(hint)));
-            }
-            Infinity::FarOff | Infinity::Refused => {}
-        }
-        let keys = keys.into_iter();
-        if !self.has_months {
-            return Ok(Arc::new(keys.collect::<Decimal128Array>().with_data_type(MICROSECONDS)));
-        }
-        let moment = |key: Option<i128>| match key.map(i64::try_from) {
-            Some(Ok(key)) => Ok(Some(key)),
-            None => Ok(None),
-            Some(Err(_)) => {
-                let error = SqlError::unsupported("RANGE with an interval of months from a moment this far off");
-                Err(external(error.with_hint("Give the distance in days.")))
-            }
-        };
-        let keys = keys.map(moment).collect::<Result<arrow::array::PrimitiveArray<TimestampMicrosecondType>>>()?;
-        Ok(Arc::new(keys))
+/// On which side of all moments each one is; whether a float is NaN.
+fn classes(of: &ArrayRef) -> Int64Array {
+    if let Some(floats) = of.as_primitive_opt::<Float64Type>() {
+        return floats.iter().map(|float| float.map(|float| float.is_nan().into())).collect();
     }
+    let side = |moment: i128| if moment.abs() == INFINITY { moment.signum() as i64 } else { 0 };
+    moments(of).into_iter().map(|moment| moment.map(side)).collect()
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Key {
+    kind: Kind,
+    signature: Signature,
 }
 
 impl ScalarUDFImpl for Key {
     fn name(&self) -> &'static str {
-        if self.has_months { "frame_moment" } else { "frame_microseconds" }
+        match self.kind {
+            Kind::Class => "frame_class",
+            Kind::Finite => "frame_number",
+            Kind::Moment { has_months: true, .. } => "frame_moment",
+            Kind::Moment { .. } => "frame_microseconds",
+        }
     }
 
     fn signature(&self) -> &Signature {
@@ -372,7 +303,12 @@ impl ScalarUDFImpl for Key {
     }
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(if self.has_months { TIMESTAMP } else { MICROSECONDS })
+        Ok(match self.kind {
+            Kind::Class => DataType::Int64,
+            Kind::Finite => DataType::Float64,
+            Kind::Moment { has_months: true, .. } => TIMESTAMP,
+            Kind::Moment { .. } => MICROSECONDS,
+        })
     }
 
     fn is_strict(&self) -> bool {
@@ -380,6 +316,13 @@ impl ScalarUDFImpl for Key {
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        of_each(&arguments.args[0], |moments| self.keys(moments))
+        added::on_arrays(&arguments, |of| match self.kind {
+            Kind::Class => Ok(Arc::new(classes(&of[0]))),
+            Kind::Finite => {
+                let floats = of[0].as_primitive::<Float64Type>();
+                Ok(Arc::new(floats.unary::<_, Float64Type>(|float| float.clamp(f64::MIN, f64::MAX))))
+            }
+            Kind::Moment { has_months, infinity } => keys(&of[0], has_months, infinity),
+        })
     }
 }

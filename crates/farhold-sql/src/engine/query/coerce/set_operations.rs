@@ -206,9 +206,12 @@ pub(super) fn compared(a: &DataType, b: &DataType) -> Result<()> {
 pub(super) fn matched<'a>(name: &str, values: impl Iterator<Item = &'a Expr>, schema: &DFSchema) -> Result<()> {
     let typed = values.filter(|value| !is_bare_string(value)).filter_map(|value| type_of(value, schema).ok());
     let types: Vec<DataType> = typed.filter(|of| !of.is_null()).collect();
-    let other = types.split_first().and_then(|(first, rest)| rest.iter().find_map(|other| unlike(first, other)));
-    let Some((first, other)) = other else { return Ok(()) };
-    let message = format!("{name} types {first} and {other} cannot be matched");
+    let Some((first, rest)) = types.split_first() else { return Ok(()) };
+    let is_interval = |of: &DataType| matches!(of, DataType::Interval(_));
+    let differs = |other: &&DataType| unlike(first, other).is_some() || is_interval(first) != is_interval(other);
+    let Some(other) = rest.iter().find(differs) else { return Ok(()) };
+    let named = |of: &DataType| from_arrow(of).map_or_else(|| "interval".to_owned(), |of| of.to_string());
+    let message = format!("{name} types {} and {} cannot be matched", named(first), named(other));
     Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)))
 }
 
