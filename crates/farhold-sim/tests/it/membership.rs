@@ -216,6 +216,53 @@ fn a_node_keeps_its_lease_while_it_is_let_in() {
     });
 }
 
+/// A transaction writes rows of a node that leaves before the commit. It is refused, and no room in the rings of that
+/// node's next start is kept for its record.
+#[test]
+fn a_commit_promises_nothing_to_a_node_that_is_away() {
+    let executor = Executor::virtual_time(10);
+    let handle = executor.handle();
+    executor.run(async {
+        let cluster = Cluster::begin(&handle, 3, Claim::Heard);
+        cluster.until("never founded", || cluster.are_members()).await;
+        let node = cluster.nodes.borrow()[0].0.clone();
+        let schema = Schema::new(vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)], vec![0]);
+        let worker = node.worker(&handle).expect("a worker");
+        let table = worker.create_table(TableDef::new("people", schema.expect("a schema"))).await.expect("a table");
+        let mut value = Vec::new();
+        table.schema().encode_value(&[Datum::Int(0), Datum::Int(30)], &mut value).expect("a value");
+        let keys = (1..=30_u32).map(|id| (id ^ 0x8000_0000).to_be_bytes());
+        let filled = worker.run(Retry::default(), async |txn| {
+            for key in keys.clone() {
+                txn.insert(&table, &key, &value).await?;
+            }
+            Ok(())
+        });
+        filled.await.expect("rows");
+        let mut late = worker.begin();
+        for key in keys {
+            let row = late.get(&table, &key).await.expect("a row").expect("this row");
+            late.update(row, &value).expect("its value");
+        }
+        cluster.end(1).await;
+        let installed =
+            |node: usize| cluster.nodes.borrow()[node].0.configuration().map_or(0, |installed| installed.number);
+        let are_whole = || {
+            let now = cluster.register.configuration().expect("a configuration");
+            now.partitions.iter().all(|serving| matches!(serving, Serving::By(_)))
+                && now.mirrors.iter().all(|mirror| mirror.whole)
+                && [0, 2].into_iter().all(|node: usize| installed(node) == now.number)
+        };
+        cluster.until("not whole without node 1", are_whole).await;
+        let refused = late.commit().await.expect_err("rows of another time");
+        assert!(refused.is_retryable(), "{refused}");
+        let again = cluster.start(1, 3, Claim::Heard);
+        cluster.nodes.borrow_mut()[1] = again;
+        cluster.until("node 1 does not come back", || cluster.are_members()).await;
+        assert_eq!(node.leaks(), Vec::<String>::new());
+    });
+}
+
 /// A table is dropped. No mirror keeps its rows, neither those of the node that drops it nor those of the others.
 #[test]
 fn mirrors_keep_nothing_of_a_dropped_table() {

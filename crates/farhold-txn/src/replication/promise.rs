@@ -93,13 +93,25 @@ impl Drop for Promise {
 }
 
 /// Promises room at all holders, or at none; then the first that has none.
+///
+/// # Errors
+/// [`TxnError::Recovering`]: a holder is not in the configuration, as the home of a row that was read before it left, or
+/// the configuration is another one by now. What is known of a ring is of the present start of its node, or forgotten
+/// with the configuration; a ring that is first met while its node is away would be neither.
 pub(crate) fn promise_all(
     replication: &Replication,
     worker: u8,
+    number: u64,
     holders: &[NodeId],
     size: u64,
 ) -> Result<Option<NodeId>, TxnError> {
     let mut writers = replication.writers(worker)?;
+    // Under the lock that the rings are forgotten under.
+    let configuration = replication.view.configuration();
+    let away = holders.iter().find(|holder| configuration.number != number || !configuration.contains(**holder));
+    if let Some(holder) = away {
+        return Err(TxnError::Recovering { node: *holder });
+    }
     for (count, holder) in holders.iter().enumerate() {
         let writer = writers.of(*holder, replication);
         if !writer.promise(size) && !planted!(RingOverrun) {

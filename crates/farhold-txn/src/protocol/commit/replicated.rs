@@ -142,7 +142,7 @@ impl Txn {
             if let Some(journaling) = &core.node.journaling {
                 replication.finish_closed(core.slot.number(), journaling);
             }
-            let full = promise_all(replication, core.slot.number(), &holders, size)?;
+            let full = promise_all(replication, core.slot.number(), number, &holders, size)?;
             let Some(full) = full else {
                 promise.size = size;
                 return Ok(promise);
@@ -151,9 +151,6 @@ impl Txn {
                 return Err(TxnError::Recovering { node: full });
             }
             core.look_at_ring(replication, full, turn).await?;
-            if replication.view.configuration().number != number {
-                return Err(TxnError::Recovering { node: full });
-            }
         }
         Err(TxnError::Recovering { node: core.me })
     }
