@@ -226,7 +226,8 @@ fn a_commit_promises_nothing_to_a_node_that_is_away() {
         let cluster = Cluster::begin(&handle, 3, Claim::Heard);
         cluster.until("never founded", || cluster.are_members()).await;
         let node = cluster.nodes.borrow()[0].0.clone();
-        let schema = Schema::new(vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)], vec![0]);
+        let schema =
+            Schema::new(vec![Column::new("id", ColumnType::Int), Column::new("age", ColumnType::Int)], vec![0]);
         let worker = node.worker(&handle).expect("a worker");
         let table = worker.create_table(TableDef::new("people", schema.expect("a schema"))).await.expect("a table");
         let mut value = Vec::new();
