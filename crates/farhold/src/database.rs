@@ -326,7 +326,8 @@ impl Database {
     /// Runs `body` to its end on this thread, with a worker and the executor's handle (clock, waits, more tasks). It then runs
     /// the remaining work of the body's transactions, for at most the time-out of a request.
     ///
-    /// Without replicas, if another node has paused since a commit that moved rows there, those rows stay locked until that node
+    /// With replicas, if a commit has not reached all nodes by then, this node leaves the cluster
+    /// ([`Node::is_expelled`](farhold_txn::Node::is_expelled)): the others finish the commit. Without replicas, if another node has paused since a commit that moved rows there, those rows stay locked until that node
     /// or this node restarts. The commit has reported that the node is unavailable.
     ///
     /// # Errors

@@ -34,6 +34,8 @@ impl Moment {
 /// A node's view of its cluster. Before it has installed a configuration it is frozen.
 pub(crate) struct View {
     installed: RwLock<Arc<Configuration>>,
+    /// Everybody who may have founded the cluster.
+    founders: Arc<Configuration>,
     /// The configuration that it is frozen for.
     proposed: Mutex<Option<Arc<Configuration>>>,
     frozen: AtomicBool,
@@ -93,8 +95,9 @@ impl View {
     pub fn new(nodes: u8, replicas: u8) -> Self {
         let nobody = (Vec::new(), Vec::new());
         let first = Configuration::first(nodes, replicas);
-        let nothing = Configuration { number: 0, members: nobody.0, mirrors: nobody.1, ..first };
+        let nothing = Configuration { number: 0, members: nobody.0, mirrors: nobody.1, ..first.clone() };
         Self {
+            founders: Arc::new(first),
             installed: RwLock::new(Arc::new(nothing)),
             proposed: Mutex::default(),
             frozen: AtomicBool::new(true),
@@ -120,6 +123,13 @@ impl View {
     /// The configuration that the node is frozen for.
     pub fn proposed(&self) -> Option<Arc<Configuration>> {
         self.proposed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The one that it has been led into. A founder may hear of its cluster when that has gone on without another founder: it
+    /// begins with all of them.
+    pub fn configuration_or_founders(&self) -> Arc<Configuration> {
+        let installed = self.configuration();
+        if installed.number == 0 { self.founders.clone() } else { installed }
     }
 
     #[inline]
@@ -250,7 +260,7 @@ impl View {
         }
         if proposed.as_ref().is_none_or(|proposed| proposed.number < next.number) {
             self.frozen.store(true, SeqCst);
-            self.note_starts(proposed.as_ref().unwrap_or(&self.configuration()), next);
+            self.note_starts(&proposed.clone().unwrap_or_else(|| self.configuration_or_founders()), next);
             self.present.set(next.everybody());
             // Everything begun before is refused at its commit.
             catalog.indexes_changed();
@@ -265,7 +275,7 @@ impl View {
         if next.number < self.configuration().number || proposed.as_ref().is_some_and(|it| it.number > next.number) {
             return;
         }
-        self.note_starts(proposed.as_ref().unwrap_or(&self.configuration()), next);
+        self.note_starts(&proposed.clone().unwrap_or_else(|| self.configuration_or_founders()), next);
         self.present.set(next.everybody());
         let serving = |it: &Serving| if let Serving::By(node) = it { node.0 } else { NOBODY };
         self.serving.set(next.partitions.iter().map(serving));
@@ -319,6 +329,22 @@ mod tests {
             false
         });
         assert!(refused.is_none() && view.is_quiet());
+    }
+
+    /// A founder hears of its cluster when that has gone on without node 1, which then comes back.
+    #[test]
+    fn who_left_before_this_node_heard_of_its_cluster_is_not_who_comes_back() {
+        let (view, catalog) = (View::new(3, 2), Catalog::default());
+        let of = |number, there: &[u8]| {
+            let members = there.iter().map(|node| NodeId(*node)).collect();
+            Arc::new(Configuration { number, members, ..Configuration::first(3, 2) })
+        };
+        view.freeze(&of(5, &[0, 2]), &catalog);
+        view.install(&of(5, &[0, 2]), &catalog);
+        view.freeze(&of(6, &[0, 1, 2]), &catalog);
+        view.install(&of(6, &[0, 1, 2]), &catalog);
+        assert!(!view.is_same_start(NodeId(1), 4) && view.is_same_start(NodeId(1), 6));
+        assert!(view.is_same_start(NodeId(2), 4));
     }
 
     #[test]

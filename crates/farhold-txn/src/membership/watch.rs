@@ -85,8 +85,8 @@ impl Worker {
         let asking = self.clone();
         drop(handle.spawn(async move { asking.ask_the_others().await }));
         let mut work = Work::default();
-        // All members would have to wait for a member whose journal is over, so it leaves.
-        while node.journal_failure().is_none() {
+        // All members would have to wait for a member whose journal is over, or that cannot finish a commit, so it leaves.
+        while node.journal_failure().is_none() && !replication.view.is_gone() {
             let registered = register.load().await;
             self.note_register(registered.as_ref().err());
             if let Ok(registered) = registered {
@@ -291,7 +291,10 @@ impl Worker {
         }
         if installed.number < configuration.number || settled < configuration.number {
             if configuration.leader == me {
-                let mut expelled = installed.everybody().filter(|node| !configuration.contains(*node));
+                // One that joins has never heard of those that have gone.
+                let is_member = configuration.members.contains(&me);
+                let before = if is_member { replication.view.configuration_or_founders() } else { installed.clone() };
+                let mut expelled = before.everybody().filter(|node| !configuration.contains(*node));
                 let has_ended = |node| lease.of_others().has_ended(node, now_ns) || register.is_dead(node);
                 if !expelled.all(has_ended) {
                     return Ok(false);

@@ -8,6 +8,7 @@ use crate::node::Node;
 use crate::protocol::commit::odd::Settled;
 use crate::protocol::commit::section::rtm::Trust;
 use crate::protocol::execute::far::FAR_INDEXES_MIN;
+use crate::protocol::to_its_end::Owed;
 use crate::protocol::txn::state::State;
 use crate::replication::mapped::MappedRings;
 use crate::rpc::line::Line;
@@ -70,7 +71,7 @@ pub(crate) struct Core {
     pub settled: Settled,
     /// Commits that the journal waits for: how many of each bound.
     pub open_commits: RefCell<BTreeMap<u32, u32>>,
-    /// Tasks of transactions that are over.
+    /// Tasks of transactions that are over, and commits past their commit point.
     pub left: Cell<u32>,
 }
 
@@ -187,6 +188,24 @@ impl Core {
             rest.await;
             core.left.set(core.left.get() - 1);
         }));
+    }
+
+    /// As [`Self::leave`], of what no other node does for a node that goes on: the rest of a commit, locks to be freed.
+    pub fn leave_owed(&self, rest: impl Future<Output = ()> + 'static) {
+        if let Some(core) = self.this.upgrade() {
+            self.leave(Owed::of(&core, rest));
+        }
+    }
+
+    /// What a commit of this node has begun will never be done: the executor that would have done it has ended. As if the
+    /// process had, the others finish it if rows have copies, and the next start of this node does if there is a journal.
+    /// Until then nothing may rely on it, nor may a later worker write behind it in its rings.
+    #[cold]
+    pub fn abandon(&self) {
+        self.give_up_journal();
+        if let Some(replication) = &self.node.replication {
+            replication.view.set_gone();
+        }
     }
 
     /// The owner word of a new transaction.

@@ -179,10 +179,11 @@ impl Worker {
         }
     }
 
-    /// Waits until the work that this worker's transactions have left is done: the rest of a commit that no caller
-    /// waited for, keys to be given back, and deleted rows to be removed on other nodes. That work goes on beside
-    /// everything else, so a caller needs this only before it ends the executor. False: not within `timeout_ns`; where
-    /// rows have copies, the others do it when this node leaves.
+    /// Waits until the work that this worker's transactions have left is done: commits past their commit point, also those
+    /// that no caller waits for, keys to be given back, and deleted rows to be removed on other nodes. That work goes on
+    /// beside everything else, so a caller needs this only before it ends the executor. False: not within `timeout_ns`. If
+    /// the executor ends all the same, and rows have copies, this node leaves the cluster
+    /// ([`Node::is_expelled`](crate::Node::is_expelled)), and the others do the work.
     pub async fn drain(&self, timeout_ns: u64) -> bool {
         let handle = &self.core.handle;
         let until_ns = handle.now_ns().saturating_add(timeout_ns);

@@ -66,7 +66,11 @@ impl Core {
         if view.freeze(next, &self.node.catalog) {
             self.node.fabric.admit(next.number, next.admitted());
             if is_first {
-                replication.applier().begin(next.number);
+                let mut applier = replication.applier();
+                applier.begin(next.number);
+                // What members wrote for an earlier start that they had not heard the end of may be in this one's rings.
+                applier.clear_rings(&replication.log, |_| false);
+                drop(applier);
                 view.begin(next.number);
                 self.forget_everybody();
             }

@@ -140,7 +140,7 @@ impl Txn {
         };
         self.ended(&committed);
         if let Some(durably) = durably {
-            core.leave(self.finish_at_silent(epoch, durably, silent, lost));
+            core.leave_owed(self.finish_at_silent(epoch, durably, silent, lost));
         }
         committed
     }

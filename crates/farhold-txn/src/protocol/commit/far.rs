@@ -402,7 +402,7 @@ pub(crate) async fn unlock_far(core: &Rc<Core>, idents: &[Ident], owner: u64) {
         let insisting = core.clone();
         let steps = failed.iter().map(|ident| Step::release(Core::lock_place(*ident), owner)).collect();
         let number = replication.view.configuration().number;
-        core.leave(async move {
+        core.leave_owed(async move {
             let _ = insisting.insist(&replication, steps, number).await;
         });
     } else {

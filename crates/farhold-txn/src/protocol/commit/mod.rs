@@ -133,7 +133,12 @@ impl Txn {
         // Where memory is mapped, one poll does it.
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         if release.as_mut().poll(&mut context).is_pending() {
-            self.core.leave(release);
+            // Without copies they are free when one of the two nodes starts again, as those of a node that is silent.
+            if self.core.node.replication.is_some() {
+                self.core.leave_owed(release);
+            } else {
+                self.core.leave(release);
+            }
         }
     }
 

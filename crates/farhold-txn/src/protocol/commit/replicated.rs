@@ -150,7 +150,7 @@ impl Txn {
             if core.handle.now_ns() >= until_ns || replication.view.is_frozen() {
                 return Err(TxnError::Recovering { node: full });
             }
-            core.look_at_ring(replication, full, turn).await?;
+            core.look_at_ring(replication, full, number, turn).await?;
         }
         Err(TxnError::Recovering { node: core.me })
     }
@@ -318,7 +318,13 @@ impl Core {
     }
 
     /// Asks a ring without room how far its reader has come, and lets time pass.
-    async fn look_at_ring(&self, replication: &Replication, holder: NodeId, turn: u32) -> Result<(), TxnError> {
+    async fn look_at_ring(
+        &self,
+        replication: &Replication,
+        holder: NodeId,
+        number: u64,
+        turn: u32,
+    ) -> Result<(), TxnError> {
         self.apply_log();
         let worker = self.slot.number();
         let at = FarPtr::new(holder, LOG, replication.layout.applied(self.me, worker));
@@ -331,7 +337,11 @@ impl Core {
         if let Err(FabricError::StaleKey { .. }) = applied {
             let _ = self.endpoint.refresh(holder, LOG);
         }
-        if let (Ok(applied), Some(writer)) = (applied, replication.writers(worker)?.get_mut(holder)) {
+        // Of this ring, not of one that the node's next start has made since.
+        if let Ok(applied) = applied
+            && replication.view.is_there(holder, number)
+            && let Some(writer) = replication.writers(worker)?.get_mut(holder)
+        {
             writer.heard(applied);
         }
         // Messages may be lost.

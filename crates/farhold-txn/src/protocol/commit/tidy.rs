@@ -57,7 +57,7 @@ impl Txn {
             return;
         }
         let core = self.core.clone();
-        self.core.leave(async move {
+        self.core.leave_owed(async move {
             for (node, request) in removals {
                 if let Err(TxnError::NodeUnavailable { .. }) = core.insist_call(node, &request, number).await {
                     // This node is: it is for others to redo the record.

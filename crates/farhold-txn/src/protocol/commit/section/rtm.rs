@@ -143,7 +143,7 @@ pub(crate) fn commit(
         let stopped = match attempt(instructions, near, &epoch, &is_plain) {
             Ok(epoch) => {
                 slot.count(Counter::HardwareCommits);
-                trust.note(rows, true);
+                trust.committed(rows);
                 return Some(Ok(epoch));
             }
             Err(stopped) => stopped,
@@ -158,7 +158,8 @@ pub(crate) fn commit(
         });
         match stopped {
             Stopped::Changed => {
-                trust.note(rows, true);
+                // The hardware works; whether it has room for the rows is not known, because nothing was written.
+                trust.note(true);
                 return Some(Err(Refused::Changed));
             }
             Stopped::Locked | Stopped::Conflict => std::hint::spin_loop(),
@@ -173,7 +174,7 @@ pub(crate) fn commit(
             Stopped::NotPlain | Stopped::Capacity | Stopped::Unexplained => break,
         }
     }
-    trust.note(rows, false);
+    trust.note(false);
     None
 }
 
@@ -317,14 +318,20 @@ impl Trust {
         self.untried.get() == 0
     }
 
-    /// A section that was tried has, or has not, been a hardware transaction.
+    /// A section with so many rows has been a hardware transaction.
     #[inline]
-    pub fn note(&self, rows: usize, committed: bool) {
-        if committed && rows >= self.large.get() {
+    pub fn committed(&self, rows: usize) {
+        if rows >= self.large.get() {
             self.large.set(rows + 1);
         }
+        self.note(true);
+    }
+
+    /// The hardware has, or has not, done its work for a section that was tried.
+    #[inline]
+    pub fn note(&self, worked: bool) {
         self.tried.set(self.tried.get() + 1);
-        self.committed.set(self.committed.get() + u32::from(committed));
+        self.committed.set(self.committed.get() + u32::from(worked));
         if self.tried.get() == WINDOW {
             if self.committed.get() < WINDOW / 2 {
                 self.latches.set(LATCHES);
@@ -338,7 +345,7 @@ impl Trust {
     #[cold]
     pub fn overflowed(&self, rows: usize) {
         self.large.set(self.large.get().min(rows));
-        self.note(rows, false);
+        self.note(false);
     }
 }
 
