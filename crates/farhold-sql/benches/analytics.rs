@@ -4,7 +4,6 @@
 //! `--explain Q` shows what query Q does both ways instead. Each query runs three times each way; the best counts. Also: rows a second that a scan decodes.
 #![expect(clippy::disallowed_methods, reason = "a bench measures real time")]
 
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,15 +22,6 @@ use farhold_fabric::{Executor, Fabric, Handle};
 use farhold_sql::{Engine, EngineConfig, Output, Rows, Session};
 use farhold_txn::{Node, NodeConfig, NodeId};
 
-/// A directory that goes away.
-struct Dir(PathBuf);
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn argument(name: &str) -> Option<usize> {
     let mut arguments = std::env::args();
     arguments.find(|a| a == name)?;
@@ -49,9 +39,8 @@ fn main() {
 }
 
 fn run(scale: Scale, threads: usize, rounds: u32) {
-    let base = if std::path::Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-    let dir = Dir(base.join(format!("farhold-bench-analytics-{}", std::process::id())));
-    let fabric = Fabric::join_shm(&dir.0, NodeId(0)).expect("the fabric");
+    let dir = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
+    let fabric = Fabric::join_shm(&dir, NodeId(0)).expect("the fabric");
     let region_bytes = (scale.warehouses as u64 * 160 + 200) << 20;
     let node = Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() }).expect("a node");
     load(&node, scale);

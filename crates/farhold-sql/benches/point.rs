@@ -4,7 +4,6 @@
 //! One session on one thread, no wire: `Session::execute` of prepared statements, each in a transaction of its own.
 #![expect(clippy::disallowed_methods, reason = "a bench measures real time")]
 
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,19 +27,9 @@ pub fn main() {
     }
 }
 
-/// A directory that goes away.
-struct Dir(PathBuf);
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn run(turns: &Turns) -> Vec<(&'static str, f64)> {
-    let base = if std::path::Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-    let dir = Dir(base.join(format!("farhold-bench-point-{}", std::process::id())));
-    let fabric = Fabric::join_shm(&dir.0, NodeId(0)).expect("the fabric");
+    let dir = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
+    let fabric = Fabric::join_shm(&dir, NodeId(0)).expect("the fabric");
     let node = Node::open(fabric, NodeConfig { region_bytes: 512 << 20, ..NodeConfig::default() }).expect("a node");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let worker = Rc::new(node.worker(&Handle::standalone(1)).expect("a worker"));

@@ -80,6 +80,8 @@ states! {
     INVALID_BINARY = "22P03";
     /// A malformed line in COPY data.
     BAD_COPY_FORMAT = "22P04";
+    /// NULL where a value has to be.
+    NULL_VALUE_NOT_ALLOWED = "22004";
     /// NULL in a NOT NULL column.
     NOT_NULL_VIOLATION = "23502";
     /// A key that is already there.

@@ -258,21 +258,22 @@ mod tests {
         BinaryArray, Date32Array, Decimal128Array, Int64Array, NullArray, StringArray, TimestampMillisecondArray,
         TimestampNanosecondArray,
     };
+    use tempfile::{NamedTempFile, TempPath};
 
     use crate::engine::{Datum, parse_datum};
 
-    fn written(name: &str, bytes: &[u8]) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("farhold-import-{}-{name}", std::process::id()));
+    fn written(bytes: &[u8]) -> TempPath {
+        let path = NamedTempFile::new().unwrap().into_temp_path();
         std::fs::write(&path, bytes).unwrap();
         path
     }
 
-    fn parquet(name: &str, batch: &RecordBatch) -> PathBuf {
+    fn parquet(batch: &RecordBatch) -> TempPath {
         let mut bytes = Vec::new();
         let mut writer = parquet::arrow::ArrowWriter::try_new(&mut bytes, batch.schema(), None).unwrap();
         writer.write(batch).unwrap();
         writer.close().unwrap();
-        written(&format!("{name}.parquet"), &bytes)
+        written(&bytes)
     }
 
     #[test]
@@ -286,7 +287,7 @@ mod tests {
             ("nothing", Arc::new(NullArray::new(2))),
         ])
         .unwrap();
-        let path = parquet("rows", &batch);
+        let path = parquet(&batch);
         let mut file = ImportFile::open(&path, FileKind::Parquet).unwrap();
         assert_eq!(file.rows_total(), Some(2));
         assert_eq!(
@@ -303,7 +304,6 @@ mod tests {
             "1,1.50,\"a,\"\"b\"\"\",1970-01-01,\"\",\n2,,\"c\",1970-01-02,,\n"
         );
         assert!(file.next_chunk().unwrap().is_none());
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
             ("whole", Arc::new(whole)),
         ])
         .unwrap();
-        let path = parquet("kinds", &batch);
+        let path = parquet(&batch);
         let mut file = ImportFile::open(&path, FileKind::Parquet).unwrap();
         let definition = file.create_table("t", "id").unwrap();
         for column in ["\"day\" date", "\"picture\" bytea", "\"at\" timestamp without time zone"] {
@@ -331,7 +331,6 @@ mod tests {
         assert_eq!((lines[1][1], lines[0][2], lines[1][2]), ("infinity", "\"\\x00ff22\"", ""));
         assert_eq!((lines[0][3], lines[1][3]), ("1970-01-01 00:00:00.001", "0001-12-31 23:59:59.999 BC"));
         assert_eq!((lines[0][4], lines[1][4]), ("1970-01-01 00:00:00.000001", ""));
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
@@ -341,10 +340,9 @@ mod tests {
             ("at", Arc::new(TimestampNanosecondArray::from(vec![1_001]))),
         ])
         .unwrap();
-        let path = parquet("nanoseconds", &batch);
+        let path = parquet(&batch);
         let Err(error) = ImportFile::open(&path, FileKind::Parquet).unwrap().next_chunk() else { panic!("rounded") };
         assert!(error.to_string().contains("column at: a timestamp has nanoseconds"), "{error}");
-        std::fs::remove_file(path).unwrap();
     }
 
     /// The types of a CSV file come from all of its lines.
@@ -352,30 +350,27 @@ mod tests {
     fn a_text_far_behind_decides_the_type() {
         let lines: Vec<String> = (1..20_000).map(|n| format!("{n},{n}\n")).collect();
         let lines = lines.concat();
-        let path = written("codes.csv", format!("id,code\n{lines}20000,007\n").as_bytes());
+        let path = written(format!("id,code\n{lines}20000,007\n").as_bytes());
         let file = ImportFile::open(&path, FileKind::Csv).unwrap();
         assert_eq!(
             file.create_table("t", "id").unwrap(),
             "CREATE TABLE \"t\" (\"id\" bigint, \"code\" text, PRIMARY KEY (\"id\"))"
         );
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn a_file_that_is_not_what_it_says_is_refused() {
-        let path = written("not.parquet", b"hello");
+        let path = written(b"hello");
         let Err(error) = ImportFile::open(&path, FileKind::Parquet) else { panic!("opened") };
         assert!(error.to_string().contains("not readable as Parquet"), "{error}");
-        std::fs::remove_file(path).unwrap();
         let missing = ImportFile::open(Path::new("/nowhere/rows.csv"), FileKind::Csv).err().unwrap();
         assert!(matches!(missing, ImportError::Io(..)));
     }
 
     #[test]
     fn a_key_column_that_is_not_there_is_named() {
-        let path = written("rows.csv", b"a,b\n1,x\n");
+        let path = written(b"a,b\n1,x\n");
         let file = ImportFile::open(&path, FileKind::Csv).unwrap();
         assert!(file.create_table("t", "c").unwrap_err().to_string().contains("it has a, b"));
-        std::fs::remove_file(path).unwrap();
     }
 }

@@ -7,7 +7,7 @@ use farhold_sql::{ColumnType, Datum, EngineConfig, TransactionState};
 use farhold_store::row::{Column, Schema};
 use farhold_txn::TableDef;
 
-use crate::harness::{Client, Db, Dir};
+use crate::harness::{Client, Db, directory};
 
 /// What the planner has no way for is said without its own words.
 #[test]
@@ -368,7 +368,7 @@ fn a_table_that_cannot_be_read_can_be_dropped() {
 
 #[test]
 fn a_full_region_is_an_error() {
-    let db = Db::open(Dir::new(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
+    let db = Db::open(directory(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
     let client = db.client();
     client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
     let mut rounds = 0;
@@ -392,7 +392,7 @@ fn a_full_region_is_an_error() {
 /// The room of a dropped table is for rows of every size, at once; a table for which there was none leaves nothing.
 #[test]
 fn a_full_region_has_room_after_a_drop() {
-    let db = Db::open(Dir::new(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
+    let db = Db::open(directory(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
     let client = db.client();
     for round in 1..4 {
         let bytes = 1500 / round;

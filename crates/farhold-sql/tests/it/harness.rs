@@ -1,10 +1,10 @@
 //! A database of one node in a directory of its own, and clients that each live on a thread, as connections do.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use farhold_fabric::{Drive, Fabric, Handle};
@@ -14,29 +14,20 @@ use farhold_sql::{
 };
 use farhold_store::durable::power::Volatile;
 use farhold_txn::{Generation, HomeAgent, JournalConfig, Node, NodeConfig, NodeId, ReplicationConfig};
+use tempfile::TempDir;
 
-/// A directory that goes away.
-pub struct Dir(PathBuf);
-
-impl Dir {
-    pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let base = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-        Self(base.join(format!("farhold-sql-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))))
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A directory, in shared memory where there is some.
+pub fn directory() -> TempDir {
+    let shm = Path::new("/dev/shm");
+    let root = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
+    tempfile::Builder::new().prefix("farhold-").tempdir_in(root).expect("a directory")
 }
 
 /// A running database. The directory is the last to go.
 pub struct Db {
     pub engine: Arc<Engine>,
     pub node: Arc<Node>,
-    dir: Arc<Dir>,
+    dir: Arc<TempDir>,
     /// Serves the other nodes of a cluster.
     agent: Option<HomeAgent>,
 }
@@ -98,15 +89,15 @@ impl Db {
     }
 
     pub fn with(config: EngineConfig) -> Self {
-        Self::open(Dir::new(), config, 256 << 20)
+        Self::open(directory(), config, 256 << 20)
     }
 
     /// Some nodes in one directory.
     pub fn cluster(nodes: u8) -> Vec<Self> {
-        let dir = Arc::new(Dir::new());
+        let dir = Arc::new(directory());
         let opened: Vec<_> = (0..nodes)
             .map(|id| {
-                let fabric = Fabric::join_shm(&dir.0, NodeId(id)).expect("the fabric");
+                let fabric = Fabric::join_shm(&*dir, NodeId(id)).expect("the fabric");
                 let config = NodeConfig {
                     nodes,
                     region_bytes: 64 << 20,
@@ -136,20 +127,20 @@ impl Db {
         self.agent = Some(HomeAgent::start(&self.node).expect("an agent"));
     }
 
-    pub fn open(dir: impl Into<Arc<Dir>>, config: EngineConfig, region_bytes: u64) -> Self {
+    pub fn open(dir: impl Into<Arc<TempDir>>, config: EngineConfig, region_bytes: u64) -> Self {
         let dir = dir.into();
-        let fabric = Fabric::join_shm(&dir.0, NodeId(0)).expect("the fabric");
+        let fabric = Fabric::join_shm(&*dir, NodeId(0)).expect("the fabric");
         let node = Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() }).expect("a node");
         Self::over(node, None, dir, config)
     }
 
     /// With a journal on a disk of memory. It is written only by [`Self::step_until`].
     pub fn with_journal() -> Self {
-        let dir = Arc::new(Dir::new());
+        let dir = Arc::new(directory());
         let journal = JournalConfig { segment_bytes: 64 << 10, ..JournalConfig::new(Arc::new(Volatile::default())) };
         let generation =
             Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default()).expect("a generation");
-        let fabric = Fabric::join_shm(&dir.0, NodeId(0)).expect("the fabric");
+        let fabric = Fabric::join_shm(&*dir, NodeId(0)).expect("the fabric");
         let config = NodeConfig { region_bytes: 64 << 20, journal: Some(journal), ..NodeConfig::default() };
         let node = Node::open_durable(fabric, config, generation).expect("a node");
         Self::over(node, None, dir, EngineConfig { query_threads: 1, ..EngineConfig::default() })
@@ -167,7 +158,7 @@ impl Db {
         }
     }
 
-    fn over(node: Arc<Node>, agent: Option<HomeAgent>, dir: Arc<Dir>, config: EngineConfig) -> Self {
+    fn over(node: Arc<Node>, agent: Option<HomeAgent>, dir: Arc<TempDir>, config: EngineConfig) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let worker = node.worker(&Handle::standalone(1)).expect("a worker");
         let engine = runtime.block_on(Engine::open(Arc::clone(&node), config, &worker)).expect("an engine");

@@ -1,10 +1,10 @@
 //! Joins inside a memory budget: what does not fit is spilled, and the rows are the same.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use farhold_sql::engine::EngineConfig;
+use tempfile::TempDir;
 
 use super::harness::Db;
 
@@ -88,32 +88,34 @@ fn a_full_disk() {
         eprintln!("no right to mount a small disk: skipped");
         return;
     };
-    let config =
-        EngineConfig { join_memory_bytes: Some(3 << 20), spill_directory: disk.0.clone(), ..EngineConfig::default() };
+    let config = EngineConfig {
+        join_memory_bytes: Some(3 << 20),
+        spill_directory: disk.0.path().into(),
+        ..EngineConfig::default()
+    };
     let db = filled(config);
     let error = db.client().err(ALL);
     assert_eq!(error.state.code(), "53100", "{error}");
     assert_eq!(fs::read_dir(&disk.0).unwrap().count(), 0, "files are left");
-    fs::write(disk.0.join("room"), vec![1; 200 << 10]).expect("the space is free again");
+    fs::write(disk.0.path().join("room"), vec![1; 200 << 10]).expect("the space is free again");
     assert_eq!(db.client().rows("SELECT count(*) FROM a JOIN b ON a.id = b.id WHERE a.id < 9 AND b.id < 9"), ["8"]);
 }
 
 /// Unmounted when dropped.
-struct SmallDisk(PathBuf);
+struct SmallDisk(TempDir);
 
 impl SmallDisk {
     fn mount() -> Option<Self> {
-        let path = std::env::temp_dir().join(format!("farhold-sql-small-disk-{}", std::process::id()));
-        fs::create_dir_all(&path).ok()?;
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(&path).output().ok()?;
-        mount.status.success().then_some(Self(path))
+        let folder = tempfile::tempdir().ok()?;
+        let mut mount = Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(folder.path()).output().ok()?;
+        mount.status.success().then_some(Self(folder))
     }
 }
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
-        let _ = fs::remove_dir(&self.0);
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).output();
     }
 }
 

@@ -110,6 +110,7 @@ suites! {
     dml
     expressions
     floats
+    frames
     functions
     indexes
     intervals

@@ -3,18 +3,22 @@
 use std::sync::Arc;
 
 use datafusion::sql::sqlparser::ast::{
-    self, Assignment, AssignmentTarget, ConflictTarget, Expr, FromTable, GroupByExpr, LimitClause, ObjectName,
-    ObjectNamePart, OnConflictAction, OnInsert, OrderByKind, Query, SelectItem, SelectItemQualifiedWildcardKind,
-    SetExpr, TableFactor, TableObject, TableWithJoins,
+    self, Assignment, AssignmentTarget, ConflictTarget, Expr, LimitClause, ObjectName, OnConflictAction, OnInsert,
+    OrderByKind, Query, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, TableObject,
 };
 use farhold_txn::Index;
 
 use super::access::{choose, conjuncts};
+use super::forms::{
+    check_delete, check_insert, check_single_table, check_update, check_values, column_name, is_bare, is_default,
+    is_name, is_plain, single_name, single_source,
+};
 use super::insert::OnConflict;
+use super::names::output_name;
 use super::{Delete, Insert, Program, Returning, Select, Update, output_column, wire_type};
 use crate::engine::catalog::{TableInfo, Tables, no_such_table, table_name};
 use crate::engine::scalar::{BindError, Binder, ColumnRef, Scalar, fold};
-use crate::engine::{ColumnType, Datum, OPERATOR_PREFIX, OutputColumn};
+use crate::engine::{ColumnType, Datum, OutputColumn};
 use crate::{SqlError, SqlState};
 
 /// Compiles statements against one version of the catalog.
@@ -423,100 +427,8 @@ fn all_item(index: usize, column: &ColumnRef) -> (Scalar, OutputColumn) {
     (Scalar::Column(index), output_column(column.name.clone(), column.data_type))
 }
 
-fn is_bare(options: &ast::WildcardAdditionalOptions) -> bool {
-    options.opt_ilike.is_none()
-        && options.opt_exclude.is_none()
-        && options.opt_except.is_none()
-        && options.opt_replace.is_none()
-        && options.opt_rename.is_none()
-}
-
-/// The name that PostgreSQL gives an unnamed item.
-pub(crate) fn output_name(expression: &Expr) -> String {
-    match expression {
-        Expr::Identifier(ident) => fold(ident),
-        Expr::CompoundIdentifier(parts) => parts.last().map_or_else(|| "?column?".to_owned(), fold),
-        Expr::CompoundFieldAccess { root, access_chain } => {
-            let field = access_chain.iter().rev().find_map(|access| match access {
-                ast::AccessExpr::Dot(Expr::Identifier(field)) => Some(fold(field)),
-                _ => None,
-            });
-            field.unwrap_or_else(|| output_name(root))
-        }
-        Expr::Function(function) => match function.name.0.last() {
-            Some(ObjectNamePart::Identifier(ident)) if !ident.value.starts_with(OPERATOR_PREFIX) => fold(ident),
-            _ => "?column?".to_owned(),
-        },
-        Expr::Case { else_result: Some(e), .. } if matches!(e.as_ref(), Expr::Identifier(_)) => output_name(e),
-        Expr::Case { .. } => "case".to_owned(),
-        Expr::Nested(inner) => output_name(inner),
-        Expr::Cast { expr, data_type, .. } => match output_name(expr) {
-            name if name != "?column?" => name,
-            _ => super::super::types::from_sql(data_type).map_or_else(|_| "?column?".to_owned(), type_name),
-        },
-        Expr::TypedString(typed) => {
-            super::super::types::from_sql(&typed.data_type).map_or_else(|_| "?column?".to_owned(), type_name)
-        }
-        Expr::Value(value) if matches!(value.value, ast::Value::Boolean(_)) => "bool".to_owned(),
-        Expr::Exists { .. } => "exists".to_owned(),
-        Expr::Substring { shorthand: true, .. } => "substr".to_owned(),
-        Expr::Substring { .. } => "substring".to_owned(),
-        Expr::Extract { .. } => "extract".to_owned(),
-        Expr::Subquery(query) => match query.body.as_ref() {
-            SetExpr::Select(select) => match select.projection.as_slice() {
-                [SelectItem::UnnamedExpr(e)] => output_name(e),
-                [SelectItem::ExprWithAlias { alias, .. }] => fold(alias),
-                _ => "?column?".to_owned(),
-            },
-            _ => "?column?".to_owned(),
-        },
-        _ => "?column?".to_owned(),
-    }
-}
-
-/// PostgreSQL's internal name of a type.
-fn type_name(data_type: ColumnType) -> String {
-    match data_type {
-        ColumnType::Boolean => "bool",
-        ColumnType::SmallInt => "int2",
-        ColumnType::Int => "int4",
-        ColumnType::BigInt => "int8",
-        ColumnType::Real => "float4",
-        ColumnType::Double => "float8",
-        ColumnType::Decimal { .. } => "numeric",
-        ColumnType::Char(_) => "bpchar",
-        ColumnType::Varchar(_) => "varchar",
-        ColumnType::Text => "text",
-        ColumnType::Bytea => "bytea",
-        ColumnType::Date => "date",
-        ColumnType::Timestamp => "timestamp",
-    }
-    .to_owned()
-}
-
 fn join_conditions(conditions: Vec<Scalar>) -> Option<Scalar> {
     conditions.into_iter().reduce(|a, b| Scalar::And(Box::new(a), Box::new(b)))
-}
-
-/// 42601 unless a query of `count` columns fits the target columns, all of which must be given if they are `listed`.
-pub(crate) fn check_target_count(count: usize, targets: usize, listed: bool) -> std::result::Result<(), SqlError> {
-    if count > targets {
-        return Err(SqlError::syntax("INSERT has more expressions than target columns"));
-    }
-    if count < targets && listed {
-        return Err(SqlError::syntax("INSERT has more target columns than expressions"));
-    }
-    Ok(())
-}
-
-/// As [`check_target_count`], of the rows of VALUES.
-fn check_values(values: &ast::Values, targets: &[usize], listed: bool) -> std::result::Result<(), SqlError> {
-    let mut counts = values.rows.iter().map(|row| row.content.len());
-    let first = counts.next().unwrap_or(0);
-    if counts.any(|count| count != first) {
-        return Err(SqlError::syntax("VALUES lists must all be the same length"));
-    }
-    check_target_count(first, targets.len(), listed)
 }
 
 pub(crate) fn default_of(table: &TableInfo, column: usize) -> Scalar {
@@ -527,134 +439,11 @@ pub(crate) fn default_row(table: &TableInfo) -> Vec<Scalar> {
     (0..table.visible).map(|column| default_of(table, column)).collect()
 }
 
-/// Whether it is the word DEFAULT.
-pub(crate) fn is_default(expression: &Expr) -> bool {
-    matches!(expression, Expr::Identifier(ident) if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default"))
-}
-
-/// The column that an INSERT or an UPDATE names: `t.c` would be a field of a column `t`.
-fn column_name(name: &ObjectName) -> std::result::Result<String, SqlError> {
-    match name.0.as_slice() {
-        [ObjectNamePart::Identifier(ident), ObjectNamePart::Identifier(_)] => {
-            Err(SqlError::new(SqlState::UNDEFINED_COLUMN, format!("column \"{}\" does not exist", fold(ident)))
-                .with_hint("The columns that are written are named without their table."))
-        }
-        _ => single_name(name),
-    }
-}
-
 /// Is the last of the columns to be written named for the first time?
 pub(crate) fn check_once(table: &TableInfo, columns: &[usize]) -> std::result::Result<(), SqlError> {
     let Some((last, _)) = columns.split_last().filter(|(last, before)| before.contains(last)) else { return Ok(()) };
     let message = format!("column \"{}\" specified more than once", table.columns()[*last].name);
     Err(SqlError::new(SqlState::DUPLICATE_COLUMN, message))
-}
-
-fn single_name(name: &ObjectName) -> std::result::Result<String, SqlError> {
-    match name.0.as_slice() {
-        [ObjectNamePart::Identifier(ident)] | [_, ObjectNamePart::Identifier(ident)] => Ok(fold(ident)),
-        _ => Err(SqlError::syntax(format!("improper name: {name}"))),
-    }
-}
-
-/// The table and its name in expressions, if a FROM item is one plain table.
-fn single_source(from: &TableWithJoins) -> Option<(&ObjectName, String)> {
-    if !from.joins.is_empty() {
-        return None;
-    }
-    match &from.relation {
-        TableFactor::Table { name, alias, args: None, version: None, sample: None, with_ordinality: false, .. } => {
-            let qualifier = match alias {
-                Some(alias) if alias.columns.is_empty() => fold(&alias.name),
-                Some(_) => return None,
-                None => match name.0.last()? {
-                    ObjectNamePart::Identifier(ident) => fold(ident),
-                    ObjectNamePart::Function(_) => return None,
-                },
-            };
-            Some((name, qualifier))
-        }
-        _ => None,
-    }
-}
-
-/// As [`single_source`], for the target of a write, where nothing else makes sense.
-pub(crate) fn check_single_table(from: &TableWithJoins) -> std::result::Result<(&ObjectName, String), SqlError> {
-    single_source(from).ok_or_else(|| SqlError::syntax("the target of UPDATE and DELETE is one table"))
-}
-
-fn check_insert(insert: &ast::Insert) -> std::result::Result<(), SqlError> {
-    let plain = insert.or.is_none()
-        && !insert.ignore
-        && !insert.overwrite
-        && insert.assignments.is_empty()
-        && insert.partitioned.is_none()
-        && insert.after_columns.is_empty()
-        && !insert.replace_into
-        && insert.output.is_none();
-    if plain { Ok(()) } else { Err(SqlError::unsupported("this form of INSERT")) }
-}
-
-/// Refuses what other databases' UPDATE has.
-pub(crate) fn check_update(update: &ast::Update) -> std::result::Result<(), SqlError> {
-    if update.or.is_some() || update.output.is_some() || !update.order_by.is_empty() || update.limit.is_some() {
-        return Err(SqlError::unsupported("this form of UPDATE"));
-    }
-    Ok(())
-}
-
-/// Refuses what other databases' DELETE has; the target.
-pub(crate) fn check_delete(delete: &ast::Delete) -> std::result::Result<&TableWithJoins, SqlError> {
-    let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &delete.from;
-    match from.as_slice() {
-        [from]
-            if delete.tables.is_empty()
-                && delete.output.is_none()
-                && delete.order_by.is_empty()
-                && delete.limit.is_none() =>
-        {
-            Ok(from)
-        }
-        _ => Err(SqlError::unsupported("this form of DELETE")),
-    }
-}
-
-fn is_plain(query: &Query, select: &ast::Select) -> bool {
-    let ungrouped = match &select.group_by {
-        GroupByExpr::Expressions(expressions, modifiers) => expressions.is_empty() && modifiers.is_empty(),
-        GroupByExpr::All(_) => false,
-    };
-    ungrouped
-        && query.with.is_none()
-        && query.fetch.is_none()
-        && query.for_clause.is_none()
-        && query.settings.is_none()
-        && query.format_clause.is_none()
-        && query.pipe_operators.is_empty()
-        && select.distinct.is_none()
-        && select.select_modifiers.is_none()
-        && select.top.is_none()
-        && select.exclude.is_none()
-        && select.into.is_none()
-        && select.lateral_views.is_empty()
-        && select.prewhere.is_none()
-        && select.connect_by.is_empty()
-        && select.cluster_by.is_empty()
-        && select.distribute_by.is_empty()
-        && select.sort_by.is_empty()
-        && select.having.is_none()
-        && select.named_window.is_empty()
-        && select.qualify.is_none()
-        && select.value_table_mode.is_none()
-}
-
-/// Whether it is the name of a column and nothing more.
-fn is_name(expression: &Expr) -> bool {
-    match expression {
-        Expr::Identifier(_) | Expr::CompoundIdentifier(_) => true,
-        Expr::Nested(inner) => is_name(inner),
-        _ => false,
-    }
 }
 
 /// ORDER BY plain columns, nulls where PostgreSQL and our indexes have them.

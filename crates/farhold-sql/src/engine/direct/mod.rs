@@ -6,16 +6,17 @@
 
 mod access;
 mod compile;
+mod forms;
 mod insert;
+mod names;
 mod run;
 mod write;
 
 pub(crate) use access::{Access, choose, scan};
-pub(crate) use compile::{
-    Compiler, assignment_pairs, bind_returning, check_delete, check_once, check_single_table, check_target_count,
-    check_update, default_of, default_row, is_default, output_name,
-};
+pub(crate) use compile::{Compiler, assignment_pairs, bind_returning, check_once, default_of, default_row};
+pub(crate) use forms::{check_delete, check_single_table, check_target_count, check_update, is_default};
 pub(crate) use insert::{Insert, OnConflict, RowNumbers, Writer};
+pub(crate) use names::output_name;
 pub(crate) use run::{Effect, returned};
 pub(crate) use write::{Delete, UniqueKeys, Update, apply_update, insert_moved, unsafe_duplicate};
 

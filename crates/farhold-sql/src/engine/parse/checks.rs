@@ -11,7 +11,7 @@ use datafusion::sql::sqlparser::ast::{
 use super::super::scalar::fold;
 use super::super::{error, walk};
 use super::depth::LEVELS_MAX;
-use super::unnested;
+use super::{unnested, window_places};
 use crate::{SqlError, SqlState};
 
 /// How deeply subqueries may stand in each other's expressions. DataFusion checks what is in a subquery once for each one around
@@ -84,10 +84,7 @@ pub(super) fn check(statement: &Statement) -> Result<(), SqlError> {
             if let Some(UpdateTableFromKind::BeforeSet(from) | UpdateTableFromKind::AfterSet(from)) = &update.from {
                 check_relations(from)?;
             }
-            let is_window = |expr: &Expr| matches!(expr, Expr::Function(Function { over: Some(_), .. }));
-            if walk::exists_outside_queries(&update.assignments, is_window) {
-                return Err(SqlError::new(SqlState::WINDOWING_ERROR, "window functions are not allowed in UPDATE"));
-            }
+            window_places::check_assignments(&update.assignments)?;
         }
         Statement::Delete(delete) => {
             let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &delete.from;
@@ -206,10 +203,11 @@ impl Checks {
         if select.subqueries > SUBQUERIES_MAX && !select.is_list {
             return Err(too_many(SUBQUERIES_MAX, "subqueries may stand in the expressions of a SELECT"));
         }
-        if let Expr::Function(Function { over: Some(window), .. }) = expression
-            && !select.windows.contains(window)
-        {
-            select.windows.insert(window.clone());
+        if let Expr::Function(function @ Function { over: Some(window), .. }) = expression {
+            window_places::check_call(function)?;
+            if !select.windows.contains(window) {
+                select.windows.insert(window.clone());
+            }
             if select.windows.len() > WINDOWS_MAX {
                 return Err(too_many(WINDOWS_MAX, "windows may differ from each other in a SELECT"));
             }
@@ -265,7 +263,10 @@ impl Visitor for Checks {
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<SqlError> {
         self.selects.push(InSelect::default());
-        if let Err(error) = check_count(select.projection.len()).and_then(|()| check_relations(&select.from)) {
+        let checked = check_count(select.projection.len())
+            .and_then(|()| check_relations(&select.from))
+            .and_then(|()| window_places::check_select(select));
+        if let Err(error) = checked {
             return ControlFlow::Break(error);
         }
         if select.qualify.is_some() {

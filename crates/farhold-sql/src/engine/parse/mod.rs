@@ -4,6 +4,7 @@ mod checks;
 mod depth;
 mod split;
 mod text;
+mod window_places;
 
 use std::ops::ControlFlow;
 

@@ -28,6 +28,7 @@ mod equijoins;
 mod exchanges;
 mod floats;
 mod folded;
+mod frame_bounds;
 mod frames;
 mod functions;
 mod gathered;
@@ -48,6 +49,7 @@ mod names;
 mod numbers;
 mod parameters;
 mod parts;
+mod plan_scans;
 mod projections;
 mod quantified;
 mod quantifiers;
@@ -56,6 +58,7 @@ mod rewrite;
 mod rows;
 mod scalars;
 mod series;
+mod session;
 mod similar;
 mod single_rows;
 mod slices;
@@ -66,68 +69,45 @@ mod variances;
 mod volatile;
 mod windows;
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
-use std::ops::Bound;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::TimestampMicrosecondType;
 use arrow::temporal_conversions::as_datetime;
-use datafusion::catalog::CatalogProvider;
-use datafusion::common::config::Dialect;
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::config::ExtensionOptions;
-use datafusion::datasource::source_as_provider;
 use datafusion::execution::SessionState;
-use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryReservation, TrackConsumersPool};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::execution::session_state::SessionStateBuilder;
-use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
-use datafusion::logical_expr::{Expr, LogicalPlan};
-use datafusion::optimizer::OptimizerRule;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::{ExecutionPlan, displayable, execute_stream};
-use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement as DataFusionStatement;
 use datafusion::sql::sqlparser::ast;
-use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins_over};
-use farhold_txn::{ScanSpec, Txn, TxnError, Worker};
+use farhold_join::datafusion::JoinConfig;
+use farhold_txn::Txn;
 use tokio::runtime::Runtime;
 use tokio::task::JoinError;
 
-use super::cancel::{CancelHandle, Pace};
+use super::cancel::CancelHandle;
 use super::catalog::{Catalog, Tables};
 use super::notices::Notices;
 use super::scalar::{ParameterTypes, Parameters};
-use super::scan::{
-    BatchDecoder, FarTable, Gathered, QueryInput, RowFilter, RowSource, ScanKey, is_same_scan, scan_key,
-};
+use super::scan::{QueryInput, RowSource};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, STACK_BYTES, error};
-use crate::{SqlError, SqlState};
+use crate::SqlError;
 
 pub(crate) use assigned::assigned;
 pub(crate) use catalog::ROWS_SCHEMA;
 pub(in crate::engine) use floats::without_key;
 pub(crate) use numbers::Giver;
 pub(crate) use parameters::to_sql as sql_type;
+use plan_scans::gather;
+pub(crate) use plan_scans::{PlanScan, all_narrow, scans, snapshot};
+use session::session_state;
 pub(crate) use stream::{BatchStream, Unread};
 
 /// Rows of a batch.
 const BATCH_ROWS: usize = 8192;
-/// Rows that a transaction reads for a query before the query takes room for them. Of several nodes, whose rows come in one order, all are read.
-const GATHERED_ROWS_MAX: usize = 256;
 /// Batches that may wait between a query and its reader.
 const CHANNEL_BATCHES: usize = 4;
-
-/// Rules of DataFusion 55 that give wrong answers.
-///
-/// - `aggregate_statistics` takes a constant column for one distinct value, also where it has no row or is NULL. Our scans have no exact
-///   numbers for it.
-/// - `FilterPushdown` knows the columns of a projection and of most other operators by their names alone, which several columns of a join
-///   have: a condition on one goes to the scan of another. The logical plan's rule, which knows relations, has pushed everything down before.
-const DEFECTIVE_RULES: [&str; 2] = ["aggregate_statistics", "FilterPushdown"];
 
 /// How often a statement is planned for the types of its parameters, and one with set operations, of which each tells the next one's.
 const PLANS_FOR_TYPES_MAX: usize = 2;
@@ -370,105 +350,6 @@ impl Drop for QueryEngine {
     }
 }
 
-fn session_state(
-    database: &Arc<catalog::Database>,
-    catalog: &Arc<Catalog>,
-    config: &EngineConfig,
-) -> Result<SessionState, datafusion::error::DataFusionError> {
-    let mut session = SessionConfig::new()
-        .with_default_catalog_and_schema(&config.database, "public")
-        .with_create_default_catalog_and_schema(false)
-        .with_target_partitions(config.threads_of_queries())
-        .with_batch_size(BATCH_ROWS);
-    let mut joins = JoinConfig::default();
-    joins.spill_directory = config.spill_directory.to_string_lossy().into_owned();
-    for rule in &config.without_rules {
-        ExtensionOptions::set(&mut joins, rule, "false")?;
-    }
-    session = session.with_option_extension(joins);
-    let options = session.options_mut();
-    options.sql_parser.dialect = Dialect::PostgreSQL;
-    options.sql_parser.parse_float_as_decimal = true;
-    // A CASE whose conditions turn out constant is known not to be NULL by the one plan and not by the other.
-    options.execution.skip_physical_aggregate_schema_check = true;
-    // It panics at a NaN among its keys (DataFusion 55).
-    options.optimizer.enable_topk_aggregation = false;
-    // Of windows above each other it takes the longer way that one looks ahead, not both (DataFusion 55).
-    options.optimizer.enable_window_limits = false;
-    let pool = TrackConsumersPool::new(
-        GreedyMemoryPool::new(config.query_memory_bytes),
-        std::num::NonZeroUsize::MIN.saturating_add(4),
-    );
-    let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::new(pool))
-        .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled))
-        .build_arc()?;
-    let context = SessionContext::new_with_config_rt(session, runtime);
-    context.register_catalog(&config.database, Arc::clone(database) as Arc<dyn CatalogProvider>);
-    let relations = Arc::clone(catalog) as Arc<dyn crate::pg_catalog::Relations>;
-    crate::pg_catalog::register(&context, &config.database, &relations)?;
-    rewrite::register_functions(&context);
-    scalars::register(&context);
-    quantified::register(&context);
-    numbers::register(&context);
-    moments::register(&context);
-    bounded::register(&context);
-    texts::register(&context);
-    dates::register(&context);
-    parts::register(&context);
-    domains::register(&context);
-    halves::register(&context);
-    aggregates::register(&context);
-    gathered::register(&context);
-    assigned::register(&context);
-    added::register(&context);
-    apart::register(&context);
-    correlation::register(&context);
-    variances::register(&context);
-    casts::register(&context);
-    let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
-    let rules = context.state().physical_optimizers().iter().filter(is_kept).map(projections::in_place_of).collect();
-    let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());
-    let conditions: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(constants::Conditions::default());
-    let joins: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(volatile::Joins::default());
-    let ours = [equalities, conditions, joins];
-    let in_place = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
-        Arc::clone(ours.iter().find(|own| own.name() == rule.name()).unwrap_or(rule))
-    };
-    let optimizers = dependencies::told(context.state().optimizers().iter().map(in_place).collect());
-    let mut state = SessionStateBuilder::new_from_existing(context.state())
-        .with_optimizer_rules(optimizers)
-        .with_physical_optimizer_rules(limits::kept_whole(rules))
-        .with_analyzer_rule(Arc::new(lists::Lists))
-        .with_analyzer_rule(Arc::new(apart::Apart))
-        .with_analyzer_rule(Arc::new(scalars::Nulls))
-        .with_analyzer_rule(Arc::new(members::Members))
-        .with_analyzer_rule(Arc::new(derived::Derived))
-        .with_analyzer_rule(Arc::new(multisets::Multisets))
-        .with_analyzer_rule(Arc::new(floats::FloatKeys))
-        .with_analyzer_rule(Arc::new(bounded::Concatenations::new(&context.runtime_env().memory_pool)))
-        .with_optimizer_rule(Arc::new(floats::FloatKeys))
-        .with_optimizer_rule(Arc::new(repeated_keys::RepeatedKeys));
-    let type_names = coerce::TypeNames(state.type_planner().take());
-    if let Some(analyzer) = state.analyzer() {
-        analyzer.rules.insert(0, Arc::new(coerce::PostgresTypes));
-        analyzer.rules.insert(0, Arc::new(correlated::Correlated));
-        analyzer.rules.insert(0, Arc::new(single_rows::SingleRows));
-        analyzer.rules.insert(0, Arc::new(computed_keys::ComputedKeys));
-        analyzer.rules.insert(0, Arc::new(laterals::Laterals));
-    }
-    if let Some(planners) = state.expr_planners() {
-        planners.insert(0, Arc::new(coerce::Operators));
-        if let Some(words) = texts::Words::new(&context) {
-            planners.insert(0, Arc::new(words));
-        }
-    }
-    let state = state.with_type_planner(Arc::new(type_names)).build();
-    let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
-    let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
-    Ok(with_joins_over(state, &memory, is_same_scan))
-}
-
 async fn plan(
     state: &SessionState,
     mut statement: ast::Statement,
@@ -553,134 +434,4 @@ fn finish(state: &SessionState, plan: LogicalPlan, parameters: Vec<ColumnType>) 
         .collect();
     let takes_numbers = numbers::takes_numbers(&plan).map_err(|e| error::from_datafusion(&e))?;
     Ok(PlannedQuery { plan: Arc::new(plan), parameters, columns, takes_numbers })
-}
-
-/// One scan of a bound plan.
-pub(crate) struct PlanScan {
-    table: Arc<super::catalog::TableInfo>,
-    with_row_number: bool,
-    filters: Vec<Expr>,
-    /// What scans of this key want, in the order of the table.
-    columns: BTreeSet<usize>,
-    key: ScanKey,
-}
-
-/// The scans of tables of ours in a bound plan, subqueries included, each once.
-pub(crate) fn scans(plan: &LogicalPlan) -> Result<Vec<PlanScan>, SqlError> {
-    let mut found: Vec<PlanScan> = Vec::new();
-    plan.apply_with_subqueries(|node| {
-        if let LogicalPlan::TableScan(scan) = node
-            && let Ok(provider) = source_as_provider(&scan.source)
-            && let Some(table) = provider.downcast_ref::<FarTable>()
-        {
-            // The planner strips the qualifiers before it asks the table, and so do we.
-            let filters: Vec<Expr> = unnormalize_cols(scan.filters.iter().cloned());
-            let key = scan_key(table, &filters);
-            let is_decided = RowFilter::split(&table.info, &filters).1.is_empty();
-            let columns: BTreeSet<usize> = match &scan.projection {
-                // Filters that a row's bytes do not decide are decided of all columns.
-                Some(columns) if is_decided => columns.iter().copied().collect(),
-                _ => (0..scan.source.schema().fields().len()).collect(),
-            };
-            match found.iter_mut().find(|known| known.key == key) {
-                Some(known) => known.columns.extend(columns),
-                None => found.push(PlanScan {
-                    table: Arc::clone(&table.info),
-                    with_row_number: table.with_row_number,
-                    filters,
-                    columns,
-                    key,
-                }),
-            }
-        }
-        Ok(TreeNodeRecursion::Continue)
-    })
-    .map_err(|e| error::from_datafusion(&e))?;
-    Ok(found)
-}
-
-/// Whether each scan reaches few rows by an index, so that a transaction's reads serve better than a snapshot's pages.
-pub(crate) fn all_narrow(scans: &[PlanScan]) -> bool {
-    !scans.is_empty()
-        && scans.iter().all(|scan| {
-            let (filter, _) = RowFilter::split(&scan.table, &scan.filters);
-            let (access, _, _) = super::direct::choose(&scan.table, filter.sargs(), &[]);
-            access.is_narrow(&scan.table)
-        })
-}
-
-/// One state of the database, with the pages of the tables that the scans of a plan read.
-pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowSource, SqlError> {
-    let snapshot = worker.snapshot().await.map_err(|e| match e {
-        // A query takes one: these are queries at the same time, which end.
-        TxnError::TooMany { limit, .. } => {
-            SqlError::new(SqlState::TOO_MANY_CONNECTIONS, format!("more than {limit} queries at the same time"))
-        }
-        other => error::from_txn(&other),
-    })?;
-    let mut pages = HashMap::with_capacity(scans.len());
-    for scan in scans {
-        let table = &scan.table.table;
-        if let Entry::Vacant(place) = pages.entry(table.id()) {
-            let tasks = worker.snapshot_pages(&snapshot, table).await.map_err(|e| error::from_txn(&e))?;
-            place.insert(tasks.into());
-        }
-    }
-    Ok(RowSource::Snapshot(Arc::new(snapshot), pages))
-}
-
-/// The rows of one scan through a transaction.
-async fn gather(
-    scan: &PlanScan,
-    txn: &mut Txn,
-    cancel: &CancelHandle,
-    room: &MemoryReservation,
-    nodes: u64,
-) -> Result<Gathered, SqlError> {
-    let table = &scan.table;
-    let (filter, _) = RowFilter::split(table, &scan.filters);
-    let (access, _, _) = super::direct::choose(table, filter.sargs(), &[]);
-    let full = if scan.with_row_number { &table.arrow_full } else { &table.arrow };
-    let columns: Vec<usize> = scan.columns.iter().copied().collect();
-    let schema = Arc::new(full.project(&columns).map_err(|e| SqlError::internal(e.to_string()))?);
-    let mut decoder = BatchDecoder::new(table, &columns, Arc::clone(&schema), BATCH_ROWS);
-    let mut batches = Vec::new();
-    let mut finish = |decoder: &mut BatchDecoder| -> Result<(), SqlError> {
-        let batch = decoder.finish().map_err(|e| SqlError::internal(e.to_string()))?;
-        room.try_grow(batch.get_array_memory_size()).map_err(|e| error::from_datafusion(&e))?;
-        batches.push(batch);
-        Ok(())
-    };
-    let mut pace = Pace::new(cancel);
-    let mut scratch = Vec::new();
-    let whole = access.equal.is_empty() && access.lower.is_none() && access.upper.is_none();
-    let rows_max = if whole && nodes == 1 { GATHERED_ROWS_MAX } else { usize::MAX };
-    let mut last: Option<Vec<u8>> = None;
-    loop {
-        let handles = if whole {
-            let lo = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            super::direct::scan(txn, table, ScanSpec { lo, limit: rows_max, ..ScanSpec::all() }, cancel).await?
-        } else {
-            access.rows(txn, table, Parameters::NONE, usize::MAX, cancel).await?
-        };
-        for &handle in &handles {
-            pace.step().await?;
-            let (key, value) = (txn.key(handle), txn.value(handle));
-            if !filter.matches(key, value, &mut scratch) {
-                continue;
-            }
-            decoder.append(key, value);
-            if decoder.is_full() {
-                finish(&mut decoder)?;
-            }
-        }
-        match handles.last() {
-            Some(handle) if handles.len() == rows_max => last = Some(txn.key(*handle).to_vec()),
-            _ => break,
-        }
-    }
-    if decoder.rows() > 0 {
-        finish(&mut decoder)?;
-    }
-    Ok(Gathered { columns, schema, batches })
 }

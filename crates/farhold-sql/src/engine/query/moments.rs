@@ -55,8 +55,12 @@ impl ScalarUDFImpl for Series {
         if let Some(types) = types_of_arguments(arguments) {
             return Ok(types.to_vec());
         }
+        if !matches!(arguments.len(), 2 | 3) {
+            let message = format!("generate_series takes two or three arguments, not {}", arguments.len());
+            return Err(external(SqlError::new(SqlState::UNDEFINED_FUNCTION, message)));
+        }
         let is_integer = |argument: &DataType| argument.is_integer() || argument.is_null();
-        if !matches!(arguments.len(), 2 | 3) || !arguments.iter().all(is_integer) {
+        if !arguments.iter().all(is_integer) {
             let message = "generate_series of anything else than integers, and timestamps with an interval";
             return Err(external(SqlError::unsupported(message)));
         }

@@ -11,6 +11,7 @@ use datafusion::sql::sqlparser::ast::{
     WindowSpec, WindowType,
 };
 
+use super::frame_bounds::check_ends;
 use crate::engine::scalar::fold;
 use crate::engine::walk;
 use crate::{SqlError, SqlState};
@@ -53,6 +54,9 @@ fn in_select(select: &mut Select, order: Option<&mut OrderBy>) -> Result<(), Sql
             }
         };
         windows.complete(spec)?;
+        if let Some(frame) = &spec.window_frame {
+            check_ends(frame)?;
+        }
         if windows.known.insert(fold(name), spec.clone()).is_some() {
             return Err(windowing(format!("window \"{}\" is already defined", fold(name))));
         }

@@ -25,6 +25,7 @@ use datafusion_pg_catalog::sql::rules::{
 };
 
 use super::casts;
+use super::frame_bounds::FrameBounds;
 use super::listed_values::ListedValues;
 use super::named_windows::NamedWindows;
 use super::names;
@@ -102,7 +103,8 @@ impl Rewriter {
         };
         visited(&mut statement, &mut Having { aggregates: &self.aggregates })?;
         let _ = walk::change(&mut statement, &mut Aggregates { state, names: &self.aggregates, met: 0 });
-        visited(&mut statement, &mut WindowArguments)?;
+        visited(&mut statement, &mut WindowArguments { state })?;
+        visited(&mut statement, &mut FrameBounds)?;
         let _ = walk::change(&mut statement, &mut SignedRanks);
         let _ = walk::change(&mut statement, &mut Remainders);
         visited(&mut statement, &mut Ages)?;

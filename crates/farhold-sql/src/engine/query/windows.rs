@@ -9,52 +9,83 @@
 //! | `ntile(NULL)` | NULL | an internal error |
 //! | `nth_value(x, a)` of a column | by the row's own value | none; refused here, as `ntile(a)` |
 //! | `nth_value(x, 3 - 1)`, `lag(x, '1')` | of the constant's value | what is no literal may be taken for another number, or refused |
+//! | `lag(x, 1.5)` | 42883 | an internal error |
+//! | `lag(x, 1, a)` of what is no constant | the row's own `a` | none; here `CASE WHEN lag(1, 1) IS NULL THEN a ELSE lag(x, 1) END` |
+//! | `lower(x) OVER ()`, `rank()` | 42809 | as without OVER; no such function |
 
 use std::ops::ControlFlow;
 
+use datafusion::execution::SessionState;
 use datafusion::sql::sqlparser::ast::{
     Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, UnaryOperator, Value, VisitorMut,
 };
 
 use crate::engine::parse::parse_expr;
-use crate::engine::scalar::{Binder, Bound, Parameters, built_in_name, fold};
+use crate::engine::scalar::{BindError, Binder, Bound, Parameters, built_in_name, fold};
 use crate::engine::types::cast;
+use crate::engine::walk;
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
 /// See the module.
-pub(super) struct WindowArguments;
+pub(super) struct WindowArguments<'a> {
+    /// Knows the functions.
+    pub state: &'a SessionState,
+}
 
-impl VisitorMut for WindowArguments {
+impl WindowArguments<'_> {
+    /// Refuses OVER behind what is no window function and no aggregate, and a window function without it.
+    fn check_kind(&self, function: &Function, name: &str) -> Result<(), SqlError> {
+        let is_aggregate = self.state.aggregate_functions().contains_key(name);
+        let is_of_windows = self.state.window_functions().contains_key(name);
+        let is_scalar = self.state.scalar_functions().contains_key(name);
+        let message = match function.over {
+            Some(_) if is_scalar && !is_aggregate && !is_of_windows => {
+                format!("OVER specified, but {name} is not a window function nor an aggregate function")
+            }
+            None if is_of_windows && !is_aggregate && !is_scalar && function.within_group.is_empty() => {
+                format!("window function {name} requires an OVER clause")
+            }
+            _ => return Ok(()),
+        };
+        Err(SqlError::new(SqlState::WRONG_OBJECT_TYPE, message))
+    }
+}
+
+impl VisitorMut for WindowArguments<'_> {
     type Break = SqlError;
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
-        let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
-        let Some(name) = built_in_name(function).filter(|_| function.over.is_some()).map(fold) else {
-            return ControlFlow::Continue(());
-        };
+        self.in_call(expr).map_or_else(ControlFlow::Break, ControlFlow::Continue)
+    }
+}
+
+impl WindowArguments<'_> {
+    fn in_call(&self, expr: &mut Expr) -> Result<(), SqlError> {
+        let Expr::Function(function) = expr else { return Ok(()) };
+        let Some(name) = built_in_name(function).map(fold) else { return Ok(()) };
+        self.check_kind(function, &name)?;
+        if function.over.is_none() {
+            return Ok(());
+        }
         let (place, state) = match name.as_str() {
             "lag" | "lead" => (1, None),
             "nth_value" => (1, Some(SqlState::INVALID_NTH_VALUE_ARGUMENT)),
             "ntile" => (0, Some(SqlState::INVALID_NTILE_ARGUMENT)),
-            _ => return ControlFlow::Continue(()),
+            _ => return Ok(()),
         };
-        let Some(argument) = argument(function, place) else { return ControlFlow::Continue(()) };
-        let number = match number(argument) {
-            Ok(number) => number,
-            Err(error) => return ControlFlow::Break(error),
+        let Some(argument) = argument(function, place) else { return Ok(()) };
+        let is_integer = |bound: &Bound| {
+            matches!(bound.data_type, None | Some(ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt))
         };
-        match (number, state) {
+        match (number(argument, is_integer)?, state) {
             (Number::Null, _) => {
                 *argument = Expr::value(Value::Number("1".to_owned(), false));
-                match never(expr) {
-                    Ok(never) => *expr = never,
-                    Err(error) => return ControlFlow::Break(error),
-                }
+                *expr = never(expr)?;
+                return Ok(());
             }
             (Number::Constant(..=0), Some(state)) => {
-                let message = format!("argument of {name} must be greater than zero");
-                return ControlFlow::Break(SqlError::new(state, message));
+                return Err(SqlError::new(state, format!("argument of {name} must be greater than zero")));
             }
             (Number::Constant(number), _) => {
                 let digits = Expr::value(Value::Number(number.unsigned_abs().to_string(), false));
@@ -63,14 +94,47 @@ impl VisitorMut for WindowArguments {
                     _ => digits,
                 };
             }
+            (Number::Other(data_type), _) => {
+                let message = format!("{name} takes an integer as its number of rows, not {data_type}");
+                return Err(SqlError::new(SqlState::UNDEFINED_FUNCTION, message));
+            }
             (Number::Computed, Some(_)) => {
-                let error = SqlError::unsupported(format!("{name} with a number that is not a constant"));
-                return ControlFlow::Break(error);
+                return Err(SqlError::unsupported(format!("{name} with a number that is not a constant")));
             }
             (Number::Computed, None) | (Number::Parameter, _) => {}
         }
-        ControlFlow::Continue(())
+        if let Some(by_rows) = with_default(function)? {
+            *expr = by_rows;
+        }
+        Ok(())
     }
+}
+
+/// `lag` and `lead` with a default that is no constant: where there is no such row, it is the value.
+fn with_default(function: &mut Function) -> Result<Option<Expr>, SqlError> {
+    let varies = |part: &Expr| {
+        matches!(part, Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Function(_) | Expr::Subquery(_))
+    };
+    let FunctionArguments::List(list) = &mut function.args else { return Ok(None) };
+    match list.args.get(2) {
+        Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(default))) if walk::exists_outside_queries(default, varies) => {
+        }
+        _ => return Ok(None),
+    }
+    let Some(FunctionArg::Unnamed(FunctionArgExpr::Expr(default))) = list.args.pop() else { return Ok(None) };
+    let value = function.clone();
+    if let Some(value) = argument(function, 0) {
+        *value = Expr::value(Value::Number("1".to_owned(), false));
+    }
+    let mut case = parse_expr("CASE WHEN 1 IS NULL THEN 1 ELSE 1 END")?;
+    if let Expr::Case { conditions, else_result: Some(other), .. } = &mut case
+        && let [when] = conditions.as_mut_slice()
+    {
+        when.condition = Expr::IsNull(Box::new(Expr::Function(function.clone())));
+        when.result = default;
+        **other = Expr::Function(value);
+    }
+    Ok(Some(case))
 }
 
 fn argument(function: &mut Function, place: usize) -> Option<&mut Expr> {
@@ -82,24 +146,30 @@ fn argument(function: &mut Function, place: usize) -> Option<&mut Expr> {
 }
 
 /// What an argument says.
-enum Number {
+pub(super) enum Number {
     Null,
     Constant(i64),
     /// It becomes a constant before the query runs.
     Parameter,
     /// From columns, or by what only the planner knows.
     Computed,
+    /// A constant of a type that was not accepted.
+    Other(ColumnType),
 }
 
-fn number(argument: &Expr) -> Result<Number, SqlError> {
+/// The number of rows that an argument of an accepted type says.
+pub(super) fn number(argument: &Expr, accepts: impl Fn(&Bound) -> bool) -> Result<Number, SqlError> {
     let mut parameters = Vec::new();
     let mut binder = Binder { columns: &[], parameters: &mut parameters };
     // What the binder finds wrong may be right to the planner, which knows more functions and the columns.
-    let is_integer = |bound: &Bound| {
-        matches!(bound.data_type, None | Some(ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt))
+    let bound = binder.bind(argument).ok();
+    if let Some(Bound { data_type: Some(data_type), .. }) = bound.as_ref().filter(|bound| !accepts(bound)) {
+        return Ok(Number::Other(*data_type));
+    }
+    let scalar = match bound.map(|bound| binder.assign(bound, ColumnType::BigInt)) {
+        Some(Err(BindError::Wrong(error))) => return Err(error),
+        assigned => assigned.and_then(Result::ok),
     };
-    let bound = binder.bind(argument).ok().filter(is_integer);
-    let scalar = bound.and_then(|bound| binder.assign(bound, ColumnType::BigInt).ok());
     if !parameters.is_empty() {
         return Ok(if is_parameter(argument) { Number::Parameter } else { Number::Computed });
     }
@@ -120,7 +190,7 @@ fn is_parameter(argument: &Expr) -> bool {
 }
 
 /// NULL of an expression's type.
-fn never(expr: &Expr) -> Result<Expr, SqlError> {
+pub(super) fn never(expr: &Expr) -> Result<Expr, SqlError> {
     let mut case = parse_expr("CASE WHEN false THEN 1 END")?;
     if let Expr::Case { conditions, .. } = &mut case
         && let [when] = conditions.as_mut_slice()

@@ -440,7 +440,11 @@ fn series(factor: &TableFactor) -> Option<TableFactor> {
             _ => None,
         })
         .collect();
-    let values = values.filter(|values| !values.iter().all(|value| is_literal(value) && !is_moment(value)))?;
+    // The planner knows one with the end alone, which PostgreSQL does not.
+    let is_planners = |values: &Vec<&Expr>| {
+        matches!(values.len(), 2 | 3) && values.iter().all(|value| is_literal(value) && !is_moment(value))
+    };
+    let values = values.filter(|values| !is_planners(values))?;
     if identifiers(name).last().is_none_or(|name| name != SERIES) {
         return None;
     }

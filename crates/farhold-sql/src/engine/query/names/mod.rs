@@ -332,6 +332,7 @@ impl Names<'_> {
         self.part(&mut select.selection)?;
         self.in_where(false);
         self.part(&mut select.having)?;
+        self.check_having(select.having.as_ref())?;
         self.part(&mut select.named_window)?;
         let items = self.items(std::mem::take(&mut select.projection))?;
         let is_known = items.iter().all(|item| item.known().is_some());

@@ -1,5 +1,6 @@
 //! The names of expressions.
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
@@ -80,28 +81,55 @@ impl Names<'_> {
         Ok(None)
     }
 
+    /// Refuses names in HAVING that are not columns: the planner would take those of items.
+    pub(super) fn check_having(&self, having: Option<&Expr>) -> Result<(), SqlError> {
+        if self.scopes.iter().any(|scope| scope.is_open) {
+            return Ok(());
+        }
+        let unknown = RefCell::new(None);
+        let is_unknown = |expr: &Expr| match expr {
+            Expr::Identifier(name) if user_word(expr).is_none() => {
+                unknown.replace(Some(fold(name)));
+                true
+            }
+            _ => false,
+        };
+        if having.is_some_and(|having| tree::exists_outside_queries(having, is_unknown)) {
+            let name = unknown.take().unwrap_or_default();
+            return Err(SqlError::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist")));
+        }
+        Ok(())
+    }
+
     /// Refuses `schema.relation` where there is no such schema.
     pub(super) fn check_schema(&self, schema: &str, relation: &str) -> Result<(), SqlError> {
         if schema == "public" || schema == ROWS_SCHEMA || is_catalog_schema(schema) {
             return Ok(());
         }
+        Err(self.no_entry(relation))
+    }
+
+    fn no_entry(&self, relation: &str) -> SqlError {
         let is_known = self.scopes.iter().flat_map(|scope| &scope.relations).any(|known| known.name == *relation);
         let what = if is_known { "invalid reference to" } else { "missing" };
         let message = format!("{what} FROM-clause entry for table \"{relation}\"");
-        Err(SqlError::new(SqlState::UNDEFINED_TABLE, message))
+        SqlError::new(SqlState::UNDEFINED_TABLE, message)
     }
 
     fn qualified(&mut self, parts: &[Ident]) -> Result<Option<Expr>, SqlError> {
         let names: Vec<String> = parts.iter().map(fold).collect();
-        let (relation, name) = match names.as_slice() {
-            [relation, name] => (relation, name),
-            [schema, relation, name] | [_, schema, relation, name] if schema == "public" => (relation, name),
+        let (has_schema, relation, name) = match names.as_slice() {
+            [relation, name] => (false, relation, name),
+            [schema, relation, name] | [_, schema, relation, name] if schema == "public" => (true, relation, name),
             [schema, relation, _] => return self.check_schema(schema, relation).map(|()| None),
             _ => return Ok(None),
         };
         for at in (0..self.scopes.len()).rev() {
             let scope = &self.scopes[at];
-            let Some(relation) = scope.relations.iter().find(|known| known.name == *relation) else { continue };
+            let is_it = |known: &&Relation| {
+                known.name == *relation && (!has_schema || known.schema.as_deref() == Some("public"))
+            };
+            let Some(relation) = scope.relations.iter().find(is_it) else { continue };
             let Some(columns) = &relation.columns else { return Ok(None) };
             let found = the_one(columns.iter().filter(|c| c.name == *name), name)?;
             let found = found.map(|found| column(&relation.planned, &found.planned));
@@ -116,6 +144,10 @@ impl Names<'_> {
                 self.mark(at);
             }
             return Ok(found);
+        }
+        // The planner would find what has another name for itself.
+        if has_schema && !self.scopes.iter().any(|scope| scope.is_open) {
+            return Err(self.no_entry(relation));
         }
         Ok(None)
     }

@@ -12,34 +12,37 @@
 //! | `array_length` | DataFusion's, an integer; an array without elements has none |
 //! | `coalesce` of bytes, booleans, moments or intervals and of strings that are read as such | DataFusion's, with their types |
 
-use std::cmp::Ordering;
-use std::collections::HashMap;
+mod buckets;
+mod substrings;
+mod wrapped;
+
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Decimal128Array, Float64Array, Int32Array,
-    IntervalMonthDayNanoArray, StringViewArray,
+    Array, ArrayRef, AsArray, BooleanArray, Decimal128Array, Float64Array, Int32Array, IntervalMonthDayNanoArray,
 };
 use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, DecimalType, Field, FieldRef, Float64Type, Int32Type, Int64Type,
-    IntervalMonthDayNano, TimestampMicrosecondType, i256,
+    DataType, Date32Type, Decimal128Type, DecimalType, Float64Type, Int64Type, IntervalMonthDayNano,
+    TimestampMicrosecondType, i256,
 };
 use arrow::error::ArrowError;
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::functions_aggregate::bool_and_or::bool_and_udaf;
-use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
-    AggregateUDF, ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility,
+    AggregateUDF, ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 use datafusion::prelude::SessionContext;
-use regex::Regex;
 
 use super::functions::{null_of, type_of};
 use crate::engine::ColumnType;
 use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
+use buckets::buckets;
+use substrings::Substring;
+use wrapped::{ArrayLength, Coalesce};
+
+pub(super) use buckets::number_of_buckets;
 
 /// From 1970-01-01 to 2000-01-01, where PostgreSQL's timestamps begin.
 const DAYS_TO_2000: i64 = 10_957;
@@ -86,7 +89,7 @@ fn external(state: SqlState, message: impl Into<String>) -> DataFusionError {
 }
 
 /// The arguments of a function have types that it does not take.
-pub(super) fn not_taken(name: &str) -> DataFusionError {
+pub(in crate::engine::query) fn not_taken(name: &str) -> DataFusionError {
     let error = SqlError::new(SqlState::UNDEFINED_FUNCTION, format!("function {name} does not take these arguments"));
     DataFusionError::External(Box::new(error.with_hint("You might need to add explicit type casts.")))
 }
@@ -368,21 +371,6 @@ fn signs(numbers: &ArrayRef) -> ArrayRef {
     Arc::new(signs.collect::<Float64Array>())
 }
 
-/// The number in which `width_bucket` counts: a decimal of as many digits as an argument has behind the point, where one is a decimal and none is a
-/// float; otherwise, of integers as well, a float.
-pub(super) fn number_of_buckets(arguments: &[DataType]) -> DataType {
-    let scale = |argument: &DataType| match argument {
-        DataType::Decimal128(_, scale) => Some(*scale),
-        _ => None,
-    };
-    match arguments.iter().filter_map(scale).max() {
-        Some(scale) if !arguments.iter().any(DataType::is_floating) => {
-            DataType::Decimal128(ColumnType::PRECISION_MAX, scale)
-        }
-        _ => DataType::Float64,
-    }
-}
-
 /// From `b` to `a` in years, months and days of the calendar. PostgreSQL 15 takes infinity for the moment that its number is, counted from 2000; that of
 /// -infinity is in no year.
 fn age(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
@@ -433,302 +421,6 @@ fn are_finite(moments: &ArrayRef) -> BooleanArray {
         // There is no infinite interval.
         _ => (0..moments.len()).map(|row| moments.is_valid(row).then_some(true)).collect(),
     }
-}
-
-/// The parts of equal width between two bounds that values are in, from 1; 0 is before the first bound, one more than there are behind the second.
-fn buckets(arguments: &[ArrayRef]) -> Result<Int32Array> {
-    let [of, low, high, counts] = arguments else { return Err(not_taken("width_bucket")) };
-    let counts = counts.as_primitive::<Int32Type>();
-    let bucket = |row: usize| -> Result<Option<i32>> {
-        if arguments.iter().any(|argument| argument.is_null(row)) {
-            return Ok(None);
-        }
-        let count = counts.value(row);
-        if count <= 0 {
-            return Err(wrong_bucket("count must be greater than zero"));
-        }
-        let bucket = if of.data_type().is_floating() {
-            let value = |of: &ArrayRef| of.as_primitive::<Float64Type>().value(row);
-            bucket_of_floats(value(of), value(low), value(high), count)?
-        } else {
-            let value = |of: &ArrayRef| of.as_primitive::<Decimal128Type>().value(row);
-            bucket_of_decimals(value(of), value(low), value(high), count)?
-        };
-        let bucket = i32::try_from(bucket);
-        bucket.map(Some).map_err(|_| external(SqlState::NUMERIC_OUT_OF_RANGE, "integer out of range"))
-    };
-    (0..of.len()).map(bucket).collect()
-}
-
-fn wrong_bucket(message: &str) -> DataFusionError {
-    external(SqlState::INVALID_WIDTH_BUCKET_ARGUMENT, message)
-}
-
-fn bucket_of_floats(of: f64, low: f64, high: f64, count: i32) -> Result<i64> {
-    if of.is_nan() || low.is_nan() || high.is_nan() {
-        return Err(wrong_bucket("operand, lower bound, and upper bound cannot be NaN"));
-    }
-    if low.is_infinite() || high.is_infinite() {
-        return Err(wrong_bucket("lower and upper bounds must be finite"));
-    }
-    let (is_before, is_behind) = match low.partial_cmp(&high) {
-        Some(Ordering::Less) => (of < low, of >= high),
-        Some(Ordering::Greater) => (of > low, of <= high),
-        _ => return Err(wrong_bucket("lower bound cannot equal upper bound")),
-    };
-    Ok(match (is_before, is_behind) {
-        (true, _) => 0,
-        (_, true) => i64::from(count) + 1,
-        _ => {
-            let (count, all) = (f64::from(count), high - low);
-            let parts = count * (of - low);
-            if all.is_finite() && parts.is_finite() {
-                // In the order in which PostgreSQL rounds: by another one, 29 is the last of the 29th of 100 parts up to 100.
-                return Ok((parts / all + 1.0) as i64);
-            }
-            // By halves, of which no difference is infinite.
-            let part = (of / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0);
-            // A part may be rounded up to all.
-            (count * part).min(count - 1.0) as i64 + 1
-        }
-    })
-}
-
-fn bucket_of_decimals(of: i128, low: i128, high: i128, count: i32) -> Result<i64> {
-    if low == high {
-        return Err(wrong_bucket("lower bound cannot equal upper bound"));
-    }
-    let (is_before, is_behind) = if low < high { (of < low, of >= high) } else { (of > low, of <= high) };
-    if is_before {
-        return Ok(0);
-    }
-    if is_behind {
-        return Ok(i64::from(count) + 1);
-    }
-    // Of 38 digits, times ten: 256 bits hold them.
-    let between = |a: i128, b: i128| i256::from_i128(b).wrapping_sub(i256::from_i128(a));
-    let parts = between(low, of).wrapping_mul(i256::from_i128(count.into()));
-    let before = parts.checked_div(between(low, high)).and_then(i256::to_i128).and_then(|n| i64::try_from(n).ok());
-    before.map(|before| before + 1).ok_or_else(|| external(SqlState::NUMERIC_OUT_OF_RANGE, "numeric out of range"))
-}
-
-/// DataFusion's, which knows no type that strings and bytes have in common.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Coalesce {
-    inner: Arc<ScalarUDF>,
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for Coalesce {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        if let Some(known) = arguments.iter().find(|argument| is_read_of_bare_strings(argument))
-            && arguments.iter().all(|argument| argument == known || argument.is_string() || argument.is_null())
-        {
-            return Ok(vec![known.clone(); arguments.len()]);
-        }
-        self.inner.coerce_types(arguments)
-    }
-
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        self.inner.return_type(arguments)
-    }
-
-    fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
-        self.inner.return_field_from_args(arguments)
-    }
-
-    fn simplify(&self, arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
-        self.inner.simplify(arguments, context)
-    }
-
-    fn conditional_arguments<'a>(&self, arguments: &'a [Expr]) -> Option<(Vec<&'a Expr>, Vec<&'a Expr>)> {
-        self.inner.conditional_arguments(arguments)
-    }
-
-    fn short_circuits(&self) -> bool {
-        self.inner.short_circuits()
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        self.inner.invoke_with_args(arguments)
-    }
-}
-
-/// Types that a bare string beside them is read as, and that DataFusion has no common type of with texts.
-pub(super) fn is_read_of_bare_strings(data_type: &DataType) -> bool {
-    use DataType as T;
-    data_type.is_binary() || matches!(data_type, T::Boolean | T::Date32 | T::Timestamp(..) | T::Interval(_))
-}
-
-/// DataFusion's, which counts 0 elements.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct ArrayLength {
-    inner: Arc<ScalarUDF>,
-}
-
-impl ScalarUDFImpl for ArrayLength {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn aliases(&self) -> &[String] {
-        self.inner.aliases()
-    }
-
-    fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(DataType::Int32)
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let return_field = Arc::new(Field::clone(&arguments.return_field).with_data_type(DataType::UInt64));
-        let lengths = self.inner.invoke_with_args(ScalarFunctionArgs { return_field, ..arguments })?;
-        let lengths = lengths.cast_to(&DataType::Int32, None)?;
-        let length = |length: Option<i32>| length.filter(|length| *length > 0);
-        Ok(match lengths {
-            ColumnarValue::Scalar(ScalarValue::Int32(of)) => ColumnarValue::Scalar(ScalarValue::Int32(length(of))),
-            ColumnarValue::Scalar(other) => ColumnarValue::Scalar(other),
-            ColumnarValue::Array(of) => {
-                let lengths = of.as_primitive::<Int32Type>().iter().map(length);
-                ColumnarValue::Array(Arc::new(lengths.collect::<Int32Array>()))
-            }
-        })
-    }
-}
-
-/// DataFusion's, which takes a text and numbers: `substr`, and `substring`, which takes a pattern, too.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Substring {
-    inner: Arc<ScalarUDF>,
-    takes_patterns: bool,
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for Substring {
-    fn name(&self) -> &'static str {
-        if self.takes_patterns { "substring" } else { "substr" }
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        let is_text = |argument: &DataType| argument.is_string() || argument.is_null();
-        // A bare string is read as a number, and a text refused, before the function is called.
-        let is_place = |argument: &DataType| is_text(argument) || argument.is_integer();
-        match arguments {
-            [text, patterns @ ..]
-                if self.takes_patterns
-                    && is_text(text)
-                    && (1..=2).contains(&patterns.len())
-                    && patterns.iter().all(DataType::is_string) =>
-            {
-                Ok(vec![DataType::Utf8View; arguments.len()])
-            }
-            [of, places @ ..] if !places.is_empty() && places.len() <= 2 && places.iter().all(is_place) => {
-                let of = match of {
-                    bytes if bytes.is_binary() => DataType::Binary,
-                    text if text.is_string() => text.clone(),
-                    DataType::Null => DataType::Utf8View,
-                    _ => return Err(not_taken(self.name())),
-                };
-                Ok(std::iter::once(of).chain(places.iter().map(|_| DataType::Int64)).collect())
-            }
-            _ => Err(not_taken(self.name())),
-        }
-    }
-
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        if arguments.len() == 3 && arguments[1].is_string() {
-            let error = SqlError::unsupported("substring with a pattern and an escape");
-            return Err(DataFusionError::External(Box::new(error)));
-        }
-        Ok(arguments[0].clone())
-    }
-
-    fn is_strict(&self) -> bool {
-        true
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        if let Some(null) = null_of(&arguments)? {
-            return Ok(null);
-        }
-        if arguments.args[0].data_type().is_binary() {
-            return on_arrays(&arguments, parts_of_bytes);
-        }
-        if arguments.args[1].data_type().is_string() {
-            return on_arrays(&arguments, parts_by_pattern);
-        }
-        self.inner.invoke_with_args(arguments)
-    }
-}
-
-/// The most patterns of a batch that are kept compiled. One takes up to 10 MB.
-const PATTERNS_MAX: usize = 16;
-
-/// What a pattern's first parentheses find in a text, or, if it has none, the whole pattern. Parentheses that take no part find nothing.
-fn parts_by_pattern(arguments: &[ArrayRef]) -> Result<ArrayRef> {
-    let (texts, patterns) = (arguments[0].as_string_view(), arguments[1].as_string_view());
-    let mut compiled: HashMap<&str, Regex> = HashMap::new();
-    let mut part = |row: usize| -> Result<Option<&str>> {
-        if texts.is_null(row) || patterns.is_null(row) {
-            return Ok(None);
-        }
-        let (text, pattern) = (texts.value(row), patterns.value(row));
-        if !compiled.contains_key(pattern) {
-            if compiled.len() == PATTERNS_MAX {
-                compiled.clear();
-            }
-            compiled.insert(pattern, Regex::new(pattern).map_err(|error| wrong_pattern(&error))?);
-        }
-        let regex = &compiled[pattern];
-        let found = match regex.captures_len() {
-            1 => regex.find(text),
-            _ => regex.captures(text).and_then(|groups| groups.get(1)),
-        };
-        Ok(found.map(|found| found.as_str()))
-    };
-    Ok(Arc::new((0..texts.len()).map(&mut part).collect::<Result<StringViewArray>>()?))
-}
-
-fn wrong_pattern(error: &regex::Error) -> DataFusionError {
-    let wrong = SqlError::new(SqlState::INVALID_REGULAR_EXPRESSION, "invalid regular expression");
-    DataFusionError::External(Box::new(wrong.with_detail(error.to_string())))
-}
-
-/// Bytes from a place on, which begins at 1, or so many of them.
-fn parts_of_bytes(arguments: &[ArrayRef]) -> Result<ArrayRef> {
-    let bytes = arguments[0].as_binary::<i32>();
-    let number = |n: usize, row: usize| arguments[n].as_primitive::<Int64Type>().value(row);
-    let part = |row: usize| -> Result<Option<&[u8]>> {
-        if arguments.iter().any(|argument| argument.is_null(row)) {
-            return Ok(None);
-        }
-        let (bytes, from) = (bytes.value(row), number(1, row));
-        let end = match arguments.len() {
-            2 => i64::MAX,
-            _ if number(2, row) < 0 => {
-                return Err(external(SqlState::SUBSTRING_ERROR, "negative substring length not allowed"));
-            }
-            _ => from.saturating_add(number(2, row)),
-        };
-        let place = |place: i64| usize::try_from(place.saturating_sub(1)).unwrap_or(0).min(bytes.len());
-        Ok(Some(&bytes[place(from)..place(end).max(place(from))]))
-    };
-    Ok(Arc::new((0..bytes.len()).map(part).collect::<Result<BinaryArray>>()?))
 }
 
 #[cfg(test)]

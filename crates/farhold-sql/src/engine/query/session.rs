@@ -1,0 +1,135 @@
+//! DataFusion's session: its options, rules and functions, with ours among them.
+
+use std::sync::Arc;
+
+use datafusion::catalog::CatalogProvider;
+use datafusion::common::config::Dialect;
+use datafusion::config::ExtensionOptions;
+use datafusion::error::DataFusionError;
+use datafusion::execution::SessionState;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, TrackConsumersPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::optimizer::OptimizerRule;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins_over};
+
+use super::{
+    BATCH_ROWS, added, aggregates, apart, assigned, bounded, casts, catalog, coerce, computed_keys, constants,
+    correlated, correlation, dates, dependencies, derived, domains, equijoins, floats, gathered, halves, laterals,
+    limits, lists, members, moments, multisets, numbers, parts, projections, quantified, repeated_keys, rewrite,
+    scalars, single_rows, texts, variances, volatile,
+};
+use crate::engine::EngineConfig;
+use crate::engine::catalog::Catalog;
+use crate::engine::scan::is_same_scan;
+
+/// Rules of DataFusion 55 that give wrong answers.
+///
+/// - `aggregate_statistics` takes a constant column for one distinct value, also where it has no row or is NULL. Our scans have no exact
+///   numbers for it.
+/// - `FilterPushdown` knows the columns of a projection and of most other operators by their names alone, which several columns of a join
+///   have: a condition on one goes to the scan of another. The logical plan's rule, which knows relations, has pushed everything down before.
+const DEFECTIVE_RULES: [&str; 2] = ["aggregate_statistics", "FilterPushdown"];
+
+/// What each statement's session is a copy of.
+pub(super) fn session_state(
+    database: &Arc<catalog::Database>,
+    catalog: &Arc<Catalog>,
+    config: &EngineConfig,
+) -> Result<SessionState, DataFusionError> {
+    let mut session = SessionConfig::new()
+        .with_default_catalog_and_schema(&config.database, "public")
+        .with_create_default_catalog_and_schema(false)
+        .with_target_partitions(config.threads_of_queries())
+        .with_batch_size(BATCH_ROWS);
+    let mut joins = JoinConfig::default();
+    joins.spill_directory = config.spill_directory.to_string_lossy().into_owned();
+    for rule in &config.without_rules {
+        ExtensionOptions::set(&mut joins, rule, "false")?;
+    }
+    session = session.with_option_extension(joins);
+    let options = session.options_mut();
+    options.sql_parser.dialect = Dialect::PostgreSQL;
+    options.sql_parser.parse_float_as_decimal = true;
+    // A CASE whose conditions turn out constant is known not to be NULL by the one plan and not by the other.
+    options.execution.skip_physical_aggregate_schema_check = true;
+    // It panics at a NaN among its keys (DataFusion 55).
+    options.optimizer.enable_topk_aggregation = false;
+    // Of windows above each other it takes the longer way that one looks ahead, not both (DataFusion 55).
+    options.optimizer.enable_window_limits = false;
+    let pool = TrackConsumersPool::new(
+        GreedyMemoryPool::new(config.query_memory_bytes),
+        std::num::NonZeroUsize::MIN.saturating_add(4),
+    );
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(pool))
+        .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled))
+        .build_arc()?;
+    let context = SessionContext::new_with_config_rt(session, runtime);
+    context.register_catalog(&config.database, Arc::clone(database) as Arc<dyn CatalogProvider>);
+    let relations = Arc::clone(catalog) as Arc<dyn crate::pg_catalog::Relations>;
+    crate::pg_catalog::register(&context, &config.database, &relations)?;
+    rewrite::register_functions(&context);
+    scalars::register(&context);
+    quantified::register(&context);
+    numbers::register(&context);
+    moments::register(&context);
+    bounded::register(&context);
+    texts::register(&context);
+    dates::register(&context);
+    parts::register(&context);
+    domains::register(&context);
+    halves::register(&context);
+    aggregates::register(&context);
+    gathered::register(&context);
+    assigned::register(&context);
+    added::register(&context);
+    apart::register(&context);
+    correlation::register(&context);
+    variances::register(&context);
+    casts::register(&context);
+    let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
+    let rules = context.state().physical_optimizers().iter().filter(is_kept).map(projections::in_place_of).collect();
+    let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());
+    let conditions: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(constants::Conditions::default());
+    let joins: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(volatile::Joins::default());
+    let ours = [equalities, conditions, joins];
+    let in_place = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
+        Arc::clone(ours.iter().find(|own| own.name() == rule.name()).unwrap_or(rule))
+    };
+    let optimizers = dependencies::told(context.state().optimizers().iter().map(in_place).collect());
+    let mut state = SessionStateBuilder::new_from_existing(context.state())
+        .with_optimizer_rules(optimizers)
+        .with_physical_optimizer_rules(limits::kept_whole(rules))
+        .with_analyzer_rule(Arc::new(lists::Lists))
+        .with_analyzer_rule(Arc::new(apart::Apart))
+        .with_analyzer_rule(Arc::new(scalars::Nulls))
+        .with_analyzer_rule(Arc::new(members::Members))
+        .with_analyzer_rule(Arc::new(derived::Derived))
+        .with_analyzer_rule(Arc::new(multisets::Multisets))
+        .with_analyzer_rule(Arc::new(floats::FloatKeys))
+        .with_analyzer_rule(Arc::new(bounded::Concatenations::new(&context.runtime_env().memory_pool)))
+        .with_optimizer_rule(Arc::new(floats::FloatKeys))
+        .with_optimizer_rule(Arc::new(repeated_keys::RepeatedKeys));
+    let type_names = coerce::TypeNames(state.type_planner().take());
+    if let Some(analyzer) = state.analyzer() {
+        analyzer.rules.insert(0, Arc::new(coerce::PostgresTypes));
+        analyzer.rules.insert(0, Arc::new(correlated::Correlated));
+        analyzer.rules.insert(0, Arc::new(single_rows::SingleRows));
+        analyzer.rules.insert(0, Arc::new(computed_keys::ComputedKeys));
+        analyzer.rules.insert(0, Arc::new(laterals::Laterals));
+    }
+    if let Some(planners) = state.expr_planners() {
+        planners.insert(0, Arc::new(coerce::Operators));
+        if let Some(words) = texts::Words::new(&context) {
+            planners.insert(0, Arc::new(words));
+        }
+    }
+    let state = state.with_type_planner(Arc::new(type_names)).build();
+    let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
+    let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
+    Ok(with_joins_over(state, &memory, is_same_scan))
+}
