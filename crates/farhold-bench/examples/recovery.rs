@@ -15,10 +15,11 @@ use farhold_bench::workload::tpcc::tables::Tables;
 use farhold_fabric::{Executor, Fabric, NodeId};
 use farhold_store::durable::files::Disk;
 use farhold_txn::{Generation, JournalConfig, JournalThreads, Node, NodeConfig, ReplicationConfig, TxnError};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
+use tempfile::TempDir;
 
 const SEED: u64 = 42;
 /// Warehouses loaded after the checkpoint: the rows that only the journal has, some 80 MB.
@@ -28,6 +29,7 @@ struct Open {
     node: Arc<Node>,
     threads: Option<JournalThreads>,
     config: JournalConfig,
+    regions: TempDir,
 }
 
 fn open(directory: &Path, region_bytes: u64) -> Result<Open, Box<dyn std::error::Error>> {
@@ -35,15 +37,11 @@ fn open(directory: &Path, region_bytes: u64) -> Result<Open, Box<dyn std::error:
     // The fill says when.
     config.checkpoint_bytes = u64::MAX / 4;
     let generation = Generation::begin(&config, NodeId(0), 1, &ReplicationConfig::default())?;
-    let regions = PathBuf::from(format!("/dev/shm/farhold-recovery-{}", std::process::id()));
+    let regions = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm")?;
     let fabric = Fabric::join_shm(&regions, NodeId(0))?;
     let node_config = NodeConfig { region_bytes, journal: Some(config.clone()), ..NodeConfig::default() };
     let node = Node::open_durable(fabric, node_config, generation)?;
-    Ok(Open { node, threads: None, config })
-}
-
-fn remove_regions() {
-    let _ = std::fs::remove_dir_all(format!("/dev/shm/farhold-recovery-{}", std::process::id()));
+    Ok(Open { node, threads: None, config, regions })
 }
 
 #[expect(clippy::disallowed_methods, reason = "a program's own clock")]
@@ -91,7 +89,7 @@ fn fill(directory: &Path, warehouses: i32) -> Result<(), Box<dyn std::error::Err
         "{{\"rows\": {}, \"data_bytes\": {}, \"load_seconds\": {loaded:.2}, \"checkpoint_seconds\": {checkpoint:.2}, \"counts\": {counts:?}}}",
         memory.rows, memory.data_bytes
     );
-    remove_regions();
+    drop(open.regions);
     // The hardest end that a program can give itself; what was acknowledged has been synced.
     std::process::abort();
 }
@@ -112,9 +110,6 @@ fn restore(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
         progress.bytes.load(Relaxed),
         open.config.threads,
     );
-    drop(worker);
-    drop(open);
-    remove_regions();
     Ok(())
 }
 

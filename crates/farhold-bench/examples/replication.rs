@@ -122,11 +122,8 @@ impl Setup<'_> {
 
 /// A new cluster.
 fn measure(setup: &Setup<'_>) -> Result<Measured, Failure> {
-    let directory = std::path::PathBuf::from(format!("/dev/shm/farhold-example-{}", std::process::id()));
-    std::fs::create_dir_all(&directory)?;
-    let measured = measure_in(&directory, setup);
-    let _ = std::fs::remove_dir_all(&directory);
-    measured
+    let directory = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm")?;
+    measure_in(directory.path(), setup)
 }
 
 /// Nanoseconds that processors have spent on this process's workers and on its other threads.

@@ -20,15 +20,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const SEED: u64 = 42;
 
-/// A directory that goes with the program.
-struct Removed(std::path::PathBuf);
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[expect(clippy::disallowed_methods, reason = "a program's own clock")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let argument = |n: usize, default: u64| std::env::args().nth(n).map_or(Ok(default), |a| a.parse());
@@ -37,10 +28,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let workers = argument(3, 1)? as u32;
     let in_flight = argument(4, 1)? as u16;
     let scale = Scale::full(warehouses);
-    let directory = std::path::PathBuf::from(format!("/dev/shm/farhold-example-{}", std::process::id()));
-    std::fs::create_dir_all(&directory)?;
-    let directory = Removed(directory);
-    let fabric = Fabric::join_shm(&directory.0, NodeId(0))?;
+    let directory = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm")?;
+    let fabric = Fabric::join_shm(&directory, NodeId(0))?;
     let megabytes = 200 + warehouses as u64 * 250 + seconds * u64::from(workers) * 100;
     let region_bytes = megabytes << 20;
     let journal = std::env::args().nth(5);

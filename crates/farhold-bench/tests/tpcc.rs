@@ -15,37 +15,28 @@ use farhold_bench::workload::tpcc::{Scale, check};
 use farhold_fabric::{Executor, Fabric, NodeId};
 use farhold_store::row::{Datum, StackKey};
 use farhold_txn::{HomeAgent, Node, NodeConfig, Retry, ScanSpec, Txn, TxnError, Worker};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tempfile::TempDir;
 
 const SEED: u64 = 11;
 const NOW_US: i64 = 1_767_225_600_000_000;
 const MIB: u64 = 1 << 20;
 
 /// A directory in shared memory that goes with the test.
-struct Directory(PathBuf);
+struct Directory(TempDir);
 
 impl Directory {
     fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("farhold-bench-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
-        let root =
-            if std::path::Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-        let path = root.join(name);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
+        let shm = Path::new("/dev/shm");
+        let root = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
+        Self(tempfile::Builder::new().prefix("farhold-").tempdir_in(root).unwrap())
     }
 
     fn node(&self, node: u8, nodes: u8) -> Arc<Node> {
         let fabric = Fabric::join_shm(&self.0, NodeId(node)).unwrap();
         Node::open(fabric, NodeConfig { nodes, region_bytes: 256 * MIB, ..NodeConfig::default() }).unwrap()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -6,11 +6,11 @@ use farhold_fabric::Executor;
 use farhold_txn::{Configuration, NodeId, Register, RegisterError, Renewals};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// The time-out of calls that must fail.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ const SHORT: Duration = Duration::from_millis(300);
 struct Etcd {
     child: Child,
     port: u16,
-    dir: PathBuf,
+    _dir: TempDir,
     /// The scheme of URLs, in place of `etcd`, and the query behind their prefix.
     scheme: &'static str,
     query: String,
@@ -50,12 +50,12 @@ impl Etcd {
             let free =
                 || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
             let (port, peer) = (free(), free());
-            let dir = std::env::temp_dir().join(format!("farhold-etcd-{}-{port}", std::process::id()));
+            let dir = tempfile::tempdir().expect("a directory");
             let http = if scheme == "etcd" { "http" } else { "https" };
             let (url, peer) = (format!("{http}://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
             let child = Command::new("etcd")
                 .args(["--name", "test", "--data-dir"])
-                .arg(&dir)
+                .arg(dir.path())
                 .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
                 .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
                 .args(["--initial-cluster", &format!("test={peer}"), "--logger", "zap", "--log-level", "error"])
@@ -64,7 +64,7 @@ impl Etcd {
                 .stderr(Stdio::null())
                 .spawn()
                 .expect("etcd starts");
-            let this = Self { child, port, dir, scheme, query };
+            let this = Self { child, port, _dir: dir, scheme, query };
             // The first answered call shows that it is there.
             let register = this.register_in(TIMEOUT, "wait");
             let executor = Executor::real(1);
@@ -98,7 +98,6 @@ impl Drop for Etcd {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -152,20 +151,18 @@ fn pass(mut from: TcpStream, mut to: TcpStream, stalled: &AtomicBool) {
 }
 
 /// Certificates that the test's own CA has signed, in a directory.
-struct Certificates(PathBuf);
+struct Certificates(TempDir);
 
 impl Certificates {
     fn new() -> Self {
-        let dir = std::env::temp_dir().join(format!("farhold-etcd-tls-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory");
-        let this = Self(dir);
+        let this = Self(tempfile::tempdir().expect("a directory"));
         let (one_day, key) = (["-days", "1"], ["-newkey", "rsa:2048", "-nodes"]);
         let openssl = |arguments: &[&[&str]]| {
             let made = Command::new("openssl").args(arguments.concat()).current_dir(&this.0).output().expect("openssl");
             assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         };
         openssl(&[&["req", "-x509"], &key, &one_day, &["-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca"]]);
-        std::fs::write(this.0.join("san"), "subjectAltName=IP:127.0.0.1").expect("a file");
+        std::fs::write(this.path("san"), "subjectAltName=IP:127.0.0.1").expect("a file");
         for name in ["server", "client"] {
             let [cert, key_file, request] = ["pem", "key", "csr"].map(|end| format!("{name}.{end}"));
             let subject = format!("/CN={name}");
@@ -177,13 +174,7 @@ impl Certificates {
     }
 
     fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Certificates {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.0.path().join(name).display().to_string()
     }
 }
 

@@ -12,13 +12,14 @@
 
 use farhold_fabric::{
     Address, Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, Handle, Message, Meta, NodeId, ObjectHeader,
-    RegionId, RegionMemory, Version, object, provider::shm,
+    RegionId, RegionMemory, Version, object,
 };
 use farhold_report::Report;
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tempfile::TempDir;
 
 /// Says to a child process which cluster it answers in.
 const CHILD: &str = "FARHOLD_FABRIC_BENCH_CHILD";
@@ -51,7 +52,7 @@ pub fn run(quick: bool, json: Option<&Path>, child_args: &[&str]) {
 
 /// A cluster with a large region full of objects.
 struct Bed {
-    cluster: PathBuf,
+    cluster: TempDir,
     fabric: Fabric,
     memory: Arc<RegionMemory>,
     executor: Executor,
@@ -62,7 +63,7 @@ struct Bed {
 
 impl Bed {
     fn new(quick: bool) -> Self {
-        let cluster = shm::default_cluster(&format!("bench-{}", std::process::id()));
+        let cluster = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
         let fabric = Fabric::join_shm(&cluster, NodeId(0)).expect("join");
         let len = if quick { 4 << 20 } else { 512 << 20 };
         let memory = fabric.create_region(REGION, len).expect("a region");
@@ -119,12 +120,6 @@ impl Bed {
                 times[times.len() / 2]
             })
             .collect()
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.cluster);
     }
 }
 
@@ -484,7 +479,7 @@ fn messages(bed: &Bed, report: &mut Report, child_args: &[&str]) {
     });
     let mut child = std::process::Command::new(std::env::current_exe().expect("this executable"))
         .args(child_args)
-        .env(CHILD, &bed.cluster)
+        .env(CHILD, bed.cluster.path())
         .stdout(std::process::Stdio::null())
         .spawn()
         .expect("a child");

@@ -14,16 +14,16 @@
 use farhold_fabric::processor::Thread;
 use farhold_fabric::provider::libfabric::rival::Rival;
 use farhold_fabric::provider::libfabric::{Config, Secret};
-use farhold_fabric::provider::shm;
 use farhold_fabric::{
     Batch, Endpoint, Executor, Fabric, FarPtr, Handle, Meta, NodeId, RegionId, RegionMemory, Version, object, processor,
 };
 use farhold_report::Report;
 use std::cell::RefCell;
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use tempfile::TempDir;
 
 const REGION: RegionId = RegionId(1);
 const BYTES: u64 = 1 << 20;
@@ -92,7 +92,7 @@ pub fn run(quick: bool, json: Option<&Path>) {
 
 /// A node that reads and a node with memory, over some provider.
 struct Bed {
-    dir: PathBuf,
+    _dir: TempDir,
     executor: Executor,
     endpoint: Endpoint,
     memory: Arc<RegionMemory>,
@@ -100,23 +100,22 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(name: &str, join: impl Fn(&Path, NodeId) -> Fabric) -> Self {
-        let dir = shm::default_cluster(&format!("bench-{name}-{}", std::process::id()));
-        let nodes = Served::new(|| [join(&dir, NodeId(0)), join(&dir, NodeId(1))]);
+    fn new(join: impl Fn(&Path, NodeId) -> Fabric) -> Self {
+        let dir = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
+        let nodes = Served::new(|| [0, 1].map(|node| join(dir.path(), NodeId(node))));
         let memory = nodes.made[1].create_region(REGION, BYTES).expect("a region");
         let executor = Executor::real(1);
         let endpoint = nodes.made[0].endpoint(&executor.handle()).expect("an endpoint");
-        Self { dir, executor, endpoint, memory, nodes }
+        Self { _dir: dir, executor, endpoint, memory, nodes }
     }
 
     fn over_libfabric(provider: &str, agent_spins: bool) -> Self {
-        let name = format!("libfabric-{}-{agent_spins}", provider.replace(';', "-"));
         let config = |node| {
             // Only the agent that is asked: the other would take its processor.
             let agent_spins = agent_spins && node == NodeId(1);
             Config { agent_spins, ..Config::new(provider, Secret::new(b"the bench's own secret").unwrap()) }
         };
-        Self::new(&name, |dir, node| Fabric::join_libfabric(dir, node, config(node)).expect("a node"))
+        Self::new(|dir, node| Fabric::join_libfabric(dir, node, config(node)).expect("a node"))
     }
 
     fn format(&self, payload_len: usize) {
@@ -132,12 +131,6 @@ impl Bed {
         *batch = self.executor.run(self.endpoint.submit(std::mem::take(batch)));
         batch.all_done().expect("done");
         black_box(&batch);
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -290,7 +283,7 @@ fn far_objects_of(report: &mut Report, provider: &str, agent_spins: bool) {
 
 fn shared_memory(report: &mut Report) {
     report.table("Shared memory, ours and libfabric's: us a read");
-    let ours = Bed::new("shm", |dir, node| Fabric::join_shm(dir, node).expect("a node"));
+    let ours = Bed::new(|dir, node| Fabric::join_shm(dir, node).expect("a node"));
     let over = Bed::over_libfabric("shm", false);
     let (raw, clock) = (raw("shm", false), ours.executor.handle());
     for len in [64, 1024, 8192] {

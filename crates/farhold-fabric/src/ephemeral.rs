@@ -160,7 +160,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "files")]
     fn what_a_dead_process_left_is_removed_and_nothing_else() {
-        let root = std::env::temp_dir().join(format!("farhold-abandoned-{}", std::process::id()));
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
         let left = |name: &str, owner: bool| {
             let path = root.join(name);
             private::directory(&path.join("generation-1")).unwrap();
@@ -170,14 +171,13 @@ mod tests {
             }
             path
         };
-        private::directory(&root).unwrap();
-        let living = Ephemeral::below(&root).unwrap();
+        let living = Ephemeral::below(root).unwrap();
         private::write(&living.path().join("node-000"), b"rows").unwrap();
         let dead = left("farhold-1-0", true);
         let kept = [left("farhold-1-1", false), left("farhold-mine-0", true), left("farhold-1", true)];
         let link = root.join("farhold-2-0");
         std::os::unix::fs::symlink(&kept[1], &link).unwrap();
-        let next = Ephemeral::below(&root).unwrap();
+        let next = Ephemeral::below(root).unwrap();
         assert!(!dead.exists(), "its lock is free");
         assert!(kept.iter().chain([&link]).all(|path| path.join("node-000").exists()));
         assert!(living.path().join("node-000").exists(), "its lock is held");
@@ -187,6 +187,5 @@ mod tests {
         assert_ne!(paths[0], paths[1]);
         drop((living, next));
         assert!(paths.iter().all(|path| !path.exists()));
-        std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -649,9 +649,7 @@ mod tests {
     fn flushed_bytes_are_in_the_file() {
         let origin = FarPtr::new(crate::NodeId(0), crate::RegionId(0), 0);
         for folder in [std::env::temp_dir(), "/dev/shm".into()] {
-            let path = folder.join(format!("farhold-flush-{}", std::process::id()));
-            let options = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
-            let file = options.unwrap();
+            let (file, path) = tempfile::NamedTempFile::new_in(folder).unwrap().into_parts();
             file.set_len(8192).unwrap();
             let memory = RegionMemory::file(origin, 8192, &file).unwrap();
             memory.copy_in(5000, b"durable").unwrap();
@@ -659,7 +657,6 @@ mod tests {
             assert_eq!(&std::fs::read(&path).unwrap()[5000..5007], b"durable");
             assert!(matches!(memory.flush(8190, 3), Err(FabricError::OutOfBounds { .. })));
             memory.flush(8192, 0).unwrap();
-            std::fs::remove_file(path).unwrap();
         }
         let durable = |memory: &RegionMemory| matches!(memory.backing, Backing::Mapped { durable: true, .. });
         assert!(!durable(&RegionMemory::anonymous(origin, 4096).unwrap()));

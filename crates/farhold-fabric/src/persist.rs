@@ -167,8 +167,7 @@ mod tests {
 
     #[test]
     fn what_is_persisted_is_in_the_file_and_a_disk_is_refused() {
-        let path = std::env::temp_dir().join(format!("farhold-persist-{}", std::process::id()));
-        let file = File::options().create(true).truncate(true).read(true).write(true).open(&path).expect("a file");
+        let (file, path) = tempfile::NamedTempFile::new().expect("a file").into_parts();
         file.set_len(8192).expect("a length");
         match PersistentFile::map(&file, 8192, Domain::Asserted) {
             // A DAX mount.
@@ -179,7 +178,5 @@ mod tests {
         mapped.write(100, b"durable");
         mapped.persist(100, 7);
         assert_eq!(&std::fs::read(&path).expect("a file")[100..107], b"durable");
-        drop(mapped);
-        std::fs::remove_file(&path).expect("removed");
     }
 }

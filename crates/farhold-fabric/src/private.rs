@@ -110,12 +110,6 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{chown, symlink};
 
-    fn new_dir(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("farhold-private-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        path
-    }
-
     fn mode(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().mode() & 0o777
     }
@@ -135,27 +129,27 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "files")]
     fn a_directory_is_ours_alone_or_refused() {
-        let dir = new_dir("directory");
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path();
         directory(&dir.join("a/b")).unwrap();
         assert_eq!((mode(&dir.join("a")), mode(&dir.join("a/b"))), (0o700, 0o700));
         let link = dir.join("link");
         symlink(dir.join("a"), &link).unwrap();
         is_refused(directory(&link), "link");
         is_refused(directory(&dir.join("link/")), "link");
-        is_refused(directory(&of_another(&dir)), "belongs to user");
+        is_refused(directory(&of_another(dir)), "belongs to user");
         for (mode_before, is_good) in [(0o755, true), (0o775, false), (0o1777, false), (0o702, false)] {
             std::fs::set_permissions(dir.join("a"), Permissions::from_mode(mode_before)).unwrap();
             let checked = directory(&dir.join("a"));
             assert_eq!(checked.is_ok(), is_good, "{mode_before:o}: {checked:?}");
         }
-        std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "files")]
     fn a_file_is_ours_alone_and_no_link() {
-        let dir = new_dir("file");
-        directory(&dir).unwrap();
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path();
         let path = dir.join("rows");
         write(&path, b"long content").unwrap();
         write(&path, b"short").unwrap();
@@ -167,13 +161,12 @@ mod tests {
         symlink(&path, &link).unwrap();
         is_refused(write(&link, b"overwritten"), "link");
         assert_eq!(std::fs::read(&path).unwrap(), b"short");
-        is_refused(open(&dir, OpenOptions::new().read(true)), "no regular file");
-        let theirs = of_another(&dir).join("file");
+        is_refused(open(dir, OpenOptions::new().read(true)), "no regular file");
+        let theirs = of_another(dir).join("file");
         if std::fs::write(&theirs, b"bait").is_ok() {
             chown(&theirs, Some(65534), None).unwrap();
             is_refused(write(&theirs, b"secret"), "belongs to user");
             assert_eq!(std::fs::read(&theirs).unwrap(), b"bait");
         }
-        std::fs::remove_dir_all(dir).unwrap();
     }
 }

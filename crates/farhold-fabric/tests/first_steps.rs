@@ -4,7 +4,7 @@ use farhold_fabric::{Batch, Executor, Fabric, FarPtr, NodeId, RegionId};
 
 #[test]
 fn a_word_and_a_message() {
-    let cluster = farhold_fabric::provider::shm::default_cluster(&format!("first-steps-{}", std::process::id()));
+    let cluster = tempfile::tempdir().unwrap();
     {
         let fabric = Fabric::join_shm(&cluster, NodeId(3)).unwrap();
         let memory = fabric.create_region(RegionId(1), 4096).unwrap();
@@ -25,5 +25,5 @@ fn a_word_and_a_message() {
         });
         assert_eq!(memory.word(64).unwrap().load(std::sync::atomic::Ordering::Relaxed), 5);
     }
-    farhold_fabric::provider::shm::remove(&cluster).unwrap();
+    farhold_fabric::provider::shm::remove(cluster.path()).unwrap();
 }

@@ -293,8 +293,8 @@ fn three_hosts() {
         println!("SKIPPED: making network namespaces is not permitted here (it takes root and iproute2)");
         return;
     };
-    let dir = std::env::temp_dir().join(format!("farhold-hosts-{}", std::process::id()));
-    let mut hosts: Vec<_> = (0..NODES).map(|node| network.process(node, &dir)).collect();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut hosts: Vec<_> = (0..NODES).map(|node| network.process(node, dir.path())).collect();
     let pairs = || (0..NODES).flat_map(|from| (0..NODES).filter(move |to| *to != from).map(move |to| (from, to)));
     // Every process does everything to every other, all at the same time.
     for (from, to) in pairs() {
@@ -327,10 +327,8 @@ fn three_hosts() {
     assert_eq!(hosts[0].ask("everything 1"), "ok");
     assert_eq!(hosts[1].ask("everything 0"), "ok");
     // It comes back with a new region: the others learn that their knowledge of the old one is void.
-    std::fs::remove_dir_all(dir.join("host2")).expect("its directory");
-    hosts.push(network.process(2, &dir));
+    std::fs::remove_dir_all(dir.path().join("host2")).expect("its directory");
+    hosts.push(network.process(2, dir.path()));
     assert_eq!(hosts[0].ask("reach 2"), "ok");
     assert_eq!(hosts[0].ask("everything 2"), "ok");
-    drop(hosts);
-    std::fs::remove_dir_all(&dir).expect("the directories");
 }

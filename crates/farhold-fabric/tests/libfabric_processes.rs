@@ -3,10 +3,10 @@
 //! The test starts itself again as the other process (`FARHOLD_LIBFABRIC_CHILD` says where).
 #![cfg(feature = "libfabric")]
 
-use farhold_fabric::provider::shm;
 use farhold_fabric::{Address, Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
 
 const CHILD: &str = "FARHOLD_LIBFABRIC_CHILD";
 const PROVIDER: &str = "FARHOLD_LIBFABRIC_PROVIDER";
@@ -18,16 +18,14 @@ const MIB: usize = 1 << 20;
 const IN_TIME_NS: u64 = 30_000_000_000;
 
 struct Cluster {
-    dir: PathBuf,
+    dir: TempDir,
     provider: &'static str,
     test: &'static str,
 }
 
 impl Cluster {
     fn new(provider: &'static str, test: &'static str) -> Self {
-        let name = provider.replace([':', ';'], "-");
-        let dir = shm::default_cluster(&format!("{test}-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
+        let dir = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").unwrap();
         Self { dir, provider, test }
     }
 
@@ -39,7 +37,7 @@ impl Cluster {
     fn child(&self, home: &Endpoint) -> Process {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", self.test, "--nocapture"])
-            .envs([(CHILD, &*self.dir.to_string_lossy()), (PROVIDER, self.provider)])
+            .envs([(CHILD, &*self.dir.path().to_string_lossy()), (PROVIDER, self.provider)])
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -53,12 +51,6 @@ impl Cluster {
             }
             assert_eq!(child.0.try_wait().unwrap(), None, "the child is at work");
         }
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

@@ -7,11 +7,11 @@ const REGION: RegionId = RegionId(1);
 
 #[test]
 fn a_peer_of_another_version_is_told_apart() {
-    let cluster = farhold_fabric::provider::shm::default_cluster(&format!("other-version-{}", std::process::id()));
+    let cluster = tempfile::tempdir().unwrap();
     let here = Fabric::join_shm(&cluster, NodeId(0)).unwrap();
     let there = Fabric::join_shm(&cluster, NodeId(1)).unwrap();
     let memory = there.create_region(REGION, 4096).unwrap();
-    let entry = cluster.join("node-001");
+    let entry = cluster.path().join("node-001");
     let file = std::fs::OpenOptions::new().read(true).write(true).open(&entry).unwrap();
     let mut magic = [0; 8];
     file.read_exact_at(&mut magic, 0).unwrap();
@@ -44,6 +44,4 @@ fn a_peer_of_another_version_is_told_apart() {
     drop(there);
     file.write_all_at(&other, 0).unwrap();
     is_other(Fabric::join_shm(&cluster, NodeId(1)).err().unwrap());
-    drop(here);
-    std::fs::remove_dir_all(&cluster).unwrap();
 }

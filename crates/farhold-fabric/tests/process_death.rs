@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
+use tempfile::TempDir;
 
 const CHILD: &str = "FARHOLD_FABRIC_CHILD";
 const REGION: RegionId = RegionId(1);
@@ -16,28 +17,20 @@ const TURN_NS: u64 = 1_000_000;
 /// Of the child's start.
 const BIRTH: u64 = 7;
 
-struct Cluster(PathBuf);
+struct Cluster(TempDir);
 
 impl Cluster {
-    fn new(test: &str) -> Self {
-        let path = shm::default_cluster(&format!("{test}-{}", std::process::id()));
-        shm::remove(&path).unwrap();
-        Self(path)
+    fn new() -> Self {
+        Self(tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").unwrap())
     }
 
     fn child(&self, test: &str) -> Child {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
-            .env(CHILD, &self.0)
+            .env(CHILD, self.0.path())
             .stdout(Stdio::null())
             .spawn()
             .unwrap()
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -80,7 +73,7 @@ fn a_killed_process_leaves_its_region() {
     if let Some(cluster) = child_of() {
         return counting_child(&cluster);
     }
-    let cluster = Cluster::new("killed");
+    let cluster = Cluster::new();
     let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
     let executor = Executor::real(1);
     let endpoint = fabric.endpoint(&executor.handle()).unwrap();
@@ -93,7 +86,7 @@ fn a_killed_process_leaves_its_region() {
         matches!(taken, FabricError::NodeInUse { node: NodeId(1), holder_pid, .. } if holder_pid == pid),
         "{taken}"
     );
-    assert!(matches!(shm::remove(&cluster.0), Err(FabricError::NodeInUse { .. })));
+    assert!(matches!(shm::remove(cluster.0.path()), Err(FabricError::NodeInUse { .. })));
     assert!(fabric.node_is_live(NodeId(1)));
 
     child.kill().unwrap();
@@ -134,7 +127,7 @@ fn a_killed_sender_does_not_wedge_an_inbox() {
     if let Some(cluster) = child_of() {
         return flooding_child(&cluster);
     }
-    let cluster = Cluster::new("flood");
+    let cluster = Cluster::new();
     let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
     let executor = Executor::real(1);
     let (endpoint, other) =
@@ -187,7 +180,7 @@ fn lanes_of_the_dead_are_taken_over() {
         }
         std::process::abort();
     }
-    let cluster = Cluster::new("lanes");
+    let cluster = Cluster::new();
     let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
     let executor = Executor::real(1);
     let endpoint = fabric.endpoint(&executor.handle()).unwrap();
@@ -208,7 +201,7 @@ fn a_fenced_process_has_ended() {
     if let Some(cluster) = child_of() {
         return counting_child(&cluster);
     }
-    let cluster = Cluster::new("fenced");
+    let cluster = Cluster::new();
     let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
     let executor = Executor::real(1);
     let endpoint = fabric.endpoint(&executor.handle()).unwrap();
@@ -241,7 +234,7 @@ fn a_failed_look_is_no_death() {
         assert!(matches!(fenced, Err(FabricError::Io(_))), "not shut out, and said so: {fenced:?}");
         return;
     }
-    let cluster = Cluster::new("blind");
+    let cluster = Cluster::new();
     let living = Fabric::join_shm(&cluster.0, NodeId(1)).unwrap();
     living.set_birth(BIRTH);
     assert!(cluster.child("a_failed_look_is_no_death").wait().unwrap().success());
@@ -255,11 +248,11 @@ const AT_STARTED: u64 = 24;
 /// ended in its place.
 #[test]
 fn a_number_alone_is_no_process() {
-    let cluster = Cluster::new("number");
+    let cluster = Cluster::new();
     let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
     drop(Fabric::join_shm(&cluster.0, NodeId(1)).unwrap());
     let mut innocent = Command::new("sleep").arg("1000").spawn().unwrap();
-    let entry = std::fs::OpenOptions::new().read(true).write(true).open(cluster.0.join("node-001")).unwrap();
+    let entry = std::fs::OpenOptions::new().read(true).write(true).open(cluster.0.path().join("node-001")).unwrap();
     entry.write_all_at(&u64::from(innocent.id()).to_le_bytes(), AT_PID).unwrap();
     entry.write_all_at(&1_u64.to_le_bytes(), AT_STARTED).unwrap();
     entry.lock().unwrap();
@@ -274,26 +267,26 @@ fn a_number_alone_is_no_process() {
 /// Other users of the host neither read nor lock a cluster's files, and no link at one of their names is followed.
 #[test]
 fn a_cluster_is_its_user_s_alone() {
-    let cluster = Cluster::new("user");
-    let fabric = Fabric::join_shm(&cluster.0, NodeId(0)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let cluster = directory.path().join("cluster");
+    let fabric = Fabric::join_shm(&cluster, NodeId(0)).unwrap();
     fabric.create_region(REGION, 1 << 20).unwrap();
     let executor = Executor::real(1);
     let _endpoint = fabric.endpoint(&executor.handle()).unwrap();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
-    assert_eq!(mode(&cluster.0), 0o700);
-    let files: Vec<_> = std::fs::read_dir(&cluster.0).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(mode(&cluster), 0o700);
+    let files: Vec<_> = std::fs::read_dir(&cluster).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(files.len() >= 4, "entry, region and two inboxes: {files:?}");
     for file in files {
         assert_eq!(mode(&file), 0o600, "{}", file.display());
     }
-    let bait = cluster.0.join("bait");
+    let bait = cluster.join("bait");
     std::fs::write(&bait, b"to be kept").unwrap();
-    symlink(&bait, cluster.0.join("node-002")).unwrap();
-    let refused = Fabric::join_shm(&cluster.0, NodeId(2)).err().unwrap();
+    symlink(&bait, cluster.join("node-002")).unwrap();
+    let refused = Fabric::join_shm(&cluster, NodeId(2)).err().unwrap();
     assert!(matches!(&refused, FabricError::Io(why) if why.reason.contains("link")), "{refused}");
     assert_eq!(std::fs::read(&bait).unwrap(), b"to be kept");
-    let elsewhere = Cluster::new("user-link");
-    symlink(&cluster.0, &elsewhere.0).unwrap();
-    assert!(Fabric::join_shm(&elsewhere.0, NodeId(2)).is_err());
-    std::fs::remove_file(&elsewhere.0).unwrap();
+    let link = directory.path().join("link");
+    symlink(&cluster, &link).unwrap();
+    assert!(Fabric::join_shm(&link, NodeId(2)).is_err());
 }

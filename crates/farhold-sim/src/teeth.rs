@@ -7,7 +7,7 @@ use crate::cluster;
 use crate::failover::{Failover, Load, run};
 use crate::threads;
 use farhold_planted::{Defect, plant};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -137,15 +137,15 @@ static DONE: AtomicU64 = AtomicU64::new(0);
 pub fn run_in_child(program: &Path, wrong: Wrong, seeds: u64, enough: usize) -> Noticed {
     let number = Wrong::all().iter().position(|other| *other == wrong).unwrap_or(0);
     // A process that aborts leaves clusters behind, and libraries of fabrics a report where it ran.
-    let room = Room::new();
+    let room = tempfile::tempdir().expect("a directory");
     let mut noticed = Noticed::default();
     while noticed.seeds < seeds && noticed.by.len() < enough {
         let child = Command::new(program)
             .args(["teeth-child", &number.to_string(), &noticed.seeds.to_string(), &seeds.to_string()])
             .arg((enough - noticed.by.len()).to_string())
             .env("RUST_BACKTRACE", "0")
-            .env("TMPDIR", &room.0)
-            .current_dir(&room.0)
+            .env("TMPDIR", room.path())
+            .current_dir(&room)
             .stderr(Stdio::null())
             .output()
             .expect("a child process");
@@ -159,25 +159,6 @@ pub fn run_in_child(program: &Path, wrong: Wrong, seeds: u64, enough: usize) -> 
         }
     }
     noticed
-}
-
-/// A directory for the processes of one defect.
-struct Room(PathBuf);
-
-impl Room {
-    fn new() -> Self {
-        static ROOMS: AtomicU64 = AtomicU64::new(0);
-        let name = format!("farhold-teeth-{}-{}", std::process::id(), ROOMS.fetch_add(1, Ordering::Relaxed));
-        let this = Self(std::env::temp_dir().join(name));
-        std::fs::create_dir_all(&this.0).expect("a directory");
-        this
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The other side of [`run_in_child`]: prints a line a seed.

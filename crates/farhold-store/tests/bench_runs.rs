@@ -12,10 +12,9 @@ fn quick() {
     let mut report = farhold_report::Report::new(true);
     rows::run(&mut report);
     atomicity::run(&mut report);
-    let file = std::env::temp_dir().join(format!("farhold-objects-{}.json", std::process::id()));
+    let file = tempfile::NamedTempFile::new().expect("a file").into_temp_path();
     report.write(&file).expect("a file");
     let json = std::fs::read_to_string(&file).expect("written");
-    std::fs::remove_file(file).expect("removed");
     assert!(json.contains("hash lookup"));
     assert!(json.lines().filter(|line| line.contains("\"table\": \"atomicity\"")).count() == 2 * 4 * 3);
 }

@@ -8,37 +8,33 @@ use common::{delete, insert, value_of};
 use farhold_btree::KeyShape;
 use farhold_fabric::{Address, Executor, Fabric, FabricError, NodeId, RegionId};
 use farhold_store::{ObjectRef, Reserve, Store, StoreError, TableDef, TableId, TableStore};
-use std::path::PathBuf;
 use std::process::Command;
+use tempfile::TempDir;
 
 const FILE_SYSTEM_BYTES: u64 = 8 << 20;
 const REGION: RegionId = RegionId(1);
 
 /// A mounted file system that goes with the test.
-struct Mount(PathBuf);
+struct Mount(TempDir);
 
 impl Mount {
     /// `None` if mounting is not permitted here.
-    fn new(name: &str) -> Option<Self> {
-        let path = std::env::temp_dir().join(format!("farhold-full-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a directory");
+    fn new() -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a directory");
         let size = format!("size={FILE_SYSTEM_BYTES}");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "farhold-test"]).arg(&path).output();
-        let this = Self(path);
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "farhold-test"]).arg(directory.path()).output();
         if mounted.is_ok_and(|output| output.status.success()) {
-            return Some(this);
+            return Some(Self(directory));
         }
         println!("SKIPPED: mounting a small tmpfs is not permitted here (it takes root)");
-        let _ = std::fs::remove_dir(&this.0);
-        std::mem::forget(this);
         None
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).output();
-        let _ = std::fs::remove_dir(&self.0);
+        let _ = Command::new("umount").arg(self.0.path()).output();
     }
 }
 
@@ -49,8 +45,8 @@ fn def(id: u32) -> TableDef {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no file mappings")]
 fn a_full_file_system_is_an_error_and_the_store_goes_on() {
-    let Some(mount) = Mount::new("store") else { return };
-    let fabric = Fabric::join_shm(mount.0.join("cluster"), NodeId(0)).expect("a member");
+    let Some(mount) = Mount::new() else { return };
+    let fabric = Fabric::join_shm(mount.0.path().join("cluster"), NodeId(0)).expect("a member");
     // Eight times the available memory: touching bytes that were not reserved would end this process.
     let memory = fabric.create_region(REGION, 8 * FILE_SYSTEM_BYTES).expect("a sparse region");
     let store = Store::format(memory, NodeId(0)).expect("a store");
@@ -106,12 +102,12 @@ fn a_full_file_system_is_an_error_and_the_store_goes_on() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no file mappings")]
 fn a_file_system_too_small_for_a_node_says_so() {
-    let Some(mount) = Mount::new("fabric") else { return };
+    let Some(mount) = Mount::new() else { return };
     let is_full = |error: FabricError| {
         let text = error.to_string();
         assert!(matches!(error, FabricError::FileSystemFull(_)) && text.contains("--shm-size"), "{text}");
     };
-    let cluster = mount.0.join("cluster");
+    let cluster = mount.0.path().join("cluster");
     let fabric = Fabric::join_shm(&cluster, NodeId(0)).expect("a member");
     let executor = Executor::real(1);
     let sender = fabric.endpoint(&executor.handle()).expect("an endpoint");

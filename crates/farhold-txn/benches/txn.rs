@@ -172,7 +172,7 @@ async fn run_far(bench: &Bench, rows: u64) {
 fn main() {
     let has = |wanted: &str| std::env::args().any(|word| word == wanted);
     let quick = has("--quick") || !has("--bench");
-    let dir = std::env::temp_dir().join(format!("farhold-bench-txn-{}", std::process::id()));
+    let dir = tempfile::tempdir().expect("a directory");
     let fabric = Fabric::join_shm(&dir, NodeId(0)).expect("the fabric");
     let region_bytes = if quick { 32 << 20 } else { 1 << 30 };
     let node = Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() }).expect("a node");
@@ -184,14 +184,12 @@ fn main() {
     drop((bench, node));
 
     let open = |id| {
-        let fabric = Fabric::join_shm(dir.join("pair"), NodeId(id)).expect("the fabric");
+        let fabric = Fabric::join_shm(dir.path().join("pair"), NodeId(id)).expect("the fabric");
         Node::open(fabric, NodeConfig { nodes: 2, region_bytes, ..NodeConfig::default() }).expect("a node")
     };
     let pair = [open(0), open(1)];
-    let agent = HomeAgent::start(&pair[1]).expect("an agent");
+    let _agent = HomeAgent::start(&pair[1]).expect("an agent");
     let worker = pair[0].worker(&executor.handle()).expect("a worker");
     let bench = Bench { worker, rounds, per_round };
     executor.run(run_far(&bench, rows));
-    drop((bench, agent, pair));
-    let _ = std::fs::remove_dir_all(&dir);
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 /// A transaction that is given up releases its keys on other nodes, also when it is the last work of its thread.
 #[test]
 fn what_is_given_up_is_free_again() {
-    let dir = std::path::PathBuf::from(format!("/dev/shm/farhold-copies-{}", std::process::id()));
+    let dir = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
     // Other tests may have all processors for a while.
     let config =
-        |node| Config::at(&dir).node(node, 2).memory_bytes(32 << 20).replicas(2).lease(Duration::from_secs(10));
+        |node| Config::at(dir.path()).node(node, 2).memory_bytes(32 << 20).replicas(2).lease(Duration::from_secs(10));
     // Both found the cluster, so each waits for the other.
     let open = |node| {
         let config = config(node);
@@ -40,6 +40,4 @@ fn what_is_given_up_is_free_again() {
         });
         assert_eq!(inserted.expect("a worker"), Ok(()), "{id}");
     }
-    drop(nodes);
-    std::fs::remove_dir_all(&dir).expect("the directory");
 }

@@ -9,8 +9,8 @@ use farhold_txn::{Placement, Retry, TableDef};
 /// One node writes rows of both in one transaction, the other reads them.
 #[test]
 fn two_nodes_over_tcp() {
-    let dir = std::env::temp_dir().join(format!("farhold-provider-{}", std::process::id()));
-    let config = |node| Config::at(&dir).node(node, 2).memory_bytes(32 << 20).provider("libfabric:tcp;ofi_rxm");
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = |node| Config::at(dir.path()).node(node, 2).memory_bytes(32 << 20).provider("libfabric:tcp;ofi_rxm");
     let nodes = [0, 1].map(|node| Database::open(&config(node)).expect("a node"));
     let written = nodes[0].run(async |worker, _| {
         let columns = vec![Column::new("id", ColumnType::Int), Column::new("amount", ColumnType::BigInt)];
@@ -45,6 +45,4 @@ fn two_nodes_over_tcp() {
             .await
     });
     assert_eq!(sum.expect("a worker"), Ok(55));
-    drop(nodes);
-    std::fs::remove_dir_all(&dir).expect("the directory");
 }

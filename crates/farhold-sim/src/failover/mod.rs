@@ -2,7 +2,7 @@
 //! it.
 //!
 //! ```text
-//!   seed ──► scenarios.rs, plan.rs: nodes, load, faults ─► cluster.rs: faults while clients run (safety)
+//!   seed ──► scenarios.rs, plan.rs: nodes, load, faults ─► cluster/: faults while clients run (safety)
 //!                                                               │
 //!                                                          heal.rs: everything comes back, and there has to be progress (liveness)
 //!                                                               │

@@ -37,11 +37,12 @@ use farhold_txn::{
 };
 use restart::Cut;
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
+use tempfile::TempDir;
 
 /// The machine may have much else to do.
 const PATIENCE_NS: u64 = 60_000_000_000;
@@ -180,16 +181,7 @@ pub struct Cluster {
     planted: Option<Defect>,
     seed: u64,
     shaken: bool,
-    dir: PathBuf,
-}
-
-/// A directory that no other cluster has.
-fn fresh_directory() -> PathBuf {
-    static CLUSTERS: AtomicU64 = AtomicU64::new(0);
-    let name = format!("farhold-threads-{}-{}", std::process::id(), CLUSTERS.fetch_add(1, Relaxed));
-    let dir = std::env::temp_dir().join(name);
-    let _ = std::fs::remove_dir_all(&dir);
-    dir
+    _dir: TempDir,
 }
 
 fn open_node(setup: &Setup, id: NodeId, dir: &Path, disk: Option<&Arc<dyn Directory>>) -> Arc<Node> {
@@ -237,15 +229,15 @@ impl Cluster {
 
     /// As [`Self::start`], with journals on a disk, and what is in them.
     fn start_on(setup: &Setup, disk: Option<&Arc<dyn Directory>>) -> Self {
-        let dir = fresh_directory();
-        let nodes: Vec<_> = (0..setup.nodes).map(|node| open_node(setup, NodeId(node), &dir, disk)).collect();
+        let dir = tempfile::tempdir().expect("a directory");
+        let nodes: Vec<_> = (0..setup.nodes).map(|node| open_node(setup, NodeId(node), dir.path(), disk)).collect();
         // The nodes' own threads have the defect of this one, and are shaken if it is.
         plant(setup.planted);
         shake(if setup.shaken { setup.seed + 1 } else { 0 });
         let journal = |node| JournalThreads::start(node).expect("the journal's threads");
         let journals = nodes.iter().filter_map(journal).collect();
         let is_copied = setup.replicas > 1;
-        let agent = |node| if is_copied { HomeAgent::start_member(node, &dir) } else { HomeAgent::start(node) };
+        let agent = |node| if is_copied { HomeAgent::start_member(node, dir.path()) } else { HomeAgent::start(node) };
         let agents = nodes.iter().map(|node| agent(node).expect("an agent")).collect();
         plant(None);
         shake(0);
@@ -260,7 +252,7 @@ impl Cluster {
             planted: setup.planted,
             seed: setup.seed,
             shaken: setup.shaken,
-            dir,
+            _dir: dir,
         }
     }
 
@@ -360,7 +352,6 @@ impl Drop for Cluster {
         // The last steps of each need the others.
         std::thread::scope(|scope| self.journals.drain(..).for_each(|it| drop(scope.spawn(move || drop(it)))));
         self.nodes.iter().for_each(|node| node.close());
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -462,15 +453,13 @@ impl Shared<'_> {
 #[must_use]
 pub fn run(setup: &Setup) -> Outcome {
     let power = matches!(setup.journals, Journals::PowerCuts(_)).then(Volatile::default);
-    let dir = fresh_directory();
+    let dir = tempfile::tempdir().expect("a directory");
     let disk: Option<Arc<dyn Directory>> = match setup.journals {
         Journals::None => None,
-        Journals::Disk => Some(Arc::new(Disk::open(&dir).expect("a directory"))),
+        Journals::Disk => Some(Arc::new(Disk::open(dir.path()).expect("a directory"))),
         Journals::PowerCuts(_) => power.clone().map(|power| Arc::new(power) as Arc<dyn Directory>),
     };
-    let outcome = run_on(setup, disk, power);
-    let _ = std::fs::remove_dir_all(&dir);
-    outcome
+    run_on(setup, disk, power)
 }
 
 fn run_on(setup: &Setup, disk: Option<Arc<dyn Directory>>, power: Option<Volatile>) -> Outcome {

@@ -4,7 +4,7 @@
 //! The test starts itself again as the nodes (`FARHOLD_NODE` says as which).
 
 use farhold_fabric::persist::Domain;
-use farhold_fabric::{Executor, Fabric, NodeId, provider::shm};
+use farhold_fabric::{Executor, Fabric, NodeId};
 use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::nvm::Nvm;
 use farhold_store::row::key_of as key;
@@ -19,6 +19,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tempfile::TempDir;
 
 const NODE: &str = "FARHOLD_NODE";
 const CLUSTER: &str = "FARHOLD_CLUSTER";
@@ -340,12 +341,15 @@ fn rows_are_taken_over_where_no_thread_can_help() {
     one_is_replaced(&[(CROWDED, "yes")]);
 }
 
+/// The directory of a cluster's shared memory.
+fn cluster() -> TempDir {
+    tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory")
+}
+
 fn one_is_replaced(more: &[(&str, &str)]) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let cluster = shm::default_cluster(&format!("processes-{}-{}", std::process::id(), more.len()));
-    let _ = std::fs::remove_dir_all(&cluster);
-    std::fs::create_dir_all(&cluster).expect("a directory");
-    let start = |number: u8, counter: i32| Process::start_with(&cluster, number, counter, more);
+    let cluster = cluster();
+    let start = |number: u8, counter: i32| Process::start_with(cluster.path(), number, counter, more);
     let mut nodes: Vec<Process> = (0..NODES).map(|number| start(number, COUNTERS + i32::from(number))).collect();
     for node in &mut nodes {
         node.until("member");
@@ -368,27 +372,19 @@ fn one_is_replaced(more: &[(&str, &str)]) {
     for node in &mut nodes {
         node.audit(&acknowledged);
     }
-    drop(nodes);
-    let _ = std::fs::remove_dir_all(&cluster);
 }
 
 /// With copies and journals: one node is killed, comes back or not, and then all are, in the middle of their work.
 fn all_are_killed(replicas: u8, comes_back: bool, on: &[(&str, &str)]) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let name = format!("processes-{}-{replicas}", std::process::id());
-    let cluster = shm::default_cluster(&name);
-    let journal = std::env::temp_dir().join(format!("farhold-{name}"));
-    for path in [&cluster, &journal] {
-        let _ = std::fs::remove_dir_all(path);
-        std::fs::create_dir_all(path).expect("a directory");
-    }
-    let (replicas, path) = (replicas.to_string(), journal.display().to_string());
+    let (cluster, journal) = (cluster(), tempfile::tempdir().expect("a directory"));
+    let (replicas, path) = (replicas.to_string(), journal.path().display().to_string());
     let more = [&[(JOURNAL, &*path), (REPLICAS, &*replicas)], on].concat();
     let mut clients = 0;
     // Each start of a node has a counter of its own.
     let mut start = |number: u8| {
         clients += 1;
-        (clients - 1, Process::start_with(&cluster, number, COUNTERS + clients as i32 - 1, &more))
+        (clients - 1, Process::start_with(cluster.path(), number, COUNTERS + clients as i32 - 1, &more))
     };
     let mut acknowledged = [0; 10];
     let mut nodes: Vec<(usize, Process)> = (0..NODES).map(&mut start).collect();
@@ -429,10 +425,6 @@ fn all_are_killed(replicas: u8, comes_back: bool, on: &[(&str, &str)]) {
     }
     for (_, node) in &mut again {
         node.audit(&acknowledged);
-    }
-    drop(again);
-    for path in [&cluster, &journal] {
-        let _ = std::fs::remove_dir_all(path);
     }
 }
 

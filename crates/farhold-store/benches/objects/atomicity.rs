@@ -14,7 +14,6 @@
 //! `by words` is the stripping of `line_versions` by loads and stores of words, as FaRM published it and as a compiler makes it,
 //! because a compiler must not widen atomic accesses; `line_versions` itself uses this project's kernel of wide moves.
 
-use farhold_fabric::provider::shm;
 use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, Handle, NodeId, RegionId, RegionMemory};
 use farhold_report::Report;
 use farhold_store::Owner;
@@ -23,6 +22,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 const REGION: RegionId = RegionId(1);
 const OBJECTS: u64 = 100;
@@ -252,7 +252,7 @@ impl Objects {
 }
 
 struct Bed {
-    cluster: std::path::PathBuf,
+    _cluster: TempDir,
     memory: Arc<RegionMemory>,
     executor: Executor,
     handle: Handle,
@@ -265,12 +265,6 @@ struct Bed {
     objects: u64,
 }
 
-impl Drop for Bed {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.cluster);
-    }
-}
-
 /// A cheap random number.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -279,9 +273,7 @@ fn next(state: &mut u64) -> u64 {
 
 impl Bed {
     fn new(quick: bool, objects: u64) -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let cluster = shm::default_cluster(&format!("bench-objects-{}-{number}", std::process::id()));
+        let cluster = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
         let home = Fabric::join_shm(&cluster, NodeId(0)).expect("join");
         // The layouts take up to half as much again as their payloads.
         let bytes = if objects == 0 { FAR_BYTES * 3 / 2 * ALL.len() as u64 } else { 4 << 20 };
@@ -290,7 +282,7 @@ impl Bed {
         let handle = executor.handle();
         let away = Fabric::join_shm(&cluster, NodeId(1)).expect("join").endpoint(&handle).expect("an endpoint");
         let mapped = away.mapped(NodeId(0), REGION).expect("shm maps all regions");
-        Self { cluster, memory, executor, handle, away, mapped, _home: home, quick, objects }
+        Self { _cluster: cluster, memory, executor, handle, away, mapped, _home: home, quick, objects }
     }
 
     fn rounds(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use super::{ALL, Busy, FarRead, LINE, Mechanism, Seen, Unread, View, Writing, read_far};
 use crate::object::Owner;
-use farhold_fabric::provider::{shm, sim};
+use farhold_fabric::provider::sim;
 use farhold_fabric::{Batch, Executor, Fabric, FabricError, FarPtr, Handle, NodeId, RegionId, RegionMemory};
 use farhold_planted::Defect;
 use std::cell::Cell;
@@ -261,9 +261,7 @@ fn simulated_reads_tear_and_are_never_used() {
 
 /// Real threads on shared memory: two writers, a reader in place, a reader through a fabric.
 fn threads(mechanism: &'static dyn Mechanism) {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("atomicity-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let cluster = shm::default_cluster(&name);
+    let cluster = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").unwrap();
     let home = Fabric::join_shm(&cluster, NodeId(0)).unwrap();
     let memory = home.create_region(REGION, 64 << 10).unwrap();
     let len = |number: u64| 8 + (number as usize * 337) % 2000;
@@ -333,7 +331,6 @@ fn threads(mechanism: &'static dyn Mechanism) {
         }
         done.store(true, Ordering::Relaxed);
     });
-    let _ = std::fs::remove_dir_all(&cluster);
 }
 
 #[test]

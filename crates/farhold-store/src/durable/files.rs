@@ -184,8 +184,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "files")]
     fn a_journal_is_its_user_s_alone() {
-        let path = std::env::temp_dir().join(format!("farhold-disk-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk");
         let disk = Disk::open(&path).unwrap();
         disk.create("journal").unwrap().write_at(0, b"rows").unwrap();
         assert_eq!(disk.create("journal").unwrap().len().unwrap(), 0, "in place of one of this name");
@@ -194,6 +194,5 @@ mod tests {
         assert_eq!([mode(&path), mode(&path.join("journal")), mode(&path.join("lock"))], [0o700, 0o600, 0o600]);
         std::os::unix::fs::symlink(path.join("journal"), path.join("planted")).unwrap();
         assert!(disk.create("planted").is_err() && disk.open("planted").is_err() && disk.lock("planted").is_err());
-        fs::remove_dir_all(&path).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! What survives a power cut: a journal of commits and checkpoints of rows, in files.
 //!
 //! ```text
-//!  commits ── records ──► journal.rs     batches of records, each closed by an epoch          ┐
+//!  commits ── records ──► journal/       batches of records, each closed by an epoch          ┐
 //!  rows ────────────────► checkpoint.rs  the rows of a region, run of pages by run of pages   ├─► restore.rs ─► region
 //!  starts ──────────────► cluster.rs     which epochs of which start of a node count           ┘
 //!                         inventory.rs   which of these files a start must find

@@ -212,8 +212,7 @@ mod tests {
 
     #[test]
     fn what_is_synced_is_flushed() {
-        let path = std::env::temp_dir().join(format!("farhold-nvm-{}", std::process::id()));
-        let file = File::options().create(true).truncate(true).read(true).write(true).open(&path).expect("a file");
+        let (file, path) = tempfile::NamedTempFile::new().expect("a file").into_parts();
         let nvm = NvmFile::<Lazy>::new(file, Domain::Assumed);
         let (mut model, mut state) = (Vec::new(), 7_u64);
         let mut below = |limit: u64| {
@@ -236,6 +235,5 @@ mod tests {
             assert_eq!(std::fs::read(&path).expect("a file"), model, "after sync {round}");
         }
         assert!(lost_without_sync > 100, "what is not flushed is not there: {lost_without_sync}");
-        std::fs::remove_file(&path).expect("removed");
     }
 }

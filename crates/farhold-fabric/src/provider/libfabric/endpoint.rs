@@ -53,7 +53,7 @@ pub(super) struct Endpoint {
     far: OnceCell<Rc<RefCell<Caller>>>,
     member: Arc<Member>,
     empty_polls: Cell<u32>,
-    /// When there was an answer or a message last, as far as the polls since have asked.
+    /// Since when there was no answer, no message and no new request, as far as the polls have asked.
     empty_since_ns: Cell<Option<u64>>,
 }
 
@@ -98,8 +98,8 @@ impl Endpoint {
         }
     }
 
-    /// What was waited for is there.
-    fn count_arrival(&self) {
+    /// What was waited for is there, or something new is waited for.
+    fn begin_wait(&self) {
         self.empty_polls.set(0);
         self.empty_since_ns.set(None);
     }
@@ -126,7 +126,11 @@ impl Provider for Endpoint {
         }
         let kept = &mut batch.content;
         match self.with_far(|far| Ok(far.post(&self.near, kept))) {
-            Ok(Some(flight)) => Posted::UnderWay(Ticket(flight)),
+            Ok(Some(flight)) => {
+                // What was waited for until now may have been abandoned; the wait for this one begins.
+                self.begin_wait();
+                Posted::UnderWay(Ticket(flight))
+            }
             Ok(None) => Posted::Done,
             Err(error) => {
                 if let Some(content) = kept {
@@ -142,7 +146,7 @@ impl Provider for Endpoint {
         match look {
             Look::Over(content) => {
                 batch.content = Some(content);
-                self.count_arrival();
+                self.begin_wait();
                 return Poll::Ready(());
             }
             Look::Polled => self.count_empty_poll(),
@@ -183,7 +187,7 @@ impl Provider for Endpoint {
         self.turn();
         let has_come = self.near.try_recv(inbox, message);
         if has_come {
-            self.count_arrival();
+            self.begin_wait();
         }
         has_come
     }

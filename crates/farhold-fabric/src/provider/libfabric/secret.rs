@@ -212,7 +212,9 @@ mod tests {
 
     #[test]
     fn a_file_keeps_the_first_secret() {
-        let directory = std::env::temp_dir().join(format!("farhold-secret-{}", std::process::id()));
+        let temporary = tempfile::tempdir().unwrap();
+        // It is made with the secret.
+        let directory = temporary.path().join("cluster");
         let path = directory.join("secret");
         let first = Secret::of_file(&path).unwrap();
         assert_eq!(first.0.len(), SECRET_BYTES);
@@ -230,6 +232,5 @@ mod tests {
             std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
             assert_eq!(Secret::of_file(&path).is_ok(), is_good, "{mode:o}");
         }
-        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

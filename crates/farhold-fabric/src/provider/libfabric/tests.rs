@@ -12,21 +12,19 @@ use crate::{
     Address, Admitted, Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId, RegionMemory,
 };
 use std::future::Future;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
 
 const REGION: RegionId = RegionId(3);
 const BYTES: u64 = 4 << 20;
 const PROVIDERS: [&str; 2] = ["tcp;ofi_rxm", "shm"];
 
-struct Dir(PathBuf);
+struct Dir(TempDir);
 
 impl Dir {
     fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("libfabric-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        Self(shm::default_cluster(&name))
+        Self(shm::tests::cluster())
     }
 
     fn join(&self, node: u8, config: &Config) -> Fabric {
@@ -34,13 +32,7 @@ impl Dir {
     }
 
     fn record(&self, node: u8) -> Record {
-        rendezvous::find(&self.0, &Rendezvous::Directory, NodeId(node), u64::MAX).unwrap()
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        rendezvous::find(self.0.path(), &Rendezvous::Directory, NodeId(node), u64::MAX).unwrap()
     }
 }
 
@@ -145,7 +137,7 @@ impl Stranger {
             provider: self.record.provider.clone(),
             name: self.channel.name().unwrap(),
         };
-        rendezvous::Publication::new(&bed.dir.0, &Rendezvous::Directory, &record).unwrap()
+        rendezvous::Publication::new(bed.dir.0.path(), &Rendezvous::Directory, &record).unwrap()
     }
 
     /// How the NIC gets to byte 128 of the region.
@@ -433,7 +425,7 @@ fn keys_go_only_to_starts_that_belong_to_the_cluster() {
 fn an_impostor_is_told_nothing() {
     on_each(|bed| {
         let mut impostor = Stranger::of(bed);
-        let four = shm::Member::join(&bed.dir.0, NodeId(4)).unwrap();
+        let four = shm::Member::join(bed.dir.0.path(), NodeId(4)).unwrap();
         let _published = impostor.publish_as(bed, &four);
         let stop = std::sync::atomic::AtomicBool::new(false);
         let heard = std::thread::scope(|scope| {
@@ -568,7 +560,7 @@ fn no_lane_opens_into_a_closed_inbox() {
     on_each(|bed| {
         let closed = bed.endpoint(&bed.two);
         let to = closed.address();
-        let path = bed.dir.0.join(format!("node-002.inbox-1-{}", to.port));
+        let path = bed.dir.0.path().join(format!("node-002.inbox-1-{}", to.port));
         let inbox = std::fs::OpenOptions::new().write(true).open(path).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&inbox, &1_u64.to_le_bytes(), 8).unwrap();
         assert_eq!(bed.endpoint(&bed.one).send(to, b"too late"), Err(FabricError::NoSuchPort { to }));
@@ -591,7 +583,7 @@ fn lanes_into_ended_inboxes_are_let_go() {
         }
         let last = bed.endpoint(&bed.two);
         sender.send(last.address(), b"and a first one").unwrap();
-        let (maps, dir) = (std::fs::read_to_string("/proc/self/maps").unwrap(), bed.dir.0.display().to_string());
+        let (maps, dir) = (std::fs::read_to_string("/proc/self/maps").unwrap(), bed.dir.0.path().display().to_string());
         let ended = maps.lines().filter(|it| it.contains(&dir) && it.contains(".inbox-") && it.ends_with("(deleted)"));
         assert_eq!(ended.count(), 0);
     });
@@ -702,7 +694,7 @@ fn another_version_is_told_so() {
         assert_eq!(header.kind, Kind::Refused);
         assert_eq!(why, [1, 0, 0, 0, frame::VERSION as u8, 0, 0, 0]);
         // By the record, before anything is sent.
-        let path = bed.dir.0.join("node-009.address");
+        let path = bed.dir.0.path().join("node-009.address");
         std::fs::write(&path, "farhold 99\nsomething new\n").unwrap();
         let endpoint = bed.endpoint(&bed.one);
         let far = FarPtr::new(NodeId(9), REGION, 0);
@@ -858,7 +850,7 @@ fn who_does_not_look_holds_nobody_up() {
 fn a_silent_node_is_unavailable_in_time() {
     on_each(|bed| {
         let silent = Stranger::of(bed);
-        let four = shm::Member::join(&bed.dir.0, NodeId(4)).unwrap();
+        let four = shm::Member::join(bed.dir.0.path(), NodeId(4)).unwrap();
         let _published = silent.publish_as(bed, &four);
         let endpoint = bed.endpoint(&bed.one);
         let far = FarPtr::new(NodeId(4), REGION, 0);

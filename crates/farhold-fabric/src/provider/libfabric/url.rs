@@ -63,11 +63,11 @@ mod tests {
 
     #[test]
     fn lines_are_read_and_rubbish_is_named() {
-        let dir = std::env::temp_dir().join(format!("farhold-url-{}", std::process::id()));
-        let read = |url: &str| Config::of_url(url, &dir);
+        let dir = tempfile::tempdir().unwrap();
+        let read = |url: &str| Config::of_url(url, dir.path());
         let one_host = read("tcp;ofi_rxm").unwrap();
         assert_eq!((&*one_host.provider, &one_host.rendezvous), ("tcp;ofi_rxm", &Rendezvous::Directory));
-        let file = dir.join("other");
+        let file = dir.path().join("other");
         let three = read(&format!(
             "efa?listen=a:1&peer=1@b:2&peer=2@c:3&secret-file={}&timeout-ms=7&agent=spins",
             file.display()
@@ -89,6 +89,5 @@ mod tests {
             assert!(matches!(error, FabricError::ProviderUnfit(_)), "{error:?}");
             assert!(error.to_string().contains(complaint), "{error}");
         }
-        std::fs::remove_dir_all(dir).unwrap();
     }
 }

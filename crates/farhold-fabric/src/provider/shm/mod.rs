@@ -52,7 +52,7 @@ pub(super) const KIND: super::Kind = super::Kind {
 };
 
 #[cfg(all(test, not(miri)))]
-mod tests {
+pub(super) mod tests {
     use super::endpoint::WAITS_PER_LOOK_AT_KEYS;
     use super::files::region_path;
     use super::member::PAGE;
@@ -60,8 +60,9 @@ mod tests {
     use crate::address::{NodeId, RegionId};
     use crate::provider::{Membership, Provider};
     use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use tempfile::TempDir;
 
     /// Removed files of that kind which this process still maps.
     fn removed_but_mapped(cluster: &Path, kind: &str) -> usize {
@@ -73,8 +74,9 @@ mod tests {
     /// The memory of a removed region is free when the threads that have used it have slept for a while.
     #[test]
     fn a_sleeper_lets_go_of_a_removed_region() {
-        let cluster = cluster("removed-regions");
-        let (one, two) = (Member::join(&cluster, NodeId(1)).unwrap(), Member::join(&cluster, NodeId(2)).unwrap());
+        let cluster = cluster();
+        let cluster = cluster.path();
+        let (one, two) = (Member::join(cluster, NodeId(1)).unwrap(), Member::join(cluster, NodeId(2)).unwrap());
         let region = RegionId(5);
         drop(two.create_region(region, PAGE).unwrap());
         two.open_region(region).unwrap();
@@ -83,27 +85,26 @@ mod tests {
         two.remove_region(region).unwrap();
         drop(two.create_region(region, PAGE).unwrap());
         two.open_region(region).unwrap();
-        assert_eq!(removed_but_mapped(&cluster, ".region-"), 1);
+        assert_eq!(removed_but_mapped(cluster, ".region-"), 1);
         for _ in 0..WAITS_PER_LOOK_AT_KEYS {
             assert!(!endpoint.wait(0));
         }
-        assert_eq!(removed_but_mapped(&cluster, ".region-"), 0);
+        assert_eq!(removed_but_mapped(cluster, ".region-"), 0);
         assert!(endpoint.mapped(NodeId(2), region).is_none(), "its key is stale");
         endpoint.refresh(NodeId(2), region).unwrap();
         assert!(endpoint.mapped(NodeId(2), region).is_some());
-        drop((endpoint, one, two));
-        remove(&cluster).unwrap();
     }
 
-    fn cluster(test: &str) -> PathBuf {
-        default_cluster(&format!("{test}-{}", std::process::id()))
+    /// The directory of a test's cluster.
+    pub fn cluster() -> TempDir {
+        tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").unwrap()
     }
 
     /// A sender that never sends to an ended port again does not keep its inbox, 64 MiB of addresses, for ever.
     #[test]
     fn lanes_into_ended_inboxes_are_let_go() {
-        let cluster = cluster("ended-inboxes");
-        let member = Member::join(&cluster, NodeId(1)).unwrap();
+        let cluster = cluster();
+        let member = Member::join(cluster.path(), NodeId(1)).unwrap();
         let sender = member.clone().open(None).unwrap();
         for _ in 0..10 {
             let ended = member.clone().open(None).unwrap();
@@ -111,18 +112,16 @@ mod tests {
         }
         let last = member.clone().open(None).unwrap();
         sender.send(last.address(), b"and a first one").unwrap();
-        assert_eq!(removed_but_mapped(&cluster, ".inbox-"), 0);
-        drop((sender, last, member));
-        remove(&cluster).unwrap();
+        assert_eq!(removed_but_mapped(cluster.path(), ".inbox-"), 0);
     }
 
     /// A process may end at any moment: a region's name never leads to a file that is no region yet.
     #[test]
     fn a_region_has_its_length_when_it_has_its_name() {
-        let cluster = cluster("half-regions");
-        let member = Member::join(&cluster, NodeId(1)).unwrap();
+        let cluster = cluster();
+        let member = Member::join(cluster.path(), NodeId(1)).unwrap();
         let region = RegionId(5);
-        let (path, done) = (region_path(&cluster, NodeId(1), region), AtomicBool::new(false));
+        let (path, done) = (region_path(cluster.path(), NodeId(1), region), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let looker = scope.spawn(|| {
                 let mut found = std::collections::BTreeSet::new();
@@ -153,7 +152,5 @@ mod tests {
         fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(PAGE - 1)).unwrap();
         let error = member.attach_region(region).map(drop).unwrap_err().to_string();
         assert!(error.contains(&name) && error.contains("4095 bytes") && error.contains("4096"), "{error}");
-        drop(member);
-        remove(&cluster).unwrap();
     }
 }

@@ -1,0 +1,110 @@
+//! A life of a cluster, which a cut of the power ends, and the start of all nodes after it.
+
+use super::{Cluster, HEALING_NS_MAX, LOOK_NS, Process, SERVE_NS};
+use crate::failover::plan::{Cut, Starts};
+use crate::hiccups::Hiccups;
+use crate::register::SimRegister;
+use farhold_bench::random::Random;
+use farhold_fabric::NodeId;
+use farhold_fabric::provider::sim::Fault;
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// How long until all are members again after a restart: a node may have to take over all rows of a shop first.
+const RESTART_NS_MAX: u64 = 300_000_000;
+/// How long a cut of the power waits for a change of the configuration.
+const CHANGE_NS_MAX: u64 = 4_000_000;
+
+impl Cluster {
+    /// Runs clients until the power of all nodes is cut, with some faults before; then all nodes start again.
+    pub(super) async fn life(self: &Rc<Self>, cut: &Cut, broken: &mut Vec<String>) {
+        let begun_ns = self.handle.now_ns();
+        let clients = self.clients();
+        let mut blows = cut.blows.clone();
+        blows.sort_by_key(|(at_ns, _)| *at_ns);
+        for (at_ns, blow) in blows {
+            self.live_until(cut.with_returns, begun_ns + at_ns).await;
+            self.strike(blow);
+        }
+        self.live_until(cut.with_returns, begun_ns + cut.at_ns).await;
+        if let Some(after_ns) = cut.after_change_ns {
+            let number = |it: &Self| it.register().configuration().map_or(0, |found| found.number);
+            let (before, until_ns) = (number(self), self.handle.now_ns() + CHANGE_NS_MAX);
+            while number(self) == before && self.handle.now_ns() < until_ns {
+                self.live_until(cut.with_returns, self.handle.now_ns() + LOOK_NS).await;
+            }
+            self.live_until(cut.with_returns, self.handle.now_ns() + after_ns).await;
+        }
+        let mut random = Random::new(self.setup.seed ^ begun_ns);
+        if let Some(operations) = cut.operations {
+            self.disks.borrow().cut_after(operations, random.below(u64::MAX));
+            self.until(CHANGE_NS_MAX, || self.disks.borrow().is_cut()).await;
+        }
+        self.tell(&format!("the power of all nodes is cut; journals are on {}", self.disks.borrow().name()));
+        for node in 0..self.setup.nodes {
+            self.kill(node, Fault::Kill(NodeId(node)));
+        }
+        let after = self.disks.borrow().cut(&mut || random.below(u64::MAX));
+        // Clients hear that they will never know.
+        for client in clients {
+            self.until(SERVE_NS, || client.task.try_take().is_some()).await;
+        }
+        self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
+        self.disks.replace(after);
+        self.sim.replace(Hiccups::network(self.setup.hiccups, &self.handle));
+        self.register.replace(SimRegister::new(self.setup.nodes, &self.handle));
+        if self.setup.nodes == 1 {
+            let mut recorder = self.recorder.borrow_mut();
+            let now = recorder.now();
+            recorder.history.epochs_again.push(now);
+        }
+        if let Err(error) = self.start_all(&cut.starts).await {
+            broken.push(format!("a restart: {error}"));
+        }
+        self.tell("everybody has started again");
+    }
+
+    /// All nodes start after a cut of the power.
+    async fn start_all(self: &Rc<Self>, starts: &Starts) -> Result<(), String> {
+        let start = |node: u8| self.try_start(node).map_err(|error| error.to_string());
+        let (nodes, is_away) = (self.setup.nodes, |node: u8| starts.away == Some(node));
+        let mut again: Vec<Option<Process>> = (0..nodes).map(|_| None).collect();
+        for node in (0..nodes).map(|step| (starts.first + step) % nodes).filter(|node| !is_away(*node)) {
+            again[usize::from(node)] = Some(start(node)?);
+        }
+        for (process, again) in self.processes.borrow_mut().iter_mut().zip(again) {
+            *process = again.unwrap_or_else(|| process.clone());
+        }
+        if let Some((node, after_ns)) = starts.twice.filter(|(node, _)| !is_away(*node)) {
+            self.handle.sleep_ns(after_ns).await;
+            self.tell(&format!("node {node} ends and starts again"));
+            self.kill(node, Fault::Kill(NodeId(node)));
+            self.processes.borrow_mut()[usize::from(node)] = start(node)?;
+        }
+        let are_in = || self.processes.borrow().iter().all(|it| is_away(it.node.id().0) || it.node.is_member());
+        if self.until(HEALING_NS_MAX, are_in).await {
+            return Ok(());
+        }
+        // A node that had left joins when another has taken over its rows. That one may have no room: the node that
+        // filled its region went with the power.
+        let is_over = Rc::new(Cell::new(false));
+        self.begin_to_drop_hogs(is_over.clone());
+        let all_are_in = self.until(RESTART_NS_MAX, are_in).await;
+        is_over.set(true);
+        if all_are_in {
+            return Ok(());
+        }
+        if *starts == Starts::default() {
+            return Err(format!("not all are members: {:?}", self.register().configuration()));
+        }
+        // The node that is away belongs to them, or one ended when it had founded: as the guide says, all are ended and started again.
+        self.tell("all are ended, and start again");
+        for node in 0..nodes {
+            self.kill(node, Fault::Kill(NodeId(node)));
+        }
+        self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
+        self.sim.replace(Hiccups::network(self.setup.hiccups, &self.handle));
+        self.register.replace(SimRegister::new(nodes, &self.handle));
+        Box::pin(self.start_all(&Starts::default())).await
+    }
+}

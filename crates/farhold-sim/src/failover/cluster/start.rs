@@ -1,0 +1,109 @@
+//! How a node's process starts, what it does for ever, and how it ends.
+
+use super::{Cluster, LEASE_NS, Process, SERVE_NS};
+use crate::failover::blocking;
+use farhold_fabric::NodeId;
+use farhold_fabric::provider::sim::Fault;
+use farhold_txn::{Generation, JournalConfig, JournalTurns, Node, NodeConfig, ReplicationConfig, TxnError};
+use std::cell::Cell;
+use std::rc::Rc;
+
+impl Cluster {
+    /// Starts a node: what its process does for ever.
+    pub fn start(&self, number: u8) -> Process {
+        self.try_start(number).expect("a start")
+    }
+
+    /// The same after a cut of the power: its files may be such that it cannot.
+    pub(super) fn try_start(&self, number: u8) -> Result<Process, TxnError> {
+        let disk = self.setup.power.as_ref().map(|_| self.disks.borrow().of_process());
+        let fabric = self.sim().join(NodeId(number)).expect("a node that does not run");
+        let replication = ReplicationConfig {
+            replicas: self.setup.replicas,
+            optimistic: self.setup.optimistic,
+            rings: 3,
+            ring_bytes: self.setup.ring_bytes,
+            lease_ns: LEASE_NS,
+            clock_skew_ns_max: LEASE_NS / 10,
+        };
+        let journal = disk.as_ref().zip(self.setup.power.as_ref()).map(|(disk, power)| JournalConfig {
+            segment_bytes: power.segment_bytes,
+            checkpoint_bytes: 2 * power.segment_bytes,
+            step_ns: power.step_ns,
+            threads: 1,
+            ..JournalConfig::new(disk.clone())
+        });
+        let begin = |journal| Generation::begin(journal, NodeId(number), self.setup.nodes, &replication);
+        let generation = journal.as_ref().map(begin).transpose()?;
+        let config = NodeConfig {
+            nodes: self.setup.nodes,
+            region_bytes: self.setup.region_bytes,
+            populate_bytes: 0,
+            request_timeout_ns: 2_000_000,
+            replication,
+            journal,
+            // They abort when they like: a seed would not replay.
+            hardware_transactions: false,
+            forgets_half_written: false,
+        };
+        let node = match generation {
+            Some(generation) => Node::open_durable(fabric, config, generation),
+            None => Node::open(fabric, config),
+        };
+        let node = node?;
+        let machine = self.machine(number);
+        let worker = node.worker(&machine).expect("a worker");
+        let alive = Rc::new(Cell::new(true));
+        // As a home agent, it serves, and looks after the membership.
+        let server = node.worker(&machine).expect("a worker");
+        let busy = Rc::new(Cell::new(1));
+        let (member, serving, is_busy) = (server.clone(), alive.clone(), busy.clone());
+        drop(machine.spawn(async move {
+            let _ = server.join_cluster().await;
+            while serving.get() {
+                server.serve(SERVE_NS, 64).await;
+            }
+            is_busy.set(is_busy.get() - 1);
+        }));
+        if self.setup.replicas > 1 {
+            let register = Rc::new(self.register().of(NodeId(number), &machine, &alive));
+            drop(machine.spawn(async move {
+                let _ = member.keep_membership(register).await;
+            }));
+        }
+        if disk.is_some() {
+            let keeper = node.worker(&machine).expect("a worker");
+            if self.setup.power.as_ref().is_some_and(|power| power.delays.is_some()) {
+                let clock = machine.clone();
+                drop(machine.spawn(async move {
+                    let take = async |mut turns: JournalTurns| {
+                        let work = move || {
+                            turns.take();
+                            turns
+                        };
+                        blocking::run(&clock, work).await
+                    };
+                    keeper.keep_journal_by(take).await;
+                }));
+            } else {
+                drop(machine.spawn(async move { keeper.keep_journal().await }));
+            }
+        }
+        Ok(Process { node, worker, alive, busy, disk })
+    }
+
+    /// Has a process that starts room for its files, and need not wait for the turn of another?
+    pub fn may_start(&self) -> bool {
+        let disks = self.disks.borrow();
+        !disks.is_full() && !disks.has_turn()
+    }
+
+    pub fn kill(&self, node: u8, how: Fault) {
+        self.process(node).alive.set(false);
+        if let Some(disk) = &self.process(node).disk {
+            disk.end();
+        }
+        self.sim().inject(how);
+        self.note_death(node, how);
+    }
+}
