@@ -119,6 +119,11 @@ pub(crate) fn txn_survives(error: &SqlError) -> bool {
     )
 }
 
+/// 42P20: a window that cannot be.
+pub(crate) fn windowing(message: impl Into<String>) -> SqlError {
+    SqlError::new(SqlState::WINDOWING_ERROR, message)
+}
+
 /// A statement that would take more stack than a thread has: PostgreSQL's "stack depth limit exceeded".
 pub(crate) fn too_deep() -> SqlError {
     SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "the statement is nested too deeply")

@@ -1,18 +1,17 @@
 //! Where window functions may stand: in the items of a SELECT and in its ORDER BY, and not in each other.
 
-use datafusion::sql::sqlparser::ast::{Expr, Function, GroupByExpr, JoinConstraint, JoinOperator, Select, Visit};
+use datafusion::sql::sqlparser::ast::{Expr, Function, GroupByExpr, JoinConstraint, Select, Visit};
 
-use crate::engine::walk;
-use crate::{SqlError, SqlState};
+use crate::SqlError;
+use crate::engine::{error, walk};
 
-fn refused(what: impl Into<String>) -> SqlError {
-    SqlError::new(SqlState::WINDOWING_ERROR, what)
+fn has_window(part: &impl Visit) -> bool {
+    walk::exists_outside_queries(part, |expr| matches!(expr, Expr::Function(Function { over: Some(_), .. })))
 }
 
 fn not_in(part: &impl Visit, clause: &str) -> Result<(), SqlError> {
-    let is_window = |expr: &Expr| matches!(expr, Expr::Function(Function { over: Some(_), .. }));
-    if walk::exists_outside_queries(part, is_window) {
-        return Err(refused(format!("window functions are not allowed in {clause}")));
+    if has_window(part) {
+        return Err(error::windowing(format!("window functions are not allowed in {clause}")));
     }
     Ok(())
 }
@@ -30,32 +29,19 @@ pub(super) fn check_select(select: &Select) -> Result<(), SqlError> {
         not_in(keys, "GROUP BY")?;
     }
     for join in select.from.iter().flat_map(|from| &from.joins) {
-        if let Some(JoinConstraint::On(condition)) = constraint(&join.join_operator) {
+        if let Some(JoinConstraint::On(condition)) = walk::constraint(&join.join_operator) {
             not_in(condition, "JOIN conditions")?;
         }
     }
     Ok(())
 }
 
-fn constraint(join: &JoinOperator) -> Option<&JoinConstraint> {
-    match join {
-        JoinOperator::Join(constraint)
-        | JoinOperator::Inner(constraint)
-        | JoinOperator::Left(constraint)
-        | JoinOperator::LeftOuter(constraint)
-        | JoinOperator::Right(constraint)
-        | JoinOperator::RightOuter(constraint)
-        | JoinOperator::FullOuter(constraint) => Some(constraint),
-        _ => None,
-    }
-}
-
 /// Refuses a window function in another one, or in its window.
 pub(super) fn check_call(function: &Function) -> Result<(), SqlError> {
     let Some(over) = &function.over else { return Ok(()) };
     not_in(over, "window definitions")?;
-    if not_in(&function.args, "").is_err() {
-        return Err(refused("window function calls cannot be nested"));
+    if has_window(&function.args) {
+        return Err(error::windowing("window function calls cannot be nested"));
     }
     Ok(())
 }

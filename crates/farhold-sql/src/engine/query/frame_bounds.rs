@@ -14,10 +14,12 @@ use datafusion::sql::sqlparser::ast::{
     WindowSpec, WindowType,
 };
 
+use super::coerce::is_of_place;
+use super::frames::invalid_size;
 use super::windows::{Number, never, number};
 use crate::engine::parse::parse_expr;
 use crate::engine::scalar::{Bound, built_in_name, fold};
-use crate::engine::{ColumnType, walk};
+use crate::engine::{ColumnType, error, walk};
 use crate::{SqlError, SqlState};
 
 /// See the module. Each window says all of itself (`named_windows`).
@@ -42,10 +44,10 @@ fn in_call(expr: &mut Expr) -> Result<(), SqlError> {
     check_ends(frame)?;
     let range = frame.units == WindowFrameUnits::Range;
     if range && orders != 1 && ends(frame).into_iter().any(|end| distance(end).is_some()) {
-        return Err(windowing("RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER BY column"));
+        return Err(error::windowing("RANGE with offset PRECEDING/FOLLOWING requires exactly one ORDER BY column"));
     }
     if frame.units == WindowFrameUnits::Groups && orders == 0 {
-        return Err(windowing("GROUPS mode requires an ORDER BY clause"));
+        return Err(error::windowing("GROUPS mode requires an ORDER BY clause"));
     }
     let units = frame.units.to_string();
     let mut places = Vec::new();
@@ -79,10 +81,6 @@ fn distance(end: &WindowFrameBound) -> Option<&Expr> {
     }
 }
 
-fn windowing(message: &str) -> SqlError {
-    SqlError::new(SqlState::WINDOWING_ERROR, message)
-}
-
 /// What PostgreSQL's grammar refuses.
 pub(super) fn check_ends(frame: &WindowFrame) -> Result<(), SqlError> {
     use WindowFrameBound::{CurrentRow, Following, Preceding};
@@ -96,7 +94,7 @@ pub(super) fn check_ends(frame: &WindowFrame) -> Result<(), SqlError> {
         }
         _ => return Ok(()),
     };
-    Err(windowing(message))
+    Err(error::windowing(message))
 }
 
 /// A distance in rows or groups, made a constant; `None` of one by the key's values.
@@ -111,8 +109,7 @@ fn in_rows(distance: &mut Expr, by_range: bool, which: &str, units: &str) -> Res
         return match distance {
             distance if is_null(distance) => Err(must_not_be_null(which)),
             Expr::UnaryOp { op: UnaryOperator::Minus, expr } if matches!(expr.as_ref(), Expr::Value(_)) => {
-                let message = "invalid preceding or following size in window function";
-                Err(SqlError::new(SqlState::INVALID_PRECEDING_OR_FOLLOWING_SIZE, message))
+                Err(invalid_size())
             }
             _ => Ok(None),
         };
@@ -166,8 +163,7 @@ fn over_nothing(function: &mut Function) -> Result<Expr, SqlError> {
     let name = built_in_name(function).map(fold).unwrap_or_default();
     let call = Expr::Function(function.clone());
     match name.as_str() {
-        // Frames do not matter to them.
-        "row_number" | "rank" | "dense_rank" | "percent_rank" | "cume_dist" | "ntile" | "lag" | "lead" => Ok(call),
+        name if is_of_place(name) => Ok(call),
         "count" | "regr_count" => parse_expr("CAST(0 AS BIGINT)"),
         _ => never(&call),
     }

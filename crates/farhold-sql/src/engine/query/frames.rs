@@ -48,7 +48,7 @@ pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<Op
     let mut has_months = false;
     for distance in distances.iter().flatten() {
         if microseconds(*distance) < 0 {
-            return Err(invalid_size());
+            return Err(external(invalid_size()));
         }
         has_months |= distance.months != 0;
     }
@@ -120,15 +120,16 @@ pub(super) fn check_distances(frame: &WindowFrame) -> Result<()> {
     for bound in [&frame.start_bound, &frame.end_bound] {
         let (WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value)) = bound else { continue };
         if distance_in_floats(value).is_some_and(|number| number < 0.0 || number.is_nan()) {
-            return Err(invalid_size());
+            return Err(external(invalid_size()));
         }
     }
     Ok(())
 }
 
-fn invalid_size() -> DataFusionError {
+/// A distance is below zero, or NaN.
+pub(super) fn invalid_size() -> SqlError {
     let message = "invalid preceding or following size in window function";
-    external(SqlError::new(SqlState::INVALID_PRECEDING_OR_FOLLOWING_SIZE, message))
+    SqlError::new(SqlState::INVALID_PRECEDING_OR_FOLLOWING_SIZE, message)
 }
 
 /// Whether neither end of a frame is UNBOUNDED.

@@ -13,7 +13,7 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::frame_bounds::check_ends;
 use crate::engine::scalar::fold;
-use crate::engine::walk;
+use crate::engine::{error, walk};
 use crate::{SqlError, SqlState};
 
 /// See the module.
@@ -58,7 +58,7 @@ fn in_select(select: &mut Select, order: Option<&mut OrderBy>) -> Result<(), Sql
             check_ends(frame)?;
         }
         if windows.known.insert(fold(name), spec.clone()).is_some() {
-            return Err(windowing(format!("window \"{}\" is already defined", fold(name))));
+            return Err(error::windowing(format!("window \"{}\" is already defined", fold(name))));
         }
     }
     let stopped = [
@@ -67,10 +67,6 @@ fn in_select(select: &mut Select, order: Option<&mut OrderBy>) -> Result<(), Sql
         order.map_or(ControlFlow::Continue(()), |order| walk::change(order, &mut windows)),
     ];
     stopped.into_iter().find_map(ControlFlow::break_value).map_or(Ok(()), Err)
-}
-
-fn windowing(message: String) -> SqlError {
-    SqlError::new(SqlState::WINDOWING_ERROR, message)
 }
 
 /// The windows of a SELECT by their names, complete.
@@ -91,13 +87,13 @@ impl Windows {
         let Some(name) = window.window_name.take() else { return Ok(()) };
         let (base, shown) = (self.named(&name)?, fold(&name));
         if !window.partition_by.is_empty() {
-            return Err(windowing(format!("cannot override PARTITION BY clause of window \"{shown}\"")));
+            return Err(error::windowing(format!("cannot override PARTITION BY clause of window \"{shown}\"")));
         }
         if !window.order_by.is_empty() && !base.order_by.is_empty() {
-            return Err(windowing(format!("cannot override ORDER BY clause of window \"{shown}\"")));
+            return Err(error::windowing(format!("cannot override ORDER BY clause of window \"{shown}\"")));
         }
         if base.window_frame.is_some() {
-            let error = windowing(format!("cannot copy window \"{shown}\" because it has a frame clause"));
+            let error = error::windowing(format!("cannot copy window \"{shown}\" because it has a frame clause"));
             let is_name_alone = window.order_by.is_empty() && window.window_frame.is_none();
             return Err(if is_name_alone {
                 error.with_hint("Omit the parentheses in this OVER clause.")

@@ -71,6 +71,7 @@ use crate::{SqlError, SqlState};
 pub(super) use common::{common_type, decimal_scalar, is_bare_string, is_char};
 pub(super) use planning::{Operators, TypeNames};
 pub(super) use set_operations::{is_bare_in, item_of};
+pub(super) use windows::is_of_place;
 
 /// See the module.
 #[derive(Debug)]

@@ -68,7 +68,7 @@ pub(super) fn window_typed(mut function: Box<WindowFunction>, schema: &DFSchema)
 }
 
 /// Whether a function answers the same whatever the frame is.
-fn is_of_place(name: &str) -> bool {
+pub(in crate::engine::query) fn is_of_place(name: &str) -> bool {
     matches!(name, "row_number" | "rank" | "dense_rank" | "percent_rank" | "cume_dist" | "ntile" | "lag" | "lead")
 }
 
