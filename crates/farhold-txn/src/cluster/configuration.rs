@@ -214,6 +214,7 @@ impl Configuration {
         for mirror in next.mirrors.iter_mut().filter(|mirror| **mirror == filled) {
             mirror.whole = true;
         }
+        next.renew_mirrors();
         next
     }
 
@@ -260,7 +261,8 @@ impl Configuration {
         (0..).map(NodeId).zip(&self.partitions).all(|(node, serving)| *serving == Serving::By(node))
     }
 
-    /// Every member's rows on the members after it; mirrors of nodes that are gone stay while they are needed.
+    /// Every member's rows on the members after it. Whole mirrors elsewhere stay until these are whole: a node that comes
+    /// back is to cost no copy. Mirrors of nodes that are gone stay while they are needed.
     fn renew_mirrors(&mut self) {
         let old = std::mem::take(&mut self.mirrors);
         let unserved = self.unserved();
@@ -272,6 +274,12 @@ impl Configuration {
                 let fresh = Mirror { of: *of, on, whole: false, since: self.number };
                 self.mirrors.push(old.iter().find(is_same).copied().unwrap_or(fresh));
             }
+            let of_it = |mirror: &&Mirror| mirror.of == *of;
+            let filling = self.mirrors.iter().filter(of_it).filter(|mirror| !mirror.whole).count();
+            let is_wanted = |on: NodeId| self.mirrors.iter().filter(of_it).any(|mirror| mirror.on == on);
+            let instead = old.iter().filter(of_it).filter(|mirror| mirror.whole && !is_wanted(mirror.on));
+            let instead: Vec<Mirror> = instead.take(filling).copied().collect();
+            self.mirrors.extend(instead);
         }
         self.mirrors.extend(old.into_iter().filter(|mirror| unserved.contains(&mirror.of)));
     }
@@ -395,6 +403,27 @@ mod tests {
         assert_eq!((anew.on, anew.since), (N[2], again.number));
         assert_eq!(of_first(&again.mirrored(begun)), anew, "filled before");
         assert!(of_first(&again.mirrored(anew)).whole);
+    }
+
+    /// Until the mirror on it is whole, the one that was filled in its absence stays.
+    #[test]
+    fn a_node_that_comes_back_costs_no_copy() {
+        let first = Configuration { births: vec![1; 3], ..Configuration::first(3, 2) };
+        let of_last = |configuration: &Configuration| {
+            let found = configuration.mirrors.iter().filter(|mirror| mirror.of == N[2]);
+            found.map(|mirror| (mirror.on, mirror.whole)).collect::<Vec<_>>()
+        };
+        let served = first.without(&[N[0]], N[1]).promoted(N[0], N[1]);
+        assert_eq!(of_last(&served), [(N[1], false)]);
+        assert_eq!(of_last(&served.with_joining(N[0], 7).joined(N[0])), [(N[0], false)], "a part of them is no copy");
+        let filled = served.mirrors.iter().find(|mirror| mirror.of == N[2]).copied().expect("a mirror");
+        let back = served.mirrored(filled).with_joining(N[0], 7).joined(N[0]);
+        assert_eq!(of_last(&back), [(N[0], false), (N[1], true)]);
+        assert_eq!(back.dispensable(&[N[2]], |_| false), [N[2]], "while the other one is being filled");
+        assert_eq!(back.without(&[N[2]], N[1]).successor(N[2]), Some(N[1]));
+        assert_eq!(of_last(&back.without(&[N[1]], N[0])), [(N[0], false)], "gone with its node");
+        let wanted = back.mirrors.iter().find(|mirror| mirror.of == N[2]).copied().expect("a mirror");
+        assert_eq!(of_last(&back.mirrored(wanted)), [(N[0], true)]);
     }
 
     #[test]

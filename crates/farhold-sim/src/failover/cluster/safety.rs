@@ -1,8 +1,9 @@
 //! The safety phase: clients run, and faults happen.
 
 use super::clients::Running;
-use super::{Cluster, RUN_NS_MAX};
+use super::{Cluster, HEALING_NS_MAX, LOOK_NS, RUN_NS_MAX};
 use crate::failover::KillAt;
+use crate::failover::plan::Blow;
 use crate::workload::Ended;
 use farhold_fabric::NodeId;
 use farhold_fabric::provider::sim::{Fault, Hop};
@@ -33,6 +34,9 @@ impl Cluster {
                 self.live_until(true, begun_ns + at_ns).await;
             }
             self.handle.sleep_until_ns(begun_ns + at_ns).await;
+            if let (true, Blow::Kill(node) | Blow::Crash(node)) = (self.setup.with_returns, blow) {
+                self.until_replaceable(NodeId(node)).await;
+            }
             self.strike(blow);
         }
         let lost = self.setup.lost_host();
@@ -58,6 +62,15 @@ impl Cluster {
         is_over.set(true);
         let healed_ns = self.setup.blows.iter().map(|(at_ns, blow)| begun_ns + at_ns + blow.lasts_ns()).max();
         self.handle.sleep_until_ns(healed_ns.unwrap_or(0)).await;
+    }
+
+    /// Until the node's death costs no rows: what died before it may still be coming back, later than planned.
+    async fn until_replaceable(self: &Rc<Self>, node: NodeId) {
+        let until_ns = self.handle.now_ns() + HEALING_NS_MAX;
+        let is_so = || self.register().configuration().is_none_or(|now| now.dispensable(&[node], |_| false) == [node]);
+        while !is_so() && self.handle.now_ns() < until_ns {
+            self.live_until(true, self.handle.now_ns() + LOOK_NS).await;
+        }
     }
 
     /// Sees to it that every session of a host that is cut off for ever hears something in time; then the host is replaced.
