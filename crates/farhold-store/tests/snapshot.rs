@@ -113,7 +113,7 @@ fn transfer(table: &TableStore, alloc: &mut AllocCache, rng: &mut Rng, me: Owner
     store.object(from).write(&row(balance(&values[0]) - amount, length), versions[&from].next(epoch));
     let new_to = balance(&values[1]) + amount;
     if let Some(target) = target {
-        table.publish(target, alloc);
+        table.publish(target, &mine, alloc);
         store.object(target).write(&row(new_to, room.len()), versions[&target].next(epoch));
         store.object(to).restamp(versions[&to].next(epoch).with(Version::ABSENT));
     } else {

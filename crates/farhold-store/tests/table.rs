@@ -85,7 +85,7 @@ fn delete_and_insert_of_one_key_in_one_transaction() {
     let (before, after) = (table.store().object(old), table.store().object(new));
     let old_version = before.lock(old.incarnation(), ME).expect("free");
     let new_version = after.lock(new.incarnation(), ME).expect("free");
-    table.publish(new, &mut alloc);
+    table.publish(new, &mine, &mut alloc);
     after.restamp(new_version.next(1));
     before.restamp(old_version.next(1).with(Version::ABSENT));
     after.unlock();
@@ -134,6 +134,36 @@ fn a_full_region_is_an_error_with_numbers_and_deletes_make_room() {
     (0..rows_max).for_each(|key| _ = insert(&other, &mut alloc, key, &value));
     let too_large = table.reserve(&2_u64.to_be_bytes(), &vec![0; 65_600], &mut alloc, &|_| false, &mut |_| ());
     assert_eq!(too_large, Err(StoreError::TooLarge { payload_bytes: 65_608, payload_bytes_max: 65_504 }));
+}
+
+/// A transaction has reserved a row in place of its old one before a unique index began to be filled. What another
+/// transaction has entered there since stays, and the filler finds both rows.
+#[test]
+fn a_reservation_older_than_an_index_takes_nothing_there_from_others() {
+    let (table, mut alloc) = fresh(vec![]);
+    let old = insert(&table, &mut alloc, 1, b"old key!");
+    let mine = |reference| reference == old;
+    let reserved = table.reserve(&1_u64.to_be_bytes(), b"same key", &mut alloc, &mine, &mut |_| ()).expect("room");
+    let Reserve::Reserved { reference: new, replaces: true } = reserved else { panic!("{reserved:?}") };
+    table.begin_index(1, unique()).expect("an index");
+    let other = insert(&table, &mut alloc, 2, b"same key");
+
+    let (before, after) = (table.store().object(old), table.store().object(new));
+    let old_version = before.lock(old.incarnation(), ME).expect("free");
+    let new_version = after.lock(new.incarnation(), ME).expect("free");
+    table.publish(new, &mine, &mut alloc);
+    after.restamp(new_version.next(1));
+    before.restamp(old_version.next(1).with(Version::ABSENT));
+    after.unlock();
+    before.unlock();
+    table.remove(old, 1, &mut alloc);
+
+    assert_eq!(table.index(1).expect("an index").get(b"same key").value, Some(other.to_bits()));
+    assert_eq!(table.lookup(&1_u64.to_be_bytes()).found, Some(new));
+    let mut room = FillRoom::default();
+    let mut filled = table.pages().into_iter().flat_map(|run| run.slots().collect::<Vec<_>>());
+    let refused = filled.find_map(|offset| table.fill_slot(1, offset, &mut room).err());
+    assert!(matches!(refused, Some(StoreError::Duplicate { .. })), "{refused:?}");
 }
 
 /// While an index is filled, a run that the filler has in its list is given back, and taken by another table.

@@ -54,6 +54,24 @@ pub enum Way {
 }
 
 impl Blow {
+    /// Is it something that the cluster is in until it ends?
+    pub(super) fn is_lasting(&self) -> bool {
+        self.ends_ns().is_some() || matches!(self, Self::Lose(..) | Self::Isolate(..))
+    }
+
+    /// After how long it is to be ended, if what it does goes on until then.
+    pub(super) fn ends_ns(&self) -> Option<u64> {
+        match *self {
+            Self::Cut(_, _, _, for_ns)
+            | Self::Slow(_, _, _, for_ns)
+            | Self::Disorder(_, for_ns)
+            | Self::SlowRegister(_, for_ns)
+            | Self::NoRegister(_, for_ns)
+            | Self::FillDisks(for_ns) => Some(for_ns),
+            _ => None,
+        }
+    }
+
     /// How long it lasts by itself.
     #[must_use]
     pub fn lasts_ns(&self) -> u64 {

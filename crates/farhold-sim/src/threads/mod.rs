@@ -46,10 +46,10 @@ use tempfile::TempDir;
 
 /// The machine may have much else to do.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// No node dies, and a machine that is busy with other work must not look as if one did. Over shared memory nodes start again after
-/// power cuts, and found their cluster within a part of a lease; over others they start once, and answers take much longer.
-const LEASE_NS: u64 = 4_000_000_000;
-const LEASE_OF_NETWORKS_NS: u64 = PATIENCE_NS;
+/// No node dies, and a machine that is busy with other work must not look as if one did.
+const LEASE_NS: u64 = PATIENCE_NS;
+/// Between two looks at whether the cluster is whole.
+const LOOK_NS: u64 = 1_000_000;
 
 /// Transactions of a client between two turns with the bank and the tables that come and go.
 const TURN: usize = 8;
@@ -187,7 +187,7 @@ pub struct Cluster {
 fn open_node(setup: &Setup, id: NodeId, dir: &Path, disk: Option<&Arc<dyn Directory>>) -> Arc<Node> {
     let replication = ReplicationConfig {
         replicas: setup.replicas,
-        lease_ns: if setup.provider == "shm" { LEASE_NS } else { LEASE_OF_NETWORKS_NS },
+        lease_ns: LEASE_NS,
         optimistic: setup.optimistic,
         ..ReplicationConfig::default()
     };
@@ -241,9 +241,12 @@ impl Cluster {
         let agents = nodes.iter().map(|node| agent(node).expect("an agent")).collect();
         plant(None);
         shake(0);
-        while !nodes.iter().all(|node| node.is_member()) {
-            std::thread::yield_now();
-        }
+        let waiting = Executor::real(0);
+        waiting.run(async {
+            while !nodes.iter().all(|node| node.is_member()) {
+                waiting.handle().sleep_ns(LOOK_NS).await;
+            }
+        });
         Self {
             agents,
             journals,

@@ -202,13 +202,16 @@ impl TableStore {
     }
 
     /// Makes all indexes name a reserved object whose reservation [replaces](Reserve::Reserved) rows that the same
-    /// transaction deletes.
+    /// transaction deletes: those for which `replaces` is true.
+    ///
+    /// An index that is being filled may name another transaction's row, which nothing has refused: the reservation is older than the
+    /// index. That row stays named, and the thread that fills the index finds both.
     ///
     /// The caller must call it when nothing can abort the commit any more, while the locks of the old rows are held, and *before*
     /// they are marked absent. Then a lookup of the key meets the old row, locked or about to change, or the new one.
-    pub fn publish(&self, reference: ObjectRef, alloc: &mut AllocCache) {
+    pub fn publish(&self, reference: ObjectRef, replaces: &dyn Fn(ObjectRef) -> bool, alloc: &mut AllocCache) {
         self.with_row(reference, alloc, |key, value, index_key| {
-            let other = name(&self.primary, key, reference);
+            let other = self.name(&self.primary, key, reference, replaces);
             if let Some(index) = &self.hash {
                 // The old row is in it, as in the primary index: the transaction holds its lock. Another thread may have been stopped between the two.
                 let named = other.or_else(|| index.lookup(hash_key(key), key).0);
@@ -218,17 +221,40 @@ impl TableStore {
             }
             for (_, secondary) in self.secondaries() {
                 if secondary.def.keys.make(key, value, index_key).is_ok() {
-                    name(&secondary.index, index_key, reference);
+                    self.name(&secondary.index, index_key, reference, replaces);
                 }
             }
         });
     }
 
-    /// As [`Self::publish`], for a message that may be served twice, by two threads, or late. Each index is checked by itself,
-    /// and names the object only if it has named one of those that it `replaces`. A second call changes nothing, whatever has
-    /// become of the row since: no index names what has been replaced.
+    /// Makes an index name `reference` under `key`, unless it names a row that stays there; returns what it named before.
+    fn name(
+        &self,
+        index: &OrderedIndex,
+        key: &[u8],
+        reference: ObjectRef,
+        replaces: &dyn Fn(ObjectRef) -> bool,
+    ) -> Option<ObjectRef> {
+        loop {
+            let Insert::Exists { value, .. } = index.insert(key, reference.to_bits()) else { return None };
+            let other = ObjectRef::from_bits(value);
+            let is_over = || replaces(other) || self.occupant(other) == Occupant::Gone;
+            if other == reference || !is_over() {
+                return None;
+            }
+            if index.replace(key, value, reference.to_bits()).is_some() {
+                return Some(other);
+            }
+        }
+    }
+
+    /// As [`Self::publish`], for a message that may be served twice, by two threads, or late. An index names the object only if
+    /// it has named one of those that it `replaces`. A second call changes nothing, whatever has become of the row since: no
+    /// index names what has been replaced.
     pub fn publish_over(&self, reference: ObjectRef, replaces: &dyn Fn(ObjectRef) -> bool, alloc: &mut AllocCache) {
-        self.with_row(reference, alloc, |key, value, index_key| {
+        // One that is being written has been published before. Its writer may have ended in the middle, and is not waited for.
+        let once = |object: Object<'_>, into: &mut Vec<u8>| read_some(object, reference, into).ok().flatten();
+        self.with_row_as_read(once, reference, alloc, |key, value, index_key| {
             name_over(&self.primary, key, reference, replaces);
             if let Some(index) = &self.hash
                 && let Some(other) = index.lookup(hash_key(key), key).0
@@ -259,7 +285,8 @@ impl TableStore {
 
     fn unlink(&self, reference: ObjectRef, alloc: &mut AllocCache) {
         let mut payload = std::mem::take(&mut alloc.payload);
-        if let Some((key, value)) = payload_of(self.store.object(reference), reference, &mut payload) {
+        if let Some((key_len, payload_len)) = read_whole(self.store.object(reference), reference, &mut payload) {
+            let (key, value) = payload[..payload_len].split_at(key_len);
             self.leave_all(key, value, reference, alloc, &mut |_| ());
         }
         alloc.payload = payload;
@@ -294,8 +321,20 @@ impl TableStore {
     }
 
     fn with_row(&self, reference: ObjectRef, alloc: &mut AllocCache, act: impl FnOnce(&[u8], &[u8], &mut Vec<u8>)) {
+        let whole = |object: Object<'_>, into: &mut Vec<u8>| read_whole(object, reference, into);
+        self.with_row_as_read(whole, reference, alloc, act);
+    }
+
+    fn with_row_as_read(
+        &self,
+        read: impl FnOnce(Object<'_>, &mut Vec<u8>) -> Option<(usize, usize)>,
+        reference: ObjectRef,
+        alloc: &mut AllocCache,
+        act: impl FnOnce(&[u8], &[u8], &mut Vec<u8>),
+    ) {
         let (mut payload, mut index_key) = (std::mem::take(&mut alloc.payload), std::mem::take(&mut alloc.key));
-        if let Some((key, value)) = payload_of(self.store.object(reference), reference, &mut payload) {
+        if let Some((key_len, payload_len)) = read(self.store.object(reference), &mut payload) {
+            let (key, value) = payload[..payload_len].split_at(key_len);
             act(key, value, &mut index_key);
         }
         (alloc.payload, alloc.key) = (payload, index_key);
@@ -404,21 +443,6 @@ enum Entered {
     },
 }
 
-/// Makes an index name `reference` under `key`, and returns what it named before.
-fn name(index: &OrderedIndex, key: &[u8], reference: ObjectRef) -> Option<ObjectRef> {
-    loop {
-        match index.insert(key, reference.to_bits()) {
-            Insert::Inserted { .. } => return None,
-            Insert::Exists { value, .. } if value == reference.to_bits() => return None,
-            Insert::Exists { value, .. } => {
-                if index.replace(key, value, reference.to_bits()).is_some() {
-                    return Some(ObjectRef::from_bits(value));
-                }
-            }
-        }
-    }
-}
-
 /// Makes an index name `reference` under `key` in place of an object that it replaces.
 fn name_over(index: &OrderedIndex, key: &[u8], reference: ObjectRef, replaces: &dyn Fn(ObjectRef) -> bool) {
     if let Some(other) = index.get(key).value
@@ -429,12 +453,12 @@ fn name_over(index: &OrderedIndex, key: &[u8], reference: ObjectRef, replaces: &
     }
 }
 
-/// Key and value of an object of this incarnation, or `None` if its slot has another use now.
-fn payload_of<'b>(object: Object<'_>, reference: ObjectRef, into: &'b mut Vec<u8>) -> Option<(&'b [u8], &'b [u8])> {
+/// Reads a row of this incarnation, for as long as it is written; `None` if its slot has another use now. Returns the bytes of its key and
+/// of all of it.
+fn read_whole(object: Object<'_>, reference: ObjectRef, into: &mut Vec<u8>) -> Option<(usize, usize)> {
     loop {
         match read_some(object, reference, into) {
-            Ok(Some((key_len, payload_len))) => return Some(into[..payload_len].split_at(key_len)),
-            Ok(None) => return None,
+            Ok(found) => return found,
             Err(Writing) => std::hint::spin_loop(),
         }
     }

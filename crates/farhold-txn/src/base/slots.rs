@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 /// How many workers a node can have: the number is a byte of the lock word.
 pub(crate) const WORKERS_MAX: usize = 255;
@@ -26,6 +26,8 @@ pub(crate) struct Slots {
 #[repr(align(128))]
 struct Slot {
     taken: AtomicBool,
+    /// Transactions of all its workers so far, while none has it.
+    transactions: AtomicU32,
     running: [AtomicU64; 2],
     counts: Counts,
 }
@@ -195,7 +197,8 @@ impl Slots {
 
     fn own(self: &Arc<Self>, number: Option<usize>, limit: usize) -> Result<OwnSlot, TxnError> {
         let number = number.ok_or(TxnError::TooMany { what: "workers of a node", limit })?;
-        Ok(OwnSlot { slots: self.clone(), number, _not_send: PhantomData })
+        let transactions = Cell::new(self.all[number].transactions.load(Relaxed));
+        Ok(OwnSlot { slots: self.clone(), number, transactions, _not_send: PhantomData })
     }
 
     pub fn statistics(&self) -> Statistics {
@@ -245,6 +248,7 @@ impl Slots {
 pub(crate) struct OwnSlot {
     slots: Arc<Slots>,
     number: usize,
+    transactions: Cell<u32>,
     _not_send: PhantomData<Cell<()>>,
 }
 
@@ -257,6 +261,15 @@ impl OwnSlot {
     /// The worker's number.
     pub fn number(&self) -> u8 {
         self.number as u8
+    }
+
+    /// The number of a new transaction. It goes on from one worker of this number to the next: what is still on its way of a
+    /// transaction of an earlier one means no other.
+    #[inline]
+    pub fn next_transaction(&self) -> u32 {
+        let transaction = self.transactions.get().wrapping_add(1);
+        self.transactions.set(transaction);
+        transaction
     }
 
     /// Counts a transaction in. What it reads from here on, it reads after the count is visible.
@@ -282,6 +295,7 @@ impl Drop for OwnSlot {
         for (past, count) in self.slots.past.0.iter().zip(&self.slot().counts.0) {
             past.fetch_add(count.swap(0, Relaxed), Acquire);
         }
+        self.slot().transactions.store(self.transactions.get(), Relaxed);
         self.slot().taken.store(false, Release);
     }
 }
@@ -319,6 +333,17 @@ mod tests {
         assert!(!slots.is_over(second), "it may use what is dropped second");
         one.end(begun);
         assert!(slots.is_over(first) && slots.is_over(second));
+    }
+
+    #[test]
+    fn a_later_worker_of_a_number_repeats_no_transaction() {
+        let slots = Arc::new(Slots::new());
+        let one = slots.take().expect("a slot");
+        let numbers = [one.next_transaction(), one.next_transaction()];
+        let number = one.number();
+        drop(one);
+        let next = slots.take().expect("a slot");
+        assert_eq!((next.number(), next.next_transaction()), (number, numbers[1] + 1));
     }
 
     #[test]

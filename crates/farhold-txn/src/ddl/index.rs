@@ -16,6 +16,19 @@ use farhold_store::row::SecondaryIndex;
 use farhold_store::table::{SECONDARIES_EVER_MAX, SECONDARIES_MAX};
 use std::rc::Rc;
 
+/// Is there room for one more index that may be read, and none of this name?
+fn check_others(definition: &TableDef, recorded: &[Recorded], name: &str) -> Result<(), TxnError> {
+    let all = definition.indexes.iter().zip(recorded);
+    let live: Vec<_> = all.filter(|(_, recorded)| **recorded == Recorded::Live).map(|(index, _)| index).collect();
+    if live.iter().any(|other| other.name == name) {
+        return Err(TxnError::AlreadyExists { name: name.into() });
+    }
+    if live.len() >= SECONDARIES_MAX {
+        return Err(TxnError::TooMany { what: "indexes of a table", limit: SECONDARIES_MAX });
+    }
+    Ok(())
+}
+
 impl Worker {
     /// Creates an index and fills it, on every node, while others go on reading and writing the table. Transactions that run
     /// when it begins, and write, are refused at their commit.
@@ -145,17 +158,9 @@ impl Worker {
         let nodes = self.node().config().nodes;
         let change = |definition: &mut TableDef, recorded: &mut Vec<Recorded>| {
             definition.check_index(index, nodes)?;
-            let is_live = |recorded: &Recorded| *recorded == Recorded::Live;
-            let mut others = definition.indexes.iter().zip(&*recorded);
-            if others.any(|(other, recorded)| is_live(recorded) && other.name == index.name) {
-                return Err(TxnError::AlreadyExists { name: index.name.as_str().into() });
-            }
-            let count = recorded.iter().filter(|recorded| is_live(recorded)).count();
+            check_others(definition, recorded, &index.name)?;
             definition.indexes.push(index.clone());
             recorded.push(Recorded::Begun);
-            if count >= SECONDARIES_MAX {
-                return Err(TxnError::TooMany { what: "indexes of a table", limit: SECONDARIES_MAX });
-            }
             if definition.indexes.len() > SECONDARIES_EVER_MAX {
                 let what = "indexes of a table, dropped ones included";
                 return Err(TxnError::TooMany { what, limit: SECONDARIES_EVER_MAX });
@@ -174,15 +179,16 @@ impl Worker {
 
     /// Records that every node has an index complete. Not in a later configuration: a node that has come since has only what was recorded.
     pub(super) async fn record_live(&self, table: &Table, slot: u16, configuration: u64) -> Result<(), TxnError> {
-        let change = |_: &mut TableDef, recorded: &mut Vec<Recorded>| {
-            match recorded.get_mut(usize::from(slot)) {
-                // A change of the configuration from here on refuses the commit.
-                Some(recorded) if *recorded == Recorded::Begun && self.configuration_number() == configuration => {
-                    *recorded = Recorded::Live;
-                    Ok(())
-                }
-                _ => Err(TxnError::SchemaChanged),
+        let place = usize::from(slot);
+        let change = |definition: &mut TableDef, recorded: &mut Vec<Recorded>| {
+            // A change of the configuration from here on refuses the commit.
+            if recorded.get(place) != Some(&Recorded::Begun) || self.configuration_number() != configuration {
+                return Err(TxnError::SchemaChanged);
             }
+            // Others may have become complete while it was filled.
+            check_others(definition, recorded, &definition.indexes[place].name)?;
+            recorded[place] = Recorded::Live;
+            Ok(())
         };
         let set = self.run(Retry::default(), async |txn| {
             // What follows from it comes to its end with it.

@@ -10,6 +10,7 @@ use crate::rpc::message::IndexStep;
 use farhold_fabric::{Executor, Fabric, NodeId, Version};
 use farhold_store::ObjectRef;
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
+use farhold_store::table::SECONDARIES_MAX;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -70,6 +71,36 @@ fn an_index_that_a_node_has_lost_is_none() {
         assert!(matches!(recorded, Err(TxnError::NotFound { .. })), "{recorded:?}");
         let slot = one.create_index(&table, by_age()).await.expect("created");
         assert_eq!(slot, Index::Secondary(1));
+    });
+}
+
+/// Indexes that are made at once: of one name one becomes an index, and no more of others than a table may have.
+#[test]
+fn indexes_made_at_once_keep_to_the_limits() {
+    with_two(async |[one, _], table| {
+        let named = |number: usize| SecondaryIndex { name: format!("i{number}"), ..by_age() };
+        let begin = async |definition: SecondaryIndex| {
+            let (slot, recorded) = one.record_index(&table, &definition).await.expect("none is complete");
+            one.fill_everywhere(&table, slot, &recorded).await.expect("filled");
+            slot
+        };
+        let begun = [begin(by_age()).await, begin(by_age()).await];
+        one.finish_index(&table, begun[0], 0, Ok(())).await.expect("the first");
+        let second = one.finish_index(&table, begun[1], 0, Ok(())).await;
+        assert!(matches!(second, Err(TxnError::AlreadyExists { .. })), "{second:?}");
+        let mut begun = Vec::new();
+        for number in 1..=SECONDARIES_MAX {
+            begun.push(begin(named(number)).await);
+        }
+        let last = begun.pop().expect("one more than there is room for");
+        for slot in begun {
+            one.finish_index(&table, slot, 0, Ok(())).await.expect("there is room");
+        }
+        let refused = one.finish_index(&table, last, 0, Ok(())).await;
+        assert!(matches!(refused, Err(TxnError::TooMany { limit: SECONDARIES_MAX, .. })), "{refused:?}");
+        let indexes = table.indexes();
+        assert_eq!(indexes.iter().filter(|index| index.ready).count(), SECONDARIES_MAX);
+        assert_eq!(indexes.len(), SECONDARIES_MAX, "of the others nothing is left");
     });
 }
 

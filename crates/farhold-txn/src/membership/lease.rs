@@ -235,7 +235,7 @@ impl Lease {
             view.is_gone() || self.node.journal_failure().is_some()
         };
         while !is_over() && !self.begun.load(Acquire) {
-            handle.sleep_ns(lease_ns / BEGUN_LOOKS).await;
+            handle.sleep_ns(LOOK_EVERY_NS.min(lease_ns / BEGUN_LOOKS)).await;
         }
         let mut is_in = true;
         let mut clocks = Clocks::new(handle);

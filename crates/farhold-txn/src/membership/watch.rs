@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// How long the watch sleeps at most while this node promotes a mirror.
 const PROMOTING_LOOK_NS: u64 = 5_000_000;
 
+/// How long a node sleeps at most between two looks at the register before it is a member, however long leases are.
+const ENTRY_LOOK_NS: u64 = 50_000_000;
+
 /// Something that goes on beside the watch.
 type Task = JoinHandle<Result<(), TxnError>>;
 
@@ -75,7 +78,7 @@ impl Worker {
         let replication = replication_of(&node)?;
         let (handle, birth) = (self.handle(), lease.birth());
         let every_ns = replication.config.lease_ns / 4;
-        if let Err(error) = self.found_or_join(register, lease, every_ns).await {
+        if let Err(error) = self.found_or_join(register, lease, every_ns.min(ENTRY_LOOK_NS)).await {
             if matches!(error, TxnError::OtherCluster { .. }) {
                 let _ = replication.refusal.set(error.clone());
             }
@@ -147,7 +150,7 @@ impl Worker {
                             // A claim that has landed is in the register, whatever answer was heard: a founder is a
                             // member at once.
                             if !configuration.members.contains(&me) {
-                                return self.join(register, birth).await;
+                                return self.join(register, birth, every_ns).await;
                             }
                             if configuration.is_founding_of(&node.founding) {
                                 let _ = register.settle(configuration.number).await;
@@ -218,12 +221,12 @@ impl Worker {
     }
 
     /// The rest of joining, when the register says that this node is.
-    async fn join(&self, register: &dyn Register, birth: u64) -> Result<(), TxnError> {
+    async fn join(&self, register: &dyn Register, birth: u64, every_ns: u64) -> Result<(), TxnError> {
         let me = self.core.me;
-        let replication = self.node().replication.clone().ok_or(TxnError::SchemaChanged)?;
+        let replication = replication_of(self.node())?;
         loop {
             let Ok(Registered { configuration: Some(configuration), settled, .. }) = register.load().await else {
-                self.handle().sleep_ns(replication.config.lease_ns / 4).await;
+                self.handle().sleep_ns(every_ns).await;
                 continue;
             };
             if configuration.births.get(usize::from(me.0)) != Some(&birth) {
@@ -238,7 +241,7 @@ impl Worker {
             if installed.number < configuration.number || settled < configuration.number {
                 let leads = configuration.leader == me;
                 if !leads || self.lead_and_settle(register, &configuration).await.is_err() {
-                    self.handle().sleep_ns(replication.config.lease_ns / 4).await;
+                    self.handle().sleep_ns(every_ns).await;
                 }
                 continue;
             }
@@ -255,7 +258,7 @@ impl Worker {
                 }
             };
             if done.is_err() {
-                self.handle().sleep_ns(replication.config.lease_ns / 4).await;
+                self.handle().sleep_ns(every_ns).await;
             }
         }
     }

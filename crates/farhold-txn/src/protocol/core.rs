@@ -39,7 +39,6 @@ pub(crate) struct Core {
     /// States of past transactions, for the next ones.
     #[allow(clippy::vec_box, reason = "a state moves by its pointer, in and out of transactions")]
     states: RefCell<Vec<Box<State>>>,
-    transactions: Cell<u32>,
     operations: Cell<u32>,
     /// The epoch at the last look whether it rises.
     seen_epoch: Cell<u32>,
@@ -112,7 +111,6 @@ impl Core {
             slot,
             alloc: RefCell::new(node.store.alloc_cache()),
             states: RefCell::default(),
-            transactions: Cell::new(0),
             operations: Cell::new(0),
             seen_epoch: Cell::new(0),
             epochs_end: Cell::new(false),
@@ -211,8 +209,7 @@ impl Core {
     /// The owner word of a new transaction.
     #[inline]
     pub fn next_owner(self: &Rc<Self>) -> Owner {
-        let transaction = self.transactions.get().wrapping_add(1);
-        self.transactions.set(transaction);
+        let transaction = self.slot.next_transaction();
         // Before it needs the room of a table that was dropped.
         self.tidy_catalog();
         if transaction.is_multiple_of(COLLECT_EVERY) {

@@ -225,7 +225,7 @@ impl Core {
                 row.unlock();
                 table.store.remove(*old, epoch, &mut self.alloc.borrow_mut());
             } else {
-                table.store.publish(*old, &mut self.alloc.borrow_mut());
+                table.store.publish(*old, &|other| other == dead.reference, &mut self.alloc.borrow_mut());
             }
         }
         self.cancel(table, dead.reference);

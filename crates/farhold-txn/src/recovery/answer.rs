@@ -117,7 +117,9 @@ impl Core {
                     // Written first: its coordinator may have left it half written. No transaction commits what it sees
                     // meanwhile.
                     row.write(entry.value, entry.new);
-                    table.store.publish(entry.reference, &mut alloc);
+                    // What it was to delete it has locked, or deleted.
+                    let is_its = |other| self.row(other).is_some_and(|row| row.lock_word() == left.owner);
+                    table.store.publish(entry.reference, &is_its, &mut alloc);
                 }
                 Change::Delete => row.restamp(entry.new),
                 Change::Patch => patch(&row, entry)?,

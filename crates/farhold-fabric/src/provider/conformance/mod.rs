@@ -34,8 +34,8 @@ pub(crate) type Start = Box<dyn FnOnce(Endpoint) -> Task + Send>;
 impl Bed {
     pub(crate) fn shm(seed: u64) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let cluster = super::shm::default_cluster(&name);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let cluster = PathBuf::from(format!("/dev/shm/farhold-test-{}-{number}", std::process::id()));
         super::shm::remove(&cluster).unwrap();
         Self { executor: Executor::real(seed), place: Place::Directory(cluster), seed }
     }

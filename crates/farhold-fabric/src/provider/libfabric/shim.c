@@ -314,10 +314,10 @@ static uint32_t slot_of(const struct farhold_channel *channel, const void *conte
     return slot < (uint64_t)channel->rx + channel->tx + channel->rma ? (uint32_t)slot : UINT32_MAX;
 }
 
-/* Makes progress and takes up to COMPLETIONS_MAX completions; returns how many. */
-int64_t farhold_poll(struct farhold_channel *channel, struct farhold_completion *completions) {
+/* Makes progress and takes some completions, of which there is room for `most`; returns how many. */
+int64_t farhold_poll(struct farhold_channel *channel, struct farhold_completion *completions, size_t most) {
     struct fi_cq_msg_entry entries[COMPLETIONS_MAX];
-    ssize_t count = fi_cq_read(channel->cq, entries, COMPLETIONS_MAX);
+    ssize_t count = fi_cq_read(channel->cq, entries, most < COMPLETIONS_MAX ? most : COMPLETIONS_MAX);
     if (count == -FI_EAGAIN)
         return 0;
     if (count == -FI_EAVAIL) {

@@ -14,12 +14,6 @@ use std::{fs, io};
 /// The file in a cluster's directory with the secret that its nodes share, if its provider requires one.
 pub(crate) const SECRET: &str = "secret";
 
-/// The directory that clusters without a path of their own live in.
-#[must_use]
-pub fn default_cluster(name: &str) -> PathBuf {
-    Path::new("/dev/shm").join(format!("farhold-{name}"))
-}
-
 /// Removes a cluster with all its regions.
 ///
 /// # Errors

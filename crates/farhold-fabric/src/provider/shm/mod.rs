@@ -29,7 +29,7 @@ mod member;
 
 use crate::error::FabricError;
 
-pub use files::{default_cluster, remove};
+pub use files::remove;
 pub(crate) use member::Member;
 #[cfg(feature = "libfabric")]
 pub(super) use {endpoint::Shm, entry::Starts, files::SECRET};

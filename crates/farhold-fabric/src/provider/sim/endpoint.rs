@@ -2,7 +2,7 @@
 
 use super::member::Member;
 use super::model::Hop;
-use super::state::{Event, OnTheWay, Region, State};
+use super::state::{Event, OnTheWay, Region, State, lane_bytes};
 use crate::address::{Address, NodeId, RegionId, RegionKey};
 use crate::batch::{Batch, Op, OpKind};
 use crate::endpoint::Message;
@@ -26,11 +26,6 @@ pub(super) struct SimEndpoint {
 
 /// A region, its key and its length.
 type Known = ((NodeId, RegionId), (u64, u64));
-
-/// What a lane counts: a message with its header.
-fn lane_bytes(len: usize) -> u64 {
-    16 + (len as u64).next_multiple_of(16)
-}
 
 impl SimEndpoint {
     pub fn new(member: Arc<Member>, address: Address, handle: &Handle) -> Self {
@@ -202,9 +197,7 @@ impl Provider for SimEndpoint {
         let Ok(entry) = self.member.entry(&mut state) else { return false };
         let Some(inbox) = entry.inboxes.get_mut(&port) else { return false };
         let Some(first) = inbox.queue.pop_front() else { return false };
-        if let Some(outstanding) = inbox.lanes.get_mut(&first.from) {
-            *outstanding = outstanding.saturating_sub(lane_bytes(first.bytes.len()));
-        }
+        inbox.leave_lane(&first);
         *message = first;
         true
     }

@@ -18,7 +18,7 @@ use super::bank::Ledger;
 use super::changing::Kept;
 use super::disk::{Disks, ProcessDisk};
 use super::numbers::Given;
-use super::plan::Failover;
+use super::plan::{Blow, Failover};
 use super::shop::Books;
 use crate::hiccups::Hiccups;
 use crate::register::SimRegister;
@@ -76,6 +76,9 @@ pub(super) struct Cluster {
     pub kept: Rc<RefCell<Kept>>,
     pub books: Rc<RefCell<Books>>,
     pub steps: Cell<u64>,
+    /// The faults that last, each with the number under which it was begun.
+    lasting: RefCell<Vec<(u64, Blow)>>,
+    blows_begun: Cell<u64>,
 }
 
 /// Runs a setup to its end.
@@ -102,6 +105,8 @@ pub fn run(setup: &Failover) -> Aftermath {
         kept: Rc::default(),
         books: Rc::default(),
         steps: Cell::new(0),
+        lasting: RefCell::default(),
+        blows_begun: Cell::new(0),
     });
     let mut broken = Vec::new();
     let statistics = executor.run(cluster.clone().drive(&mut broken));

@@ -4,6 +4,7 @@ use super::{Cluster, HEALING_NS_MAX, LOOK_NS, Process, SERVE_NS};
 use crate::failover::plan::{Cut, Starts};
 use crate::hiccups::Hiccups;
 use crate::register::SimRegister;
+use crate::workload::Ended;
 use farhold_bench::random::Random;
 use farhold_fabric::NodeId;
 use farhold_fabric::provider::sim::Fault;
@@ -40,19 +41,27 @@ impl Cluster {
             self.disks.borrow().cut_after(operations, random.below(u64::MAX));
             self.until(CHANGE_NS_MAX, || self.disks.borrow().is_cut()).await;
         }
+        let mut going = Vec::new();
+        for client in clients {
+            match client.task.try_take() {
+                Some(Ended::Stuck(what)) if !self.is_damaged() => {
+                    broken.push(format!("client {} does not get on before a cut of the power: {what}", client.number));
+                }
+                Some(_) => {}
+                None => going.push(client),
+            }
+        }
         self.tell(&format!("the power of all nodes is cut; journals are on {}", self.disks.borrow().name()));
         for node in 0..self.setup.nodes {
             self.kill(node, Fault::Kill(NodeId(node)));
         }
         let after = self.disks.borrow().cut(&mut || random.below(u64::MAX));
         // Clients hear that they will never know.
-        for client in clients {
+        for client in going {
             self.until(SERVE_NS, || client.task.try_take().is_some()).await;
         }
-        self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
         self.disks.replace(after);
-        self.sim.replace(Hiccups::network(self.setup.hiccups, &self.handle));
-        self.register.replace(SimRegister::new(self.setup.nodes, &self.handle));
+        self.begin_a_life();
         if self.setup.nodes == 1 {
             let mut recorder = self.recorder.borrow_mut();
             let now = recorder.now();
@@ -62,6 +71,14 @@ impl Cluster {
             broken.push(format!("a restart: {error}"));
         }
         self.tell("everybody has started again");
+    }
+
+    /// Another network and another register: of what was wrong with these nothing goes on.
+    fn begin_a_life(&self) {
+        self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
+        self.lasting.borrow_mut().clear();
+        self.sim.replace(Hiccups::network(self.setup.hiccups, &self.handle));
+        self.register.replace(SimRegister::new(self.setup.nodes, &self.handle));
     }
 
     /// All nodes start after a cut of the power.
@@ -102,9 +119,7 @@ impl Cluster {
         for node in 0..nodes {
             self.kill(node, Fault::Kill(NodeId(node)));
         }
-        self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
-        self.sim.replace(Hiccups::network(self.setup.hiccups, &self.handle));
-        self.register.replace(SimRegister::new(nodes, &self.handle));
+        self.begin_a_life();
         Box::pin(self.start_all(&Starts::default())).await
     }
 }

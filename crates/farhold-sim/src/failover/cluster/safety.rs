@@ -6,7 +6,7 @@ use crate::failover::KillAt;
 use crate::failover::plan::Blow;
 use crate::workload::Ended;
 use farhold_fabric::NodeId;
-use farhold_fabric::provider::sim::{Fault, Hop};
+use farhold_fabric::provider::sim::Fault;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -91,12 +91,7 @@ impl Cluster {
         }
         self.tell(&format!("node {node}, which is cut off, is replaced"));
         self.kill(node, Fault::Kill(NodeId(node)));
-        for other in (0..self.setup.nodes).filter(|other| *other != node) {
-            for (from, to) in [(node, other), (other, node)] {
-                self.sim().inject(Fault::Heal(Hop { from: NodeId(from), to: NodeId(to) }));
-            }
-        }
-        self.register().cut(NodeId(node), false);
+        self.end_loss_of(node);
     }
 
     /// One transaction, and a death at a step of it.

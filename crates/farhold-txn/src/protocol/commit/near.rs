@@ -1,6 +1,7 @@
 //! The commit of a transaction whose rows are all on this node. Synchronous: it waits for nothing.
 
 use crate::base::error::TxnError;
+use crate::base::ident::Ident;
 use crate::base::planted::{last_epoch, next_serial};
 use crate::protocol::commit::section::{Near, Refused, latch, validate};
 use crate::protocol::core::Core;
@@ -120,10 +121,11 @@ fn save_undo(core: &Core, near: &Near<'_>, epoch: u32) -> Result<(), Refused> {
 
 #[cold]
 fn publish(core: &Core, near: &Near<'_>) {
+    let replaces = |reference| near.state.is_given_up(Ident::new(near.node, reference));
     for &position in &near.state.replacing {
         let row = &near.state.rows[position as usize];
         if row.state == RowState::Inserted && row.ident.node() == near.node {
-            row.table().store.publish(row.ident.reference(), &mut core.alloc.borrow_mut());
+            row.table().store.publish(row.ident.reference(), &replaces, &mut core.alloc.borrow_mut());
         }
     }
 }

@@ -224,10 +224,7 @@ impl Txn {
         moved.clear();
         let reserved = {
             let state = &self.state;
-            let mine = |reference| {
-                let known = state.find(Ident::new(me, reference));
-                known.is_some_and(|known| matches!(state.row(known).state, RowState::Deleted | RowState::Gone))
-            };
+            let mine = |reference| state.is_given_up(Ident::new(me, reference));
             let mut alloc = self.core.alloc.borrow_mut();
             table.store.reserve(key, value, &mut alloc, &mine, &mut |step| moved.push(step))
         };

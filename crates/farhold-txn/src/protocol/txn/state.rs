@@ -270,6 +270,11 @@ impl State {
         self.places.find(&self.rows, ident)
     }
 
+    /// Is it a row that leaves nothing where this transaction commits?
+    pub fn is_given_up(&self, ident: Ident) -> bool {
+        self.find(ident).is_some_and(|known| self.row(known).state.leaves_nothing())
+    }
+
     /// Adds a row whose key and value have been put into [`Self::room`].
     #[inline]
     pub fn push(

@@ -67,6 +67,11 @@ impl Drop for Channel {
             std::thread::yield_now();
         }
         let Open { raw, size, traits, .. } = &self.open;
+        if self.open.unposted.borrow().len() == size.rx as usize {
+            // Its opening failed: of use to no later owner.
+            std::mem::forget(raw.clone());
+            return;
+        }
         let peers = self.open.peers.take();
         let open = Open {
             raw: raw.clone(),

@@ -173,8 +173,9 @@ impl Channel {
     /// Makes progress and hands out what happened. True: something did.
     pub fn poll(&self, mut take: impl FnMut(Event<'_>)) -> bool {
         let mut completions = [Completion::default(); COMPLETIONS_MAX];
-        // SAFETY: there is room for COMPLETIONS_MAX.
-        let count = unsafe { farhold_poll(self.open.raw.channel.as_ptr(), completions.as_mut_ptr()) };
+        let (channel, most) = (self.open.raw.channel.as_ptr(), completions.len());
+        // SAFETY: an open channel, and room for as many completions.
+        let count = unsafe { farhold_poll(channel, completions.as_mut_ptr(), most) };
         for completion in &completions[..usize::try_from(count).unwrap_or(0)] {
             self.complete(*completion, &mut take);
         }

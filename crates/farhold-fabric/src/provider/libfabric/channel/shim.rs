@@ -3,7 +3,7 @@
 use crate::error::FabricError;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// Most completions of one poll, as in shim.c.
+/// Most completions of one poll; shim.c takes no more than its own number.
 pub(super) const COMPLETIONS_MAX: usize = 16;
 
 #[repr(C)]
@@ -94,7 +94,7 @@ unsafe extern "C" {
         region: *mut RawRegion,
     ) -> c_int;
     pub(super) fn farhold_unregister(mr: *mut c_void) -> c_int;
-    pub(super) fn farhold_poll(channel: *mut c_void, completions: *mut Completion) -> i64;
+    pub(super) fn farhold_poll(channel: *mut c_void, completions: *mut Completion, most: usize) -> i64;
     pub(super) fn farhold_wait(channel: *mut c_void, bell: c_int, timeout: *const libc::timespec);
     pub(super) fn farhold_reason(error: c_int) -> *const c_char;
 }

@@ -15,19 +15,20 @@ impl State {
         });
         let ends = [message.from, to].map(|end| u64::from(end.node.0) << 16 | u64::from(end.port));
         self.trace.event(self.now_ns, What::Deliver, [ends[0], ends[1], bytes]);
-        if self.is_fenced(Hop { from: message.from.node, to: to.node }, from_incarnation) {
-            return;
-        }
-        if !self.late.is_empty() {
+        let is_fenced = self.is_fenced(Hop { from: message.from.node, to: to.node }, from_incarnation);
+        if !is_fenced && !self.late.is_empty() {
             self.too_late(message.from, to.node, u64::MAX);
         }
         let Some(node) = self.node_mut(to.node) else { return };
         if !node.live || node.incarnation != incarnation {
             return;
         }
-        if let Some(inbox) = node.inboxes.get_mut(&to.port) {
-            inbox.queue.push_back(message);
-            effects.wakers.append(&mut inbox.waiters);
+        let Some(inbox) = node.inboxes.get_mut(&to.port) else { return };
+        if is_fenced {
+            inbox.leave_lane(&message);
+            return;
         }
+        inbox.queue.push_back(message);
+        effects.wakers.append(&mut inbox.waiters);
     }
 }

@@ -101,15 +101,15 @@ impl State {
                 let at_ns = self.now_ns + self.next_line_ns(hop);
                 self.schedule(at_ns, Event::Step { flight: number, op: index, step: step + 1 });
             }
-            Ok(false) if self.link(Hop { from: hop.to, to: hop.from }).cut => {
-                self.fail(number, index, FabricError::NodeUnavailable { node: hop.to });
-                self.respond(number, hop, self.model.give_up_ns());
-            }
             Ok(false) => {
                 if kind == OpKind::Flush {
                     self.make_durable(at, len);
                 }
-                let ns = self.model.response_ns(hop, kind, len);
+                let mut ns = self.model.response_ns(hop, kind, len);
+                if self.link(Hop { from: hop.to, to: hop.from }).cut {
+                    self.fail(number, index, FabricError::NodeUnavailable { node: hop.to });
+                    ns = self.model.give_up_ns();
+                }
                 self.respond(number, hop, ns);
             }
             Err(error) => {

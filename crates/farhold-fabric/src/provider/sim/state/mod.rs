@@ -134,6 +134,20 @@ pub(super) struct InboxState {
     pub lanes: BTreeMap<Address, u64>,
 }
 
+/// What a lane counts: a message with its header.
+pub(super) fn lane_bytes(len: usize) -> u64 {
+    16 + (len as u64).next_multiple_of(16)
+}
+
+impl InboxState {
+    /// The message is in its sender's lane no more.
+    pub fn leave_lane(&mut self, message: &Message) {
+        if let Some(outstanding) = self.lanes.get_mut(&message.from) {
+            *outstanding = outstanding.saturating_sub(lane_bytes(message.bytes.len()));
+        }
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 pub(super) struct Link {
     pub delay_ns: u64,
