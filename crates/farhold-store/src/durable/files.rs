@@ -90,7 +90,13 @@ impl Disk {
     /// The file system's.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
+        let missing: Vec<&Path> = path.ancestors().take_while(|it| !it.exists()).collect();
         private::directory(&path)?;
+        // A directory is durable when the one above it is, in which its name is.
+        for above in missing.iter().filter_map(|made| made.parent()) {
+            let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+            File::open(above)?.sync_all()?;
+        }
         Ok(Self { path })
     }
 

@@ -68,6 +68,8 @@ pub struct Restored {
     pub checkpoint_rows: u64,
     /// Rows of records that were newer.
     pub journal_rows: u64,
+    /// Bytes of the journals.
+    pub journal_bytes: u64,
     /// Bytes read.
     pub bytes: u64,
 }
@@ -210,7 +212,8 @@ impl Plan {
         let journal_rows = if errors.is_set() { 0 } else { self.redo(memory, &runs, run, progress, &errors) };
         errors.done()?;
         let bytes = progress.bytes.load(Relaxed);
-        Ok(Restored { checkpoint_rows: checkpoint_rows.into_inner(), journal_rows, bytes })
+        let journal_bytes = self.segments_bytes;
+        Ok(Restored { checkpoint_rows: checkpoint_rows.into_inner(), journal_rows, journal_bytes, bytes })
     }
 
     /// Visits states of its slots, several of each in any order: the newest of each counts. It is for a node that keeps a replica

@@ -156,7 +156,7 @@ impl JournalTurns {
         if let Some(good) = self.written.take_if(|written| journaling.is_good(written)) {
             let _ = journaling.publish_checkpoint(&good);
             self.at_bytes = journaling.bytes() + journaling.config.checkpoint_bytes;
-        } else if self.written.is_none() && journaling.bytes() >= self.at_bytes {
+        } else if self.written.is_none() && (journaling.bytes() >= self.at_bytes || journaling.owes_checkpoint()) {
             let mut left = PATIENCE;
             let mut go_on = || {
                 left -= 1;
@@ -208,7 +208,7 @@ fn make_checkpoints(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool
     let mut first = node.needs_checkpoint;
     while !stop.load(SeqCst) {
         let made = journaling.make_spare();
-        if journaling.bytes() >= at_bytes || first {
+        if journaling.bytes() >= at_bytes || journaling.owes_checkpoint() || first {
             let mut go_on = || {
                 crate::base::planted::may_stop();
                 // Meanwhile the journal goes on. Made here, no step waits for the next segment.

@@ -91,6 +91,7 @@ impl Journaling {
         let directory = &*self.config.directory;
         checkpoint::publish(directory, &self.shape.inventory, written)?;
         self.word(Superblock::CHECKPOINTED, |word| word.store(u64::from(*epoch), SeqCst));
+        self.owes_no_checkpoint();
         self.publish();
         self.checkpoints.fetch_add(1, SeqCst);
         if self.checkpointed.load(SeqCst) >= self.before.load(SeqCst) { Cluster::forget(directory) } else { Ok(()) }

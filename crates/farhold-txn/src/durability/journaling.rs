@@ -49,7 +49,13 @@ pub(super) struct Heard {
     is_met: AtomicBool,
     pub(super) closed: AtomicU32,
     checkpointed: AtomicU32,
+    /// Checkpoints of it that this node has heard of since its own last one.
+    checkpoints: AtomicU32,
 }
+
+/// So many checkpoints of one node are made, and another makes one as well: its own journal may hardly grow, and the segments of
+/// all stay until the checkpoints of all are later. More than one, or two nodes would go on making them because of each other.
+const CHECKPOINTS_OWED: u32 = 2;
 
 /// What a step has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -362,7 +368,10 @@ impl Journaling {
                 heard.is_met.store(true, SeqCst);
                 failed = failed.or((closed & Superblock::FAILED != 0).then_some(*node));
                 heard.closed.fetch_max(closed as u32, SeqCst);
-                heard.checkpointed.fetch_max(checkpointed as u32, SeqCst);
+                let before = heard.checkpointed.fetch_max(checkpointed as u32, SeqCst);
+                if before < checkpointed as u32 {
+                    heard.checkpoints.fetch_add(1, SeqCst);
+                }
             } else {
                 // A region registered anew, or one that this endpoint had never met.
                 let _ = endpoint.refresh(*node, DATA);
@@ -530,7 +539,7 @@ impl Journaling {
                 waker.wake();
             }
         }
-        if let Some(checkpointed) = checkpointed {
+        if let Some(checkpointed) = checkpointed.filter(|_| !self.is_failed.load(SeqCst)) {
             // What cannot be removed now is with the next checkpoint.
             let _ = held(&self.journal).forget(checkpointed);
             if checkpointed >= self.before.load(SeqCst) {
@@ -560,6 +569,16 @@ impl Journaling {
     /// Bytes of the journal of this start.
     pub fn bytes(&self) -> u64 {
         held(&self.journal).bytes()
+    }
+
+    /// Do others wait for a checkpoint of this node, to forget what they have written?
+    pub fn owes_checkpoint(&self) -> bool {
+        self.heard.iter().any(|heard| heard.checkpoints.load(SeqCst) >= CHECKPOINTS_OWED)
+    }
+
+    /// A checkpoint of this node has been made.
+    pub(super) fn owes_no_checkpoint(&self) {
+        self.heard.iter().for_each(|heard| heard.checkpoints.store(0, SeqCst));
     }
 
     /// The last step of an orderly end.

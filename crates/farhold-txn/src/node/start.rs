@@ -63,7 +63,10 @@ impl Node {
         let region_bytes = generation.region_bytes(config.region_bytes)?;
         let memory = fabric.create_closed_region(DATA, region_bytes).map_err(|error| TxnError::far(error, id))?;
         let restored = generation.restore(&journal, &memory)?;
-        let needs_checkpoint = restored.journal_rows > 0 || generation.comes_back();
+        // Journals without rows of this node are removed after a checkpoint of it, too.
+        let many_bytes = journal.checkpoint_bytes.saturating_mul(u64::from(config.nodes));
+        let needs_checkpoint =
+            restored.journal_rows > 0 || restored.journal_bytes > many_bytes || generation.comes_back();
         let journaling = Journaling::new(journal, generation, memory, config.replication.replicas > 1)
             .map_err(|error| TxnError::Durable(Box::new(error)))?;
         Ok((journaling, needs_checkpoint))

@@ -25,16 +25,14 @@ fn open_of(disk: &Volatile, dir: &TempDir, node: u8, nodes: u8) -> Result<Arc<No
 }
 
 fn open_on(disk: Arc<dyn Directory>, dir: &TempDir, node: u8, nodes: u8) -> Result<Arc<Node>, TxnError> {
-    open_in_segments(disk, dir, (node, nodes), SEGMENT_BYTES)
+    open_with(journal_on(disk), dir, (node, nodes))
 }
 
-fn open_in_segments(
-    disk: Arc<dyn Directory>,
-    dir: &TempDir,
-    (node, nodes): (u8, u8),
-    segment_bytes: u64,
-) -> Result<Arc<Node>, TxnError> {
-    let journal = JournalConfig { segment_bytes, threads: 2, ..JournalConfig::new(disk) };
+fn journal_on(disk: Arc<dyn Directory>) -> JournalConfig {
+    JournalConfig { segment_bytes: SEGMENT_BYTES, threads: 2, ..JournalConfig::new(disk) }
+}
+
+fn open_with(journal: JournalConfig, dir: &TempDir, (node, nodes): (u8, u8)) -> Result<Arc<Node>, TxnError> {
     let generation = Generation::begin(&journal, NodeId(node), nodes, &ReplicationConfig::default())?;
     let regions = dir.path().join(generation.number().to_string());
     let fabric = Fabric::join_shm(regions, NodeId(node)).expect("the fabric");
@@ -187,7 +185,8 @@ fn starts_that_are_refused_leave_little() {
     let bytes = || files(&disk).values().map(|bytes| bytes.len() as u64).sum::<u64>();
     let start = || {
         let dir = new_dir();
-        Ok::<_, TxnError>((open_in_segments(Arc::new(disk.clone()), &dir, (0, 1), 16 * SEGMENT_BYTES)?, dir))
+        let journal = JournalConfig { segment_bytes: 16 * SEGMENT_BYTES, ..journal_on(Arc::new(disk.clone())) };
+        Ok::<_, TxnError>((open_with(journal, &dir, (0, 1))?, dir))
     };
     disk.flip(&name, 5000, 1);
     let before = bytes();
@@ -362,9 +361,15 @@ fn with_two(disk: &Volatile, test: impl AsyncFnOnce(&Worker, &Worker)) -> Result
 
 /// The same, each node with a way of its own to the disk.
 fn with_two_on(disks: [Arc<dyn Directory>; 2], test: impl AsyncFnOnce(&Worker, &Worker)) -> Result<(), TxnError> {
+    with_two_journals(disks.map(journal_on), test)
+}
+
+fn with_two_journals(
+    [one, other]: [JournalConfig; 2],
+    test: impl AsyncFnOnce(&Worker, &Worker),
+) -> Result<(), TxnError> {
     let dir = new_dir();
-    let [one, other] = disks;
-    let nodes = [open_on(one, &dir, 0, 2)?, open_on(other, &dir, 1, 2)?];
+    let nodes = [open_with(one, &dir, (0, 2))?, open_with(other, &dir, (1, 2))?];
     let threads: Vec<_> = nodes.iter().map(|node| JournalThreads::start(node).expect("threads")).collect();
     let executor = Executor::real(1);
     let workers = nodes.each_ref().map(|node| node.worker(&executor.handle()).expect("a worker"));
@@ -391,6 +396,31 @@ fn with_two_on(disks: [Arc<dyn Directory>; 2], test: impl AsyncFnOnce(&Worker, &
     drop(executor);
     drop(threads);
     Ok(())
+}
+
+/// The other node's journal does not grow: it makes checkpoints for the sake of this one's.
+#[test]
+fn a_journal_does_not_grow_because_another_node_writes_nothing() {
+    let disk = Volatile::default();
+    let journal = || journal_on(Arc::new(disk.clone()));
+    let busy = JournalConfig { checkpoint_bytes: 2 * SEGMENT_BYTES, ..journal() };
+    with_two_journals([busy, journal()], async |one, _| {
+        let until_ns = one.handle().now_ns() + common::PATIENCE_NS;
+        let mut ids = (0..).step_by(50);
+        loop {
+            let first = ids.next().expect("many");
+            insert(one, first..first + 50).await.expect("inserted");
+            let names = disk.list().expect("names");
+            let of_busy = names.iter().filter_map(|name| name.strip_prefix("node-0.journal-"));
+            let numbers: Vec<u32> = of_busy.map(|it| it[9..].parse().expect("a number")).collect();
+            let last = numbers.iter().max().expect("one");
+            if *last >= 20 && numbers.len() <= 10 {
+                return;
+            }
+            assert!(one.handle().now_ns() < until_ns, "{names:?}");
+        }
+    })
+    .expect("both start");
 }
 
 #[test]

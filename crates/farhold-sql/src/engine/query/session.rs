@@ -133,3 +133,107 @@ pub(super) fn session_state(
     let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
     Ok(with_joins_over(state, &memory, is_same_scan))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::datatypes::{DataType, Field, FieldRef, IntervalUnit, TimeUnit};
+    use datafusion::common::ScalarValue;
+    use datafusion::logical_expr::type_coercion::functions::fields_with_udf;
+    use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF};
+    use farhold_fabric::{Fabric, NodeId};
+    use farhold_txn::{Node, NodeConfig};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    /// How the planner and queries call a function.
+    #[derive(Clone, Copy, Debug)]
+    enum Shape {
+        NoRows,
+        AllNull,
+        Null,
+    }
+
+    fn call(function: &ScalarUDF, fields: &[FieldRef], shape: Shape) -> Result<Option<String>, DataFusionError> {
+        let rows = if matches!(shape, Shape::NoRows) { 0 } else { 3 };
+        let nulls: Vec<ScalarValue> =
+            fields.iter().map(|it| ScalarValue::try_from(it.data_type())).collect::<Result<_, _>>()?;
+        let scalars: Vec<Option<&ScalarValue>> =
+            nulls.iter().map(|null| matches!(shape, Shape::Null).then_some(null)).collect();
+        let args = nulls.iter().map(|null| match shape {
+            Shape::Null => Ok(ColumnarValue::Scalar(null.clone())),
+            Shape::NoRows | Shape::AllNull => null.to_array_of_size(rows).map(ColumnarValue::Array),
+        });
+        let return_field =
+            function.return_field_from_args(ReturnFieldArgs { arg_fields: fields, scalar_arguments: &scalars })?;
+        let promised = return_field.data_type().clone();
+        let made = function.invoke_with_args(ScalarFunctionArgs {
+            args: args.collect::<Result<_, _>>()?,
+            arg_fields: fields.to_vec(),
+            number_rows: rows,
+            return_field,
+            config_options: Arc::default(),
+        })?;
+        if made.data_type() != promised {
+            return Ok(Some(format!("{} for {promised}", made.data_type())));
+        }
+        match made {
+            ColumnarValue::Array(made) if made.len() != rows => Ok(Some(format!("{} rows for {rows}", made.len()))),
+            _ => Ok(None),
+        }
+    }
+
+    /// The planner evaluates functions of constants and of batches without rows, and gives them NULLs of any type.
+    #[test]
+    fn every_function_takes_nulls_and_batches_without_rows() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let fabric = Fabric::join_shm(directory.path(), NodeId(0)).expect("the fabric");
+        let config = NodeConfig { region_bytes: 8 << 20, ..NodeConfig::default() };
+        let catalog = Arc::new(Catalog::new(Node::open(fabric, config).expect("a node")));
+        let database = Arc::new(catalog::Database::new(Arc::clone(&catalog), 1));
+        let state = session_state(&database, &catalog, &EngineConfig::default()).expect("a session");
+        let types = [
+            DataType::Null,
+            DataType::Boolean,
+            DataType::Int32,
+            DataType::Int64,
+            DataType::Float64,
+            DataType::Decimal128(12, 2),
+            DataType::Utf8View,
+            DataType::Binary,
+            DataType::Date32,
+            DataType::Timestamp(TimeUnit::Microsecond, None),
+            DataType::Interval(IntervalUnit::MonthDayNano),
+            DataType::new_list(DataType::Int32, true),
+        ];
+        let field = |data_type: &DataType| Arc::new(Field::new("argument", data_type.clone(), true));
+        let mut lists: Vec<Vec<FieldRef>> = vec![vec![]];
+        let mut longest = lists.clone();
+        for _ in 0..3 {
+            longest = longest
+                .iter()
+                .flat_map(|list| types.iter().map(|it| list.iter().cloned().chain([field(it)]).collect()))
+                .collect();
+            lists.extend(longest.iter().cloned());
+        }
+        let mut functions: Vec<_> = state.scalar_functions().iter().collect();
+        functions.sort_by_key(|(name, _)| *name);
+        let mut wrong = Vec::new();
+        for (name, function) in functions {
+            for list in &lists {
+                let Ok(fields) = fields_with_udf(list, function.as_ref()) else { continue };
+                for shape in [Shape::NoRows, Shape::AllNull, Shape::Null] {
+                    let done = catch_unwind(AssertUnwindSafe(|| call(function, &fields, shape)));
+                    let what = match done {
+                        Ok(Ok(what)) => what,
+                        Ok(Err(DataFusionError::Internal(what))) => Some(what),
+                        Ok(Err(_)) => None,
+                        Err(_) => Some("a panic".to_owned()),
+                    };
+                    let types: Vec<String> = list.iter().map(|it| it.data_type().to_string()).collect();
+                    wrong.extend(what.map(|what| format!("{name}({}), {shape:?}: {what}", types.join(", "))));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}

@@ -331,20 +331,20 @@ impl Journal {
         self.segment.file.sync().map_err(|error| DurableError::io("sync the journal", &error))
     }
 
-    /// Removes full segments of this start that hold nothing later than `epoch`.
+    /// Removes full segments of this start that hold nothing later than `epoch`. The one with the last batch stays: it says
+    /// what this node has closed.
     ///
     /// # Errors
     /// [`DurableError::Io`].
     pub fn forget(&mut self, epoch: u32) -> Result<(), DurableError> {
         let shape = &self.shape;
-        let stays = self
-            .full
-            .iter()
-            .find(|(_, epoch_max)| *epoch_max > epoch)
-            .map_or(self.segment.number, |(number, _)| *number);
+        let with_last = usize::from(self.is_at_beginning());
+        let gone_max = self.full.len().saturating_sub(with_last);
+        let gone = self.full.iter().take(gone_max).take_while(|(_, epoch_max)| *epoch_max <= epoch).count();
+        let stays = self.full.get(gone).map_or(self.segment.number, |(number, _)| *number);
         shape.inventory.forget_segments(shape.start, stays)?;
-        while let Some(&(number, _)) = self.full.first().filter(|(_, epoch_max)| *epoch_max <= epoch) {
-            let name = segment_name(shape.identity.node, shape.start, number);
+        for _ in 0..gone {
+            let name = segment_name(shape.identity.node, shape.start, self.full[0].0);
             match shape.directory.remove(&name) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     // It is still the first of the existing segments: if one behind it were missing, no start would accept them.
@@ -564,6 +564,32 @@ mod tests {
         directory.remove(&segment_name(NodeId(1), 1, 0)).expect("removed");
         journal.forget(4).expect("removed");
         assert_eq!(numbers(), [4, 5]);
+    }
+
+    /// A journal whose segment has no batch yet, because that could not be written, says in the one before what it has closed.
+    #[test]
+    fn the_segment_of_the_last_batch_stays() {
+        let directory = Volatile::default();
+        let shape = shape(&directory);
+        let mut journal = Journal::new(shape.clone(), shape.make_segment(0).expect("a segment"));
+        let write = |journal: &mut Journal, epoch| {
+            journal.write(&[&item(u64::from(epoch), 1)], Closing { closed: epoch, epoch_max: epoch, configuration: 0 })
+        };
+        for epoch in 1..3 {
+            write(&mut journal, epoch).expect("written");
+            journal.switch(shape.make_segment(journal.next_number()).expect("a segment"));
+        }
+        let last = || last(&directory, &IDENTITY, 1, &directory.list().expect("names")).map(|(found, _)| found.closed);
+        journal.forget(2).expect("removed");
+        assert_eq!(last(), Ok(2));
+        write(&mut journal, 3).expect("written");
+        journal.forget(2).expect("removed");
+        assert_eq!(segments(&directory.list().expect("names"), NodeId(1)), [(1, 2)]);
+        assert_eq!(last(), Ok(3));
+        // All that have a batch are missing.
+        journal.switch(shape.make_segment(3).expect("a segment"));
+        directory.remove(&segment_name(NodeId(1), 1, 2)).expect("removed");
+        assert!(matches!(last(), Err(DurableError::Damaged { .. })), "{:?}", last());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{
     BATCH, BATCH_HEADER, Closing, GRANULE, HEADER_BYTES, Item, MAGIC, MARK_AT, Standing, TAIL, VERSION, items,
     segment_name, segments,
 };
-use crate::durable::files::Directory;
+use crate::durable::files::{Directory, DurableFile};
 use crate::durable::{DurableError, Identity, check_words, unseal, word};
 use crate::log::record::hash;
 use farhold_fabric::NodeId;
@@ -54,12 +54,26 @@ pub fn read_segment(
     visit: &mut Visit<'_>,
 ) -> Result<Found, DurableError> {
     let name = segment_name(identity.node, start, number);
-    let io = |error: std::io::Error| DurableError::io(&format!("read {name}"), &error);
-    let file = directory.open(&name).map_err(io)?;
-    let len = file.len().map_err(io)?;
-    let mut bytes = vec![0; len as usize];
-    file.read_at(0, &mut bytes).map_err(io)?;
+    let file = directory.open(&name).map_err(|error| DurableError::io(&format!("read {name}"), &error))?;
+    let bytes = read_whole(&*file, &name)?;
     scan(&name, &bytes, identity, (start, number), visit)
+}
+
+/// The bytes of a segment whose file has the length that its header says; of another file the header alone.
+fn read_whole(file: &dyn DurableFile, name: &str) -> Result<Vec<u8>, DurableError> {
+    let io = |error: std::io::Error| DurableError::io(&format!("read {name}"), &error);
+    let len = file.len().map_err(io)?;
+    let mut bytes = vec![0; len.min(HEADER_BYTES) as usize];
+    file.read_at(0, &mut bytes).map_err(io)?;
+    if len > HEADER_BYTES
+        && let Some(words) = unseal::<8>(&bytes)
+    {
+        // Before there is memory for it: a damaged file system may say anything.
+        check_words(name, &words[7..], &[("length", len)])?;
+        bytes.resize(len as usize, 0);
+        file.read_at(0, &mut bytes).map_err(io)?;
+    }
+    Ok(bytes)
 }
 
 pub(super) fn scan(
@@ -123,15 +137,13 @@ pub(in crate::durable) fn has_standing(
     (start, number): (u32, u32),
 ) -> Result<bool, DurableError> {
     let name = segment_name(identity.node, start, number);
-    let io = |error: std::io::Error| DurableError::io(&format!("read {name}"), &error);
     let file = match directory.open(&name) {
         Ok(file) => file,
         // Forgotten since it was listed.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(io(error)),
+        Err(error) => return Err(DurableError::io(&format!("read {name}"), &error)),
     };
-    let mut bytes = vec![0; file.len().map_err(io)? as usize];
-    file.read_at(0, &mut bytes).map_err(io)?;
+    let bytes = read_whole(&*file, &name)?;
     let lsn = |at: usize| u64::from(number) * bytes.len() as u64 + at as u64;
     let mut at = HEADER_BYTES as usize;
     while let Some((size, words)) = batch(&bytes, at, lsn(at), start) {
@@ -170,10 +182,11 @@ pub fn last(
     start: u32,
     names: &[String],
 ) -> Result<(Found, Option<Standing>), DurableError> {
-    let mut all = Found::default();
+    let (mut all, mut first) = (Found::default(), 0);
     // From the last on: an empty segment has no end to report.
     for (_, number) in segments(names, identity.node).into_iter().rev().filter(|(found, _)| *found == start) {
         let mut standing = None;
+        first = number;
         all = read_segment(directory, identity, (start, number), &mut |body, _| {
             for item in items(body) {
                 if let Item::Standing(words) = item? {
@@ -185,6 +198,11 @@ pub fn last(
         if all.last != 0 {
             return Ok((all, standing));
         }
+    }
+    if first > 0 {
+        // Segments before it are removed only while one that stays has a batch.
+        let name = segment_name(identity.node, start, first);
+        return Err(DurableError::damaged(&name, HEADER_BYTES, "it has no batch, and those before it are missing"));
     }
     Ok((all, None))
 }
