@@ -253,6 +253,7 @@ impl Cluster {
     /// itself counts: all of that was durable, and the others have the rest of its durable transactions in their journals.
     fn next_generation(&mut self, directory: &dyn Directory, names: &[String]) -> Result<(), DurableError> {
         let (mut ends, mut epoch_max) = (Vec::new(), self.epoch_first);
+        let mut without_end = Vec::new();
         for node in (0..self.identity.nodes).map(NodeId) {
             let identity = Identity { node, ..self.identity };
             let mut starts: Vec<u32> = journal::segments(names, node).into_iter().map(|(start, _)| start).collect();
@@ -262,7 +263,11 @@ impl Cluster {
                 let (found, standing) = journal::last(directory, &identity, start, names)?;
                 journal::settle(directory, &identity, start, &found)?;
                 epoch_max = epoch_max.max(found.epoch_max).max(found.closed);
-                ends.push(Cut { node, start, epoch: found.closed.max(self.epoch_first - 1) });
+                let cut = Cut { node, start, epoch: found.closed.max(self.epoch_first - 1) };
+                ends.push(cut);
+                if found.segments_gone > 0 {
+                    without_end.push(cut);
+                }
                 let number = |standing: &Option<Standing>| standing.as_ref().map_or(0, |standing| standing.number);
                 if number(&standing) > number(&self.standing) {
                     self.standing = standing;
@@ -273,6 +278,11 @@ impl Cluster {
             Some(standing) => standing.starts.get(usize::from(cut.node.0)) == Some(&cut.start),
             None => cut.start == self.generation,
         };
+        // Of a member's journal the segment with the last batch is never removed; of one whose node has come back since, all are.
+        if let Some(cut) = without_end.iter().find(|cut| belongs(cut)) {
+            let file = format!("the journal of node {}", cut.node.0);
+            return Err(DurableError::damaged(&file, 0, "it has no batch, and its first segments are missing"));
+        }
         let all = match &self.standing {
             Some(standing) => standing.starts.iter().filter(|start| **start != 0).count(),
             None => usize::from(self.identity.nodes),
@@ -483,6 +493,21 @@ mod tests {
         drop(waits);
         let last = begin(0);
         assert_eq!((last.0, last.1), (3, 3));
+    }
+
+    /// Of a member's journal some segment has a batch. Were there none, it would look as if the node had closed nothing.
+    #[test]
+    fn a_member_whose_journal_has_lost_all_batches_is_refused() {
+        let directory = Volatile::default();
+        let begun = [begin(&directory, 0), begin(&directory, 1)];
+        found(&directory, &begun[0], 1);
+        let shape = shape(&directory, &begun[1].cluster, NodeId(1), begun[1].start);
+        shape.make_segment(1).expect("a segment");
+        shape.inventory.forget_segments(begun[1].start, 1).expect("forgotten");
+        directory.remove("node-1.journal-00000001-00000000").expect("removed");
+        drop(begun);
+        let refused = begin_of(&directory, (NodeId(0), 2), true).map(drop);
+        assert!(matches!(refused, Err(DurableError::Damaged { .. })), "{refused:?}");
     }
 
     /// Node 0 begins a generation and node 1 enters it; both end. Then one of them begins the next generation and ends, and the

@@ -27,6 +27,8 @@ pub struct Found {
     pub configuration: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
+    /// Of a [journal](last) without a batch: the number of its first segment. Those before it have been removed.
+    pub segments_gone: u32,
 }
 
 /// Bytes of a segment's file.
@@ -199,12 +201,7 @@ pub fn last(
             return Ok((all, standing));
         }
     }
-    if first > 0 {
-        // Segments before it are removed only while one that stays has a batch.
-        let name = segment_name(identity.node, start, first);
-        return Err(DurableError::damaged(&name, HEADER_BYTES, "it has no batch, and those before it are missing"));
-    }
-    Ok((all, None))
+    Ok((Found { segments_gone: first, ..all }, None))
 }
 
 /// Makes durable what is read of a start that has ended. Its process may have ended between a write and its sync, and a power
