@@ -4,7 +4,32 @@ use crate::durability::journaling::{Journaling, held};
 use farhold_store::durable::{Cluster, DurableError, checkpoint};
 use farhold_store::{Store, Superblock};
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
+
+/// So many checkpoints of one node are made, and another makes one as well: its own journal may hardly grow, and the segments of
+/// all stay until the checkpoints of all are later. More than one, or two nodes would go on making them because of each other.
+const CHECKPOINTS_OWED: u32 = 2;
+
+/// This node's checkpoints, and what those of all contain.
+pub(super) struct Checkpointing {
+    /// The epoch that a checkpoint waits for.
+    pub(super) wanted: AtomicU32,
+    /// All records of this start are of later epochs.
+    pub(super) before: AtomicU32,
+    /// The thread that makes segments is busy with one.
+    is_running: AtomicBool,
+    /// The least epoch that a checkpoint of each node contains.
+    pub(super) of_all: AtomicU32,
+}
+
+impl Checkpointing {
+    /// Of a start before which everything up to `closed` was durable.
+    pub(super) fn after(closed: u32) -> Self {
+        let of = AtomicU32::new;
+        Self { wanted: of(0), before: of(closed), is_running: AtomicBool::new(false), of_all: of(0) }
+    }
+}
 
 /// A checkpoint that has been written, and has no name yet.
 #[derive(Debug)]
@@ -19,25 +44,30 @@ pub(crate) struct Checkpointed {
 impl Journaling {
     /// Makes a checkpoint of the node's rows; false if `go_on` has ended it. May run beside everything else, once at a time.
     pub fn checkpoint(&self, store: &Store, go_on: &mut dyn FnMut() -> bool) -> Result<bool, DurableError> {
-        self.is_checkpointing.store(true, SeqCst);
+        self.checkpointing.is_running.store(true, SeqCst);
         let made = self.make_checkpoint(store, go_on);
-        self.is_checkpointing.store(false, SeqCst);
+        self.checkpointing.is_running.store(false, SeqCst);
         made
     }
 
     /// Makes the next segment if the thread that usually does so is waiting for a disk that writes a checkpoint, which
     /// may wait for this segment.
     pub fn make_spare_if_nobody_does(&self) {
-        if self.is_checkpointing.load(SeqCst) && !self.spare.is_made() {
+        if self.checkpointing.is_running.load(SeqCst) && !self.spare.is_made() {
             // Why it could not be made is in `refused`.
             let _ = self.make_spare();
         }
     }
 
+    /// Do others wait for a checkpoint of this node, to forget what they have written?
+    pub fn owes_checkpoint(&self) -> bool {
+        self.heard.iter().any(|heard| heard.checkpoints.load(SeqCst) >= CHECKPOINTS_OWED)
+    }
+
     fn make_checkpoint(&self, store: &Store, go_on: &mut dyn FnMut() -> bool) -> Result<bool, DurableError> {
         let Some(written) = self.write_checkpoint(store, go_on)? else { return Ok(false) };
         while !self.is_good(&written) {
-            if !go_on() || self.is_failed.load(SeqCst) {
+            if !go_on() || self.given_up.is_so() {
                 return Ok(false);
             }
             self.step_or_wait(store);
@@ -57,11 +87,11 @@ impl Journaling {
         }
         self.check_rows()?;
         // Closed on all nodes: so every change up to it has been made here, also by commits of others.
-        let epoch = self.durable().max(self.before.load(SeqCst));
+        let epoch = self.durable().max(self.checkpointing.before.load(SeqCst));
         let what = (self.shape.identity, self.shape.start, epoch);
         let Some(written) = checkpoint::write(store, &*self.config.directory, what, go_on)? else { return Ok(None) };
         let until = self.epoch().max(written.epoch_max);
-        self.wanted.store(until, SeqCst);
+        self.checkpointing.wanted.store(until, SeqCst);
         Ok(Some(Checkpointed { written, epoch, until }))
     }
 
@@ -91,10 +121,13 @@ impl Journaling {
         let directory = &*self.config.directory;
         checkpoint::publish(directory, &self.shape.inventory, written)?;
         self.word(Superblock::CHECKPOINTED, |word| word.store(u64::from(*epoch), SeqCst));
-        self.owes_no_checkpoint();
+        self.heard.iter().for_each(|heard| heard.checkpoints.store(0, SeqCst));
         self.publish();
-        self.checkpoints.fetch_add(1, SeqCst);
-        if self.checkpointed.load(SeqCst) >= self.before.load(SeqCst) { Cluster::forget(directory) } else { Ok(()) }
+        if self.checkpointing.of_all.load(SeqCst) >= self.checkpointing.before.load(SeqCst) {
+            Cluster::forget(directory)
+        } else {
+            Ok(())
+        }
     }
 
     fn step_or_wait(&self, store: &Store) {

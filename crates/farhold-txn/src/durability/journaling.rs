@@ -7,9 +7,11 @@ use crate::base::slots::WORKERS_MAX;
 use crate::cluster::configuration::Configuration;
 use crate::durability::JournalConfig;
 use crate::durability::bell::Bell;
+use crate::durability::checkpoints::Checkpointing;
 use crate::durability::members::Members;
 use crate::durability::open::Generation;
 use crate::durability::segments::{Spare, Unwritten};
+use crate::durability::state::{Epochs, GivenUp};
 use crate::durability::watch::StepWatch;
 use farhold_fabric::{Batch, Endpoint, FarPtr, NodeId, RegionMemory};
 use farhold_store::durable::journal::{Journal, Shape};
@@ -50,12 +52,8 @@ pub(super) struct Heard {
     pub(super) closed: AtomicU32,
     checkpointed: AtomicU32,
     /// Checkpoints of it that this node has heard of since its own last one.
-    checkpoints: AtomicU32,
+    pub(super) checkpoints: AtomicU32,
 }
-
-/// So many checkpoints of one node are made, and another makes one as well: its own journal may hardly grow, and the segments of
-/// all stay until the checkpoints of all are later. More than one, or two nodes would go on making them because of each other.
-const CHECKPOINTS_OWED: u32 = 2;
 
 /// What a step has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,51 +75,32 @@ pub(crate) struct Journaling {
     pub(super) me: NodeId,
     pub(super) nodes: u8,
     pub(super) desks: Box<[Desk]>,
-    /// The epoch of the last step, which began to close everything below it: commits that open now have at least this
-    /// one.
-    pub(super) target: AtomicU32,
+    pub(super) epochs: Epochs,
     /// Bytes promised to commits or in buffers.
     pub(super) pending: AtomicU64,
     pub(super) journal: Mutex<Journal>,
     pub(super) unwritten: Mutex<Unwritten>,
     pub spare: Spare,
-    /// What this node has closed; what all have.
-    closed: AtomicU32,
-    pub(super) durable: AtomicU32,
     pub(super) waiters: Mutex<Vec<(u32, Waker)>>,
     /// Of its thread.
     pub steps: StepWatch,
-    /// The epoch that a checkpoint waits for.
-    pub(super) wanted: AtomicU32,
+    pub(super) checkpointing: Checkpointing,
     /// All other nodes have been met.
     has_all: AtomicBool,
     /// A node that comes back has a journal when it is let in.
     pub(super) has_begun: AtomicBool,
     /// Rows have copies on other nodes, which go on without a node whose journal has failed.
     pub(super) has_copies: bool,
-    /// All records of this start are of later epochs.
-    pub(super) before: AtomicU32,
-    /// The thread that makes segments is busy with a checkpoint.
-    pub(super) is_checkpointing: AtomicBool,
     /// Another thread does the steps.
     pub has_thread: AtomicBool,
-    /// Why the journal can never be written again.
-    failed: Mutex<Option<Box<str>>>,
-    pub(super) is_failed: AtomicBool,
+    pub(super) given_up: GivenUp,
     /// This node's region.
     pub(super) memory: Arc<RegionMemory>,
     /// Of each node.
     pub(super) heard: Box<[Heard]>,
-    /// The keeper's epoch, as it was last heard.
-    pub(super) epoch_heard: AtomicU32,
-    /// The latest epoch of a commit that has changed a row here.
-    pub(super) epoch_done: AtomicU32,
     pub(super) members: Mutex<Members>,
     /// Wakes the thread.
     pub bell: Bell,
-    /// The least epoch that a checkpoint of each node contains.
-    pub checkpointed: AtomicU32,
-    pub checkpoints: AtomicU64,
     /// Held for as long as the node runs.
     pub(super) generation: Generation,
 }
@@ -150,32 +129,23 @@ impl Journaling {
             me: identity.node,
             nodes: identity.nodes,
             desks: (0..WORKERS_MAX).map(desk).collect(),
-            target: AtomicU32::new(closed + 1),
+            epochs: Epochs::after(closed),
             pending: AtomicU64::new(0),
             journal: Mutex::new(Journal::new(shape.clone(), first)),
             unwritten: Mutex::default(),
             spare: Spare::new(1),
-            closed: AtomicU32::new(closed),
-            durable: AtomicU32::new(closed),
             waiters: Mutex::default(),
             steps: StepWatch::default(),
-            wanted: AtomicU32::new(0),
+            checkpointing: Checkpointing::after(closed),
             has_all: AtomicBool::new(is_replicated || identity.nodes == 1),
             has_begun: AtomicBool::new(!generation.comes_back()),
             has_copies: is_replicated,
-            before: AtomicU32::new(closed),
-            is_checkpointing: AtomicBool::new(false),
             has_thread: AtomicBool::new(false),
-            failed: Mutex::default(),
-            is_failed: AtomicBool::new(false),
+            given_up: GivenUp::default(),
             memory,
             heard: (0..identity.nodes).map(|_| Heard::default()).collect(),
-            epoch_heard: AtomicU32::new(0),
-            epoch_done: AtomicU32::new(0),
             members: Mutex::new(Members::new(identity.nodes, is_replicated)),
             bell: Bell::default(),
-            checkpointed: AtomicU32::new(0),
-            checkpoints: AtomicU64::new(0),
             generation,
             config,
             shape,
@@ -190,12 +160,12 @@ impl Journaling {
     /// The last epoch that is durable everywhere.
     #[inline]
     pub fn durable(&self) -> u32 {
-        self.durable.load(SeqCst)
+        self.epochs.durable.load(SeqCst)
     }
 
     /// The last epoch that this node has closed.
     pub fn closed(&self) -> u32 {
-        self.closed.load(SeqCst)
+        self.epochs.closed.load(SeqCst)
     }
 
     // ---- commits -------------------------------------------------------------------------------------------------------
@@ -207,7 +177,7 @@ impl Journaling {
 
     /// Room for a record, if there is some now. A refusal for good is an error.
     pub fn promise(&self, size: u64) -> Result<bool, TxnError> {
-        if self.is_failed.load(SeqCst) {
+        if self.given_up.is_so() {
             return Err(self.refusal(false));
         }
         if !self.has_all.load(Relaxed) {
@@ -241,7 +211,7 @@ impl Journaling {
 
     /// A commit of a worker opens: the bound that its epoch is not below.
     pub fn bound(&self) -> u32 {
-        self.target.load(SeqCst)
+        self.epochs.target.load(SeqCst)
     }
 
     /// Says what a worker's oldest open commit is; `None`: it has none.
@@ -255,7 +225,7 @@ impl Journaling {
         buffer.bytes.extend_from_slice(&mark.to_le_bytes());
         buffer.bytes.extend_from_slice(behind);
         buffer.epoch_max = buffer.epoch_max.max(epoch);
-        self.epoch_done.fetch_max(epoch, SeqCst);
+        self.epochs.done.fetch_max(epoch, SeqCst);
     }
 
     /// As [`Self::append`], of a record that a dead coordinator has left: it needs no room that was promised.
@@ -282,18 +252,17 @@ impl Journaling {
         if self.durable() >= epoch {
             return Ok(true);
         }
-        if self.is_failed.load(SeqCst) { Err(self.refusal(true)) } else { Ok(false) }
+        if self.given_up.is_so() { Err(self.refusal(true)) } else { Ok(false) }
     }
 
     pub(super) fn refusal(&self, committed: bool) -> TxnError {
-        let reason = held(&self.failed).clone().unwrap_or_default();
+        let reason = self.given_up.reason().unwrap_or_default();
         TxnError::NotDurable { reason, committed }
     }
 
     /// The journal is no longer written. The other nodes read this beside what it has closed.
     pub fn fail(&self, reason: &str) {
-        held(&self.failed).get_or_insert_with(|| reason.into());
-        self.is_failed.store(true, SeqCst);
+        self.given_up.note(reason);
         self.word(Superblock::CLOSED, |word| word.fetch_or(Superblock::FAILED, SeqCst));
         for (_, waker) in std::mem::take(&mut *held(&self.waiters)) {
             waker.wake();
@@ -302,7 +271,7 @@ impl Journaling {
 
     /// Why it is not written any more, if it is not.
     pub fn failure(&self) -> Option<Box<str>> {
-        held(&self.failed).clone()
+        self.given_up.reason()
     }
 
     /// Gives the journal up if a step takes longer than on any sound disk. The others then go on without this node;
@@ -348,7 +317,7 @@ impl Journaling {
             closed.into_iter().zip(kept).map(|(one, other)| (batch.word(one), batch.word(other))).collect();
         if let (Some(keeper), Some(seen)) = (keeper, epoch)
             && self.is_wanted()
-            && seen <= u64::from(self.target.load(SeqCst))
+            && seen <= u64::from(self.epochs.target.load(SeqCst))
         {
             let mut batch = Batch::new();
             let raised = batch.compare_swap(at(keeper, Superblock::EPOCH), seen, seen + 1);
@@ -378,7 +347,7 @@ impl Journaling {
             }
         }
         if let Some(epoch) = epoch {
-            self.epoch_heard.fetch_max(epoch as u32, SeqCst);
+            self.epochs.heard.fetch_max(epoch as u32, SeqCst);
         }
         drop(members);
         if let Some(node) = failed.filter(|_| !self.has_copies) {
@@ -393,7 +362,8 @@ impl Journaling {
 
     /// The epoch as far as this node knows it: not less than that of any commit of which it has heard, and not more than the keeper's.
     pub fn epoch(&self) -> u32 {
-        let known = self.target.load(SeqCst).max(self.epoch_heard.load(SeqCst)).max(self.epoch_done.load(SeqCst));
+        let known =
+            self.epochs.target.load(SeqCst).max(self.epochs.heard.load(SeqCst)).max(self.epochs.done.load(SeqCst));
         let members = held(&self.members);
         match self.word(Superblock::EPOCH, |word| word.load(SeqCst) as u32) {
             Some(mine) if members.keeper() == Some(self.me) => known.max(mine),
@@ -403,7 +373,7 @@ impl Journaling {
 
     /// A commit of this epoch has changed a row here.
     pub fn has_done(&self, epoch: u32) {
-        self.epoch_done.fetch_max(epoch, SeqCst);
+        self.epochs.done.fetch_max(epoch, SeqCst);
     }
 
     // ---- changes of the configuration ----------------------------------------------------------------------------------
@@ -431,10 +401,10 @@ impl Journaling {
     pub fn settle(&self, epoch_min: u32) -> bool {
         let members = held(&self.members);
         if !self.has_begun.load(SeqCst) {
-            self.before.store(epoch_min - 1, SeqCst);
+            self.checkpointing.before.store(epoch_min - 1, SeqCst);
             self.has_begun.store(true, SeqCst);
         }
-        self.target.fetch_max(epoch_min, SeqCst);
+        self.epochs.target.fetch_max(epoch_min, SeqCst);
         drop(members);
         self.bell.ring();
         self.closed() + 1 >= epoch_min
@@ -453,25 +423,25 @@ impl Journaling {
     pub fn is_wanted(&self) -> bool {
         self.pending.load(SeqCst) > 0
             || !held(&self.waiters).is_empty()
-            || self.wanted.load(SeqCst) > self.durable()
+            || self.checkpointing.wanted.load(SeqCst) > self.durable()
             || held(&self.members).has_news()
     }
 
     /// Is everything durable that has ever been visible on this node's cluster of one? A written record need not count
     /// yet: a step also writes records of the epoch after the one that it closes.
     pub fn is_quiet(&self) -> bool {
-        self.nodes == 1 && self.pending.load(SeqCst) == 0 && self.epoch_done.load(SeqCst) <= self.durable()
+        self.nodes == 1 && self.pending.load(SeqCst) == 0 && self.epochs.done.load(SeqCst) <= self.durable()
     }
 
     /// Does one step: closes the epochs that are over, and raises the epoch for it if a commit waits.
     pub fn step(&self, store: &Store) -> Step {
-        if self.is_failed.load(SeqCst) {
+        if self.given_up.is_so() {
             return Step::Stuck;
         }
         if !self.has_begun.load(SeqCst) {
             return Step::Nothing;
         }
-        if self.epoch_heard.load(SeqCst) >= EPOCH_LAST {
+        if self.epochs.heard.load(SeqCst) >= EPOCH_LAST {
             self.fail("all epochs of this database are used up: copy its rows into a new one");
             return Step::Stuck;
         }
@@ -481,18 +451,18 @@ impl Journaling {
             if members.keeper() == Some(self.me) {
                 self.word(Superblock::EPOCH, |word| {
                     let seen = word.load(SeqCst);
-                    if is_wanted && seen <= u64::from(self.target.load(SeqCst)) {
+                    if is_wanted && seen <= u64::from(self.epochs.target.load(SeqCst)) {
                         // Lost to another node, it is raised as well.
                         let _ = word.compare_exchange(seen, seen + 1, SeqCst, SeqCst);
                     }
-                    self.epoch_heard.fetch_max(word.load(SeqCst) as u32, SeqCst);
+                    self.epochs.heard.fetch_max(word.load(SeqCst) as u32, SeqCst);
                 });
             }
             // While the configuration changes, the threads that change it set it.
             if members.keeper().is_some() {
-                self.target.fetch_max(self.epoch_heard.load(SeqCst), SeqCst);
+                self.epochs.target.fetch_max(self.epochs.heard.load(SeqCst), SeqCst);
             }
-            self.target.load(SeqCst)
+            self.epochs.target.load(SeqCst)
         };
         if target <= self.closed() + 1 {
             self.publish();
@@ -503,7 +473,7 @@ impl Journaling {
             return Step::Open;
         }
         // A caller that gave up a commit with unknown outcome has said so before the commit was no longer open.
-        if self.is_failed.load(SeqCst) {
+        if self.given_up.is_so() {
             return Step::Stuck;
         }
         crate::base::planted::may_stop();
@@ -517,7 +487,7 @@ impl Journaling {
             }
         };
         crate::base::planted::may_stop();
-        self.closed.store(closed, SeqCst);
+        self.epochs.closed.store(closed, SeqCst);
         // Another thread may have given the journal up meanwhile: that value is above all epochs, and stays.
         self.word(Superblock::CLOSED, |word| word.fetch_max(u64::from(closed), SeqCst));
         crate::base::planted::may_stop();
@@ -539,10 +509,10 @@ impl Journaling {
                 waker.wake();
             }
         }
-        if let Some(checkpointed) = checkpointed.filter(|_| !self.is_failed.load(SeqCst)) {
+        if let Some(checkpointed) = checkpointed.filter(|_| !self.given_up.is_so()) {
             // What cannot be removed now is with the next checkpoint.
             let _ = held(&self.journal).forget(checkpointed);
-            if checkpointed >= self.before.load(SeqCst) {
+            if checkpointed >= self.checkpointing.before.load(SeqCst) {
                 let _ = self.shape.remove_before();
             }
         }
@@ -561,24 +531,14 @@ impl Journaling {
         let checkpointed = all(mine, &|heard| heard.checkpointed.load(SeqCst));
         let is_raised = |word: &AtomicU32, value: u32| value > word.fetch_max(value, SeqCst);
         (
-            is_raised(&self.durable, durable).then_some(durable),
-            (members.may_forget() && is_raised(&self.checkpointed, checkpointed)).then_some(checkpointed),
+            is_raised(&self.epochs.durable, durable).then_some(durable),
+            (members.may_forget() && is_raised(&self.checkpointing.of_all, checkpointed)).then_some(checkpointed),
         )
     }
 
     /// Bytes of the journal of this start.
     pub fn bytes(&self) -> u64 {
         held(&self.journal).bytes()
-    }
-
-    /// Do others wait for a checkpoint of this node, to forget what they have written?
-    pub fn owes_checkpoint(&self) -> bool {
-        self.heard.iter().any(|heard| heard.checkpoints.load(SeqCst) >= CHECKPOINTS_OWED)
-    }
-
-    /// A checkpoint of this node has been made.
-    pub(super) fn owes_no_checkpoint(&self) {
-        self.heard.iter().for_each(|heard| heard.checkpoints.store(0, SeqCst));
     }
 
     /// The last step of an orderly end.

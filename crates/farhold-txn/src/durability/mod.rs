@@ -5,6 +5,8 @@
 //!      └── waits until its epoch is durable on all nodes ◄────────────────────┘
 //!   journal_threads.rs (api)   the thread that does the steps, and the one that makes checkpoints
 //!   members.rs                 the nodes whose journals count, while the cluster changes
+//!   checkpoints.rs             rows as they are at an epoch, so that older journals go
+//!   state.rs                   how far this journal and the others are; why it is given up
 //!   open.rs                    a start: what of the files counts, and the region made anew from it
 //! ```
 //!
@@ -22,6 +24,7 @@ pub(crate) mod journaling;
 pub(crate) mod members;
 pub(crate) mod open;
 mod segments;
+mod state;
 mod watch;
 
 #[cfg(test)]

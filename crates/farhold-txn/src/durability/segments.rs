@@ -167,7 +167,7 @@ impl Journaling {
 
     /// Makes the next segment if there is none.
     pub fn make_spare(&self) -> Result<(), DurableError> {
-        if !self.is_failed.load(SeqCst) && self.spare.make(&self.shape)? {
+        if !self.given_up.is_so() && self.spare.make(&self.shape)? {
             self.bell.ring();
         }
         Ok(())
