@@ -46,7 +46,7 @@ fn threads_never_get_the_same_number() {
     let db = Db::new();
     let client = db.client();
     client.ok("CREATE SEQUENCE s CACHE 3");
-    let numbers: Vec<i64> = std::thread::scope(|scope| {
+    let of_threads: Vec<Vec<i64>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
@@ -55,8 +55,12 @@ fn threads_never_get_the_same_number() {
                 })
             })
             .collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
+    for numbers in &of_threads {
+        assert!(numbers.is_sorted(), "a session's numbers rise: {numbers:?}");
+    }
+    let numbers = of_threads.concat();
     let unique: BTreeSet<i64> = numbers.iter().copied().collect();
     assert_eq!(unique.len(), 1200);
     // Nobody died: no gap but what is left of the last blocks.

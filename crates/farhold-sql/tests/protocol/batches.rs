@@ -39,6 +39,28 @@ fn a_batch_is_answered_in_order() {
     assert_eq!(tags(&client.until_ready()), b"2C2C1tT2TDCZ");
 }
 
+/// Statements of clients that send each Sync just after its Execute are tried again as others are when they conflict.
+#[test]
+fn a_sync_may_come_a_little_later() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE b_later (i int PRIMARY KEY, n int); INSERT INTO b_later VALUES (1, 0)");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = Client::connect(server.local_addr());
+                let parsed = client.ask(&[parse("up", "UPDATE b_later SET n = n + 1 WHERE i = 1"), sync()].concat());
+                assert_eq!(tags(&parsed), b"1Z");
+                for _ in 0..50 {
+                    client.send(&[bind("", "up", &[]), execute("", 0)].concat());
+                    assert_eq!(tags(&client.ask(&sync())), b"2CZ");
+                }
+            });
+        }
+    });
+    assert_eq!(client.rows("SELECT n FROM b_later"), [["200"]]);
+}
+
 #[test]
 fn after_an_error_everything_waits_for_sync() {
     let server = server();

@@ -123,6 +123,17 @@ fn settings_go_with_what_is_undone() {
 
 /// They went to the built-in defaults.
 #[test]
+fn discard_all_forgets_the_numbers_of_sequences() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE SEQUENCE s_discard; SELECT nextval('s_discard')");
+    assert_eq!(client.rows("SELECT currval('s_discard'), lastval()"), [["1", "1"]]);
+    client.run("DISCARD ALL");
+    assert_eq!(error(&client.ask(&query("SELECT currval('s_discard')"))).as_deref(), Some("55000"));
+    assert_eq!(error(&client.ask(&query("SELECT lastval()"))).as_deref(), Some("55000"));
+}
+
+#[test]
 fn reset_goes_back_to_what_the_client_began_with() {
     let server = server();
     let mut client = Client::open(server.local_addr());

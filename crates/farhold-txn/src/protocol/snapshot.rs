@@ -211,7 +211,8 @@ impl Worker {
         let mut tasks = snapshot.mapped_pages(table)?;
         for (position, place) in snapshot.places.iter().enumerate() {
             if place.mapped.is_none() && !table.0.route.is_local_only() {
-                let runs = self.ask_runs(place.start, table.id()).await?;
+                let runs = self.ask_runs(place.start, table.id()).await;
+                let runs = runs.map_err(|error| self.core.retryable(error))?;
                 let task = |part| PageTask { node: place.start.node, place: position, part, table: table.clone() };
                 tasks.extend(runs.into_iter().map(task));
             }
@@ -260,7 +261,8 @@ impl Worker {
             }
             return Ok(());
         }
-        self.scan_run(place.start, task.part, snapshot.as_of, visit).await
+        let scanned = self.scan_run(place.start, task.part, snapshot.as_of, visit).await;
+        scanned.map_err(|error| self.core.retryable(error))
     }
 
     /// Reads a run of pages by batches of object reads. A row that stays locked has a dead owner.

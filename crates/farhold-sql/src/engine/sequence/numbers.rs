@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use farhold_txn::{TableId, Worker};
 
@@ -32,6 +32,8 @@ struct Blocks {
     queue: VecDeque<Block>,
     /// How often the sequence has been set on this node: a block that was on its way meanwhile is of before.
     sets: u64,
+    /// Held by the one that fetches a block: the blocks of a node come in the order of their numbers.
+    fetching: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What a session remembers.
@@ -101,6 +103,12 @@ impl Sequences {
     /// The next number of a sequence.
     pub(crate) async fn next(&self, sequence: &SequenceInfo, worker: &Worker) -> Result<i64, SqlError> {
         loop {
+            if let Some(number) = self.take(sequence) {
+                return Ok(number);
+            }
+            let fetching = Arc::clone(&self.blocks().entry(sequence.table.id()).or_default().fetching);
+            let _turn = fetching.lock().await;
+            // Another session may have fetched one meanwhile.
             if let Some(number) = self.take(sequence) {
                 return Ok(number);
             }
@@ -231,6 +239,11 @@ impl Numbers<'_> {
 }
 
 impl SessionNumbers {
+    /// DISCARD.
+    pub(crate) fn forget(&self) {
+        self.inner.take();
+    }
+
     fn remember(&self, sequence: TableId, number: i64) {
         let mut remembered = self.inner.borrow_mut();
         remembered.current.insert(sequence, number);

@@ -50,6 +50,11 @@ pub struct Session {
 }
 
 impl Session {
+    /// Forgets which numbers of sequences it has got.
+    pub(crate) fn forget_numbers(&self) {
+        self.numbers.forget();
+    }
+
     pub(super) fn new(engine: Arc<Engine>, worker: Rc<Worker>, user: &str) -> Self {
         Self {
             engine,

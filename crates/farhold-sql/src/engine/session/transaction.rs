@@ -353,6 +353,11 @@ impl Transaction {
         Ok(at)
     }
 
+    /// Refuses a command that has a meaning only in a block that BEGIN has begun.
+    pub(crate) fn check_explicit(&mut self, command: &str) -> Result<(), SqlError> {
+        self.explicit(command).map(|_| ())
+    }
+
     fn explicit(&mut self, command: &str) -> Result<&mut Block, SqlError> {
         self.block.as_mut().filter(|block| block.explicit).ok_or_else(|| {
             let message = format!("{command} can only be used in transaction blocks");

@@ -31,6 +31,9 @@ impl Session {
                 Ok(tag(verb))
             }
             Utility::Commit { chain } => {
+                if *chain {
+                    self.transaction.check_explicit("COMMIT AND CHAIN")?;
+                }
                 let read_only = self.transaction.is_read_only();
                 let outcome = self.transaction.commit().await;
                 if matches!(outcome, Ok(None | Some(true))) {
@@ -52,6 +55,9 @@ impl Session {
                 Ok(tag(verb))
             }
             Utility::Rollback { chain } => {
+                if *chain {
+                    self.transaction.check_explicit("ROLLBACK AND CHAIN")?;
+                }
                 let read_only = self.transaction.is_read_only();
                 if !self.transaction.rollback() {
                     self.warn(SqlState::NO_ACTIVE_TRANSACTION, "there is no transaction in progress");

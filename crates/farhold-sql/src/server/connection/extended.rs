@@ -150,6 +150,9 @@ impl Connection {
         let mut portal = self.portals.take(name)?;
         // The usual batch is one Execute and its Sync: it commits by itself, and a commit that fails is told in place of
         // CommandComplete. In any other batch the statements are one transaction, which ends at Sync.
+        if self.is_settled() {
+            self.wait_for_next().await?;
+        }
         let is_last = self.wire.input.next_tag() == Some(b'S');
         if !is_last && !self.is_batch {
             self.begin_batch();
@@ -159,6 +162,16 @@ impl Connection {
             self.portals.put(name, portal);
         } else {
             self.portals.put_spare(portal);
+        }
+        Ok(())
+    }
+
+    /// Waits for the first byte of the next message. Nothing is owed to the client before its Sync or Flush, which it may
+    /// write by itself.
+    async fn wait_for_next(&mut self) -> Result<(), Failure> {
+        while self.wire.input.next_tag().is_none() {
+            self.flush_if_wanted().await?;
+            self.wait().await?;
         }
         Ok(())
     }

@@ -137,11 +137,12 @@ impl Connection {
             self.wire.input.release();
             self.wire.flush_if_full().await?;
         }
-        if self.flush_wanted {
-            self.flush_wanted = false;
-            self.wire.flush().await?;
-        }
+        self.flush_if_wanted().await?;
         self.wait().await
+    }
+
+    async fn flush_if_wanted(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.flush_wanted) { self.wire.flush().await } else { Ok(()) }
     }
 
     async fn answer(&mut self, frame: &Frame) -> Result<(), Failure> {

@@ -189,9 +189,10 @@ impl Portals {
 }
 
 impl Portal {
-    /// Without what it held of the engine.
+    /// Without what it held of the engine and of the client.
     fn emptied(mut self) -> Self {
         self.progress = Progress::Done(None);
+        self.parameters.clear();
         self
     }
 }

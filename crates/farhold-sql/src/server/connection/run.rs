@@ -262,6 +262,7 @@ impl Connection {
                 }
                 self.portals.clear();
                 self.statements.clear();
+                self.session.forget_numbers();
                 let reset = self.prepare_in_engine("RESET ALL", &[]).await?;
                 self.begin(&reset, &[], deadline).await?;
                 CommandTag::plain("DISCARD ALL")

@@ -123,7 +123,7 @@ impl Txn {
         let is_quiet = core.node.journaling.as_ref().is_some_and(|journaling| journaling.is_quiet());
         if !is_quiet {
             // Rows that were not there may have been deleted in this epoch.
-            let read = if let Some(read) = read { read } else { core.read_epoch().await? };
+            let read = if let Some(read) = read { read } else { core.retried_epoch().await? };
             core.durable(read).await.map_err(TxnError::of_a_read)?;
         }
         Ok(info)
@@ -150,11 +150,16 @@ impl Worker {
         if core.node.journaling.as_ref().is_none_or(|journaling| journaling.is_quiet()) {
             return Ok(());
         }
-        core.durable(core.read_epoch().await?).await.map_err(TxnError::of_a_read)
+        core.durable(core.retried_epoch().await?).await.map_err(TxnError::of_a_read)
     }
 }
 
 impl Core {
+    /// As [`Self::read_epoch`]; while another node takes over from the keeper, the caller is to try again.
+    async fn retried_epoch(&self) -> Result<u32, TxnError> {
+        self.read_epoch().await.map_err(|error| self.retryable(error))
+    }
+
     /// This node does not know the outcome of a commit, and never will: the others go on without it, and decide. Its
     /// journal must not say that the commit's epoch is closed, because then its record would count. Said while the
     /// commit is open.

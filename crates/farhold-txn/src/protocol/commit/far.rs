@@ -100,7 +100,8 @@ impl Txn {
         let mut batch = core.take_batch();
         let me = core.me;
         let locks_all = self.state.writes > 0 && !has_copies;
-        let read = |row: &&Row| row.ident.node() != me && (locks_all || row.state != RowState::Gone);
+        let counts = |state: RowState| state != RowState::Skipped && (locks_all || state != RowState::Gone);
+        let read = |row: &&Row| row.ident.node() != me && counts(row.state);
         let rows: Vec<Row> = self.state.rows.iter().filter(read).copied().collect();
         // Lock and version are neighbours: 16 aligned bytes, never torn apart by any fabric.
         let headers: Vec<_> = rows.iter().map(|row| batch.read(row.ident.far(), 16)).collect();

@@ -32,7 +32,7 @@ impl Txn {
         for position in 0..self.state.rows.len() {
             let row = self.state.rows[position];
             let may_stay = row.ident.node() == core.me && !row.state.is_locked_by_commit();
-            if row.version.is_odd() && !may_stay {
+            if row.version.is_odd() && !may_stay && row.state != RowState::Skipped {
                 core.wait_while_odd(row.ident, row.version, false).await;
                 self.state.rows[position].version = row.version.without(Version::ODD);
             }

@@ -73,7 +73,7 @@ impl Txn {
         let known = self.core.locations.borrow_mut().get(home, id, hash);
         if let Some(reference) = known {
             match self.read_if_key(table, Ident::new(home, reference), key).await? {
-                Some(FarRead::Row(row)) => return self.known(table, Index::Primary, key, row),
+                Some(FarRead::Row(row)) => return self.state.own_view(table, Index::Primary, key, row),
                 Some(FarRead::Absent) => {}
                 _ => self.core.locations.borrow_mut().forget(home, id, hash),
             }
@@ -128,7 +128,7 @@ impl Txn {
             match outcome {
                 Some(FarRead::Row(row)) => {
                     self.core.keep_far_index(home, id, far_index);
-                    return self.known(table, Index::Primary, key, row);
+                    return self.state.own_view(table, Index::Primary, key, row);
                 }
                 // No row there: the home tells, with a stamp, whether another object has the key, or none.
                 Some(FarRead::Absent) => {
@@ -157,7 +157,7 @@ impl Txn {
                 return Ok(None);
             };
             match self.read_object_far(table, Ident::new(home, reference), table.payload_hint()).await? {
-                FarRead::Row(row) => return self.known(table, index, key, row),
+                FarRead::Row(row) => return self.state.own_view(table, index, key, row),
                 FarRead::Absent => {
                     self.state.group(table.0, index, home).leaves.push(found.leaf);
                     return Ok(None);
@@ -303,6 +303,8 @@ impl Txn {
         let duplicate = TxnError::DuplicateKey { table: table.store.id(), index: taken.index };
         let ident = Ident::new(home, taken.reference);
         if let Some(known) = self.state.find(ident) {
+            // Met on the way to another row, and now it matters.
+            self.state.unskip(known);
             let is_live = self.state.row(known).state.is_live();
             return if is_live { self.far_unless_doomed(duplicate).await } else { TxnError::Conflict };
         }

@@ -150,7 +150,7 @@ impl Txn {
                     // It was met by another index, or as a row: what says that this key has none is here.
                     self.keep_stamp(table, found.stamp);
                 }
-                return Some(self.known(table, index, key, known));
+                return Some(self.state.own_view(table, index, key, known));
             }
             let read = self.state.read_near(table.0, ident, table.store.store().object(ident.reference()));
             match read {
@@ -173,23 +173,6 @@ impl Txn {
         match stamp {
             Stamp::Leaf { index, leaf } => self.state.group(table.0, Index::from_number(index), me).leaves.push(leaf),
             Stamp::Bucket(bucket) => self.state.buckets.push((me, bucket)),
-        }
-    }
-
-    /// The transaction's own view of a row that it has met before.
-    #[inline]
-    pub(crate) fn known(
-        &self,
-        table: SharedTable,
-        index: Index,
-        key: &[u8],
-        known: RowHandle,
-    ) -> Result<Option<RowHandle>, TxnError> {
-        let row = self.state.row(known);
-        match row.state {
-            RowState::Read | RowState::Written | RowState::Inserted => Ok(Some(known)),
-            RowState::Absent | RowState::Skipped => Ok(None),
-            RowState::Deleted | RowState::Gone => self.state.own_replacement(table.0, row.ident.node(), index, key),
         }
     }
 

@@ -455,22 +455,29 @@ impl State {
         key: &[u8],
         known: RowHandle,
     ) -> Result<Visited, TxnError> {
+        Ok(self.own_view(table, index, key, known)?.map_or(Visited::Nothing, Visited::Row))
+    }
+
+    /// What the transaction itself sees where an index names a row that it has met: that row, one that it has put in its place, or nothing.
+    #[inline]
+    pub(crate) fn own_view(
+        &self,
+        table: SharedTable,
+        index: Index,
+        key: &[u8],
+        known: RowHandle,
+    ) -> Result<Option<RowHandle>, TxnError> {
         let row = self.row(known);
-        Ok(match row.state {
-            RowState::Absent | RowState::Skipped => Visited::Nothing,
-            RowState::Deleted | RowState::Gone => match self.own_replacement(table.0, row.ident.node(), index, key)? {
-                Some(handle) => Visited::Row(handle),
-                None => Visited::Nothing,
-            },
-            // In a secondary index this may be the place that the transaction's change takes it away from.
-            RowState::Read | RowState::Written | RowState::Inserted => {
-                if index != Index::Primary && row.has_new_value() && !self.is_at(row, index, key)? {
-                    Visited::Nothing
-                } else {
-                    Visited::Row(known)
-                }
-            }
-        })
+        let seen = match row.state {
+            RowState::Absent | RowState::Skipped => None,
+            RowState::Deleted | RowState::Gone => self.own_replacement(table.0, row.ident.node(), index, key)?,
+            RowState::Read | RowState::Written | RowState::Inserted => Some(known),
+        };
+        let Some(seen) = seen else { return Ok(None) };
+        let row = self.row(seen);
+        // In a secondary index this may be the place that the transaction's change takes it away from.
+        let has_left = index != Index::Primary && row.has_new_value() && !self.is_at(row, index, key)?;
+        Ok((!has_left).then_some(seen))
     }
 
     #[cold]

@@ -195,6 +195,8 @@ pub(crate) struct State {
     groups_used: usize,
     log: Vec<Logged>,
     logging: bool,
+    /// What the arena had at the last savepoint, or at the last rollback to one. A rollback may want it again.
+    saved_to: u32,
     /// Buckets of hash indexes that covered a search, with their nodes.
     pub buckets: Stamps<(NodeId, BucketStamp)>,
     /// Nodes that were asked to reserve something, and whether they have answered each time.
@@ -242,6 +244,7 @@ impl State {
         self.groups_used = 0;
         self.log.clear();
         self.logging = false;
+        self.saved_to = 0;
         self.writes = 0;
         self.far = false;
         self.met_lock = false;
@@ -332,7 +335,7 @@ impl State {
     pub fn value_mut(&mut self, handle: RowHandle) -> &mut [u8] {
         let row = self.rows[handle.0 as usize];
         debug_assert!(row.state.is_live());
-        if self.logging || !row.has_new_value() {
+        if !self.is_own_place(&row) {
             let (from, len) = if row.has_new_value() {
                 (row.new_at as usize, row.new_len)
             } else {
@@ -347,8 +350,19 @@ impl State {
         &mut self.arena.bytes[row.new_at as usize..(row.new_at + row.new_len) as usize]
     }
 
+    /// Has it a new value that no rollback brings back?
+    #[inline]
+    fn is_own_place(&self, row: &Row) -> bool {
+        row.has_new_value() && (!self.logging || row.new_at >= self.saved_to)
+    }
+
     /// Another value; the row lives, whether or not it did before.
     pub fn set_value(&mut self, handle: RowHandle, value: &[u8]) {
+        let row = self.rows[handle.0 as usize];
+        if self.is_own_place(&row) && value.len() <= row.new_len as usize {
+            self.arena.bytes[row.new_at as usize..][..value.len()].copy_from_slice(value);
+            return self.set_new_value(handle, row.new_at, value.len() as u32);
+        }
         self.arena.room(value.len())[..value.len()].copy_from_slice(value);
         let at = self.arena.take(value.len());
         self.set_new_value(handle, at, value.len() as u32);
@@ -450,6 +464,7 @@ impl State {
 
     pub fn savepoint(&mut self) -> Savepoint {
         self.logging = true;
+        self.saved_to = self.arena.used as u32;
         Savepoint { mark: self.log.len() as u32 }
     }
 
@@ -460,6 +475,7 @@ impl State {
             let row = &mut self.rows[logged.row as usize];
             (row.new_at, row.new_len) = (logged.new_at, logged.new_len);
         }
+        self.saved_to = self.arena.used as u32;
     }
 
     /// Where the stamps of an index go.
