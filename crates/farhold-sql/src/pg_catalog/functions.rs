@@ -208,7 +208,12 @@ impl ScalarUDFImpl for Function {
                 Constant::Encoding => ScalarValue::Utf8(Some("UTF8".to_owned())),
                 Constant::EncodingNumber => ScalarValue::Int32(Some(super::UTF8)),
             })),
-            Body::First => arguments.args[0].cast_to(&DataType::Utf8, None),
+            Body::First => {
+                let Some(first) = arguments.args.first() else {
+                    return datafusion::common::plan_err!("{} wants an argument", self.name());
+                };
+                first.cast_to(&DataType::Utf8, None)
+            }
             Body::Spelled { relations, spell } => {
                 let definitions = Definitions::of(relations.as_ref());
                 let rows = arguments.number_rows;

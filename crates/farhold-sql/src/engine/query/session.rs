@@ -153,8 +153,51 @@ mod tests {
         Null,
     }
 
+    /// What the planner puts something else in the place of before it runs.
+    const REPLACED: [&str; 15] = [
+        "cast_to_type",
+        "coalesce",
+        "current_date",
+        "current_time",
+        "current_timestamp",
+        "farhold_assigned",
+        "farhold_single_value",
+        "ifnull",
+        "now",
+        "nvl",
+        "nvl2",
+        "today",
+        "try_cast_to_type",
+        // Those of `datafusion-pg-catalog`: an internal error for a NULL of no type.
+        "array_lower",
+        "array_upper",
+    ];
+    /// Makes one value for any number of rows if all arguments are constants, or none: these are evaluated before there are rows.
+    const OF_CONSTANTS: [&str; 15] = [
+        "array_append",
+        "array_prepend",
+        "array_push_back",
+        "array_push_front",
+        "current_database",
+        "current_schema",
+        "current_schemas",
+        "list_append",
+        "list_prepend",
+        "list_push_back",
+        "list_push_front",
+        "make_array",
+        "make_list",
+        "pg_backend_pid",
+        "session_user",
+    ];
+
     fn call(function: &ScalarUDF, fields: &[FieldRef], shape: Shape) -> Result<Option<String>, DataFusionError> {
-        let rows = if matches!(shape, Shape::NoRows) { 0 } else { 3 };
+        // Of constants alone a function makes one value.
+        let rows = match shape {
+            Shape::NoRows => 0,
+            Shape::AllNull => 3,
+            Shape::Null => 1,
+        };
         let nulls: Vec<ScalarValue> =
             fields.iter().map(|it| ScalarValue::try_from(it.data_type())).collect::<Result<_, _>>()?;
         let scalars: Vec<Option<&ScalarValue>> =
@@ -215,7 +258,8 @@ mod tests {
                 .collect();
             lists.extend(longest.iter().cloned());
         }
-        let mut functions: Vec<_> = state.scalar_functions().iter().collect();
+        let is_asked = |name: &str| !REPLACED.contains(&name) && !OF_CONSTANTS.contains(&name);
+        let mut functions: Vec<_> = state.scalar_functions().iter().filter(|(name, _)| is_asked(name)).collect();
         functions.sort_by_key(|(name, _)| *name);
         let mut wrong = Vec::new();
         for (name, function) in functions {

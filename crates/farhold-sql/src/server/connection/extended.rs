@@ -150,7 +150,8 @@ impl Connection {
         let mut portal = self.portals.take(name)?;
         // The usual batch is one Execute and its Sync: it commits by itself, and a commit that fails is told in place of
         // CommandComplete. In any other batch the statements are one transaction, which ends at Sync.
-        if self.is_settled() {
+        let is_query = |action: &Action| matches!(action, Action::Engine(prepared) if prepared.is_optimizable());
+        if self.is_settled() && is_query(&portal.statement.action) {
             self.wait_for_next().await?;
         }
         let is_last = self.wire.input.next_tag() == Some(b'S');
