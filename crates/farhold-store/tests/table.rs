@@ -72,6 +72,19 @@ fn a_taken_key_leaves_nothing_behind() {
     assert_eq!(table.lookup_secondary(1, b"same key").expect("an index").found, Some(first));
 }
 
+/// The commit of a transaction that deletes `old` and has reserved `new` in its place.
+fn commit_in_place_of(table: &TableStore, old: ObjectRef, new: ObjectRef, alloc: &mut AllocCache) {
+    let (before, after) = (table.store().object(old), table.store().object(new));
+    let old_version = before.lock(old.incarnation(), ME).expect("free");
+    let new_version = after.lock(new.incarnation(), ME).expect("free");
+    table.publish(new, &|reference| reference == old, alloc);
+    after.restamp(new_version.next(1));
+    before.restamp(old_version.next(1).with(Version::ABSENT));
+    after.unlock();
+    before.unlock();
+    table.remove(old, 1, alloc);
+}
+
 #[test]
 fn delete_and_insert_of_one_key_in_one_transaction() {
     let (table, mut alloc) = fresh(vec![unique()]);
@@ -82,15 +95,7 @@ fn delete_and_insert_of_one_key_in_one_transaction() {
     let Reserve::Reserved { reference: new, replaces: true } = reserved else { panic!("{reserved:?}") };
     assert_eq!(table.lookup(&1_u64.to_be_bytes()).found, Some(old), "until the commit");
 
-    let (before, after) = (table.store().object(old), table.store().object(new));
-    let old_version = before.lock(old.incarnation(), ME).expect("free");
-    let new_version = after.lock(new.incarnation(), ME).expect("free");
-    table.publish(new, &mine, &mut alloc);
-    after.restamp(new_version.next(1));
-    before.restamp(old_version.next(1).with(Version::ABSENT));
-    after.unlock();
-    before.unlock();
-    table.remove(old, 1, &mut alloc);
+    commit_in_place_of(&table, old, new, &mut alloc);
 
     assert_eq!(table.lookup(&1_u64.to_be_bytes()).found, Some(new));
     assert_eq!(table.lookup_secondary(1, b"unique 1").expect("an index").found, Some(new));
@@ -148,15 +153,7 @@ fn a_reservation_older_than_an_index_takes_nothing_there_from_others() {
     table.begin_index(1, unique()).expect("an index");
     let other = insert(&table, &mut alloc, 2, b"same key");
 
-    let (before, after) = (table.store().object(old), table.store().object(new));
-    let old_version = before.lock(old.incarnation(), ME).expect("free");
-    let new_version = after.lock(new.incarnation(), ME).expect("free");
-    table.publish(new, &mine, &mut alloc);
-    after.restamp(new_version.next(1));
-    before.restamp(old_version.next(1).with(Version::ABSENT));
-    after.unlock();
-    before.unlock();
-    table.remove(old, 1, &mut alloc);
+    commit_in_place_of(&table, old, new, &mut alloc);
 
     assert_eq!(table.index(1).expect("an index").get(b"same key").value, Some(other.to_bits()));
     assert_eq!(table.lookup(&1_u64.to_be_bytes()).found, Some(new));

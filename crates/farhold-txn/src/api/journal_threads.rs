@@ -224,6 +224,7 @@ fn make_checkpoints(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool
                 Err(DurableError::Io { is_full: false, .. }) => {
                     first = false;
                     at_bytes = journaling.bytes() + journaling.config.segment_bytes;
+                    journaling.owe_no_checkpoint();
                 }
                 Ok(false) | Err(_) => {}
             }

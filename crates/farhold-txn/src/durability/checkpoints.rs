@@ -64,6 +64,11 @@ impl Journaling {
         self.heard.iter().any(|heard| heard.checkpoints.load(SeqCst) >= CHECKPOINTS_OWED)
     }
 
+    /// One has been made, or was tried in vain: the next is due when the others have made as many again.
+    pub fn owe_no_checkpoint(&self) {
+        self.heard.iter().for_each(|heard| heard.checkpoints.store(0, SeqCst));
+    }
+
     fn make_checkpoint(&self, store: &Store, go_on: &mut dyn FnMut() -> bool) -> Result<bool, DurableError> {
         let Some(written) = self.write_checkpoint(store, go_on)? else { return Ok(false) };
         while !self.is_good(&written) {
@@ -121,7 +126,7 @@ impl Journaling {
         let directory = &*self.config.directory;
         checkpoint::publish(directory, &self.shape.inventory, written)?;
         self.word(Superblock::CHECKPOINTED, |word| word.store(u64::from(*epoch), SeqCst));
-        self.heard.iter().for_each(|heard| heard.checkpoints.store(0, SeqCst));
+        self.owe_no_checkpoint();
         self.publish();
         if self.checkpointing.of_all.load(SeqCst) >= self.checkpointing.before.load(SeqCst) {
             Cluster::forget(directory)

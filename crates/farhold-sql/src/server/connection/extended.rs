@@ -148,12 +148,12 @@ impl Connection {
 
     async fn execute(&mut self, name: &str, rows_max: Option<u64>) -> Result<(), Failure> {
         let mut portal = self.portals.take(name)?;
-        // The usual batch is one Execute and its Sync: it commits by itself, and a commit that fails is told in place of
-        // CommandComplete. In any other batch the statements are one transaction, which ends at Sync.
-        let is_query = |action: &Action| matches!(action, Action::Engine(prepared) if prepared.is_optimizable());
-        if self.is_settled() && is_query(&portal.statement.action) {
+        let is_query = matches!(&portal.statement.action, Action::Engine(prepared) if prepared.is_optimizable());
+        if is_query && self.is_settled() {
             self.wait_for_next().await?;
         }
+        // The usual batch is one Execute and its Sync: it commits by itself, and a commit that fails is told in place of
+        // CommandComplete. In any other batch the statements are one transaction, which ends at Sync.
         let is_last = self.wire.input.next_tag() == Some(b'S');
         if !is_last && !self.is_batch {
             self.begin_batch();

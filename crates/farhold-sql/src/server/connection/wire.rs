@@ -21,6 +21,7 @@ use crate::server::wire::input::{Frame, Input};
 const FLUSH_BYTES: usize = 64 << 10;
 /// While a statement runs the next messages are read ahead, up to here; it is how the end of a client is noticed.
 const READ_AHEAD_BYTES_MAX: usize = 1 << 20;
+
 /// A connection's socket and its two buffers.
 pub struct Wire {
     /// The byte stream.
