@@ -10,10 +10,11 @@ use farhold_fabric::NodeId;
 use farhold_store::row::{self, Layout, RowError, Schema, SecondaryIndex, SecondaryKeys};
 use farhold_store::table::Rebuilt;
 use farhold_store::{IndexDef, KeyMaker, Store, TableStore};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 pub use farhold_store::TableId;
 
@@ -82,6 +83,8 @@ pub(crate) struct TableShared {
     pub route: Route,
     /// Every index it ever had: its slots. Writers need the store's list only.
     indexes: RwLock<Vec<IndexSlot>>,
+    /// Slots of dropped indexes, also of such that were never known here: what adds one comes too late. Used under the lock of `indexes`.
+    gone: Mutex<BTreeSet<u16>>,
     has_secondary: AtomicBool,
     /// The longest payload met so far on other nodes: the room that a far read asks for.
     payload_hint: AtomicU32,
@@ -219,6 +222,7 @@ impl TableShared {
             attributes,
             route,
             indexes: RwLock::new(slots),
+            gone: Mutex::default(),
             has_secondary,
             payload_hint: AtomicU32::new(PAYLOAD_HINT_FIRST),
             dropped: AtomicBool::new(false),
@@ -305,6 +309,9 @@ impl TableShared {
         if position >= definition.indexes.len() {
             return Err(TxnError::Corrupt { what: "an index that its table's definition does not have" });
         }
+        if self.gone().contains(&slot) {
+            return Err(no_index(&self.name, Index::Secondary(slot)));
+        }
         // Slots of other indexes that are being created at the same moment.
         for index in definition.indexes.iter().take(position + 1).skip(slots.len()) {
             let keys = Arc::new(SecondaryKeys::new(&self.schema, index)?);
@@ -377,11 +384,16 @@ impl TableShared {
     /// Writers stop maintaining an index from now on. No node reads it.
     pub fn drop_index(&self, slot: u16) {
         let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
+        self.gone().insert(slot);
         if let Some(found) = slots.get_mut(usize::from(slot)) {
             found.state = IndexState::Dropped;
             self.store.drop_index(usize::from(slot) + 1);
         }
         self.has_secondary.store(slots.iter().any(|slot| slot.state != IndexState::Dropped), Relaxed);
+    }
+
+    fn gone(&self) -> MutexGuard<'_, BTreeSet<u16>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Indexes that are being created here and whose coordinators are gone.

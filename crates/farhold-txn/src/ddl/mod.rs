@@ -17,6 +17,7 @@ use crate::protocol::to_its_end::ToItsEnd;
 use crate::protocol::txn::Txn;
 use crate::protocol::worker::{Retry, Worker};
 use crate::rpc::message::Request;
+use farhold_fabric::NodeId;
 use farhold_store::TableId;
 
 use crate::node::system;
@@ -55,8 +56,9 @@ impl Worker {
         for other in node.others() {
             match self.core.call(other, &Request::CreateTable { id, definition }).await {
                 Ok(_) => {}
-                // It has it when it is back.
+                // It has it when it is back, or has heard of it.
                 Err(TxnError::NodeUnavailable { node, .. }) => {
+                    self.make_later(node, id, definition);
                     missed = Err(TxnError::NodeUnavailable { node, committed: true });
                 }
                 Err(error) => {
@@ -66,6 +68,18 @@ impl Worker {
             }
         }
         missed.map(|()| table)
+    }
+
+    /// Has a node make a table as soon as it answers.
+    fn make_later(&self, node: NodeId, id: TableId, definition: &[u8]) {
+        let (core, number, definition) = (self.core.clone(), self.configuration_number(), definition.to_vec());
+        self.core.leave(async move {
+            let request = Request::CreateTable { id, definition: &definition };
+            let _ = match core.node.replication {
+                Some(_) => core.insist_call(node, &request, number).await,
+                None => core.tell_until_heard(vec![node], &request).await,
+            };
+        });
     }
 
     /// Drops a table that could not be made. It waits for what is in the way: a node, or room for what open snapshots
@@ -85,7 +99,7 @@ impl Worker {
             let dropped = self.drop_recorded(name, id).await;
             let is_over = match dropped {
                 Ok(()) | Err(TxnError::NotFound { .. }) => true,
-                Err(ref error) => error.is_committed() || !self.node().is_member(),
+                Err(ref error) => error.is_committed() || self.node().is_expelled(),
             };
             if is_over || self.handle().now_ns() >= until_ns {
                 return is_over;

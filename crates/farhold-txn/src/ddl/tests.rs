@@ -74,6 +74,20 @@ fn an_index_that_a_node_has_lost_is_none() {
     });
 }
 
+/// A node hears of an index after its drop, because its own message was held up: it must not keep the index for ever.
+#[test]
+fn what_adds_an_index_comes_after_its_drop() {
+    with_two(async |[one, two], table| {
+        let (slot, recorded) = one.record_index(&table, &by_age()).await.expect("recorded");
+        let there = two.node().table("people").expect("the table").0;
+        two.core.step_index_here(&there, slot, IndexStep::Drop).expect("dropped");
+        let added = two.core.add_index_here(&there, slot, &recorded, (NodeId(0), system::start(one.node())));
+        assert!(matches!(added, Err(TxnError::NotFound { .. })), "{added:?}");
+        assert!(there.all_keys().is_empty() && !there.has_secondary());
+        assert_eq!(one.create_index(&table, by_age()).await, Ok(Index::Secondary(slot + 1)));
+    });
+}
+
 /// Indexes that are made at once: of one name one becomes an index, and no more of others than a table may have.
 #[test]
 fn indexes_made_at_once_keep_to_the_limits() {
@@ -158,7 +172,7 @@ async fn record_drop(worker: &Worker, table: &Table, slot: u16) {
 /// Node 0 starts again, as far as node 1 hears.
 async fn start_again(workers: &[Worker; 2]) {
     let incarnation = workers[0].node().store.incarnation() + 1;
-    let hello = Request::Hello { node: NodeId(0), incarnation, epoch: 1 };
+    let hello = Request::Hello { node: NodeId(0), incarnation, birth: u64::from(incarnation), epoch: 1 };
     workers[0].core.call(NodeId(1), &hello).await.expect("heard");
 }
 
@@ -396,6 +410,8 @@ fn an_index_goes_when_its_coordinator_starts_again() {
         let (slot, definition) = workers[0].record_index(&table, &by_age()).await.expect("recorded");
         workers[0].fill_everywhere(&table, slot, &definition).await.expect("filled");
         assert_eq!(other.0.is_filled(slot), Ok(true));
+        let (slot, definition) =
+            workers[0].record_index(&table, &by_age()).await.expect("one that others do not know yet");
         start_again(workers).await;
         assert!(other.indexes().is_empty() && !other.0.has_secondary());
         let all = definition.encode(&vec![Recorded::Live; definition.indexes.len()]).expect("bytes");

@@ -188,7 +188,9 @@ impl Core {
                 let runs = first_runs(self.table(table)?.store.pages(), from_page);
                 write_runs(self.node.store.memory(), self.node.store.incarnation(), &runs, &mut w);
             }
-            Request::Hello { node, incarnation, epoch } => self.forget_dead(node, incarnation, epoch),
+            Request::Hello { node, incarnation, birth, epoch } => {
+                self.forget_dead(node, (incarnation, birth), epoch)?
+            }
             Request::Announce { incarnation, configuration, number } => {
                 let holder = Holder { node: sender, incarnation };
                 let is_there = || self.is_there(sender, configuration);
@@ -297,7 +299,7 @@ mod tests {
             assert!(node.catalog.even_dropped(ids[gone]).is_none());
             assert_eq!(node.left_behind().len(), 1);
             let request = if by_next_start {
-                Request::Hello { node: NodeId(1), incarnation: 2, epoch: 1 }
+                Request::Hello { node: NodeId(1), incarnation: 2, birth: 2, epoch: 1 }
             } else {
                 Request::Forget { owner, answered: true }
             };
@@ -335,7 +337,7 @@ mod tests {
                 worker.drop_table(&table).await.unwrap();
                 assert!(node.catalog.has_retired() && row.lock_word() != 0);
                 if by_next_start {
-                    core.forget_dead(NodeId(1), 2, 1);
+                    core.forget_dead(NodeId(1), (2, 2), 1).unwrap();
                 } else {
                     core.forget_absent(&|present| present == NodeId(0));
                 }

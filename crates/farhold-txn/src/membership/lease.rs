@@ -57,6 +57,8 @@ pub(crate) struct Leases {
     looked_ns: u64,
     /// Which node misses which.
     missing: Vec<Missing>,
+    /// What the register has said last.
+    configuration: Option<Arc<Configuration>>,
 }
 
 /// A node that renews its lease, and which start of another one it misses.
@@ -81,7 +83,7 @@ struct Seen {
 
 impl Leases {
     fn new(expire_ns: u64, now_ns: u64) -> Self {
-        Self { seen: Vec::new(), number: 0, expire_ns, looked_ns: now_ns, missing: Vec::new() }
+        Self { seen: Vec::new(), number: 0, expire_ns, looked_ns: now_ns, missing: Vec::new(), configuration: None }
     }
 
     fn look(&mut self, registered: &Registered, now_ns: u64) {
@@ -89,6 +91,9 @@ impl Leases {
         if configuration.number < self.number {
             // An answer that was overtaken by a later one.
             return;
+        }
+        if self.configuration.as_ref().is_none_or(|known| known.number < configuration.number) {
+            self.configuration = Some(Arc::new(configuration.clone()));
         }
         self.number = configuration.number;
         self.seen.resize(configuration.births.len(), Seen::default());
@@ -125,14 +130,19 @@ impl Leases {
         }
     }
 
+    /// What the register has said last of who belongs to the cluster. Not installed everywhere yet, perhaps.
+    pub fn registered(&self) -> Option<Arc<Configuration>> {
+        self.configuration.clone()
+    }
+
     /// Which start of a node is there; 0: none.
     fn birth(&self, node: NodeId) -> u64 {
         self.seen.get(usize::from(node.0)).map_or(0, |seen| seen.birth)
     }
 
     /// A node that renews its lease and cannot reach others, if there is one. It is the node that more than half of the
-    /// others miss. Where links are cut in another pattern for long, it is the node that most others miss. Nodes whose
-    /// leases are over neither miss nor are missed.
+    /// others miss. Where links are cut in another pattern for long, it is the node that most others miss; of several, one
+    /// that is joining. Nodes whose leases are over neither miss nor are missed.
     pub fn cut_off(&self, configuration: &Configuration, silent: &[NodeId], now_ns: u64) -> Option<NodeId> {
         let speaking: Vec<NodeId> = configuration.everybody().filter(|node| !silent.contains(node)).collect();
         let is_for = |it: &&Missing, ns| now_ns >= it.since_ns + ns;
@@ -140,7 +150,8 @@ impl Leases {
         let heard: Vec<&Missing> =
             self.missing.iter().filter(between).filter(|it| is_for(it, self.expire_ns)).collect();
         let missed_by = |node: NodeId| heard.iter().filter(|it| it.whom == node).count();
-        let by_most = speaking.iter().copied().max_by_key(|node| (missed_by(*node), *node))?;
+        let is_joining = |node: NodeId| configuration.joining.contains(&node);
+        let by_most = speaking.iter().copied().max_by_key(|node| (missed_by(*node), is_joining(*node), *node))?;
         let is_alone = missed_by(by_most) * 2 > speaking.len() - 1;
         let is_long = heard.iter().any(|it| it.whom == by_most && is_for(it, APART_LEASES * self.expire_ns));
         (is_alone || is_long).then_some(by_most)
@@ -183,7 +194,7 @@ impl Lease {
     /// [`TxnError::NotFound`] for a node without replication.
     pub fn new(node: &Arc<Node>, handle: &Handle) -> Result<Self, TxnError> {
         let config = &replication_of(node)?.config;
-        let birth = *node.birth.get_or_init(|| node.fabric.birth().unwrap_or_else(|| handle.random_u64() | 1));
+        let birth = node.birth(handle);
         node.fabric.set_birth(birth);
         let others = Leases::new(config.lease_ns + config.clock_skew_ns_max, handle.now_ns());
         Ok(Self { node: node.clone(), birth, begun: AtomicBool::new(false), others: Mutex::new(others) })

@@ -73,20 +73,21 @@ impl Worker {
     }
 
     /// As [`keep_membership`](Self::keep_membership), where another thread keeps the lease.
-    pub(crate) async fn watch(&self, register: &dyn Register, lease: &Lease) -> Result<(), TxnError> {
+    pub(crate) async fn watch(&self, register: &dyn Register, lease: &Arc<Lease>) -> Result<(), TxnError> {
         let node = self.node().clone();
         let replication = replication_of(&node)?;
         let (handle, birth) = (self.handle(), lease.birth());
         let every_ns = replication.config.lease_ns / 4;
+        // Also while it joins: a node that reaches the register and not the others would hold up their changes for ever.
+        let (asking, asking_lease) = (self.clone(), lease.clone());
+        drop(handle.spawn(async move { asking.ask_the_others(&asking_lease).await }));
         if let Err(error) = self.found_or_join(register, lease, every_ns.min(ENTRY_LOOK_NS)).await {
             if matches!(error, TxnError::OtherCluster { .. }) {
-                let _ = replication.refusal.set(error.clone());
+                let _ = node.refusal.set(error.clone());
             }
             replication.view.set_gone();
             return Err(error);
         }
-        let asking = self.clone();
-        drop(handle.spawn(async move { asking.ask_the_others().await }));
         let mut work = Work::default();
         // All members would have to wait for a member whose journal is over, or that cannot finish a commit, so it leaves.
         while node.journal_failure().is_none() && !replication.view.is_gone() {
@@ -313,12 +314,17 @@ impl Worker {
         self.do_my_part(register, configuration, work).await
     }
 
-    /// Asks every other member once a lease whether it answers, and soon again when one does not.
-    async fn ask_the_others(&self) {
+    /// Asks every other node that the register names, joining ones too, once a lease whether it answers, and soon again when one
+    /// does not.
+    async fn ask_the_others(&self, lease: &Lease) {
         let Ok(replication) = replication_of(self.node()) else { return };
         while !replication.view.is_gone() {
-            let configuration = replication.view.configuration();
             let mut pause_ns = replication.config.lease_ns;
+            let configuration = lease.of_others().registered().filter(|_| lease.has_begun());
+            let Some(configuration) = configuration else {
+                self.handle().sleep_ns(pause_ns / 4).await;
+                continue;
+            };
             for node in configuration.everybody().filter(|node| *node != self.core.me) {
                 let ask = Request::Recovery { body: &Message::Apply.encode() };
                 match self.core.call(node, &ask).await {

@@ -25,7 +25,7 @@ use crate::node::reservations::Reservations;
 use crate::node::snapshots::{FarHolds, OpenSnapshots};
 use crate::node::unsent::Unsent;
 use crate::replication::Replication;
-use farhold_fabric::{Fabric, NodeId};
+use farhold_fabric::{Fabric, Handle, NodeId};
 use farhold_store::table::{Damaged, Rebuilt};
 use farhold_store::{Store, TableId};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -121,6 +121,8 @@ pub struct Node {
     pub(crate) founding: Configuration,
     /// What tells this start of the node from its others: from its journal, or as soon as its lease is made.
     pub(crate) birth: OnceLock<u64>,
+    /// Why its cluster does not take it.
+    pub(crate) refusal: OnceLock<TxnError>,
     /// The nodes of the cluster: all, unless there is replication.
     pub(crate) present: NodeSet,
     /// What inboxes of other nodes had no room for.
@@ -177,10 +179,16 @@ impl Node {
         self.replication.as_ref().is_none_or(|it| !it.view.is_frozen() && !it.view.is_gone() && full(it))
     }
 
-    /// The reason why its cluster refuses it for good, if it does.
+    /// The reason why its cluster refuses it for good, if it does. Without replicas too: its memory is lost, and what it has
+    /// left on other nodes is not.
     #[must_use]
     pub fn refusal(&self) -> Option<TxnError> {
-        self.replication.as_ref()?.refusal.get().cloned()
+        self.refusal.get().cloned()
+    }
+
+    /// What tells this start of the node from its others.
+    pub(crate) fn birth(&self, handle: &Handle) -> u64 {
+        *self.birth.get_or_init(|| self.fabric.birth().unwrap_or_else(|| handle.random_u64() | 1))
     }
 
     /// What its recovery is doing.

@@ -104,14 +104,23 @@ pub(crate) struct FarHolds(Mutex<Held>);
 struct Held {
     slots: BTreeMap<(Holder, u64), SlotId>,
     /// For each node, its last start that has announced itself.
-    starts: BTreeMap<NodeId, u16>,
+    starts: BTreeMap<NodeId, Start>,
+}
+
+/// A start of a node, as it says itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// How many starts its memory knows of.
+    pub incarnation: u16,
+    /// No other start has it.
+    pub birth: u64,
 }
 
 impl Held {
     /// Has the holder ended, by what its node's next start has said?
     fn is_over(&self, holder: Holder) -> bool {
         let last = self.starts.get(&holder.node);
-        last.is_some_and(|last| is_earlier(holder.incarnation, *last))
+        last.is_some_and(|last| is_earlier(holder.incarnation, last.incarnation))
     }
 }
 
@@ -163,16 +172,21 @@ impl FarHolds {
         superblock.release_of(is_gone);
     }
 
-    /// Gives back what starts of a node before this one have, and takes nothing for them any more.
-    pub fn release_before(&self, superblock: Superblock<'_>, now: Holder) {
-        let is_gone = |holder: Holder| holder.node == now.node && is_earlier(holder.incarnation, now.incarnation);
+    /// Gives back what starts of a node before this one have, and takes nothing for them any more. A repeated call has no
+    /// further effect. False: another start was here that this one does not come after, so nothing is told apart.
+    pub fn begin(&self, superblock: Superblock<'_>, node: NodeId, now: Start) -> bool {
+        let is_gone = |holder: Holder| holder.node == node && is_earlier(holder.incarnation, now.incarnation);
         let mut held = lock(&self.0);
-        let last = held.starts.entry(now.node).or_insert(now.incarnation);
-        if is_earlier(*last, now.incarnation) {
-            *last = now.incarnation;
+        let last = held.starts.entry(node).or_insert(now);
+        if is_earlier(last.incarnation, now.incarnation) {
+            *last = now;
+        }
+        if *last != now {
+            return false;
         }
         held.slots.retain(|(holder, _), _| !is_gone(*holder));
         superblock.release_of(is_gone);
+        true
     }
 }
 
@@ -284,8 +298,13 @@ mod tests {
             let [one, two] = [1, 2].map(|incarnation| Holder { node: NodeId(1), incarnation });
             holds.release_of(superblock, |holder| holder == one);
             assert_eq!(holds.announce(superblock, one, 5, || false), Ok(false));
-            holds.release_before(superblock, two);
+            let start = |incarnation, birth| Start { incarnation, birth };
+            assert!(holds.begin(superblock, NodeId(1), start(2, 20)));
             assert_eq!(holds.announce(superblock, one, 5, || true), Ok(false));
+            assert!(holds.begin(superblock, NodeId(1), start(2, 20)), "it says so again");
+            for of_lost_memory in [start(1, 30), start(2, 30)] {
+                assert!(!holds.begin(superblock, NodeId(1), of_lost_memory), "{of_lost_memory:?}");
+            }
             assert!(!superblock.snapshots_open());
             assert_eq!(holds.announce(superblock, two, 5, || true), Ok(true));
             let next = Holder { incarnation: 3, ..one };

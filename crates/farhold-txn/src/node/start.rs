@@ -166,6 +166,7 @@ impl Node {
             needs_checkpoint,
             founding,
             birth: start.map_or_else(OnceLock::new, OnceLock::from),
+            refusal: OnceLock::new(),
             present: NodeSet::default(),
             unsent: Unsent::default(),
             open_snapshots: OpenSnapshots::default(),

@@ -132,24 +132,33 @@ impl Core {
     }
 
     /// Asks nodes the same until each has answered, or its process has ended.
-    pub async fn tell_until_heard(&self, mut silent: Vec<NodeId>, request: &Request<'_>) {
+    ///
+    /// # Errors
+    /// The first error that a node has answered.
+    pub async fn tell_until_heard(&self, mut silent: Vec<NodeId>, request: &Request<'_>) -> Result<(), TxnError> {
+        let mut answered = Ok(());
         let mut again = BackOff::new(TELL_AGAIN_NS, TELL_AGAIN_NS_MAX);
         while self.node.fabric.node_is_live(self.me) {
             let mut left = Vec::new();
             for node in silent {
                 // Without an answer, or not sent at all.
                 let told = self.call(node, request).await;
-                let is_unheard = matches!(told, Err(TxnError::NodeUnavailable { .. } | TxnError::Fabric(_)));
-                if is_unheard && self.node.fabric.node_is_live(node) {
-                    left.push(node);
+                match told {
+                    Err(TxnError::NodeUnavailable { .. } | TxnError::Fabric(_)) => {
+                        if self.node.fabric.node_is_live(node) {
+                            left.push(node);
+                        }
+                    }
+                    told => answered = answered.and(told.map(drop)),
                 }
             }
             silent = left;
             if silent.is_empty() {
-                return;
+                break;
             }
             again.rest(&self.handle).await;
         }
+        answered
     }
 
     /// Tells a node something, again until it has been heard where messages may be lost; a second delivery must change
@@ -164,7 +173,7 @@ impl Core {
     /// Tells a node something in the background, again until it has been heard.
     pub fn tell_later(&self, node: NodeId, request: Request<'static>) {
         let Some(core) = self.this.upgrade() else { return };
-        self.leave(async move { core.tell_until_heard(vec![node], &request).await });
+        self.leave(async move { drop(core.tell_until_heard(vec![node], &request).await) });
     }
 
     /// As [`Self::tell_for_certain`], with copies too, until the node leaves the cluster: no restart of this node will make up for it.

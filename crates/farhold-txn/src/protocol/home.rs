@@ -8,6 +8,7 @@ use crate::base::wire::Writer;
 use crate::cluster::view::View;
 use crate::node::Recovered;
 use crate::node::reservations::{Reservation, is_earlier};
+use crate::node::snapshots::Start;
 use crate::protocol::core::Core;
 use crate::rpc::message::{Found, Made, Page, Request, Reserved};
 use farhold_fabric::{Meta, NodeId, Version};
@@ -282,19 +283,29 @@ impl Core {
     }
 
     /// Frees what earlier starts of a node have locked and reserved here, and what their snapshots hold.
-    pub fn forget_dead(&self, node: NodeId, incarnation: u16, epoch: u32) {
+    ///
+    /// # Errors
+    /// [`TxnError::OtherCluster`] for a start whose memory does not know of a start that was here: its numbers would be those of another.
+    pub fn forget_dead(&self, node: NodeId, (incarnation, birth): (u16, u64), epoch: u32) -> Result<(), TxnError> {
         let its = self.endpoint.mapped(node, DATA);
         let now = its.as_deref().and_then(|memory| Superblock::of(memory).ok()).map(Superblock::incarnation);
         if now.is_some_and(|now| now.wrapping_sub(incarnation) as i16 > 0) {
             // The message comes late: the start that sent it is over, and what the next one has locked by itself must
             // not be released.
-            return;
+            return Ok(());
+        }
+        // From here on no request of an earlier start reserves anything: it may come after this one, from another inbox of that start.
+        let start = Start { incarnation, birth };
+        if !self.node.far_holds.begin(self.node.store.superblock(), node, start) {
+            let reason = format!(
+                "the memory of {node} was lost while other nodes went on, and with it what tells its starts apart. End all nodes of the \
+                 cluster, then start them again: the other nodes keep their rows"
+            );
+            return Err(TxnError::OtherCluster { reason: reason.into() });
         }
         if self.me == KEEPER {
             self.node.store.superblock().raise_epoch(epoch);
         }
-        // From here on no request of an earlier start reserves anything: it may come after this one, from another inbox of that start.
-        self.node.far_holds.release_before(self.node.store.superblock(), Holder { node, incarnation });
         for it in self.node.reservations.take_before(node, incarnation) {
             // With a table that is gone its reservations are.
             if let Ok(table) = self.table_even_dropped(it.table) {
@@ -308,6 +319,7 @@ impl Core {
         if self.node.records_may_differ() {
             self.node.catalog.set_behind(true);
         }
+        Ok(())
     }
 }
 

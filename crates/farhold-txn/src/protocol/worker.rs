@@ -110,11 +110,13 @@ impl Worker {
     /// the background. Returns the nodes that have answered.
     ///
     /// # Errors
-    /// The answer of a node that could not do it.
+    /// [`TxnError::Remote`] of a node that has met an earlier start, which this node's memory does not know of: it was lost.
+    /// [`Node::refusal`](crate::Node::refusal) then says so too, also where that node is told in the background.
     pub async fn join_cluster(&self) -> Result<Vec<NodeId>, TxnError> {
         let node = self.node();
         let epoch = node.recovered().epoch;
-        let hello = Request::Hello { node: node.id(), incarnation: node.store.incarnation(), epoch };
+        let (me, incarnation, birth) = (node.id(), node.store.incarnation(), node.birth(self.handle()));
+        let hello = Request::Hello { node: me, incarnation, birth, epoch };
         let (mut heard, mut silent) = (Vec::new(), Vec::new());
         if node.replication.is_some() {
             // The others have released everything before they went on without this node.
@@ -127,13 +129,20 @@ impl Worker {
             match self.core.call(other, &hello).await {
                 Ok(_) => heard.push(other),
                 Err(TxnError::NodeUnavailable { .. } | TxnError::Fabric(_)) => silent.push(other),
-                Err(error) => return Err(error),
+                Err(error) => {
+                    let _ = node.refusal.set(error.clone());
+                    return Err(error);
+                }
             }
         }
         if !silent.is_empty() {
             // The message may be lost, where a node is cut off.
             let core = self.core.clone();
-            self.core.leave(async move { core.tell_until_heard(silent, &hello).await });
+            self.core.leave(async move {
+                if let Err(error) = core.tell_until_heard(silent, &hello).await {
+                    let _ = core.node.refusal.set(error);
+                }
+            });
         }
         Ok(heard)
     }

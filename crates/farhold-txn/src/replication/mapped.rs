@@ -65,7 +65,8 @@ impl MappedRings {
         self.indexes_version == Some(indexes_version)
     }
 
-    /// Finds everything anew; false if this process has not mapped all of it.
+    /// Finds everything anew; false if this process has not mapped all of it. `meets_later_start` is called before a node's region of rows
+    /// is looked for again.
     #[cold]
     pub fn find(
         &mut self,
@@ -74,11 +75,14 @@ impl MappedRings {
         replication: &Replication,
         catalog: &Catalog,
         indexes_version: u64,
+        meets_later_start: &dyn Fn(NodeId),
     ) -> bool {
         *self = Self::default();
-        let keeper = map(endpoint, replication.view.keeper(), DATA).filter(|it| Superblock::of(it).is_ok());
+        let keeper =
+            map(endpoint, replication.view.keeper(), DATA, meets_later_start).filter(|it| Superblock::of(it).is_ok());
         let holders = replication.holders(me, std::iter::once(me));
-        let holders = holders.into_iter().map(|node| Some(Holder::new(node, map(endpoint, node, LOG)?)));
+        let holders =
+            holders.into_iter().map(|node| Some(Holder::new(node, map(endpoint, node, LOG, meets_later_start)?)));
         let (Some(keeper), Some(holders)) = (keeper, holders.collect::<Option<Vec<_>>>()) else { return false };
         let configuration = replication.view.configuration().number;
         let layout = replication.layout;
@@ -156,9 +160,17 @@ impl MappedRings {
 }
 
 /// Where a region is mapped.
-fn map(endpoint: &Endpoint, node: NodeId, region: RegionId) -> Option<Arc<RegionMemory>> {
+fn map(
+    endpoint: &Endpoint,
+    node: NodeId,
+    region: RegionId,
+    meets_later_start: &dyn Fn(NodeId),
+) -> Option<Arc<RegionMemory>> {
     endpoint.mapped(node, region).or_else(|| {
         // Another than this thread had met.
+        if region == DATA {
+            meets_later_start(node);
+        }
         endpoint.refresh(node, region).ok()?;
         endpoint.mapped(node, region)
     })

@@ -26,7 +26,7 @@ use farhold_fabric::{Fabric, FabricError, NodeId};
 use farhold_store::log::{LogRegion, RingLayout, RingWriter};
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a worker knows of its rings, by the numbers of their nodes: each commit looks there.
 #[derive(Default)]
@@ -62,8 +62,6 @@ pub(crate) struct Replication {
     /// The nodes that do not answer this node.
     pub reach: Reach,
     progress: Mutex<Progress>,
-    /// Why its cluster does not take it.
-    pub refusal: OnceLock<TxnError>,
     applier: Mutex<Applier>,
     /// Held by the task that does a step of a change of the configuration.
     turn: Mutex<()>,
@@ -98,7 +96,6 @@ impl Replication {
             view: View::new(nodes, replicas),
             reach: Reach::default(),
             progress: Mutex::default(),
-            refusal: OnceLock::new(),
             applier: Mutex::new(Applier::new(&log, Spare::new(u64::from(replicas - 1) * populate_bytes))),
             turn: Mutex::default(),
             log,

@@ -56,8 +56,8 @@ pub(crate) enum Request<'a> {
     /// How many rows? Answer: u64.
     Count { table: TableId },
     /// A node has started anew: locks and reservations of its earlier starts have no owner. Its rows reach up to this
-    /// epoch.
-    Hello { node: NodeId, incarnation: u16, epoch: u32 },
+    /// epoch. `birth` tells this start from its others also where its memory has forgotten them.
+    Hello { node: NodeId, incarnation: u16, birth: u64, epoch: u32 },
     /// A snapshot will be taken by this start of the asker, which is in this configuration: see `node/snapshots.rs`.
     Announce { incarnation: u16, configuration: u64, number: u64 },
     /// It has become this epoch's.
@@ -229,8 +229,8 @@ impl<'a> Request<'a> {
                 w.u32(table.0).u32(*from_page);
             }
 
-            Self::Hello { node, incarnation, epoch } => {
-                w.u8(node.0).u16(*incarnation).u32(*epoch);
+            Self::Hello { node, incarnation, birth, epoch } => {
+                w.u8(node.0).u16(*incarnation).u64(*birth).u32(*epoch);
             }
 
             Self::Confirm { incarnation, number, epoch } => {
@@ -319,7 +319,7 @@ impl<'a> Request<'a> {
             15 => Self::Quiet { id: table(&mut r)?, node: NodeId(r.u8()?) },
             16 => Self::AskQuiet { id: table(&mut r)? },
             18 => Self::Count { table: table(&mut r)? },
-            19 => Self::Hello { node: NodeId(r.u8()?), incarnation: r.u16()?, epoch: r.u32()? },
+            19 => Self::Hello { node: NodeId(r.u8()?), incarnation: r.u16()?, birth: r.u64()?, epoch: r.u32()? },
             20 => Self::Announce { incarnation: r.u16()?, configuration: r.u64()?, number: r.u64()? },
             21 => Self::Confirm { incarnation: r.u16()?, number: r.u64()?, epoch: r.u32()? },
             22 => {
@@ -451,7 +451,7 @@ mod tests {
             Request::Quiet { id: table, node: NodeId(1) },
             Request::AskQuiet { id: table },
             Request::Count { table },
-            Request::Hello { node: NodeId(2), incarnation: 9, epoch: 4 },
+            Request::Hello { node: NodeId(2), incarnation: 9, birth: 11, epoch: 4 },
             Request::Announce { incarnation: 2, configuration: 6, number: 3 },
             Request::Confirm { incarnation: 2, number: 3, epoch: 8 },
             Request::StillOpen { incarnation: 2, first: 3, next: 9, open: vec![3, 8] },

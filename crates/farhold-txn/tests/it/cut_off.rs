@@ -142,6 +142,37 @@ fn cut_after(ns: u64, hops: &[Hop]) -> Result<(), TxnError> {
     })
 }
 
+/// A node has a table's record, and what tells it to make the table is lost. No change of the cluster follows that would have it look.
+#[test]
+fn a_table_is_made_by_a_node_that_was_cut_off_when_it_should_have_been_told() {
+    let mut told = Vec::new();
+    for step in 0..160 {
+        let executor = Executor::virtual_time(3);
+        let handle = executor.handle();
+        let sim = Sim::new(&handle, Rdma, Faults::default());
+        executor.run(async {
+            let workers = [HOME, OTHER].map(|node| start(&sim, node, &handle));
+            workers.iter().for_each(serve);
+            let creating = workers[0].clone();
+            let created = handle.spawn(async move { creating.create_table(definition()).await.map(drop) });
+            handle.sleep_ns(step * 200).await;
+            let way = Hop { from: HOME, to: OTHER };
+            sim.inject(Fault::Cut(way));
+            handle.sleep_ns(5 * TIMEOUT_NS).await;
+            sim.inject(Fault::Heal(way));
+            assert_nothing_is_left(&workers).await;
+            let is_there = workers.each_ref().map(|worker| worker.node().table("person").is_some());
+            assert_eq!(is_there[0], is_there[1], "cut after {} ns", step * 200);
+            told.push((created.try_take().expect("an answer in time"), is_there[0]));
+        });
+    }
+    let was_missed = |it: &&(Result<(), TxnError>, bool)| {
+        matches!(it, (Err(TxnError::NodeUnavailable { committed: true, .. }), true))
+    };
+    assert!(told.iter().filter(was_missed).count() > 3, "{told:?}");
+    assert!(told.iter().all(|(told, is_there)| *is_there || told.is_err()), "{told:?}");
+}
+
 /// Locks, reservations and rows that were on their way when a link was cut: the coordinator lives, and only it can
 /// finish or release them.
 #[test]
@@ -187,6 +218,121 @@ fn a_start_that_others_have_not_heard_of_is_told_again() {
         assert!(again.drain(SOON_NS).await, "it is heard");
         assert_eq!(home.node().left_behind(), Vec::<String>::new());
         std::mem::forget(dying);
+    });
+}
+
+/// A node starts with empty memory while another one runs that has met it before: both would call two starts by one number.
+#[test]
+fn a_node_whose_memory_is_lost_is_refused_until_all_have_ended() {
+    let executor = Executor::virtual_time(3);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let home = start(&sim, HOME, &handle);
+    executor.run(async {
+        serve(&home);
+        let dying = start(&sim, OTHER, &handle);
+        assert_eq!(dying.join_cluster().await, Ok(vec![HOME]));
+        assert_eq!(dying.join_cluster().await, Ok(vec![HOME]), "the same start once more");
+        serve(&dying);
+        fill(&home).await;
+        sim.inject(Fault::Kill(OTHER));
+        handle.sleep_ns(5 * TIMEOUT_NS).await;
+        let fabric = sim.join(OTHER).expect("it does not run");
+        fabric.remove_region(farhold_fabric::RegionId(0)).expect("lost");
+        drop(fabric);
+        for is_cut_off in [false, true] {
+            sim.inject(Fault::Kill(OTHER));
+            handle.sleep_ns(5 * TIMEOUT_NS).await;
+            if is_cut_off {
+                let fabric = sim.join(OTHER).expect("it does not run");
+                fabric.remove_region(farhold_fabric::RegionId(0)).expect("lost again");
+                drop(fabric);
+                sim.inject(Fault::Kill(OTHER));
+            }
+            let empty = start(&sim, OTHER, &handle);
+            let way = Hop { from: OTHER, to: HOME };
+            if is_cut_off {
+                sim.inject(Fault::Cut(way));
+                assert_eq!(empty.join_cluster().await, Ok(Vec::new()));
+                assert_eq!(empty.node().refusal(), None);
+                sim.inject(Fault::Heal(way));
+                assert!(empty.drain(SOON_NS).await, "it is heard");
+            } else {
+                let refused = empty.join_cluster().await.expect_err("its numbers are an earlier start's").to_string();
+                assert!(refused.contains("the memory of node 1 was lost"), "{refused}");
+            }
+            assert!(empty.node().refusal().is_some());
+            std::mem::forget(empty);
+        }
+        std::mem::forget(dying);
+    });
+}
+
+/// A transaction deletes more rows of another node than a message has room to name, and inserts some there.
+#[test]
+fn an_insert_after_many_far_deletes_names_the_rows_that_matter() {
+    const COUNT: i32 = 9_000;
+    let executor = Executor::virtual_time(3);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let workers = [HOME, OTHER].map(|node| start(&sim, node, &handle));
+    executor.run(async {
+        workers.iter().for_each(serve);
+        let columns = ["home", "id", "number"].map(|name| Column::new(name, ColumnType::Int)).to_vec();
+        let by_number = SecondaryIndex { name: "by_number".into(), columns: vec![0, 2], unique: true };
+        let schema = Schema::new(columns, vec![0, 1]).expect("a schema");
+        let definition =
+            TableDef { placement: Placement::ByInteger, indexes: vec![by_number], ..TableDef::new("numbers", schema) };
+        let far = workers[0].create_table(definition).await.expect("a table");
+        let near = workers[1].node().table("numbers").expect("on every node");
+        let row = |id: i32, number: i32| {
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            let datums = [Datum::Int(2), Datum::Int(id), Datum::Int(number)];
+            far.schema().encode_key(&datums, &mut key).expect("a key");
+            far.schema().encode_value(&datums, &mut value).expect("a value");
+            (key, value)
+        };
+        for first in (0..COUNT).step_by(500) {
+            let filled = workers[1].run(Retry::never(), async |txn| {
+                for id in first..first + 500 {
+                    let (key, value) = row(id, id);
+                    txn.insert(&near, &key, &value).await?;
+                }
+                Ok(())
+            });
+            filled.await.expect("filled");
+        }
+        for (replaced, number) in [(Some(2), 4), (None, COUNT)] {
+            let mut txn = workers[0].begin();
+            for id in 0..COUNT {
+                let found = txn.get(&far, &row(id, id).0).await.expect("a read").expect("a row");
+                txn.delete(found).expect("deleted");
+            }
+            let mut insert = async |id, number| {
+                let (key, value) = row(id, number);
+                txn.insert(&far, &key, &value).await.map(|_| ())
+            };
+            let id = replaced.unwrap_or(COUNT);
+            assert_eq!(insert(id, number).await, Ok(()), "the key of one row, and the number of another");
+            for (id, number) in [(id, COUNT + 1), (COUNT + 1, number)] {
+                let taken = insert(id, number).await;
+                assert!(matches!(taken, Err(TxnError::DuplicateKey { .. })), "{taken:?}");
+            }
+            let committed = txn.commit().await.map(|_| ());
+            if replaced.is_some() {
+                let refused = committed.expect_err("its home would have to hear of all deleted rows").to_string();
+                assert!(refused.contains("deletes on another node, beside some that move"), "{refused}");
+            } else {
+                assert_eq!(committed, Ok(()));
+            }
+        }
+        // The deleted rows are just leaving the indexes.
+        let read = workers[0].run(Retry::default(), async |txn| {
+            let found = txn.get(&far, &row(COUNT, COUNT).0).await?.map(|found| txn.value(found).to_vec());
+            Ok((txn.get(&far, &row(4, 4).0).await?, found))
+        });
+        assert_eq!(read.await, Ok((None, Some(row(COUNT, COUNT).1))));
+        assert_nothing_is_left(&workers).await;
     });
 }
 

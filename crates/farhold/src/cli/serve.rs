@@ -78,7 +78,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     // An error other than a timeout means that the thread for signals is gone: end as well.
     while ended.recv_timeout(LOOK_AFTER) == Err(RecvTimeoutError::Timeout) {
         is_over = database.node().is_expelled();
-        if is_over {
+        if is_over || database.node().refusal().is_some() {
             break;
         }
         tell_damaged();
@@ -87,6 +87,9 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     server.shutdown();
     if let Some(reason) = database.node().journal_failure().filter(|_| args.replicas.replicas > 1) {
         return Err(format!("this node has left the cluster: {reason}"));
+    }
+    if let Some(reason) = database.node().refusal() {
+        return Err(reason.to_string());
     }
     if is_over {
         return Err(EXPELLED.to_owned());

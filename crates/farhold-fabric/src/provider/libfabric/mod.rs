@@ -229,7 +229,8 @@ impl Shared {
             return;
         }
         let asking_ns = now_ns + this.config.connect_timeout_ns;
-        lock(&this.live).entry(node).or_insert((0, true)).0 = asking_ns;
+        // Until it has answered it may live: an answer that is no longer good was of an earlier start, perhaps.
+        lock(&this.live).insert(node, (asking_ns, true));
         let (config, shared) = (this.config.clone(), Arc::downgrade(this));
         let ask = move || {
             let live = !rendezvous::has_ended(&config.rendezvous, node, config.connect_timeout_ns);
@@ -237,7 +238,7 @@ impl Shared {
             let good_ns = shared.clock.now_ns() + LIVE_ELSEWHERE_NS;
             lock(&shared.live).insert(node, (good_ns, live));
         };
-        // Without a thread it stays what it was.
+        // Without a thread there is no answer.
         drop(std::thread::Builder::new().name("farhold-asks".into()).spawn(ask));
     }
 

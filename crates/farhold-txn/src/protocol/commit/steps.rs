@@ -2,6 +2,7 @@
 
 use crate::base::back_off::BackOff;
 use crate::base::error::TxnError;
+use crate::base::ident::DATA;
 use crate::protocol::core::Core;
 use crate::replication::Replication;
 use crate::rpc::message::Request;
@@ -102,6 +103,9 @@ impl Core {
                 return None;
             }
             for (node, region) in strange {
+                if region == DATA {
+                    self.meet_later_start(node);
+                }
                 let _ = self.endpoint.refresh(node, region);
             }
             again.rest(&self.handle).await;

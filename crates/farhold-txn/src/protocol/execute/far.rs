@@ -269,10 +269,7 @@ impl Txn {
         {
             return Err(self.far_unless_doomed(taken).await);
         }
-        let deleted = |row: &&crate::protocol::txn::state::Row| {
-            row.table == table.0 && row.ident.node() == home && matches!(row.state, RowState::Deleted | RowState::Gone)
-        };
-        let mine = self.state.rows.iter().filter(deleted).map(|row| row.ident.reference()).collect();
+        let mine = self.state.deleted_with_keys_of(table, home, key, value)?;
         let configuration = self.core.node.configuration().map_or(0, |installed| installed.number);
         let (table_id, owner) = (table.store.id(), self.owner.word());
         let request = Request::Reserve { table: table_id, owner, configuration, key, value, mine };
@@ -500,15 +497,22 @@ impl Core {
     pub fn far_error(&self, error: FabricError, node: NodeId) -> TxnError {
         if let FabricError::StaleKey { .. } | FabricError::NoSuchRegion { .. } = error {
             // Before the look, which may fail when the region is not there yet; the endpoint learns of it by itself later.
-            self.starts_met.set(self.starts_met.get() + 1);
-            self.met_at.borrow_mut().insert(node, self.starts_met.get());
-            self.locations.borrow_mut().forget_all();
-            self.far_indexes.borrow_mut().retain(|(of, _), _| *of != node);
+            self.meet_later_start(node);
             if self.endpoint.refresh(node, DATA).is_ok() {
                 return TxnError::Conflict;
             }
         }
         TxnError::far(error, node)
+    }
+
+    /// Forgets what this worker knows of a node's region, because another may be there by now. Whatever makes the endpoint look
+    /// for a region of rows again must say so first: afterwards nothing else would show it.
+    #[cold]
+    pub fn meet_later_start(&self, node: NodeId) {
+        self.starts_met.set(self.starts_met.get() + 1);
+        self.met_at.borrow_mut().insert(node, self.starts_met.get());
+        self.locations.borrow_mut().forget_all();
+        self.far_indexes.borrow_mut().retain(|(of, _), _| *of != node);
     }
 
     /// Before the first message about a range. Where rows have no copies, the stamps that it brings are of this start

@@ -98,6 +98,41 @@ impl State {
         Ok(())
     }
 
+    /// The rows of a node that the transaction deletes, and that have a key of a new row in some unique index.
+    pub(crate) fn deleted_with_keys_of(
+        &self,
+        table: SharedTable,
+        node: NodeId,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<Vec<ObjectRef>, TxnError> {
+        let is_deleted = |row: &&Row| {
+            row.table == table.0 && row.ident.node() == node && matches!(row.state, RowState::Deleted | RowState::Gone)
+        };
+        let mut deleted = self.rows.iter().filter(is_deleted).peekable();
+        if deleted.peek().is_none() {
+            return Ok(Vec::new());
+        }
+        let mut unique = Vec::new();
+        for (_, keys) in table.all_keys().into_iter().filter(|(_, keys)| keys.unique()) {
+            let mut made = Vec::new();
+            keys.make(&table.schema, key, value, &mut made)?;
+            unique.push((keys, made));
+        }
+        let (mut found, mut made) = (Vec::new(), Vec::new());
+        for row in deleted {
+            let mut is_same = self.key(row) == key;
+            for (keys, of_new) in &unique {
+                keys.make(&table.schema, self.key(row), self.old_value(row), &mut made)?;
+                is_same |= made == *of_new;
+            }
+            if is_same {
+                found.push(row.ident.reference());
+            }
+        }
+        Ok(found)
+    }
+
     /// The transaction's own insert of a key whose index entry still names a row that it deletes.
     #[cold]
     pub(crate) fn own_replacement(

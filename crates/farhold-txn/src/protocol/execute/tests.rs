@@ -1,6 +1,8 @@
 use crate::base::definition::{Placement, TableDef};
 use crate::base::error::TxnError;
 use crate::base::table::Index;
+use crate::cluster::configuration::Configuration;
+use crate::cluster::settings::ReplicationConfig;
 use crate::node::{Node, NodeConfig};
 use crate::protocol::txn::spec::ScanSpec;
 use crate::protocol::worker::Worker;
@@ -8,6 +10,7 @@ use farhold_fabric::{Executor, Fabric, NodeId, Version};
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_store::{Object, Owner};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// So many nodes of this process, which answer each other.
@@ -92,6 +95,40 @@ fn a_key_without_a_row_is_looked_for_again_at_the_commit() {
             "it has seen one write, and not the other"
         );
     });
+}
+
+/// The keeper of the epoch starts again, and a commit finds its new region before any read of its rows does. What the worker knew of the
+/// earlier region is void from then on.
+#[test]
+fn a_commit_that_finds_a_new_region_forgets_what_it_knew_of_the_old_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let executor = Executor::real(1);
+    let start = |number| {
+        let fabric = Fabric::join_shm(directory.path(), NodeId(number)).expect("the fabric");
+        let replication =
+            ReplicationConfig { replicas: 2, rings: 3, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
+        let config = NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..NodeConfig::default() };
+        Node::open(fabric, config).expect("a node")
+    };
+    let (me, keeper) = (start(0), NodeId(1));
+    let other = start(1);
+    let worker = me.worker(&executor.handle()).expect("a worker");
+    let replication = me.replication.clone().expect("copies");
+    replication.view.install(&Arc::new(Configuration { keeper, ..Configuration::first(2, 2) }), &me.catalog);
+    let core = &worker.core;
+    let find = || {
+        let version = me.catalog.indexes_version();
+        let meets = |node| core.meet_later_start(node);
+        core.rings.borrow_mut().find(&core.endpoint, (me.id(), 0), &replication, &me.catalog, version, &meets)
+    };
+    assert!(find());
+    let before = core.starts_met.get();
+    assert!(find() && !core.has_met_start(keeper, before), "the same region");
+    drop(other);
+    let _again = start(1);
+    assert!(find());
+    assert!(core.has_met_start(keeper, before));
+    drop(executor);
 }
 
 /// A node has stopped, or ended, while a thread of it changed a bucket of its hash index.
