@@ -228,6 +228,31 @@ fn a_peer_that_says_nothing_any_more() {
         while run(&executor, &endpoint, |batch| _ = batch.write(at(1, 0), &vec![6; 2 * MIB])).is_err() {
             assert!(executor.handle().now_ns() < until_ns, "it lives, and is reached");
         }
+        // Transfers that fill all the places there are, and may never end: they keep no other node's waiting.
+        let many = |node| move |batch: &mut Batch| (0..12).for_each(|_| _ = batch.read(at(node, 0), 2 * MIB));
+        executor.run(async {
+            let mut batch = Batch::new();
+            many(1)(&mut batch);
+            let mut stuck = std::pin::pin!(endpoint.submit(batch));
+            let mut polls = 0;
+            let stuck = std::future::poll_fn(|cx| {
+                polls += 1;
+                if polls == 3 {
+                    process.signal("-STOP");
+                }
+                stuck.as_mut().poll(cx)
+            });
+            // On a fast machine all is done by then.
+            drop(stuck.await.all_done());
+        });
+        let began_ns = executor.handle().now_ns();
+        assert_eq!(run(&executor, &endpoint, many(2)), Ok(()));
+        assert!(executor.handle().now_ns() < began_ns + IN_TIME_NS);
+        process.signal("-CONT");
+        let until_ns = executor.handle().now_ns() + IN_TIME_NS;
+        while run(&executor, &endpoint, |batch| _ = batch.write(at(1, 0), &vec![6; 2 * MIB])).is_err() {
+            assert!(executor.handle().now_ns() < until_ns, "it lives, and is reached");
+        }
     }
 }
 

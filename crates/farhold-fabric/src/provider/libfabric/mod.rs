@@ -168,6 +168,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether a node lives, as far as is known.
+#[derive(Clone, Copy)]
+struct Life {
+    is_live: bool,
+    good_until_ns: u64,
+    /// How often it has shown itself: a refusal from before such a moment says nothing.
+    shown: u64,
+}
+
 /// What the threads of a node share.
 struct Shared {
     near: Arc<shm::Member>,
@@ -194,8 +203,8 @@ struct Shared {
     closings: Closings,
     /// Nodes that have lanes into this node's ports.
     senders: Mutex<HashMap<u16, HashSet<NodeId>>>,
-    /// Whether a node lives, and until when that is good.
-    live: Mutex<HashMap<NodeId, (u64, bool)>>,
+    /// What is known of the life of nodes.
+    lives: Mutex<HashMap<NodeId, Life>>,
     stop: AtomicBool,
 }
 
@@ -217,7 +226,7 @@ impl Shared {
     fn is_live(&self, node: NodeId) -> bool {
         match self.config.rendezvous {
             Rendezvous::Directory => self.near.node_is_live(node),
-            Rendezvous::Hosts { .. } => lock(&self.live).get(&node).is_none_or(|(_, live)| *live),
+            Rendezvous::Hosts { .. } => lock(&self.lives).get(&node).is_none_or(|it| it.is_live),
         }
     }
 
@@ -225,32 +234,49 @@ impl Shared {
     /// of a lease. A host that does not answer may live.
     fn ask_live(this: &Arc<Self>, node: NodeId) {
         let now_ns = this.clock.now_ns();
-        if node == this.node() || lock(&this.live).get(&node).is_some_and(|(good_ns, _)| now_ns < *good_ns) {
+        let mut lives = lock(&this.lives);
+        let known = lives.get(&node).copied();
+        if node == this.node() || known.is_some_and(|it| now_ns < it.good_until_ns) {
             return;
         }
-        let asking_ns = now_ns + this.config.connect_timeout_ns;
         // Until it has answered it may live: an answer that is no longer good was of an earlier start, perhaps.
-        lock(&this.live).insert(node, (asking_ns, true));
+        let shown = known.map_or(0, |it| it.shown);
+        let good_until_ns = now_ns + this.config.connect_timeout_ns;
+        lives.insert(node, Life { is_live: true, good_until_ns, shown });
+        drop(lives);
         let (config, shared) = (this.config.clone(), Arc::downgrade(this));
         let ask = move || {
-            let live = !rendezvous::has_ended(&config.rendezvous, node, config.connect_timeout_ns);
+            let is_live = !rendezvous::has_ended(&config.rendezvous, node, config.connect_timeout_ns);
             let Some(shared) = shared.upgrade() else { return };
-            let good_ns = shared.clock.now_ns() + LIVE_ELSEWHERE_NS;
-            lock(&shared.live).insert(node, (good_ns, live));
+            let good_until_ns = shared.clock.now_ns() + LIVE_ELSEWHERE_NS;
+            let mut lives = lock(&shared.lives);
+            if lives.get(&node).is_none_or(|it| it.shown == shown) {
+                lives.insert(node, Life { is_live, good_until_ns, shown });
+            }
         };
         // Without a thread there is no answer.
         drop(std::thread::Builder::new().name("farhold-asks".into()).spawn(ask));
     }
 
+    /// Another host has answered, or proved itself: whatever refusal is known is an earlier start's.
+    fn show_live(&self, node: NodeId) {
+        if matches!(self.config.rendezvous, Rendezvous::Hosts { .. }) {
+            let good_until_ns = self.clock.now_ns() + LIVE_ELSEWHERE_NS;
+            let mut lives = lock(&self.lives);
+            let life = lives.entry(node).or_insert(Life { is_live: true, good_until_ns, shown: 0 });
+            *life = Life { is_live: true, good_until_ns, shown: life.shown + 1 };
+        }
+    }
+
     /// As [`Self::is_live`], but asked at most once in the time for which an answer is valid.
     fn was_live(&self, node: NodeId, now_ns: u64) -> bool {
-        let known = lock(&self.live).get(&node).copied();
+        let known = lock(&self.lives).get(&node).copied();
         match known {
-            Some((good_ns, live)) if now_ns < good_ns => live,
+            Some(it) if now_ns < it.good_until_ns => it.is_live,
             _ => {
-                let live = self.is_live(node);
-                lock(&self.live).insert(node, (now_ns + LIVE_NS, live));
-                live
+                let is_live = self.is_live(node);
+                lock(&self.lives).insert(node, Life { is_live, good_until_ns: now_ns + LIVE_NS, shown: 0 });
+                is_live
             }
         }
     }
@@ -333,7 +359,7 @@ impl Member {
             open: Mutex::default(),
             closings: Closings::default(),
             senders: Mutex::default(),
-            live: Mutex::default(),
+            lives: Mutex::default(),
             stop: AtomicBool::new(false),
             near,
             config,

@@ -1,6 +1,8 @@
 //! What must not work: strangers, other versions, rubbish, peers that go silent. Each is a typed error in time, nothing is
 //! written, and all other nodes go on.
 
+use super::agent::entry::SESSIONS_PER_NODE_MAX;
+use super::caller::Caller;
 use super::channel::{BulkTarget, Channel, Event, FRAMES_SENT, Peer, Size};
 use super::frame::{self, Header, Kind, Reader, Tag, WireOp};
 use super::rendezvous::{self, Record};
@@ -777,6 +779,65 @@ fn many_instructions_wait_their_turn() {
         assert_eq!(word.swap(0x0707_0707_0707_0707, Ordering::SeqCst), 100_000);
         bed.assert_whole();
     });
+}
+
+/// Answers of more frames than a home keeps for a worker: the worker asks for so much at a time as its home keeps.
+#[test]
+fn long_answers_wait_their_turn() {
+    on_each(|bed| {
+        let endpoint = bed.endpoint(&bed.one);
+        bed.assert_usable(&endpoint);
+        let reads = |batch: &mut Batch| (0..3000).for_each(|_| _ = batch.read(at(0), 15_000));
+        assert_eq!(run(&bed.executor, &endpoint, reads), Ok(()));
+        bed.assert_whole();
+    });
+}
+
+/// A thread whose session has broken ends. Its home hears of that, so it does not keep a place for each such thread.
+#[test]
+fn broken_sessions_of_ended_threads_take_no_places() {
+    on_each(|bed| {
+        let member = super::Member::join(bed.dir.0.path(), NodeId(3), config(bed.provider)).unwrap();
+        for _ in 0..SESSIONS_PER_NODE_MAX + 8 {
+            let mut caller = Caller::open(member.shared.clone()).unwrap();
+            caller.break_a_new_session(NodeId(2)).unwrap();
+        }
+        bed.assert_whole();
+    });
+}
+
+/// A host that has been taken for dead starts. It lives from the moment in which it has shown itself.
+#[test]
+fn a_host_that_has_shown_itself_lives() {
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let hosts = [free(), free()];
+    let join = |node: u8| {
+        let (listen, peer) = (hosts[usize::from(node)].clone(), 1 - node);
+        let peers = [(NodeId(peer), hosts[usize::from(peer)].clone())].into();
+        let config = Config { rendezvous: Rendezvous::Hosts { listen, peers }, ..config("tcp;ofi_rxm") };
+        let dir = Dir::new();
+        let fabric = dir.join(node, &config);
+        (fabric, dir)
+    };
+    let executor = Executor::real(1);
+    let (zero, _dir) = join(0);
+    let endpoint = zero.endpoint(&executor.handle()).unwrap();
+    let far = FarPtr::new(NodeId(1), REGION, 0);
+    let read = || run(&executor, &endpoint, |batch| _ = batch.read(far, 8));
+    for _ in 0..3 {
+        while zero.node_is_live(NodeId(1)) {
+            std::thread::yield_now();
+        }
+        let (one, _dir) = join(1);
+        one.create_region(REGION, BYTES).unwrap();
+        let handle = executor.handle();
+        let until_ns = handle.now_ns() + 10 * TIMEOUT_NS;
+        while read().is_err() {
+            assert!(handle.now_ns() < until_ns);
+            let _ = endpoint.refresh(NodeId(1), REGION);
+        }
+        assert!(zero.node_is_live(NodeId(1)), "it has just answered");
+    }
 }
 
 /// What the tasks of a thread post in one turn is one frame, and each of them gets its own answer.

@@ -42,6 +42,11 @@ impl Recorded {
     pub fn has_ended(&self) -> io::Result<bool> {
         Ok(self.is_known()? && started(self.pid)? != Some(self.started))
     }
+
+    /// Whether it is ending, for certain: see [`is_ending`].
+    pub fn is_ending(&self) -> io::Result<bool> {
+        Ok(self.is_known()? && is_ending(self.pid)?)
+    }
 }
 
 /// Whether the kernel says that there is no such thing, or process.
@@ -110,7 +115,7 @@ const EXITING: u64 = 0x4;
 
 /// Whether no thread of a process will touch its memory any more. This is so long before the process has ended: each thread of a
 /// dying process first releases the memory, the last of them then frees it, and only then are locks and the process gone.
-pub(super) fn is_ending(pid: u32) -> io::Result<bool> {
+fn is_ending(pid: u32) -> io::Result<bool> {
     let Some(threads) = look(std::fs::read_dir(format!("/proc/{pid}/task")))? else { return Ok(false) };
     let mut count = 0;
     for thread in threads {

@@ -81,7 +81,7 @@ pub(super) fn lock(file: &File, how: libc::c_int) -> io::Result<bool> {
 /// anything yet. An error says nothing about the node.
 pub(super) fn holder(cluster: &Path, node: NodeId) -> io::Result<Option<Recorded>> {
     let Some(process) = locked_by(cluster, node)? else { return Ok(None) };
-    let touches_nothing = process.has_ended()? || fence::is_ending(process.pid)?;
+    let touches_nothing = process.has_ended()? || process.is_ending()?;
     Ok((!touches_nothing).then_some(process))
 }
 

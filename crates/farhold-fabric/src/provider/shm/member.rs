@@ -74,7 +74,7 @@ impl Member {
         while !lock(&file, libc::LOCK_EX).map_err(failed)? {
             let by = locked_by(cluster, node).map_err(failed)?;
             // A process that is ending will release it, however long that takes.
-            if !by.is_some_and(|process| fence::is_ending(process.pid).unwrap_or(false)) {
+            if !by.is_some_and(|process| process.is_ending().unwrap_or(false)) {
                 if tries == Self::LOCK_TRIES {
                     let holder_pid = by.map_or(0, |process| process.pid);
                     return Err(FabricError::NodeInUse { node, holder_pid, path: path.into() });

@@ -15,7 +15,7 @@ use crate::provider::libfabric::secret::{Introduction, NONCE_BYTES, Nonce, PROOF
 use std::collections::BTreeMap;
 
 /// Most live sessions of a node: it has at most 255 workers.
-const SESSIONS_PER_NODE_MAX: usize = 256;
+pub(in crate::provider::libfabric) const SESSIONS_PER_NODE_MAX: usize = 256;
 /// Most sessions of a node that are not live.
 const ENTERING_PER_NODE_MAX: usize = 64;
 /// Most refusals to peers without a valid proof: within `STRANGER_NS_MAX`, and at one time with the provider. A peer that takes
@@ -87,7 +87,7 @@ impl Home {
             self.refuse_known(place, &who, header, Refusal::ShutOut);
             return;
         }
-        if self.count(|it| it.is_live_of(node)) >= SESSIONS_PER_NODE_MAX {
+        if self.count(|it| it.is_live_of(node) && it.name != who.name) >= SESSIONS_PER_NODE_MAX {
             self.refuse_known(place, &who, header, Refusal::TooMany);
             return;
         }
@@ -195,6 +195,7 @@ impl Home {
         session.token = secret.token(&introduction);
         session.state = State::Live;
         let (node, incarnation, name) = (session.node, session.incarnation, session.name.clone());
+        place.shared.show_live(node);
         // Earlier sessions of the same endpoint, and of earlier starts of its node, have no user any more.
         for other in 0..self.sessions.len() {
             let is_old = self.sessions[other].as_ref().is_some_and(|it| {

@@ -14,7 +14,7 @@
 //! The agent drops a frame without a session's token unread. The agent waits for no peer: it keeps what it cannot send at once,
 //! up to a limit. What the agent keeps for others is bounded, and no peer takes another's share.
 
-mod entry;
+pub(super) mod entry;
 mod exit;
 mod lanes;
 mod regions;

@@ -5,9 +5,10 @@ use crate::provider::libfabric::channel::{self, Channel};
 use crate::provider::libfabric::frame::{self, Header};
 use crate::provider::libfabric::packing::Filled;
 
-/// Frames kept for a worker that does not take them, and for all workers: beyond that the worker counts as dead.
+/// Frames kept for a worker that does not take them, and for all workers: beyond that the worker counts as dead. A worker asks for a quarter of its
+/// part at a time ([`ANSWERING_MAX`](crate::provider::libfabric::caller::ANSWERING_MAX)).
 const UNSENT_PER_SESSION_MAX: usize = 1024;
-const UNSENT_MAX: usize = 8192;
+const UNSENT_MAX: usize = 16_384;
 
 impl Home {
     /// Puts a body into the frames of this turn. A worker that cannot be reached is gone.

@@ -1,7 +1,10 @@
 //! What events change: answers, ends of bulk transfers, time that has passed.
 
 use super::instructions::{Plan, add, piece};
-use super::{Asked, BulkPiece, LOOK_AFTER_NS, Piece, State, Then, UNHEARD_NS_MAX, What, of_tag, tag_of};
+use super::{
+    Asked, BULK_PER_NODE_MAX, BulkPiece, Held, LOOK_AFTER_NS, Ops, Piece, State, Then, UNHEARD_NS_MAX, What, of_tag,
+    tag_of,
+};
 use crate::address::{Address, NodeId};
 use crate::batch::{Content, OpKind, State as OpState, header_of};
 use crate::error::FabricError;
@@ -10,6 +13,7 @@ use crate::provider::libfabric::channel::{self, BulkTarget, Channel, Event};
 use crate::provider::libfabric::frame::{self, Assembly, Header, Kind, Reader, WireOp};
 use crate::provider::libfabric::packing::Filled;
 use crate::provider::libfabric::{Rendezvous, Shared};
+use std::collections::VecDeque;
 
 impl State {
     pub(super) fn take(&mut self, event: &Event<'_>) {
@@ -43,26 +47,38 @@ impl State {
                     *answer = Some(Ok((header.kind, body)));
                 }
             }
-            What::Ops { .. } if header.offset == 0 && part.len() == header.total as usize => {
-                let Some(Asked { node, what: What::Ops { flight, pieces }, .. }) = self.asked.remove(&header.number)
-                else {
+            What::Ops(_) if header.offset == 0 && part.len() == header.total as usize => {
+                let Some(Asked { node, what: What::Ops(ops), .. }) = self.asked.remove(&header.number) else {
                     return;
                 };
-                self.settle(node, flight, pieces, Some(part));
+                self.end_ops(node, ops, Some(part));
             }
-            What::Ops { .. } => {
+            What::Ops(_) => {
                 if asked.answer.add(header, part).is_none() {
                     return;
                 }
-                let Some(Asked { node, what: What::Ops { flight, pieces }, mut answer, .. }) =
-                    self.asked.remove(&header.number)
+                let Some(Asked { node, what: What::Ops(ops), mut answer, .. }) = self.asked.remove(&header.number)
                 else {
                     return;
                 };
                 let whole = answer.take();
-                self.settle(node, flight, pieces, Some(&whole));
+                self.end_ops(node, ops, Some(&whole));
             }
         }
+    }
+
+    /// Is this session of a node neither broken nor replaced?
+    pub(super) fn is_live(&self, node: NodeId, epoch: u32) -> bool {
+        let session = self.nodes.get(&node).and_then(|known| known.session.as_ref());
+        session.is_some_and(|session| session.epoch == epoch && !session.is_broken)
+    }
+
+    /// A request has its answer, or will have none.
+    fn end_ops(&mut self, node: NodeId, ops: Ops, answer: Option<&[u8]>) {
+        if let Some(known) = self.nodes.get_mut(&node) {
+            known.answering -= ops.answer_bytes;
+        }
+        self.settle(node, ops.flight, ops.pieces, answer);
     }
 
     /// Gives a flight the answers to some of its pieces, or the news that there will be none.
@@ -79,7 +95,7 @@ impl State {
             if let Then::Go = piece.then {
                 let transfers = found.bulk.extract_if(.., |it| it.op == piece.op);
                 match nic.filter(|_| accepted.is_ok()) {
-                    Some((key, base)) => self.bulk_waiting.extend(transfers.map(|mut it| {
+                    Some((key, base)) => self.bulk_waiting.entry(node).or_default().extend(transfers.map(|mut it| {
                         it.target = BulkTarget { remote: base + it.at.offset(), key };
                         it
                     })),
@@ -124,10 +140,26 @@ impl State {
         for number in numbers {
             self.give_up(number);
         }
-        while let Some(position) = self.bulk_waiting.iter().position(|it| it.node == node && it.epoch == epoch) {
-            let piece = self.bulk_waiting.remove(position).expect("just found");
+        if self.nodes.get(&node).is_some_and(|known| known.epoch == epoch) {
+            for Held { ops, .. } in self.held.remove(&node).into_iter().flatten() {
+                self.settle(node, ops.flight, ops.pieces, None);
+            }
+        }
+        self.drop_waiting(|piece| piece.node == node && piece.epoch == epoch);
+    }
+
+    /// Transfers that have not begun will not.
+    fn drop_waiting(&mut self, is_meant: impl Fn(&BulkPiece) -> bool) {
+        let mut dropped = Vec::new();
+        for waiting in self.bulk_waiting.values_mut() {
+            let (over, kept): (VecDeque<_>, _) = std::mem::take(waiting).into_iter().partition(&is_meant);
+            *waiting = kept;
+            dropped.extend(over);
+        }
+        self.bulk_waiting.retain(|_, waiting| !waiting.is_empty());
+        for piece in dropped {
             if let Some(found) = self.flights.get_mut(&piece.flight) {
-                fail(&mut found.content, piece.op, FabricError::NodeUnavailable { node });
+                fail(&mut found.content, piece.op, FabricError::NodeUnavailable { node: piece.node });
             }
             self.land(piece.flight, 1);
         }
@@ -139,8 +171,8 @@ impl State {
         let node = asked.node;
         if let What::Call(answer) = &mut asked.what {
             answer.get_or_insert(Err(FabricError::NodeUnavailable { node }));
-        } else if let Some(Asked { what: What::Ops { flight, pieces }, .. }) = self.asked.remove(&number) {
-            self.settle(node, flight, pieces, None);
+        } else if let Some(Asked { what: What::Ops(ops), .. }) = self.asked.remove(&number) {
+            self.end_ops(node, ops, None);
         }
     }
 
@@ -170,15 +202,27 @@ impl State {
     }
 
     pub(super) fn start_bulk(&mut self, channel: &Channel, now_ns: u64) {
-        while let Some(mut piece) = self.bulk_waiting.pop_front() {
-            let session = self.nodes.get(&piece.node).and_then(|known| known.session.as_ref());
+        for node in self.bulk_waiting.keys().copied().collect::<Vec<_>>() {
+            self.start_bulk_with(channel, node, now_ns);
+        }
+        self.bulk_waiting.retain(|_, waiting| !waiting.is_empty());
+    }
+
+    fn start_bulk_with(&mut self, channel: &Channel, node: NodeId, now_ns: u64) {
+        let new = self.bulk_waiting.get_mut(&node).into_iter().flat_map(|it| it.iter_mut().rev());
+        new.take_while(|it| it.since_ns == 0).for_each(|it| it.since_ns = now_ns);
+        let mut active = self.bulk_active.values().filter(|it| it.node == node).count();
+        while active < BULK_PER_NODE_MAX
+            && let Some(mut piece) = self.bulk_waiting.get_mut(&node).and_then(VecDeque::pop_front)
+        {
+            let session = self.nodes.get(&node).and_then(|known| known.session.as_ref());
             let Some(peer) = session.filter(|it| it.epoch == piece.epoch && !it.is_broken).map(|it| it.peer) else {
-                let (node, epoch) = (piece.node, piece.epoch);
-                self.bulk_waiting.push_front(piece);
+                let epoch = piece.epoch;
+                self.bulk_waiting.entry(node).or_default().push_front(piece);
                 self.break_session(node, epoch);
                 continue;
             };
-            piece.since_ns = now_ns;
+            let waited_since_ns = std::mem::replace(&mut piece.since_ns, now_ns);
             let registration = piece.registration.as_deref();
             // SAFETY: the flight keeps the buffer until its transfers are over, and no other code touches these bytes: other
             // answers go to other bytes, by raw copies (`Buffer::put`), and the batch's owner has none of it before.
@@ -186,8 +230,14 @@ impl State {
                 channel.bulk(piece.is_write, piece.local, piece.len as u64, registration, peer, piece.target)
             };
             match posted {
-                Ok(slot) => drop(self.bulk_active.insert(slot, piece)),
-                Err(channel::Refusal::Again) => return self.bulk_waiting.push_front(piece),
+                Ok(slot) => {
+                    self.bulk_active.insert(slot, piece);
+                    active += 1;
+                }
+                Err(channel::Refusal::Again) => {
+                    piece.since_ns = waited_since_ns;
+                    return self.bulk_waiting.entry(node).or_default().push_front(piece);
+                }
                 Err(channel::Refusal::Broken) => self.classify(&piece),
             }
         }
@@ -195,6 +245,8 @@ impl State {
 
     pub(super) fn end_bulk(&mut self, slot: u32, is_done: bool) {
         let Some(piece) = self.bulk_active.remove(&slot) else { return };
+        // All that wait have until the next one ends.
+        self.bulk_ended_ns = self.last_look_ns;
         if is_done { self.land(piece.flight, 1) } else { self.classify(&piece) }
     }
 
@@ -225,14 +277,15 @@ impl State {
         let (since_ns, until_ns) = (bulk.since_ns, u64::MAX);
         let filled = Filled { peer: session.peer, tag: tag_of(bulk.node, bulk.epoch), frame };
         self.unsent.push(filled, since_ns);
-        let what = What::Ops { flight: bulk.flight, pieces };
+        let what = What::Ops(Ops { flight: bulk.flight, pieces, answer_bytes: 0 });
         let (node, epoch, answer) = (bulk.node, bulk.epoch, Assembly::default());
         self.asked.insert(number, Asked { node, epoch, since_ns, until_ns, what, answer });
     }
 
     /// Gives up what has waited too long.
     pub(super) fn expire(&mut self, shared: &Shared) {
-        if self.asked.is_empty() && self.bulk_active.is_empty() && self.unsent.is_empty() {
+        let has_bulk = !self.bulk_active.is_empty() || !self.bulk_waiting.is_empty();
+        if self.asked.is_empty() && !has_bulk && self.unsent.is_empty() {
             return;
         }
         let now_ns = shared.clock.now_ns();
@@ -243,9 +296,10 @@ impl State {
             asked.since_ns += unheard_ns;
             asked.until_ns = asked.until_ns.saturating_add(unheard_ns);
         }
-        for piece in self.bulk_active.values_mut() {
+        for piece in self.bulk_active.values_mut().chain(self.bulk_waiting.values_mut().flatten()) {
             piece.since_ns += unheard_ns(piece.since_ns);
         }
+        self.bulk_ended_ns += unheard_ns(self.bulk_ended_ns);
         for (_, since_ns) in self.unsent.waiting() {
             *since_ns += unheard_ns(*since_ns);
         }
@@ -273,6 +327,9 @@ impl State {
             self.break_session(node, epoch);
             self.strand(node, epoch);
         }
+        // What waits behind transfers that do not end: their provider may keep all places for ever.
+        let begun_ns = self.bulk_ended_ns;
+        self.drop_waiting(|it| it.since_ns != 0 && now_ns > it.since_ns.max(begun_ns) + timeout_ns);
     }
 
     /// Transfers that may never end: their owners get a copy of the batch, and the provider keeps the memory.

@@ -1,8 +1,8 @@
 //! Batches of instructions: from their posting to the look for their end.
 
 use super::{
-    ANSWERS_MAX, BULK_PIECE, BulkPiece, Caller, FLUSH_NS_MAX, Flight, LEFT_TO_OTHERS_MAX, Look, Piece, READ_PIECE,
-    Region, TURNS_PER_YIELD, Then, WRITE_PIECE, What, tag_of,
+    ANSWERING_MAX, ANSWERS_MAX, BULK_PIECE, BulkPiece, Caller, FLUSH_NS_MAX, Flight, Held, LEFT_TO_OTHERS_MAX, Look,
+    Ops, Piece, READ_PIECE, Region, TURNS_PER_YIELD, Then, WRITE_PIECE, What, tag_of,
 };
 use crate::address::NodeId;
 use crate::batch::{Content, OpKind};
@@ -11,6 +11,7 @@ use crate::object::PAYLOAD_LEN_MAX;
 use crate::provider::libfabric::channel::BulkTarget;
 use crate::provider::libfabric::frame::{self, BODY_MAX, Kind, Tag, WireOp};
 use crate::provider::shm::Shm;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A request in the making.
@@ -51,12 +52,50 @@ impl Caller {
             return None;
         }
         self.state.flights.insert(flight, Flight { content, left, bulk, is_abandoned: false, instead: None });
-        let until_ns = self.shared.clock.now_ns() + self.shared.config.request_timeout_ns;
-        for Plan { node, body, pieces, .. } in plans {
-            self.ask(node, Kind::Request, &body, What::Ops { flight, pieces }, until_ns);
+        for Plan { node, body, pieces, answers: answer_bytes } in plans {
+            let held = Held { body, ops: Ops { flight, pieces, answer_bytes } };
+            if !self.state.held.contains_key(&node) && self.has_room(node, answer_bytes) {
+                self.ask_ops(node, held);
+            } else {
+                self.state.held.entry(node).or_default().push_back(held);
+            }
         }
         self.fresh = Some(flight);
         Some(flight)
+    }
+
+    /// May a node owe so much more? One request is always let through.
+    fn has_room(&mut self, node: NodeId, answer_bytes: usize) -> bool {
+        let answering = self.known(node).answering;
+        answering == 0 || answering + answer_bytes <= ANSWERING_MAX
+    }
+
+    fn ask_ops(&mut self, node: NodeId, held: Held) {
+        let until_ns = self.shared.clock.now_ns() + self.shared.config.request_timeout_ns;
+        self.known(node).answering += held.ops.answer_bytes;
+        self.ask(node, Kind::Request, &held.body, What::Ops(held.ops), until_ns);
+    }
+
+    /// Sends the requests that wait, as far as their nodes owe little enough.
+    pub(super) fn ask_held(&mut self) {
+        if self.state.held.is_empty() {
+            return;
+        }
+        for node in self.state.held.keys().copied().collect::<Vec<_>>() {
+            // A session that breaks takes its list along.
+            while let Some(next) = self.state.held.get(&node).and_then(VecDeque::front) {
+                let answer_bytes = next.ops.answer_bytes;
+                if !self.has_room(node, answer_bytes) {
+                    break;
+                }
+                match self.state.held.get_mut(&node).and_then(VecDeque::pop_front) {
+                    Some(held) => self.ask_ops(node, held),
+                    None => break,
+                }
+            }
+            self.state.held.retain(|_, list| !list.is_empty());
+        }
+        self.hand_over();
     }
 
     /// Decides how an instruction travels.
@@ -157,14 +196,13 @@ impl Caller {
     /// Takes a flight's content back once all of it has ended.
     pub(super) fn take_back(&mut self, flight: u64) -> Option<Box<Content>> {
         let found = self.state.flights.get_mut(&flight)?;
-        if found.left > 0 && found.instead.is_none() {
-            return None;
-        }
-        self.poller.take_if(|poller| *poller == flight);
-        if let Some(instead) = found.instead.take() {
+        if found.left > 0 {
+            let instead = found.instead.take()?;
             found.is_abandoned = true;
+            self.poller.take_if(|poller| *poller == flight);
             return Some(instead);
         }
+        self.poller.take_if(|poller| *poller == flight);
         Some(self.state.flights.remove(&flight).expect("just seen").content)
     }
 

@@ -13,6 +13,7 @@ impl Caller {
             return Err(FabricError::MessageTooLong { bytes: message.len(), bytes_max: MESSAGE_BYTES_MAX });
         }
         self.session(to.node)?;
+        let epoch = self.known(to.node).epoch;
         if self.state.unsent.len() >= UNSENT_MAX {
             self.turn();
             return Err(FabricError::QueueFull { to });
@@ -29,6 +30,10 @@ impl Caller {
                 return Err(FabricError::QueueFull { to });
             }
         }
+        // It may have broken while the lane was looked at. A message that follows would arrive and count as not sent.
+        if !self.state.is_live(to.node, epoch) {
+            return Err(FabricError::NodeUnavailable { node: to.node });
+        }
         let lane = self.lane(from, to)?;
         lane.put += need;
         let index = lane.index;
@@ -36,7 +41,7 @@ impl Caller {
         self.hand_over();
         // A caller that is told that the message is not sent may rely on it. A session that breaks from here on, for what was
         // sent earlier, may have taken it along.
-        let is_sent = self.known(to.node).session.as_ref().is_some_and(|session| !session.is_broken);
+        let is_sent = self.state.is_live(to.node, epoch);
         // A thread may sleep after it has sent, so it must leave nothing behind that only polling would send.
         self.flush_to(|node| node == to.node, FLUSH_NS_MAX);
         if is_sent { Ok(()) } else { Err(FabricError::NodeUnavailable { node: to.node }) }

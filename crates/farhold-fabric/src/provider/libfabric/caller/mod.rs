@@ -48,6 +48,11 @@ const READ_PIECE: usize = (BODY_MAX - 8) / 8 * 8;
 /// Most bytes of the answers to one request, where it has more than one instruction: they fit into one parcel, so the first of a
 /// long batch's answers are on their way, and taken, while the home agent does the rest.
 const ANSWERS_MAX: usize = BODY_MAX;
+/// Most bytes of the answers that a node owes this worker; further requests wait here. The home agent keeps what the provider does not take at
+/// once, and ends the session of a worker for which it would have to keep too much.
+pub(super) const ANSWERING_MAX: usize = 4 << 20;
+/// Transfers by the NIC with one node at a time: those that never end leave room for other nodes'.
+const BULK_PER_NODE_MAX: usize = SIZE.bulk as usize * 3 / 4;
 /// Turns between two looks at the clock.
 const TURNS_PER_CLOCK: u32 = 32;
 /// A period without polls counts for at most this long. Silence is the other side's only while this side listens, and a process
@@ -101,11 +106,16 @@ pub(super) struct Caller {
 struct State {
     nodes: Numbered<NodeId, Known>,
     asked: Numbered<u64, Asked>,
+    /// Requests that wait until their node owes less; no list is empty.
+    held: Numbered<NodeId, VecDeque<Held>>,
     flights: Numbered<u64, Flight>,
     packing: Packing,
     unsent: Unsent,
-    bulk_waiting: VecDeque<BulkPiece>,
+    /// Of each node; none is empty.
+    bulk_waiting: Numbered<NodeId, VecDeque<BulkPiece>>,
     bulk_active: Numbered<u32, BulkPiece>,
+    /// When a transfer has ended last.
+    bulk_ended_ns: u64,
     last_classified: u64,
     /// The last look at the clock for time-outs.
     last_look_ns: u64,
@@ -116,6 +126,8 @@ struct State {
 struct Known {
     session: Option<Session>,
     epoch: u32,
+    /// Bytes of the answers that it owes at most.
+    answering: usize,
     regions: Numbered<RegionId, Region>,
     /// The lanes into its inboxes, by the local port and its port.
     lanes: Numbered<(u16, u16), Lane>,
@@ -172,10 +184,21 @@ struct Asked {
 enum What {
     /// A call: its answer, when it is there.
     Call(Option<Result<(Kind, Vec<u8>), FabricError>>),
-    Ops {
-        flight: u64,
-        pieces: Vec<Piece>,
-    },
+    Ops(Ops),
+}
+
+/// Instructions of one request.
+struct Ops {
+    flight: u64,
+    pieces: Vec<Piece>,
+    /// Bytes of the answer at most.
+    answer_bytes: usize,
+}
+
+/// A request that waits until its node owes less.
+struct Held {
+    body: Vec<u8>,
+    ops: Ops,
 }
 
 /// An instruction, or a part of a long one, in a request.
@@ -272,6 +295,7 @@ impl Caller {
     /// Whether anything makes progress only when this thread polls.
     pub fn is_busy(&self) -> bool {
         !self.state.asked.is_empty()
+            || !self.state.held.is_empty()
             || !self.state.packing.is_empty()
             || !self.state.unsent.is_empty()
             || !self.state.bulk_active.is_empty()
@@ -296,9 +320,10 @@ impl Caller {
         if !state.bulk_waiting.is_empty() {
             state.start_bulk(channel, shared.clock.now_ns());
         }
+        self.ask_held();
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS_PER_CLOCK) {
-            state.expire(shared);
+            self.state.expire(&self.shared);
         }
     }
 
@@ -318,11 +343,23 @@ impl Caller {
     }
 }
 
+#[cfg(test)]
+impl Caller {
+    /// Makes a session with a node, and takes it for broken.
+    pub fn break_a_new_session(&mut self, node: NodeId) -> Result<(), FabricError> {
+        self.session(node)?;
+        let epoch = self.known(node).epoch;
+        self.state.break_session(node, epoch);
+        Ok(())
+    }
+}
+
 impl Drop for Caller {
     fn drop(&mut self) {
         let live: Vec<NodeId> = self.state.nodes.keys().copied().collect();
         for node in live {
-            if self.known(node).session.as_ref().is_some_and(|session| !session.is_broken && session.token != 0) {
+            // Also of a broken session, which its home may take for a live one.
+            if self.known(node).session.as_ref().is_some_and(|session| session.token != 0) {
                 self.transmit(node, Kind::Bye, 0, &[]);
             }
         }

@@ -36,7 +36,10 @@ impl Caller {
         let after_ns = self.shared.clock.now_ns();
         let known = self.known(node);
         match &met {
-            Ok(()) => (known.was_there, known.is_lost) = (true, false),
+            Ok(()) => {
+                (known.was_there, known.is_lost) = (true, false);
+                self.shared.show_live(node);
+            }
             Err(error) if after_ns - before_ns > RETRY_AFTER_NS / 10 => {
                 known.is_lost = known.was_there;
                 let pause_ns = if known.is_lost { LOST_RETRY_AFTER_NS } else { RETRY_AFTER_NS };
@@ -178,7 +181,11 @@ impl Caller {
         let header = Header::new(kind, session.index, session.token, number, body.len());
         let Self { channel, state, shared, .. } = self;
         let channel = channel.as_ref().expect("there until dropped");
+        let was_broken = !state.is_live(node, epoch);
         for (head, part) in frame::split(header, body) {
+            if !was_broken && !state.is_live(node, epoch) {
+                return;
+            }
             for full in state.packing.add(peer, tag_of(node, epoch), &head, part).into_iter().flatten() {
                 state.send(channel, shared, full);
             }
