@@ -189,7 +189,7 @@ impl Core {
                 write_runs(self.node.store.memory(), self.node.store.incarnation(), &runs, &mut w);
             }
             Request::Hello { node, incarnation, birth, epoch } => {
-                self.forget_dead(node, (incarnation, birth), epoch)?
+                self.forget_dead(node, (incarnation, birth), epoch)?;
             }
             Request::Announce { incarnation, configuration, number } => {
                 let holder = Holder { node: sender, incarnation };
