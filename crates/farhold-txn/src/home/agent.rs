@@ -108,12 +108,7 @@ impl HomeAgent {
                 Ok(thread) => thread,
                 Err(error) => return drop(report.send(Err(error))),
             };
-            // What this node's earlier starts had locked elsewhere. A node that does not answer is told again later, and until
-            // it has heard, such a lock is only a conflict; one that starts releases them itself.
-            let joined = executor.run(worker.join_cluster());
-            if report.send(joined.map(drop)).is_err() || worker.node().refusal().is_some() {
-                return;
-            }
+            let _ = report.send(Ok(()));
             executor.run(serve(worker, stopped));
         };
         let spawned = std::thread::Builder::new().name("farhold-home".into()).spawn(run);
@@ -165,6 +160,9 @@ async fn tell_status(worker: &Worker, cluster: &Path, register: &Arc<impl Regist
 }
 
 async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
+    // What this node's earlier starts had locked elsewhere. Until the others have heard, such a lock is only a
+    // conflict. A node that does not answer releases them itself when it starts. If one refuses, the node says so from then on.
+    let _ = worker.join_cluster().await;
     let core = &*worker.core;
     // Other tasks of this thread look after the membership: it may not sleep for long.
     let is_member = core.node.replication.is_some();
