@@ -11,7 +11,7 @@
 //! It takes every IN whose list begins with a query for one of that query: `x IN ((SELECT 1), 2)`.
 //! It takes VALUES in parentheses for a function: `x = (VALUES (1))`, `x > ANY (VALUES (1))`.
 //! It knows neither BETWEEN SYMMETRIC nor `trim(FROM x)`, and loses the side of `trim(LEADING x, y)`.
-//! INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
+//! It loses the digits of `INTERVAL(3) '…'`. INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
 //!
 //! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
 //! parses all suites with both.
@@ -19,7 +19,7 @@
 use std::any::TypeId;
 use std::ops::ControlFlow;
 
-use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, TrimWhereField, UnaryOperator, Visitor};
+use datafusion::sql::sqlparser::ast::{BinaryOperator, CastKind, Expr, TrimWhereField, UnaryOperator, Visitor};
 use datafusion::sql::sqlparser::dialect::{Dialect as Dialects, PostgreSqlDialect, Precedence};
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
@@ -57,6 +57,9 @@ impl Dialects for Dialect {
     fn parse_prefix(&self, parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
         if is_named_interval(parser) {
             return Some(parser.parse_identifier().map(Expr::Identifier));
+        }
+        if let Some(interval) = interval_of_digits(parser) {
+            return Some(interval);
         }
         if let Some(trimmed) = trim_from(parser) {
             return Some(trimmed);
@@ -334,13 +337,36 @@ fn is_named_interval(parser: &Parser<'_>) -> bool {
         | Token::UnicodeStringLiteral(_)
         | Token::NationalStringLiteral(_)
         | Token::DollarQuotedString(_) => false,
-        // `INTERVAL(3) '...'`
-        Token::LParen => !matches!(
-            (token(2), token(3), token(4)),
-            (Token::Number(..), Token::RParen, Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_))
-        ),
+        Token::LParen => !has_digits(parser),
         _ => true,
     }
+}
+
+/// `INTERVAL(3) '...'`
+fn has_digits(parser: &Parser<'_>) -> bool {
+    let token = |n| &parser.peek_nth_token_ref(n).token;
+    matches!(
+        (token(1), token(2), token(3), token(4)),
+        (
+            Token::LParen,
+            Token::Number(..),
+            Token::RParen,
+            Token::SingleQuotedString(_) | Token::EscapedStringLiteral(_)
+        )
+    )
+}
+
+/// `INTERVAL(3) '...'` is `CAST('...' AS INTERVAL(3))`: the parser loses the digits.
+fn interval_of_digits(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
+    if keyword(parser, 0) != Keyword::INTERVAL || !has_digits(parser) {
+        return None;
+    }
+    let mut cast = || {
+        let data_type = parser.parse_data_type()?;
+        let expr = Box::new(Expr::Value(parser.parse_value()?));
+        Ok(Expr::Cast { kind: CastKind::Cast, expr, data_type, array: false, format: None })
+    };
+    Some(cast())
 }
 
 #[cfg(test)]
@@ -402,7 +428,7 @@ mod tests {
         }
         for (sql, read) in [
             ("interval '1 day' + interval", "(INTERVAL '1 day' + interval)"),
-            ("interval(3) '1 day' - interval.a", "(INTERVAL '1 day' - interval.a)"),
+            ("interval(3) '1 day' - interval.a", "(CAST('1 day' AS INTERVAL(3)) - interval.a)"),
             ("interval 1 day + interval", "(INTERVAL 1 DAY + interval)"),
         ] {
             assert_eq!(expression(sql), read, "{sql}");
@@ -509,6 +535,7 @@ mod tests {
                     " in ((",
                     "= (values",
                     "select (values",
+                    "interval(",
                     "symmetric ",
                     "(from ",
                     "ing from ",

@@ -286,6 +286,14 @@ fn from_plan(message: &str) -> SqlError {
     if lower.contains("step cannot be zero") {
         return SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "step size cannot equal zero");
     }
+    // What else it says are the planner's own names of the keys.
+    if let Some((_, column)) = text.split_once("column \"")
+        && let Some((column, _)) = column.split_once("\" must appear in the GROUP BY")
+    {
+        let message =
+            format!("column \"{column}\" must appear in the GROUP BY clause or be used in an aggregate function");
+        return SqlError::new(SqlState::GROUPING_ERROR, message);
+    }
     let state = if lower.contains("must appear in the group by")
         || lower.contains("must be in group by")
         || lower.contains("references non-aggregate")

@@ -103,6 +103,7 @@ macro_rules! suites {
 
 suites! {
     aggregates
+    arrays
     conflicts
     dates
     definitions
@@ -121,6 +122,7 @@ suites! {
     numbers
     orders
     quantifiers
+    regexes
     sequences
     series
     sets

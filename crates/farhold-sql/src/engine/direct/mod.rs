@@ -17,7 +17,7 @@ pub(crate) use compile::{Compiler, assignment_pairs, bind_returning, check_once,
 pub(crate) use forms::{check_delete, check_single_table, check_target_count, check_update, is_default};
 pub(crate) use insert::{Insert, OnConflict, RowNumbers, Writer};
 pub(crate) use names::output_name;
-pub(crate) use run::{Effect, returned};
+pub(crate) use run::{Effect, ROWS_MAX, returned};
 pub(crate) use write::{Delete, UniqueKeys, Update, apply_update, insert_moved, unsafe_duplicate};
 
 use std::sync::Arc;

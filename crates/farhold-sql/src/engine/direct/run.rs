@@ -12,19 +12,20 @@ use crate::{SqlError, SqlState};
 /// What a program did.
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
-    /// Rows of the result, if the statement has one.
+    /// Rows of the result, if the statement has one. None of a SELECT: they are more than it may read here.
     pub(crate) rows: Option<Vec<Vec<Datum>>>,
     /// Rows read or written.
     pub(crate) count: u64,
 }
 
 impl Program {
-    /// Runs it.
+    /// Runs it; a SELECT of more than `rows_max` rows does nothing.
     pub(crate) async fn run(
         &self,
         txn: &mut Txn,
         parameters: Parameters<'_>,
         numbers: Numbers<'_>,
+        rows_max: usize,
         cancel: &CancelHandle,
     ) -> Result<Effect, SqlError> {
         match self {
@@ -35,7 +36,7 @@ impl Program {
                 }
                 Ok(Effect { rows: Some(vec![row]), count: 1 })
             }
-            Self::Select(select) => select.run(txn, parameters, cancel).await,
+            Self::Select(select) => select.run(txn, parameters, rows_max, cancel).await,
             Self::Insert(insert) => insert.run(txn, parameters, numbers, cancel).await,
             Self::Update(update) => update.run(txn, parameters, numbers, cancel).await,
             Self::Delete(delete) => delete.run(txn, parameters, cancel).await,
@@ -82,9 +83,14 @@ pub(crate) fn count_of(
 }
 
 /// More rows than these are a query's: read here, all of them are in memory at once, and validated.
-const ROWS_MAX: usize = 10_000;
+pub(crate) const ROWS_MAX: usize = 10_000;
 
 impl Select {
+    /// Whether it may read many rows: an index has any number of one key.
+    pub(crate) fn may_be_long(&self) -> bool {
+        !self.for_update && !self.access.point
+    }
+
     /// Whether nothing but its LIMIT bounds the rows that it reads, and leaves many.
     pub(crate) fn is_long(&self, parameters: Parameters<'_>) -> Result<bool, SqlError> {
         if self.for_update || self.access.is_narrow(&self.table) {
@@ -95,7 +101,13 @@ impl Select {
         Ok(limit > 0 && limit.saturating_add(offset) > ROWS_MAX)
     }
 
-    async fn run(&self, txn: &mut Txn, parameters: Parameters<'_>, cancel: &CancelHandle) -> Result<Effect, SqlError> {
+    async fn run(
+        &self,
+        txn: &mut Txn,
+        parameters: Parameters<'_>,
+        rows_max: usize,
+        cancel: &CancelHandle,
+    ) -> Result<Effect, SqlError> {
         let table = &self.table;
         let limit = count_of(self.limit.as_ref(), parameters, Clause::Limit)?.unwrap_or(usize::MAX);
         let offset = count_of(self.offset.as_ref(), parameters, Clause::Offset)?.unwrap_or(0);
@@ -124,7 +136,12 @@ impl Select {
                 _ => Vec::new(),
             }
         } else {
-            self.access.rows(txn, table, parameters, scanned, cancel).await?
+            let handles =
+                self.access.rows(txn, table, parameters, scanned.min(rows_max.saturating_add(1)), cancel).await?;
+            if handles.len() > rows_max {
+                return Ok(Effect::default());
+            }
+            handles
         };
         let mut skip = offset;
         let mut pace = Pace::new(cancel);

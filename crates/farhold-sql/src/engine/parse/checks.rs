@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, FromTable, Function, FunctionArguments, ObjectName, ObjectNamePart, Query, Select,
-    SelectItem, SetExpr, Statement, TableFactor, TableWithJoins, UpdateTableFromKind, Value, Visitor, WindowType,
+    BinaryOperator, Expr, FromTable, Function, FunctionArg, FunctionArgExpr, FunctionArguments, ObjectName,
+    ObjectNamePart, Query, Select, SelectItem, SetExpr, Statement, TableFactor, TableWithJoins, UpdateTableFromKind,
+    Value, Visitor, WindowType,
 };
 
 use super::super::scalar::fold;
@@ -216,6 +217,37 @@ impl Checks {
     }
 }
 
+/// Refuses a whole row as a value: DataFusion takes `count(t.*)` for `count(*)`, and `t.* IS NULL` for false. And stars where PostgreSQL has none.
+fn check_rows(expression: &Expr) -> Result<(), SqlError> {
+    let whole_row = || Err(SqlError::unsupported("a whole row (t.*) as a value"));
+    match expression {
+        Expr::QualifiedWildcard(..) => whole_row(),
+        Expr::Function(Function { name, args: FunctionArguments::List(list), .. }) => {
+            for argument in &list.args {
+                let (FunctionArg::Unnamed(argument)
+                | FunctionArg::Named { arg: argument, .. }
+                | FunctionArg::ExprNamed { arg: argument, .. }) = argument;
+                match argument {
+                    FunctionArgExpr::QualifiedWildcard(_) => return whole_row(),
+                    FunctionArgExpr::Wildcard | FunctionArgExpr::WildcardWithOptions(_)
+                        if list.duplicate_treatment.is_some() || list.args.len() > 1 =>
+                    {
+                        return Err(SqlError::syntax("syntax error at or near \"*\""));
+                    }
+                    _ => {}
+                }
+            }
+            let is_count = matches!(name.0.as_slice(), [ObjectNamePart::Identifier(name)] if fold(name) == "count");
+            if is_count && list.args.is_empty() {
+                let message = "count(*) must be used to call a parameterless aggregate function";
+                return Err(SqlError::new(SqlState::WRONG_OBJECT_TYPE, message));
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The subqueries in the expressions of a row, those in them aside.
 fn subqueries_of(row: &[Expr]) -> usize {
     let count = std::cell::Cell::new(0);
@@ -300,6 +332,9 @@ impl Visitor for Checks {
         if columns_of_row(expression) > COLUMNS_MAX {
             let message = format!("ROW expressions can have at most {COLUMNS_MAX} entries");
             return ControlFlow::Break(SqlError::new(SqlState::TOO_MANY_COLUMNS, message));
+        }
+        if let Err(error) = check_rows(expression) {
+            return ControlFlow::Break(error);
         }
         self.around.push(Vec::new());
         if self.around.len() > LEVELS_MAX {

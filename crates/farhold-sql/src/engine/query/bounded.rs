@@ -6,9 +6,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, GenericStringBuilder, Int64Array, OffsetSizeTrait, StringArray, StringViewBuilder,
-};
+use arrow::array::{Array, ArrayRef, AsArray, GenericStringBuilder, OffsetSizeTrait, StringViewBuilder};
 use arrow::compute::kernels::concat_elements::concat_elements_dyn;
 use arrow::datatypes::{DataType, Field, FieldRef, Int64Type};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
@@ -16,7 +14,6 @@ use datafusion::common::{ScalarValue, internal_err};
 use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool};
-use datafusion::functions::regex::regexpcount::regexp_count_func;
 use datafusion::logical_expr::{
     BinaryExpr, ColumnarValue, Expr, LogicalPlan, Operator, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
     ScalarUDFImpl, Signature, Volatility,
@@ -25,7 +22,7 @@ use datafusion::optimizer::AnalyzerRule;
 use datafusion::prelude::SessionContext;
 
 use super::checked::{self, Check};
-use super::folded;
+use super::{folded, regexes};
 use crate::{SqlError, SqlState};
 
 /// Bytes of one value.
@@ -211,27 +208,28 @@ impl Growth {
 
 /// What `regexp_replace` makes of a row, at most.
 fn replaced_bytes(arguments: &[ColumnarValue], row: usize) -> Result<u64> {
-    let [whole, pattern, replacement, flags] =
-        [0_usize, 1, 2, 3].map(|n| arguments.get(n).map_or("", |value| text(value, row)));
+    let [whole, pattern, replacement] = [0_usize, 1, 2].map(|n| arguments.get(n).map_or("", |value| text(value, row)));
+    let is_place = arguments.get(3).is_some_and(|argument| !argument.data_type().is_string());
+    let flags = arguments.get(if is_place { 5 } else { 3 }).map_or("", |value| text(value, row));
+    let is_all = match arguments.get(4) {
+        Some(times) if is_place => number(times, row) == 0,
+        _ => !is_place && flags.contains('g'),
+    };
     let length = whole.len() as u64;
     // What stands for a group puts in each match once more, and all matches are no longer than the text.
-    let groups = replacement.matches(['\\', '$']).count() as u64;
+    let groups = replacement.matches('\\').count() as u64;
     let bytes = |times: u64| {
         let put_in = times.saturating_mul(replacement.len() as u64);
         put_in.saturating_add(length.saturating_mul(groups.saturating_add(1)))
     };
-    if !flags.contains('g') {
+    if !is_all {
         return Ok(bytes(1));
     }
     let most = bytes(length.saturating_add(1));
     if most <= UNCOUNTED_BYTES_MAX {
         return Ok(most);
     }
-    let flags = flags.replace('g', "");
-    let texts = |text: &str| -> ArrayRef { Arc::new(StringArray::from(vec![text])) };
-    let found = regexp_count_func(&[texts(whole), texts(pattern), Arc::new(Int64Array::from(vec![1])), texts(&flags)])?;
-    let found = ColumnarValue::Array(found);
-    Ok(bytes(u64::try_from(number(&found, 0)).unwrap_or(0)))
+    Ok(bytes(regexes::count(whole, pattern, flags)?))
 }
 
 /// What `range` and `generate_series` make of a row, at most.

@@ -46,6 +46,12 @@ pub(super) fn plus_interval(op: Arithmetic, moment: Expr, interval: Expr) -> Exp
     ScalarUDF::from(function).call(vec![moment, interval])
 }
 
+/// Is it a sum of a moment?
+pub(super) fn is_sum(function: &ScalarUDF) -> bool {
+    let function = function.inner();
+    function.downcast_ref::<PlusDays>().is_some() || function.downcast_ref::<PlusInterval>().is_some()
+}
+
 /// `a - b`, of two dates.
 pub(super) fn days_between(a: Expr, b: Expr) -> Expr {
     ScalarUDF::from(DaysBetween { signature: Signature::any(2, Volatility::Immutable) }).call(vec![a, b])

@@ -6,6 +6,7 @@
 mod added;
 mod aggregates;
 mod apart;
+mod arrays;
 mod assigned;
 mod bounded;
 mod bounds;
@@ -53,6 +54,7 @@ mod plan_scans;
 mod projections;
 mod quantified;
 mod quantifiers;
+mod regexes;
 mod repeated_keys;
 mod rewrite;
 mod rows;

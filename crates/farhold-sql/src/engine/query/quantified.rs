@@ -304,7 +304,7 @@ fn elements(arrays: &ArrayRef, row: usize, wanted: &Wanted) -> Result<Option<Arr
 }
 
 /// The elements of a list, or those of the lists in it.
-fn leaves(elements: &ArrayRef) -> Result<ArrayRef> {
+pub(super) fn leaves(elements: &ArrayRef) -> Result<ArrayRef> {
     let DataType::List(_) = elements.data_type() else { return Ok(Arc::clone(elements)) };
     let lists = elements.as_list::<i32>();
     let inner = (0..lists.len()).filter(|at| lists.is_valid(*at)).map(|at| leaves(&lists.value(at)));
@@ -357,7 +357,7 @@ fn read(text: &str, wanted: &Wanted) -> Result<ArrayRef> {
 }
 
 /// The type of the elements of a list, or of those of the lists in it.
-fn leaf(data_type: &DataType) -> Option<&DataType> {
+pub(super) fn leaf(data_type: &DataType) -> Option<&DataType> {
     match data_type {
         DataType::List(element) | DataType::LargeList(element) | DataType::FixedSizeList(element, _) => {
             Some(leaf(element.data_type()).unwrap_or(element.data_type()))
@@ -366,7 +366,8 @@ fn leaf(data_type: &DataType) -> Option<&DataType> {
     }
 }
 
-fn with_leaf(data_type: &DataType, of: &DataType) -> DataType {
+/// The type of a list of such elements, in as many lists.
+pub(super) fn with_leaf(data_type: &DataType, of: &DataType) -> DataType {
     match data_type {
         DataType::List(element) | DataType::LargeList(element) | DataType::FixedSizeList(element, _) => {
             DataType::List(Arc::new(Field::new_list_field(with_leaf(element.data_type(), of), true)))
@@ -376,7 +377,7 @@ fn with_leaf(data_type: &DataType, of: &DataType) -> DataType {
 }
 
 /// The type in which values of two types are compared.
-fn common(a: &DataType, b: &DataType) -> Option<DataType> {
+pub(super) fn common(a: &DataType, b: &DataType) -> Option<DataType> {
     Some(match (a, b) {
         (a, DataType::Null) => a.clone(),
         (DataType::Null, b) => b.clone(),
@@ -394,6 +395,11 @@ const DIMENSIONS_MAX: usize = 6;
 
 /// The elements of the text of an array, `{a, "b c", NULL}`, and those of the arrays in it; `None` is NULL.
 pub(super) fn array_elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
+    read_array(text).map(|(elements, _)| elements)
+}
+
+/// The same, and how many dimensions the text has.
+pub(super) fn read_array(text: &str) -> Result<(Vec<Option<String>>, usize), SqlError> {
     let malformed = || SqlError::new(SqlState::INVALID_TEXT, format!("malformed array literal: \"{text}\""));
     if text.trim_start_matches(is_blank).starts_with('[') {
         return Err(SqlError::unsupported("the bounds of an array in its text"));
@@ -404,7 +410,7 @@ pub(super) fn array_elements(text: &str) -> Result<Vec<Option<String>>, SqlError
     reader.array(0, &malformed)?;
     reader.skip_blanks();
     match reader.rest.next() {
-        None => Ok(reader.elements),
+        None => Ok((reader.elements, reader.lengths.len())),
         Some(_) => Err(malformed()),
     }
 }

@@ -10,18 +10,18 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType as SqlType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments,
-    GroupByExpr, Ident, Interval, NamedWindowDefinition, NamedWindowExpr, ObjectName, ObjectNamePart, Query, Select,
-    SelectItem, Statement, TableFactor, Value, ValueWithSpan, Visitor, VisitorMut, WindowFrame, WindowFrameBound,
-    WindowSpec, WindowType,
+    BinaryOperator, CastKind, DataType as SqlType, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArguments, GroupByExpr, Ident, Interval, IntervalFields as SqlFields, NamedWindowDefinition,
+    NamedWindowExpr, ObjectName, ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value,
+    ValueWithSpan, Visitor, VisitorMut, WindowFrame, WindowFrameBound, WindowSpec, WindowType,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 use datafusion_pg_catalog::pg_catalog::PG_CATALOG_TABLES;
 use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
 use datafusion_pg_catalog::sql::rules::{
-    AliasDuplicatedProjectionRewrite, CurrentUserVariableToSessionUserFunctionCall, FixArrayLiteral,
-    RewritePgCatalogOperator, RewriteRegCastToSubquery, SqlStatementRewriteRule, StripCollate,
+    AliasDuplicatedProjectionRewrite, CurrentUserVariableToSessionUserFunctionCall, RewritePgCatalogOperator,
+    RewriteRegCastToSubquery, SqlStatementRewriteRule, StripCollate,
 };
 
 use super::casts;
@@ -44,7 +44,7 @@ use crate::engine::parse::{parse_expr, parse_one, to_text, unnested};
 use crate::engine::scalar::{built_in_name, fold, without_regclass};
 use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
-use crate::engine::types::exact_decimal;
+use crate::engine::types::{IntervalField, IntervalFields, exact_decimal, parse_interval_of, put_interval};
 
 use super::parameters::to_sql as sql_type;
 use crate::engine::walk;
@@ -63,7 +63,6 @@ impl Rewriter {
             catalog_queries: PostgresCompatibilityParser::new(),
             rules: vec![
                 Arc::new(AliasDuplicatedProjectionRewrite),
-                Arc::new(FixArrayLiteral),
                 Arc::new(CurrentUserVariableToSessionUserFunctionCall),
                 Arc::new(StripCollate),
                 Arc::new(RewritePgCatalogOperator),
@@ -86,6 +85,10 @@ impl Rewriter {
         let mut statement = statement;
         if walk::change(&mut statement, &mut SampledTable).is_break() {
             return Err(SqlError::unsupported("TABLESAMPLE"));
+        }
+        if walk::change(&mut statement, &mut Zones).is_break() {
+            let error = SqlError::unsupported("AT TIME ZONE");
+            return Err(error.with_hint("Timestamps have no time zone; the session's is UTC."));
         }
         visited(&mut statement, &mut Patterns)?;
         visited(&mut statement, &mut NamedWindows)?;
@@ -120,7 +123,7 @@ impl Rewriter {
             let mut names = CatalogNames { defined: defined_names(&statement) };
             let _ = walk::change(&mut statement, &mut names);
             let _ = walk::change(&mut statement, &mut LongNumbers);
-            let _ = walk::change(&mut statement, &mut Intervals);
+            visited(&mut statement, &mut Intervals)?;
             self.rules.iter().fold(statement, |statement, rule| rule.rewrite(statement))
         };
         name_user(&mut statement, user);
@@ -260,6 +263,20 @@ impl VisitorMut for SampledTable {
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
         match factor {
             TableFactor::Table { sample: Some(_), .. } => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// Stops at AT TIME ZONE: DataFusion makes a cast of it, which has one direction where PostgreSQL's has two.
+struct Zones;
+
+impl VisitorMut for Zones {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        match expr {
+            Expr::AtTimeZone { .. } => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
         }
     }
@@ -410,7 +427,7 @@ impl VisitorMut for LongNumbers {
     }
 }
 
-/// `INTERVAL '26:00:00'` is `CAST('26:00:00' AS INTERVAL)`, and `INTERVAL '2' DAY` is that of '2 DAY': DataFusion reads other texts than PostgreSQL.
+/// `INTERVAL '26:00:00'` is `CAST('26:00:00' AS INTERVAL)`, and `INTERVAL '2' DAY` is that of '2 days': DataFusion reads other texts than PostgreSQL.
 /// The distances of a frame it takes as literals alone, so there it is the other way round.
 struct Intervals;
 
@@ -442,9 +459,9 @@ impl Intervals {
 }
 
 impl VisitorMut for Intervals {
-    type Break = ();
+    type Break = SqlError;
 
-    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
         for NamedWindowDefinition(_, window) in &mut select.named_window {
             if let NamedWindowExpr::WindowSpec(window) = window {
                 Self::in_window(window);
@@ -453,21 +470,36 @@ impl VisitorMut for Intervals {
         ControlFlow::Continue(())
     }
 
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
         if let Expr::Function(Function { over: Some(WindowType::WindowSpec(window)), .. }) = expr {
             Self::in_window(window);
         }
-        let Expr::Interval(Interval { value, leading_field, leading_precision: None, last_field: None, .. }) = expr
-        else {
+        let (value, of) = match expr {
+            Expr::Interval(interval) => match fields_of_literal(interval) {
+                Some(of) => (interval.value.as_ref(), of),
+                None => return ControlFlow::Continue(()),
+            },
+            Expr::Cast { expr: value, data_type: SqlType::Interval { fields, precision }, .. }
+                if fields.is_some() || precision.is_some() =>
+            {
+                (unnested(value), interval_fields(fields.as_ref(), *precision))
+            }
+            _ => return ControlFlow::Continue(()),
+        };
+        let Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) = value else {
             return ControlFlow::Continue(());
         };
-        let Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) = value.as_ref() else {
-            return ControlFlow::Continue(());
-        };
-        let text = match leading_field {
-            None => text.clone(),
-            Some(field) if text.trim().parse::<f64>().is_ok() => format!("{text} {field}"),
-            Some(_) => return ControlFlow::Continue(()),
+        let text = if of == IntervalFields::default() {
+            text.clone()
+        } else {
+            match parse_interval_of(text, of) {
+                Ok(interval) => {
+                    let mut shown = Vec::new();
+                    put_interval(interval.months, interval.days, interval.nanoseconds / 1000, &mut shown);
+                    String::from_utf8_lossy(&shown).into_owned()
+                }
+                Err(error) => return ControlFlow::Break(error),
+            }
         };
         *expr = Expr::Cast {
             kind: CastKind::Cast,
@@ -478,6 +510,55 @@ impl VisitorMut for Intervals {
         };
         ControlFlow::Continue(())
     }
+}
+
+/// The fields that a literal names; none for those of other databases.
+fn fields_of_literal(interval: &Interval) -> Option<IntervalFields> {
+    use IntervalField as F;
+    let field = |field: &DateTimeField| {
+        Some(match field {
+            DateTimeField::Year | DateTimeField::Years => F::Year,
+            DateTimeField::Month | DateTimeField::Months => F::Month,
+            DateTimeField::Day | DateTimeField::Days => F::Day,
+            DateTimeField::Hour | DateTimeField::Hours => F::Hour,
+            DateTimeField::Minute | DateTimeField::Minutes => F::Minute,
+            DateTimeField::Second | DateTimeField::Seconds => F::Second,
+            _ => return None,
+        })
+    };
+    let fields = match (&interval.leading_field, &interval.last_field) {
+        (None, _) => None,
+        (Some(first), None) => Some((field(first)?, field(first)?)),
+        (Some(first), Some(last)) => Some((field(first)?, field(last)?)),
+    };
+    // Behind SECOND alone the parser takes the digits for those of a leading field.
+    let digits = match fields {
+        Some((F::Second, _)) => interval.leading_precision.or(interval.fractional_seconds_precision),
+        _ if interval.leading_precision.is_some() => return None,
+        _ => interval.fractional_seconds_precision,
+    };
+    Some(IntervalFields { fields, digits: digits.and_then(|digits| u8::try_from(digits).ok()) })
+}
+
+/// The fields that a type names.
+fn interval_fields(fields: Option<&SqlFields>, digits: Option<u64>) -> IntervalFields {
+    use IntervalField as F;
+    let fields = fields.map(|fields| match fields {
+        SqlFields::Year => (F::Year, F::Year),
+        SqlFields::Month => (F::Month, F::Month),
+        SqlFields::Day => (F::Day, F::Day),
+        SqlFields::Hour => (F::Hour, F::Hour),
+        SqlFields::Minute => (F::Minute, F::Minute),
+        SqlFields::Second => (F::Second, F::Second),
+        SqlFields::YearToMonth => (F::Year, F::Month),
+        SqlFields::DayToHour => (F::Day, F::Hour),
+        SqlFields::DayToMinute => (F::Day, F::Minute),
+        SqlFields::DayToSecond => (F::Day, F::Second),
+        SqlFields::HourToMinute => (F::Hour, F::Minute),
+        SqlFields::HourToSecond => (F::Hour, F::Second),
+        SqlFields::MinuteToSecond => (F::Minute, F::Second),
+    });
+    IntervalFields { fields, digits: digits.and_then(|digits| u8::try_from(digits).ok()) }
 }
 
 /// `pg_catalog.nextval('s'::regclass)` is `nextval('s')`: the name and not the number of the sequence.

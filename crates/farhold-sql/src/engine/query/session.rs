@@ -17,10 +17,10 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins_over};
 
 use super::{
-    BATCH_ROWS, added, aggregates, apart, assigned, bounded, casts, catalog, coerce, computed_keys, constants,
+    BATCH_ROWS, added, aggregates, apart, arrays, assigned, bounded, casts, catalog, coerce, computed_keys, constants,
     correlated, correlation, dates, dependencies, derived, domains, equijoins, floats, gathered, halves, laterals,
-    limits, lists, members, moments, multisets, numbers, parts, projections, quantified, repeated_keys, rewrite,
-    scalars, single_rows, texts, variances, volatile,
+    limits, lists, members, moments, multisets, numbers, parts, projections, quantified, regexes, repeated_keys,
+    rewrite, scalars, single_rows, texts, variances, volatile,
 };
 use crate::engine::EngineConfig;
 use crate::engine::catalog::Catalog;
@@ -77,6 +77,7 @@ pub(super) fn session_state(
     quantified::register(&context);
     numbers::register(&context);
     moments::register(&context);
+    regexes::register(&context);
     bounded::register(&context);
     texts::register(&context);
     dates::register(&context);
@@ -87,6 +88,7 @@ pub(super) fn session_state(
     gathered::register(&context);
     assigned::register(&context);
     added::register(&context);
+    arrays::register(&context);
     apart::register(&context);
     correlation::register(&context);
     variances::register(&context);
@@ -124,6 +126,7 @@ pub(super) fn session_state(
     }
     if let Some(planners) = state.expr_planners() {
         planners.insert(0, Arc::new(coerce::Operators));
+        planners.insert(0, Arc::new(arrays::Subscripts));
         if let Some(words) = texts::Words::new(&context) {
             planners.insert(0, Arc::new(words));
         }

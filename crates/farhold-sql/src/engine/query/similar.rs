@@ -84,7 +84,7 @@ fn regular(pattern: &str, escape: Option<char>) -> Option<String> {
 }
 
 /// What `[:name:]` stands for within a class, of all letters and not of ASCII's alone.
-fn class(name: &str) -> Option<&'static str> {
+pub(super) fn class(name: &str) -> Option<&'static str> {
     Some(match name {
         "alnum" => r"\p{Alphabetic}\p{Nd}",
         "alpha" => r"\p{Alphabetic}",

@@ -212,8 +212,8 @@ fn call(function: Function, arguments: Vec<Datum>) -> Result<Datum, SqlError> {
         (Function::TimestampDigits(digits), Some(Datum::Timestamp(moment))) => {
             Datum::Timestamp(round_timestamp(*moment, digits))
         }
-        (Function::Lower, Some(Datum::Text(text))) => Datum::Text(text.to_lowercase()),
-        (Function::Upper, Some(Datum::Text(text))) => Datum::Text(text.to_uppercase()),
+        (Function::Lower, Some(Datum::Text(text))) => Datum::Text(super::lower(text)),
+        (Function::Upper, Some(Datum::Text(text))) => Datum::Text(super::upper(text)),
         (Function::Length, Some(Datum::Text(text))) => {
             Datum::Int(i32::try_from(text.chars().count()).unwrap_or(i32::MAX))
         }

@@ -7,6 +7,7 @@
 mod arithmetic;
 mod bind;
 mod evaluate;
+mod letters;
 mod like;
 
 pub(crate) use arithmetic::{Arithmetic, has_digits, product, quotient, wide_quotient};
@@ -16,6 +17,7 @@ pub(crate) use bind::{
 };
 
 pub(crate) use evaluate::cut_to;
+pub(crate) use letters::{lower, upper};
 pub(crate) use like::like;
 
 use super::sequence::Call;

@@ -10,7 +10,7 @@ use super::plan::{Bound, Plan};
 use super::prepare::{read_only_error, verb_of, writes};
 use super::{Session, TransactionState, aborted};
 use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
-use crate::engine::direct::{Effect, Program};
+use crate::engine::direct::{Effect, Program, ROWS_MAX};
 use crate::engine::output::{Long, Prepared, QueryRows};
 use crate::engine::query::{Giver, PlanScan, PlannedQuery, all_narrow, scans, snapshot};
 use crate::engine::scalar::{ParameterTypes, Parameters, cut_to};
@@ -74,14 +74,20 @@ impl Session {
         let parameters = Parameters { values, times: self.transaction.times() };
         match &bound.plan {
             Plan::Direct(program) => {
-                if let Program::Select(select) = program
-                    && !self.transaction.is_open()
-                    && select.is_long(parameters)?
-                    && let Some(query) = Box::pin(self.long_query(prepared, &bound)).await?
-                {
-                    return Box::pin(self.query(&query, parameters)).await;
-                }
-                match self.direct(program, parameters).await {
+                let may_be_long =
+                    !self.transaction.is_open() && matches!(program, Program::Select(select) if select.may_be_long());
+                let is_long = matches!(program, Program::Select(select) if may_be_long && select.is_long(parameters)?);
+                let rows_max = if may_be_long { ROWS_MAX } else { usize::MAX };
+                let outcome = if is_long { Ok(None) } else { self.direct_up_to(program, parameters, rows_max).await };
+                let outcome = match outcome {
+                    Ok(Some(output)) => Ok(output),
+                    Ok(None) => match Box::pin(self.long_query(prepared, &bound)).await? {
+                        Some(query) => return Box::pin(self.query(&query, parameters)).await,
+                        None => self.direct(program, parameters).await,
+                    },
+                    Err(error) => Err(error),
+                };
+                match outcome {
                     // An index that it was bound to is gone; bound anew, it finds another way.
                     Err(e) if e.state == SqlState::SERIALIZATION_FAILURE && self.is_outdated(&bound) => {
                         Box::pin(self.run(prepared, values)).await
@@ -182,6 +188,21 @@ impl Session {
     }
 
     async fn direct(&mut self, program: &Program, parameters: Parameters<'_>) -> Result<Output, SqlError> {
+        let output = self.direct_up_to(program, parameters, usize::MAX).await?;
+        output.ok_or_else(|| SqlError::internal("a SELECT without a limit has read too much"))
+    }
+
+    /// `None`: it is a SELECT of more rows, and nothing has happened.
+    async fn direct_up_to(
+        &mut self,
+        program: &Program,
+        parameters: Parameters<'_>,
+        rows_max: usize,
+    ) -> Result<Option<Output>, SqlError> {
+        let output_of = |effect: Effect, verb| {
+            let is_cut = matches!(program, Program::Select(_)) && effect.rows.is_none();
+            (!is_cut).then(|| Self::output_of(effect, verb))
+        };
         let verb = match program {
             Program::Constant(_) | Program::Select(_) => "SELECT",
             Program::Insert(_) => "INSERT",
@@ -190,8 +211,8 @@ impl Session {
         };
         let numbers = self.engine.numbers(&self.numbers, &self.worker);
         if let Some(txn) = self.transaction.txn() {
-            return match program.run(txn, parameters, numbers, &self.cancel).await {
-                Ok(effect) => Ok(Self::output_of(effect, verb)),
+            return match program.run(txn, parameters, numbers, rows_max, &self.cancel).await {
+                Ok(effect) => Ok(output_of(effect, verb)),
                 Err(e) => Err(unless_doomed(e, txn).await),
             };
         }
@@ -199,7 +220,7 @@ impl Session {
         loop {
             attempt += 1;
             let mut txn = if program.is_read_only() { self.worker.begin_read_only() } else { self.worker.begin() };
-            let outcome = match program.run(&mut txn, parameters, numbers, &self.cancel).await {
+            let outcome = match program.run(&mut txn, parameters, numbers, rows_max, &self.cancel).await {
                 Ok(effect) => match txn.commit().await {
                     Ok(_) => Ok(effect),
                     Err(e) => Err(Self::commit_error(program, &e)),
@@ -211,7 +232,7 @@ impl Session {
                 }
             };
             match outcome {
-                Ok(effect) => return Ok(Self::output_of(effect, verb)),
+                Ok(effect) => return Ok(output_of(effect, verb)),
                 Err(e) if self.again(&e, attempt).await? => {}
                 Err(e) => return Err(e),
             }

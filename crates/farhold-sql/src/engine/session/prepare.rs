@@ -13,7 +13,7 @@ use crate::engine::direct::{
     check_target_count, check_update, default_row, output_column,
 };
 use crate::engine::query::PlannedQuery;
-use crate::engine::scalar::{BindError, ColumnRef, ParameterTypes as Types, Parameters, fold};
+use crate::engine::scalar::{BindError, ColumnRef, ParameterTypes as Types, fold};
 use crate::engine::{ColumnType, parse};
 use crate::{SqlError, SqlState};
 
@@ -251,12 +251,8 @@ impl Session {
             };
             let text = parse::to_text(&statement);
             let mut inner = Box::pin(self.bind(statement.clone(), &text, &Types::default())).await?;
-            let is_long = match &inner.plan {
-                Plan::Direct(Program::Select(select)) if !self.transaction.is_open() => {
-                    select.is_long(Parameters::NONE).unwrap_or(false)
-                }
-                _ => false,
-            };
+            let is_long = matches!(&inner.plan, Plan::Direct(Program::Select(select)) if select.may_be_long())
+                && !self.transaction.is_open();
             if is_long && let Statement::Query(query) = statement {
                 let query =
                     Box::pin(self.by_planner(query, &text, &self.engine.catalog.tables(), &Types::default())).await?;

@@ -22,6 +22,9 @@ pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlErro
         | (T::Bytea, d @ Datum::Bytea(_))
         | (T::Date, d @ Datum::Date(_))
         | (T::Timestamp, d @ Datum::Timestamp(_)) => d,
+        (T::Decimal { precision, scale }, Datum::Text(text)) if (precision, scale) != ANY_DIGITS => {
+            cast(parse_stored(&text, data_type)?, data_type)?
+        }
         (_, Datum::Text(text)) => parse_stored(&text, data_type)?,
         (T::Char(_) | T::Varchar(_) | T::Text, Datum::Boolean(v)) => Datum::Text(v.to_string()),
         (T::Char(_) | T::Varchar(_) | T::Text, d) => Datum::Text(format_datum(&d).unwrap_or_default()),

@@ -20,16 +20,60 @@ enum Wrong {
     Range,
 }
 
+/// The fields that `INTERVAL '…' DAY TO HOUR` names, from the longest to the shortest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum IntervalField {
+    Year,
+    Month,
+    Day,
+    Hour,
+    Minute,
+    Second,
+}
+
+impl IntervalField {
+    fn unit(self) -> Unit {
+        match self {
+            Self::Year => Unit::Years(1),
+            Self::Month => Unit::Month,
+            Self::Day => Unit::Day,
+            Self::Hour => Unit::HOUR,
+            Self::Minute => Unit::MINUTE,
+            Self::Second => Unit::SECOND,
+        }
+    }
+}
+
+/// The first and the last field of an interval's type, and its digits behind the second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct IntervalFields {
+    pub fields: Option<(IntervalField, IntervalField)>,
+    pub digits: Option<u8>,
+}
+
 /// Reads an interval.
 ///
 /// # Errors
 /// 22007 for what is no interval, 22015 for one with a number that does not fit.
 pub(crate) fn parse_interval(text: &str) -> Result<IntervalMonthDayNano, SqlError> {
+    parse_interval_of(text, IntervalFields::default())
+}
+
+/// Reads an interval of some fields. A number without a unit counts the last of them, and what is shorter than it is cut off, as in PostgreSQL; what is
+/// longer stays. The second is rounded to the digits.
+///
+/// # Errors
+/// As [`parse_interval`].
+pub(crate) fn parse_interval_of(text: &str, of: IntervalFields) -> Result<IntervalMonthDayNano, SqlError> {
     let trimmed = text.trim();
     let read = match trimmed.strip_prefix('P') {
         Some(designators) => by_designators(designators),
-        None => fields(trimmed).and_then(|fields| by_fields(&fields)),
+        None => fields(trimmed).and_then(|fields| by_fields(&fields, of)),
     };
+    let read = read.map(|mut sum| {
+        sum.cut(of);
+        sum
+    });
     read.and_then(Sum::finish).map_err(|wrong| match wrong {
         Wrong::Syntax => {
             SqlError::new(SqlState::INVALID_DATETIME, format!("invalid input syntax for type interval: \"{text}\""))
@@ -150,7 +194,8 @@ impl Sum {
     }
 
     /// `4:05`, `4:05:06.7`, and `5:06.7`, which are minutes and seconds.
-    fn add_time(&mut self, text: &str) -> Result<(), Wrong> {
+    fn add_time(&mut self, text: &str, of: IntervalFields) -> Result<(), Wrong> {
+        let is_short = of.fields == Some((IntervalField::Minute, IntervalField::Second));
         for unit in [Unit::HOUR, Unit::MINUTE, Unit::SECOND] {
             self.met(unit)?;
         }
@@ -166,7 +211,7 @@ impl Sum {
         let parts = unsigned.split(':').map(Number::parse).collect::<Result<Vec<Number>, Wrong>>()?;
         let none = Number { whole: 0, fraction: 0.0 };
         let (hours, minutes, seconds) = match parts.as_slice() {
-            [minutes, seconds] if last.contains('.') => (none, *minutes, *seconds),
+            [minutes, seconds] if is_short || last.contains('.') => (none, *minutes, *seconds),
             [hours, minutes] => (*hours, *minutes, none),
             [hours, minutes, seconds] => (*hours, *minutes, *seconds),
             _ => return Err(Wrong::Syntax),
@@ -225,6 +270,30 @@ impl Sum {
         self.add_microseconds(microseconds.trunc() as i64 + more, 1)
     }
 
+    /// Cuts off what the fields do not have, and rounds the second, half of a digit away from zero.
+    fn cut(&mut self, of: IntervalFields) {
+        let unit = match of.fields.map(|(_, last)| last) {
+            Some(IntervalField::Year) => {
+                (self.months, self.days, self.microseconds) = (self.months / 12 * 12, 0, 0);
+                return;
+            }
+            Some(IntervalField::Month) => {
+                (self.days, self.microseconds) = (0, 0);
+                return;
+            }
+            Some(IntervalField::Day) => DAY_MICROSECONDS,
+            Some(IntervalField::Hour) => HOUR_US,
+            Some(IntervalField::Minute) => MINUTE_US,
+            Some(IntervalField::Second) | None => 1,
+        };
+        self.microseconds = if unit == DAY_MICROSECONDS { 0 } else { self.microseconds / unit * unit };
+        if let Some(digits) = of.digits.filter(|digits| *digits < 6) {
+            let step = 10_i64.pow(6 - u32::from(digits));
+            let half = self.microseconds.signum() * step / 2;
+            self.microseconds = self.microseconds.saturating_add(half) / step * step;
+        }
+    }
+
     fn negate(&mut self) {
         for part in [&mut self.months, &mut self.days, &mut self.microseconds] {
             *part = part.saturating_neg();
@@ -276,7 +345,7 @@ fn fields(text: &str) -> Result<Vec<String>, Wrong> {
 }
 
 /// From the last field to the first: a unit stands behind its number.
-fn by_fields(fields: &[String]) -> Result<Sum, Wrong> {
+fn by_fields(fields: &[String], of: IntervalFields) -> Result<Sum, Wrong> {
     let (fields, is_ago) = match fields {
         [before @ .., last] if last == "ago" => (before, true),
         all => (all, false),
@@ -286,10 +355,11 @@ fn by_fields(fields: &[String]) -> Result<Sum, Wrong> {
     }
     let mut sum = Sum::default();
     // That of the next number, and whether it was written.
-    let (mut unit, mut is_written) = (Some(Unit::SECOND), false);
+    let last = of.fields.map_or(Unit::SECOND, |(_, last)| last.unit());
+    let (mut unit, mut is_written) = (Some(last), false);
     for field in fields.iter().rev() {
         if field.contains(':') && !is_written {
-            sum.add_time(field)?;
+            sum.add_time(field, of)?;
             unit = Some(Unit::Day);
         } else if field.trim_start_matches(['+', '-']).contains('-') && !is_written {
             sum.add_years_and_months(field)?;
@@ -300,7 +370,12 @@ fn by_fields(fields: &[String]) -> Result<Sum, Wrong> {
             }
             (unit, is_written) = (Some(Unit::of(field).ok_or(Wrong::Syntax)?), true);
         } else {
-            sum.add(Number::parse(field)?, unit.take().ok_or(Wrong::Syntax)?)?;
+            let counted = unit.take().ok_or(Wrong::Syntax)?;
+            sum.add(Number::parse(field)?, counted)?;
+            // Before hours stand days.
+            if counted == Unit::HOUR {
+                unit = Some(Unit::Day);
+            }
             is_written = false;
         }
     }
@@ -358,6 +433,51 @@ mod tests {
 
     /// What PostgreSQL 15 answers.
     #[test]
+    fn fields_cut_what_is_shorter() {
+        use IntervalField::{Day, Hour, Minute, Month, Second, Year};
+        let shown = |text: &str, of| match parse_interval_of(text, of) {
+            Ok(interval) => {
+                let mut out = Vec::new();
+                put_interval(interval.months, interval.days, interval.nanoseconds / 1000, &mut out);
+                String::from_utf8(out).unwrap()
+            }
+            Err(error) => error.state.to_string(),
+        };
+        for (text, first, last, expected) in [
+            ("1.6", Hour, Hour, "01:00:00"),
+            ("-1.6", Hour, Hour, "-01:00:00"),
+            ("1.5", Day, Day, "1 day"),
+            ("1.6", Minute, Minute, "00:01:00"),
+            ("1.9", Month, Month, "1 mon"),
+            ("1.9", Year, Year, "1 year"),
+            ("1.7", Second, Second, "00:00:01.7"),
+            ("1 day 2:03:04.56", Hour, Hour, "1 day 02:00:00"),
+            ("1:30", Minute, Minute, "01:30:00"),
+            ("1.5", Year, Month, "1 mon"),
+            ("1-2", Year, Month, "1 year 2 mons"),
+            ("1 2", Day, Hour, "1 day 02:00:00"),
+            ("1 2", Hour, Hour, "1 day 02:00:00"),
+            ("1 2", Day, Day, "22007"),
+            ("1 2", Minute, Minute, "22007"),
+            ("1 2:03", Day, Minute, "1 day 02:03:00"),
+            ("1:02:03.5", Hour, Minute, "01:02:00"),
+            ("1:02", Minute, Second, "00:01:02"),
+            ("5", Day, Hour, "05:00:00"),
+            ("1 year 2 days", Month, Month, "1 year"),
+            ("2 hours 3 min", Day, Day, "00:00:00"),
+        ] {
+            let of = IntervalFields { fields: Some((first, last)), digits: None };
+            assert_eq!(shown(text, of), expected, "{text} {first:?} {last:?}");
+        }
+        for (text, digits, expected) in
+            [("1.236 seconds", 2, "00:00:01.24"), ("-1.235", 2, "-00:00:01.24"), ("1.5", 0, "00:00:02")]
+        {
+            assert_eq!(shown(text, IntervalFields { fields: None, digits: Some(digits) }), expected, "{text}");
+        }
+    }
+
+    /// What PostgreSQL 15 answers.
+    #[test]
     fn texts_are_read() {
         for (text, expected) in [
             ("26:00:00", "26:00:00"),
@@ -391,6 +511,8 @@ mod tests {
             ("1h 1h", "22007"),
             ("1 day 2 days", "22007"),
             ("1 2", "22007"),
+            ("1 2 hours", "1 day 02:00:00"),
+            ("1 2 hours 3 min", "1 day 02:03:00"),
             ("day", "22007"),
             ("", "22007"),
             ("  ", "22007"),

@@ -19,7 +19,7 @@ pub(crate) use array::{datum_at, to_scalar};
 pub(crate) use calendar::{civil_from_days, days_from_civil};
 pub(crate) use cast::{cast, castable, comparable, no_cast, round_decimal};
 pub(crate) use datetime::{DAY_MICROSECONDS, FIRST_DAY, LAST_DAY, date_in_range, round_timestamp, timestamp_in_range};
-pub(crate) use interval::parse_interval;
+pub(crate) use interval::{IntervalField, IntervalFields, parse_interval, parse_interval_of};
 pub(crate) use shortest::{scientific_f32, scientific_f64};
 pub(crate) use shown::{put_interval, put_list, put_padded, put_record, put_time};
 pub(crate) use text::{exact_decimal, parse_stored};

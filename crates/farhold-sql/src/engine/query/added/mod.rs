@@ -7,12 +7,14 @@
 //! | `ceiling` | another name of `ceil` |
 //! | `sign` of numbers, `div` and `scale` of decimals | ours |
 //! | `string_agg` of bytes | refused: DataFusion takes them for texts |
+//! | `date_bin`, `factorial`, `initcap`, `lower`, `make_date`, `to_hex`, `to_timestamp`, `upper` | ours, in the place of DataFusion's ([`replaced`]) |
 //! | `every` | another name of `bool_and` |
 //! | `substring` of bytes, and of a text by a pattern | ours, around DataFusion's |
 //! | `array_length` | DataFusion's, an integer; an array without elements has none |
 //! | `coalesce` of bytes, booleans, moments or intervals and of strings that are read as such | DataFusion's, with their types |
 
 mod buckets;
+mod replaced;
 mod substrings;
 mod wrapped;
 
@@ -43,6 +45,7 @@ use substrings::Substring;
 use wrapped::{ArrayLength, Coalesce};
 
 pub(super) use buckets::number_of_buckets;
+pub(super) use replaced::texts_of_moments;
 
 /// From 1970-01-01 to 2000-01-01, where PostgreSQL's timestamps begin.
 const DAYS_TO_2000: i64 = 10_957;
@@ -64,6 +67,7 @@ pub(super) fn register(context: &SessionContext) {
             .register_udf(ScalarUDF::from(Added { kind, signature: Signature::user_defined(Volatility::Immutable) }));
     }
     context.register_udaf(AggregateUDF::clone(&bool_and_udaf()).with_aliases(["every"]));
+    replaced::register(context);
     let known = |name: &str| context.state().scalar_functions().get(name).cloned();
     if let Some(ceil) = known("ceil") {
         context.register_udf(ScalarUDF::clone(&ceil).with_aliases(["ceiling"]));

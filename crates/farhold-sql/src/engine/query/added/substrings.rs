@@ -1,15 +1,14 @@
 //! Parts of bytes, and of a text by a pattern.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, StringViewArray};
 use arrow::datatypes::{DataType, Int64Type};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature};
-use regex::Regex;
 
 use super::super::functions::null_of;
+use super::super::regexes::Compiled;
 use super::{external, not_taken, on_arrays};
 use crate::{SqlError, SqlState};
 
@@ -82,25 +81,16 @@ impl ScalarUDFImpl for Substring {
     }
 }
 
-/// The most patterns of a batch that are kept compiled. One takes up to 10 MB.
-const PATTERNS_MAX: usize = 16;
-
 /// What a pattern's first parentheses find in a text, or, if it has none, the whole pattern. Parentheses that take no part find nothing.
 fn parts_by_pattern(arguments: &[ArrayRef]) -> Result<ArrayRef> {
     let (texts, patterns) = (arguments[0].as_string_view(), arguments[1].as_string_view());
-    let mut compiled: HashMap<&str, Regex> = HashMap::new();
+    let mut compiled = Compiled::default();
     let mut part = |row: usize| -> Result<Option<&str>> {
         if texts.is_null(row) || patterns.is_null(row) {
             return Ok(None);
         }
         let (text, pattern) = (texts.value(row), patterns.value(row));
-        if !compiled.contains_key(pattern) {
-            if compiled.len() == PATTERNS_MAX {
-                compiled.clear();
-            }
-            compiled.insert(pattern, Regex::new(pattern).map_err(|error| wrong_pattern(&error))?);
-        }
-        let regex = &compiled[pattern];
+        let regex = compiled.get((pattern, "")).map_err(|error| DataFusionError::External(Box::new(error)))?;
         let found = match regex.captures_len() {
             1 => regex.find(text),
             _ => regex.captures(text).and_then(|groups| groups.get(1)),
@@ -108,11 +98,6 @@ fn parts_by_pattern(arguments: &[ArrayRef]) -> Result<ArrayRef> {
         Ok(found.map(|found| found.as_str()))
     };
     Ok(Arc::new((0..texts.len()).map(&mut part).collect::<Result<StringViewArray>>()?))
-}
-
-fn wrong_pattern(error: &regex::Error) -> DataFusionError {
-    let wrong = SqlError::new(SqlState::INVALID_REGULAR_EXPRESSION, "invalid regular expression");
-    DataFusionError::External(Box::new(wrong.with_detail(error.to_string())))
 }
 
 /// Bytes from a place on, which begins at 1, or so many of them.

@@ -10,13 +10,13 @@ use datafusion::logical_expr::expr::Placeholder;
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator, lit};
 
 use super::super::functions::type_of;
-use super::super::{dates, functions, intervals, quantified};
+use super::super::{arrays, dates, functions, intervals, quantified};
 use super::casts::explicit_cast;
 use super::common::{
     Common, become_decimal, become_type, is_bare_string, is_char, is_decimal, is_signed, is_untyped, together,
 };
 use crate::engine::ColumnType;
-use crate::engine::scalar::Arithmetic;
+use crate::engine::scalar::{Arithmetic, Comparison};
 use crate::engine::types::{TIMESTAMP, from_arrow};
 
 pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
@@ -27,8 +27,13 @@ pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr
     }
     let arithmetic = match op {
         O::Eq | O::NotEq | O::Lt | O::LtEq | O::Gt | O::GtEq | O::IsDistinctFrom | O::IsNotDistinctFrom => {
+            arrays::read_beside(&mut left, &mut right, schema)?;
             together(&mut [&mut left, &mut right], schema, Common::Comparison)?;
-            return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
+            let is_array = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type.is_list());
+            return Ok(match order(op) {
+                Some(comparison) if is_array(&left) && is_array(&right) => arrays::ordered(*left, comparison, *right),
+                _ => Expr::BinaryExpr(BinaryExpr { left, op, right }),
+            });
         }
         O::StringConcat => {
             concatenated(&mut [&mut left, &mut right], schema)?;
@@ -50,14 +55,17 @@ pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr
     let is_days = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type.is_integer());
     match op {
         O::Plus | O::Minus if is_date(&left) && is_days(&right) => {
+            functions::check_chain(&left)?;
             return Ok(dates::plus_days(arithmetic, *left, *right));
         }
         O::Plus if is_days(&left) && is_date(&right) => return Ok(dates::plus_days(arithmetic, *right, *left)),
         O::Minus if is_date(&left) && is_date(&right) => return Ok(dates::days_between(*left, *right)),
         O::Plus | O::Minus if is_moment(&left) && is_interval(&right) => {
+            functions::check_chain(&left)?;
             return Ok(dates::plus_interval(arithmetic, *left, *right));
         }
         O::Plus if is_interval(&left) && is_moment(&right) => {
+            functions::check_chain(&right)?;
             return Ok(dates::plus_interval(arithmetic, *right, *left));
         }
         O::Multiply | O::Divide if is_scaled(arithmetic, &left, &right, schema) => {
@@ -111,6 +119,17 @@ pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr
     } else {
         Expr::BinaryExpr(BinaryExpr { left, op, right })
     })
+}
+
+/// The comparisons that go by the order of values.
+fn order(op: Operator) -> Option<Comparison> {
+    match op {
+        Operator::Lt => Some(Comparison::Less),
+        Operator::LtEq => Some(Comparison::LessEqual),
+        Operator::Gt => Some(Comparison::Greater),
+        Operator::GtEq => Some(Comparison::GreaterEqual),
+        _ => None,
+    }
 }
 
 /// Whether two factors are decimals whose product has more digits than fit. Arrow's product is exact, and an error where its digits do not fit.

@@ -7,7 +7,7 @@ use datafusion::logical_expr::expr::{Case, Like, ScalarFunction};
 use datafusion::logical_expr::{Expr, lit};
 
 use super::super::functions::type_of;
-use super::super::{added, assigned, functions, moments, parts, quantified, scalars};
+use super::super::{added, arrays, assigned, functions, moments, parts, quantified, scalars};
 use super::casts::explicit_cast;
 use super::common::{
     ANY_DECIMAL, Common, bare_string, become_decimal, become_type, is_bare_string, is_char, is_decimal, is_signed,
@@ -18,7 +18,7 @@ use super::set_operations::matched;
 use crate::SqlError;
 use crate::engine::ColumnType;
 use crate::engine::scalar::is_kept_by_null_if;
-use crate::engine::types::{TIMESTAMP, from_arrow, to_arrow};
+use crate::engine::types::{INTERVAL, TIMESTAMP, from_arrow, to_arrow};
 
 pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Result<Expr> {
     if let Some((value, to)) = assigned::taken(&function, schema)? {
@@ -60,6 +60,11 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
     rounded(func.name(), &mut args, schema)?;
     if matches!(func.name(), "concat" | "concat_ws") {
         args.iter_mut().try_for_each(|argument| printed(argument, schema))?;
+    }
+    if func.name() == "array_to_string"
+        && let Some(array) = args.first_mut()
+    {
+        arrays::printed(array, schema);
     }
     untyped_read(func.name(), &mut args, schema)?;
     let func = added::in_place_of(func, &args, schema)?;
@@ -159,6 +164,22 @@ pub(super) fn untyped_read(name: &str, arguments: &mut [Expr], schema: &DFSchema
                 date_as_timestamp(moment, schema)?;
             }
             Ok(())
+        }
+        ("array_remove" | "array_replace", [array, elements @ ..]) => {
+            let array = type_of(array, schema);
+            let element = array.as_ref().ok().and_then(quantified::leaf);
+            match element.filter(|of| !of.is_string() && !of.is_null()) {
+                Some(DataType::Decimal128(..)) => elements.iter_mut().try_for_each(|of| read(of, &ANY_DECIMAL)),
+                Some(element) => elements.iter_mut().try_for_each(|of| read(of, element)),
+                None => Ok(()),
+            }
+        }
+        ("date_bin", [step, moments @ ..]) => {
+            read(step, &INTERVAL)?;
+            moments.iter_mut().try_for_each(|moment| {
+                read(moment, &TIMESTAMP)?;
+                date_as_timestamp(moment, schema)
+            })
         }
         ("date_trunc", [_, moment]) => date_as_timestamp(moment, schema),
         ("width_bucket", [_, thresholds]) if type_of(thresholds, schema).is_ok_and(|of| of.is_list()) => {

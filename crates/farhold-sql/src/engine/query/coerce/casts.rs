@@ -6,13 +6,13 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Cast, Expr, lit};
 
 use super::super::functions::{cast_value, type_of};
-use super::super::{functions, intervals};
+use super::super::{arrays, functions, intervals};
 use super::common::{bare_string, become_decimal, is_decimal, is_signed, limited_text, literal, literal_of};
 use super::external;
 use super::planning::ANY_NUMERIC;
 use crate::engine::ColumnType;
 use crate::engine::types::{
-    INTERVAL, TYPE_KEY, castable, from_arrow, from_field, no_cast, parse_datum, to_arrow, to_scalar,
+    INTERVAL, TIMESTAMP, TYPE_KEY, castable, from_arrow, from_field, no_cast, parse_datum, to_arrow, to_scalar,
 };
 
 pub(super) fn cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
@@ -32,6 +32,9 @@ fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
     let plain = |inner: Box<Expr>, field: &Field| Ok(Expr::Cast(Cast::new(inner, field.data_type().clone())));
     if from.is_null() {
         return plain(inner, &field);
+    }
+    if let Some(cast) = arrays::cast_typed(&inner, &from, &field)? {
+        return Ok(cast);
     }
     if *field.data_type() == INTERVAL && from.is_string() {
         return match bare_string(&inner) {
@@ -68,6 +71,12 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
     let known = from_arrow(&data_type);
     if known.is_none() && to.is_text() {
         // Lists, intervals and times in Arrow's forms are not PostgreSQL's.
+        functions::check_chain(&inner)?;
+        return Ok(functions::cast(inner, to));
+    }
+    if to.is_text() && matches!(data_type, DataType::Timestamp(..)) && data_type != TIMESTAMP {
+        // Arrow writes a T before the time.
+        functions::check_chain(&inner)?;
         return Ok(functions::cast(inner, to));
     }
     let Some(from) = known.filter(|from| from.is_text() || to_arrow(*from) == data_type) else {
@@ -102,6 +111,9 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
             }
             None => plain(inner),
         },
-        _ => Ok(functions::cast(inner, to)),
+        _ => {
+            functions::check_chain(&inner)?;
+            Ok(functions::cast(inner, to))
+        }
     }
 }

@@ -226,7 +226,7 @@ fn widest(known: &[DataType]) -> Option<DataType> {
     None
 }
 
-pub(super) fn bare_string(expression: &Expr) -> Option<String> {
+pub(in crate::engine::query) fn bare_string(expression: &Expr) -> Option<String> {
     match expression {
         Expr::Literal(value, _) if is_bare_string(expression) => value.try_as_str().flatten().map(str::to_owned),
         _ => None,

@@ -21,7 +21,9 @@
 //! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT, without blanks at the end where the first one is CHAR(n) |
 //! | `CAST(x AS NUMERIC)`, `VARCHAR(n)`, `CHAR(n)` | ten digits; not cut | as many digits as x has; cut |
 //! | LIKE with a pattern that ends with its escape | the escape is a character | 22025 |
+//! | `~` and its like | a point is no line end; `~ '.*'` of NULL is false | calls of [`regexes`](super::regexes) |
 //! | EXTRACT | an integer | numeric ([`parts`](super::parts)) |
+//! | subscripts, comparisons, casts and `unnest` of arrays | DataFusion's | see [`arrays`] |
 //! | values in `concat` and `concat_ws` | Arrow's forms | the forms that clients get |
 //! | a bare string in `encode`, `get_byte`, `age` and `substr` | its bytes, or an error | read as bytea, a timestamp, an integer |
 //!
@@ -52,13 +54,13 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::AnalyzerRule;
 
 use super::functions::type_of;
-use super::{added, functions, quantified};
+use super::{added, arrays, functions, quantified, regexes};
 use arithmetic::binary_typed;
 use calls::{call_typed, like_typed};
 use casts::cast_typed;
 use common::{
-    Common, bare_string, become_cast, become_char, become_type, common_exact, common_float, common_moment, is_of_chars,
-    is_signed, is_untyped, limited_text, together, without_blanks,
+    Common, become_cast, become_char, become_type, common_exact, common_float, common_moment, is_of_chars, is_signed,
+    is_untyped, limited_text, together, without_blanks,
 };
 use set_operations::{columns, compared, keys, matched};
 use windows::{by_sort_keys, window_typed};
@@ -68,8 +70,8 @@ use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{TYPE_KEY, from_arrow, from_field, round_decimal};
 use crate::{SqlError, SqlState};
 
-pub(super) use common::{common_type, decimal_scalar, is_bare_string, is_char};
-pub(super) use planning::{Operators, TypeNames};
+pub(super) use common::{bare_string, common_type, decimal_scalar, is_bare_string, is_char};
+pub(super) use planning::{ANY_NUMERIC, Operators, TypeNames};
 pub(super) use set_operations::{is_bare_in, item_of};
 pub(super) use windows::is_of_place;
 
@@ -121,6 +123,10 @@ fn node(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
         LogicalPlan::Join(join) => LogicalPlan::Join(keys(join)?).recompute_schema()?,
         LogicalPlan::Union(union) => LogicalPlan::Union(columns(union)?),
         LogicalPlan::Window(window) => by_sort_keys(window)?,
+        LogicalPlan::Unnest(_) => match plan.recompute_schema()? {
+            LogicalPlan::Unnest(unnest) => arrays::unnested(unnest)?,
+            plan => plan,
+        },
         // Its schema is made of its values.
         LogicalPlan::Values(values) => LogicalPlanBuilder::values(nameless(values.values)?)?.build()?,
         plan => plan.recompute_schema()?,
@@ -188,7 +194,10 @@ fn compared_as(plan: LogicalPlan, change: impl Fn(&mut Expr, &DFSchema) -> Resul
 
 fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     Ok(Transformed::yes(match expression {
-        Expr::BinaryExpr(binary) => binary_typed(binary, schema)?,
+        Expr::BinaryExpr(binary) => match regexes::operator(binary, schema) {
+            Ok(matched) => matched,
+            Err(binary) => binary_typed(binary, schema)?,
+        },
         Expr::Negative(inner) => match type_of(&inner, schema) {
             Ok(data_type) if is_signed(&data_type) => {
                 let zero = lit(ScalarValue::new_zero(&data_type)?);

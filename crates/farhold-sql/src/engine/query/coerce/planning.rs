@@ -10,7 +10,7 @@ use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExp
 use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::sql::sqlparser::ast;
 
-use super::super::functions;
+use super::super::{arrays, functions};
 use super::arithmetic::{
     difference, is_difference, is_interval, is_long_product, is_of_parameter, is_scaled, parameter_beside, scaled,
 };
@@ -20,7 +20,7 @@ use crate::engine::scalar::Arithmetic;
 use crate::engine::types::{INTERVAL, TYPE_KEY, from_sql, timestamp_digits, to_field};
 
 /// What the metadata of a cast says of `NUMERIC` without digits.
-pub(super) const ANY_NUMERIC: &str = "numeric";
+pub(in crate::engine::query) const ANY_NUMERIC: &str = "numeric";
 
 /// The types of casts, with what Arrow's types do not tell in their metadata. [`PostgresTypes`](super::PostgresTypes) takes it out again.
 #[derive(Debug)]
@@ -104,6 +104,7 @@ impl ExprPlanner for Operators {
             let RawBinaryExpr { left, right, .. } = &mut binary;
             read_beside(left, right, schema)?;
             read_beside(right, left, schema)?;
+            arrays::read_beside(left, right, schema)?;
         }
         if binary.op != ast::BinaryOperator::Minus || !is_difference(&binary.left, &binary.right, schema) {
             return Ok(PlannerResult::Original(binary));

@@ -56,7 +56,7 @@ fn aliased(alias: Option<&mut TableAlias>, default: &str, columns: Outputs) -> R
         Some(alias) => (fold(&alias.name), renamed(alias, columns)?),
         None => (default.to_owned(), columns),
     };
-    Ok(Scope::of(Relation { planned: name.clone(), name, schema: None, columns }))
+    Ok(Scope::of(Relation { planned: name.clone(), name, schema: None, columns, key: Vec::new() }))
 }
 
 /// Refuses a name that two relations of a FROM clause have, unless they are tables of two schemas. Queries without an alias have names that we made up, or none.
@@ -166,7 +166,7 @@ impl Names<'_> {
             }
             TableFactor::Table { name, alias, args: None, .. } => {
                 let path = identifiers(name);
-                let columns = self.columns_of(&path);
+                let (columns, key) = (self.columns_of(&path), self.key_of(&path));
                 let own = path.last().cloned().unwrap_or_default();
                 let defined = self.defined(&path).map(|relation| relation.planned.clone());
                 let schema = match path.as_slice() {
@@ -185,6 +185,10 @@ impl Names<'_> {
                 let mut scope = aliased(alias.as_mut(), &own, columns)?;
                 for relation in &mut scope.relations {
                     relation.schema.clone_from(&schema);
+                    relation.key = key
+                        .iter()
+                        .filter_map(|at| Some(relation.columns.as_ref()?.get(*at)?.planned.clone()))
+                        .collect();
                 }
                 Ok(scope)
             }
@@ -283,6 +287,17 @@ impl Names<'_> {
             _ => return None,
         };
         self.tables.get(table).map(|table| outputs(table, table.visible))
+    }
+
+    /// The places of a table's primary key among its columns.
+    fn key_of(&self, path: &[String]) -> Vec<usize> {
+        let table = match path {
+            [name] if self.defined(path).is_none() && !is_catalog_relation(name) => self.tables.get(name),
+            [schema, name] | [_, schema, name] if schema == "public" => self.tables.get(name),
+            _ => None,
+        };
+        let table = table.filter(|table| !table.hidden_row_number);
+        table.map_or_else(Vec::new, |table| table.table.schema().key().to_vec())
     }
 
     /// The columns of a relation of `pg_catalog` or `information_schema`.

@@ -1,11 +1,16 @@
 //! GROUP BY: items by name and number, and grouping sets.
 
-use datafusion::sql::sqlparser::ast::Expr;
+use std::collections::HashSet;
+use std::ops::ControlFlow;
 
+use datafusion::sql::sqlparser::ast::{Expr, Function, Visit, Visitor};
+
+use super::super::subqueries::is_aggregate;
 use super::Names;
-use super::items::{Item, bare_name, called, number, position};
+use super::items::{Item, bare_name, called, column, number, position};
 use super::orders::distinct_keys;
 use crate::engine::parse::unnested;
+use crate::engine::walk as tree;
 use crate::{SqlError, SqlState};
 
 impl Names<'_> {
@@ -32,10 +37,79 @@ impl Names<'_> {
         Ok(())
     }
 
+    /// Adds the columns that the primary key of a table decides, where that is among the keys and they are used outside aggregates.
+    pub(super) fn add_decided(&self, by: &mut Vec<Expr>, items: &[Item], used: &[Expr]) {
+        let is_set = |expr: &Expr| matches!(expr, Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_));
+        if by.is_empty() || by.iter().any(is_set) {
+            return;
+        }
+        let item = |expr: &Expr| position(expr).and_then(|item| Some(items.get(item)?.known()?.1.clone()));
+        let mut keys: Vec<Expr> = by.iter().map(|expr| item(expr).unwrap_or_else(|| unnested(expr).clone())).collect();
+        for relation in self.scopes.last().iter().flat_map(|scope| &scope.relations) {
+            let is_key = |name: &String| keys.contains(&column(&relation.planned, name));
+            if relation.key.is_empty() || !relation.key.iter().all(is_key) {
+                continue;
+            }
+            for other in relation.columns.iter().flatten().map(|other| column(&relation.planned, &other.planned)) {
+                if used.contains(&other) && !keys.contains(&other) {
+                    keys.push(other.clone());
+                    by.push(other);
+                }
+            }
+        }
+    }
+
     pub(super) fn item_of_group(&self, expr: &Expr, items: &[Item]) -> Result<Option<usize>, SqlError> {
         let Some(name) = bare_name(expr) else { return Ok(None) };
         let is_column = self.scopes.last().is_some_and(|scope| scope.visible.iter().any(|c| c.name == name));
         if is_column { Ok(None) } else { called(items, &name, "GROUP BY") }
+    }
+}
+
+/// The columns that parts of a SELECT name outside aggregates.
+pub(super) struct Used<'a> {
+    aggregates: &'a HashSet<String>,
+    /// Aggregates around.
+    around: usize,
+    pub columns: Vec<Expr>,
+}
+
+impl<'a> Used<'a> {
+    pub(super) fn new(aggregates: &'a HashSet<String>) -> Self {
+        Self { aggregates, around: 0, columns: Vec::new() }
+    }
+
+    pub(super) fn look(&mut self, part: &impl Visit) {
+        let _ = tree::visit(part, self);
+    }
+
+    fn is_aggregate(&self, expr: &Expr) -> bool {
+        matches!(expr, Expr::Function(function @ Function { over: None, .. }) if is_aggregate(function, self.aggregates))
+    }
+}
+
+impl Visitor for Used<'_> {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        self.around += usize::from(self.is_aggregate(expr));
+        if self.around == 0 && matches!(expr, Expr::CompoundIdentifier(_)) && !self.columns.contains(expr) {
+            self.columns.push(expr.clone());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        self.around -= usize::from(self.is_aggregate(expr));
+        ControlFlow::Continue(())
+    }
+}
+
+/// The keys of an item of GROUP BY: `(a, b)` is two.
+pub(super) fn listed(expr: Expr) -> Vec<Expr> {
+    match expr {
+        Expr::Tuple(list) => list.into_iter().flat_map(listed).collect(),
+        expr => vec![expr],
     }
 }
 

@@ -41,8 +41,8 @@ use crate::engine::catalog::Tables;
 use crate::engine::scalar::fold;
 use crate::engine::walk as tree;
 use from::{no_name_twice, renamed};
-use groups::{check_grouping_sets, keys_into_sets};
-use items::{Output, Outputs, column, number, quoted};
+use groups::{Used, check_grouping_sets, keys_into_sets, listed};
+use items::{Item, Output, Outputs, column, number, quoted};
 use orders::{distinct_keys, on_in_order, without_constants};
 
 pub(super) use items::output_names;
@@ -88,6 +88,8 @@ struct Relation {
     /// Of a table that is called by its own name.
     schema: Option<String>,
     columns: Outputs,
+    /// The columns of a table's primary key, as the planner calls them.
+    key: Vec<String>,
 }
 
 /// What may stand without a point.
@@ -296,7 +298,13 @@ impl Names<'_> {
                 let outputs = self.body(left, None, Naming::Relation)?;
                 let columns = renamed(&mut cte.alias, outputs)?;
                 let (name_of, planned_of) = (name.clone(), planned.clone());
-                let itself = Relation { name: name_of, planned: planned_of, schema: None, columns: columns.clone() };
+                let itself = Relation {
+                    name: name_of,
+                    planned: planned_of,
+                    schema: None,
+                    columns: columns.clone(),
+                    key: Vec::new(),
+                };
                 self.relations.push(itself);
                 self.body(right, None, Naming::Relation)?;
                 self.relations.truncate(around);
@@ -308,7 +316,7 @@ impl Names<'_> {
             if is_taken {
                 cte.alias.name = quoted(&planned);
             }
-            self.relations.push(Relation { name, planned, schema: None, columns });
+            self.relations.push(Relation { name, planned, schema: None, columns, key: Vec::new() });
         }
         Ok(())
     }
@@ -337,6 +345,7 @@ impl Names<'_> {
         let items = self.items(std::mem::take(&mut select.projection))?;
         let is_known = items.iter().all(|item| item.known().is_some());
         if let GroupByExpr::Expressions(by, _) = &mut select.group_by {
+            *by = by.drain(..).flat_map(listed).collect();
             check_grouping_sets(by)?;
             for expr in by.iter_mut() {
                 self.grouped_by(expr, &items, is_known)?;
@@ -355,6 +364,7 @@ impl Names<'_> {
             }
         }
         let mut is_ordered = false;
+        let mut used = Used::new(self.aggregates);
         if let Some(order) = order
             && let OrderByKind::Expressions(by) = &mut order.kind
         {
@@ -366,6 +376,14 @@ impl Names<'_> {
             if let Some(Distinct::On(on)) = &mut select.distinct {
                 on_in_order(on, by);
             }
+            used.look(by);
+        }
+        if let GroupByExpr::Expressions(by, _) = &mut select.group_by {
+            used.look(&select.having);
+            used.look(&select.distinct);
+            used.look(&select.named_window);
+            items.iter().filter_map(Item::known).for_each(|(_, item)| used.look(item));
+            self.add_decided(by, &items, &used.columns);
         }
         let (projection, outputs) = self.named(items, naming, is_ordered);
         select.projection = projection;

@@ -108,8 +108,8 @@ impl Binder<'_> {
                 let to = from_sql(&typed.data_type).map_err(|_| BindError::Complex)?;
                 match &typed.value.value {
                     Value::SingleQuotedString(text) => {
-                        let literal = Scalar::Literal(parse_datum(text, to)?);
-                        Ok(known(with_digits(literal, &typed.data_type), to))
+                        let literal = self.stored(Scalar::Literal(Datum::Text(text.clone())), to)?;
+                        Ok(known(with_digits(fold_cast(literal, to)?, &typed.data_type), to))
                     }
                     _ => Err(BindError::Complex),
                 }

@@ -1,0 +1,342 @@
+//! Functions in the place of DataFusion's of their names, which answer otherwise than PostgreSQL's.
+//!
+//! | function | DataFusion | here |
+//! |---|---|---|
+//! | `date_bin` | by months, and by steps below zero; ends in 2262 | by steps above zero without months |
+//! | `factorial` | an integer | a decimal, up to 33 |
+//! | `make_date` | the year -1 is the one before 1 BC, and there is a year 0 | the year -1 is 1 BC |
+//! | `to_hex` of an INTEGER | of its 64 bits | of its 32 bits |
+//! | `to_timestamp` of a number | ends in 2262 | ends as timestamps do |
+//! | `upper`, `lower`, `initcap` | a character may become several | it becomes one |
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, StringViewArray, TimestampMicrosecondArray};
+use arrow::datatypes::{
+    DataType, Float64Type, Int16Type, Int32Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType,
+    TimestampMicrosecondType,
+};
+use datafusion::common::ScalarValue;
+use datafusion::error::Result;
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion::prelude::SessionContext;
+
+use super::super::checked::{self, Check};
+use super::super::functions::null_of;
+use super::{DAYS_TO_2000, WHOLE, external, not_taken, on_arrays};
+use crate::SqlState;
+use crate::engine::Datum;
+use crate::engine::scalar::{lower, upper};
+use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, format_datum, timestamp_in_range};
+
+/// Makes them known.
+pub(super) fn register(context: &SessionContext) {
+    for kind in
+        [Kind::DateBin, Kind::Factorial, Kind::Initcap, Kind::Lower, Kind::ToHex, Kind::ToTimestamp, Kind::Upper]
+    {
+        let inner = context.state().scalar_functions().get(kind.name()).cloned();
+        let signature = Signature::user_defined(Volatility::Immutable);
+        context.register_udf(ScalarUDF::from(Replaced { kind, inner, signature }));
+    }
+    checked::register(context, &["make_date"], &Years);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    DateBin,
+    Factorial,
+    Initcap,
+    Lower,
+    ToHex,
+    ToTimestamp,
+    Upper,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::DateBin => "date_bin",
+            Self::Factorial => "factorial",
+            Self::Initcap => "initcap",
+            Self::Lower => "lower",
+            Self::ToHex => "to_hex",
+            Self::ToTimestamp => "to_timestamp",
+            Self::Upper => "upper",
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Replaced {
+    kind: Kind,
+    /// DataFusion's, for the arguments that PostgreSQL's does not take.
+    inner: Option<Arc<ScalarUDF>>,
+    signature: Signature,
+}
+
+impl Replaced {
+    /// DataFusion's, for what is left to it: texts that are read as timestamps.
+    fn left_to(&self, arguments: &[DataType]) -> Option<&Arc<ScalarUDF>> {
+        let is_left =
+            self.kind == Kind::ToTimestamp && !matches!(arguments, [number] if number.is_numeric() || number.is_null());
+        self.inner.as_ref().filter(|_| is_left)
+    }
+}
+
+impl ScalarUDFImpl for Replaced {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let is_moment = |argument: &DataType| matches!(argument, DataType::Date32 | DataType::Timestamp(..));
+        if let Some(inner) = self.left_to(arguments) {
+            let is_text = |argument: &DataType| argument.is_string() || argument.is_null();
+            return match arguments {
+                [first, formats @ ..] if is_text(first) && formats.iter().all(is_text) => Ok(arguments.to_vec()),
+                [moment] if is_moment(moment) => Ok(arguments.to_vec()),
+                _ => Err(not_taken(inner.name())),
+            };
+        }
+        match (self.kind, arguments) {
+            (Kind::DateBin, [step, moments @ ..])
+                if (*step == INTERVAL || step.is_string() || step.is_null())
+                    && matches!(moments.len(), 1 | 2)
+                    && moments.iter().all(|of| is_moment(of) || of.is_string() || of.is_null()) =>
+            {
+                Ok([&[INTERVAL][..], &vec![TIMESTAMP; moments.len()]].concat())
+            }
+            (Kind::Factorial, [number]) if number.is_integer() || number.is_null() => Ok(vec![DataType::Int64]),
+            (Kind::ToHex, [DataType::Int8 | DataType::UInt8 | DataType::Int16]) => Ok(vec![DataType::Int16]),
+            (Kind::ToHex, [DataType::UInt16 | DataType::Int32]) => Ok(vec![DataType::Int32]),
+            (Kind::ToHex, [number]) if number.is_integer() || number.is_null() => Ok(vec![DataType::Int64]),
+            (Kind::ToTimestamp, [_]) => Ok(vec![DataType::Float64]),
+            (Kind::Initcap | Kind::Lower | Kind::Upper, [text]) if text.is_string() || text.is_null() => {
+                Ok(vec![DataType::Utf8View])
+            }
+            _ => Err(not_taken(self.name())),
+        }
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        if let Some(inner) = self.left_to(arguments) {
+            return inner.return_type(arguments);
+        }
+        Ok(match self.kind {
+            Kind::DateBin | Kind::ToTimestamp => TIMESTAMP,
+            Kind::Factorial => WHOLE,
+            Kind::Initcap | Kind::Lower | Kind::ToHex | Kind::Upper => DataType::Utf8View,
+        })
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let types = arguments.args.iter().map(ColumnarValue::data_type).collect::<Vec<_>>();
+        if let Some(inner) = self.left_to(&types) {
+            return inner.invoke_with_args(arguments);
+        }
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
+        on_arrays(&arguments, |of| match (self.kind, of) {
+            (Kind::DateBin, [steps, moments, origins @ ..]) => bins(steps, moments, origins.first()),
+            (Kind::Factorial, [numbers]) => {
+                let factorials = numbers.as_primitive::<Int64Type>().iter().map(|of| of.map(factorial).transpose());
+                Ok(Arc::new(factorials.collect::<Result<Decimal128Array>>()?.with_data_type(WHOLE)))
+            }
+            (Kind::Initcap, [texts]) => Ok(changed(texts, initcap)),
+            (Kind::Lower, [texts]) => Ok(changed(texts, lower)),
+            (Kind::Upper, [texts]) => Ok(changed(texts, upper)),
+            (Kind::ToHex, [numbers]) => Ok(hexadecimal(numbers)),
+            (Kind::ToTimestamp, [seconds]) => {
+                let moments = seconds.as_primitive::<Float64Type>().iter().map(|of| of.map(moment).transpose());
+                Ok(Arc::new(moments.collect::<Result<TimestampMicrosecondArray>>()?))
+            }
+            _ => Err(not_taken(self.name())),
+        })
+    }
+}
+
+fn changed(texts: &ArrayRef, of: fn(&str) -> String) -> ArrayRef {
+    Arc::new(texts.as_string_view().iter().map(|text| text.map(of)).collect::<StringViewArray>())
+}
+
+/// The first letter of each word in capitals, and the others in small letters.
+fn initcap(text: &str) -> String {
+    let mut is_in_word = false;
+    let mut changed = String::with_capacity(text.len());
+    for character in text.chars() {
+        let character = character.encode_utf8(&mut [0; 4]).to_owned();
+        changed.push_str(&if is_in_word { lower(&character) } else { upper(&character) });
+        is_in_word = character.chars().all(char::is_alphanumeric);
+    }
+    changed
+}
+
+fn hexadecimal(numbers: &ArrayRef) -> ArrayRef {
+    let texts: StringViewArray = match numbers.data_type() {
+        DataType::Int16 => {
+            let numbers = numbers.as_primitive::<Int16Type>();
+            numbers.iter().map(|number| Some(format!("{:x}", i32::from(number?)))).collect()
+        }
+        DataType::Int32 => {
+            numbers.as_primitive::<Int32Type>().iter().map(|number| Some(format!("{:x}", number?))).collect()
+        }
+        _ => numbers.as_primitive::<Int64Type>().iter().map(|number| Some(format!("{:x}", number?))).collect(),
+    };
+    Arc::new(texts)
+}
+
+fn factorial(number: i64) -> Result<i128> {
+    if number < 0 {
+        return Err(external(SqlState::NUMERIC_OUT_OF_RANGE, "factorial of a negative number is undefined"));
+    }
+    // That of 34 has 39 digits.
+    if number > 33 {
+        return Err(external(SqlState::NUMERIC_OUT_OF_RANGE, "value overflows numeric format"));
+    }
+    Ok((1..=i128::from(number)).product())
+}
+
+/// A count of seconds since 1970. PostgreSQL rounds those since 2000.
+fn moment(seconds: f64) -> Result<i64> {
+    const SECONDS_TO_2000: f64 = (DAYS_TO_2000 * 86_400) as f64;
+    if seconds.is_nan() {
+        return Err(external(SqlState::DATETIME_OVERFLOW, "timestamp cannot be NaN"));
+    }
+    if seconds.is_infinite() {
+        return Ok(if seconds > 0.0 { i64::MAX } else { i64::MIN });
+    }
+    // Beyond 64 bits it is the first or the last number, to which nothing can be added or which is infinity.
+    let since_2000 = ((seconds - SECONDS_TO_2000) * 1e6).round_ties_even() as i64;
+    let moment = since_2000.checked_add(DAYS_TO_2000 * DAY_MICROSECONDS).and_then(timestamp_in_range);
+    moment.ok_or_else(|| external(SqlState::DATETIME_OVERFLOW, format!("timestamp out of range: \"{seconds}\"")))
+}
+
+/// The beginnings of the steps from the origins on that the moments are in.
+fn bins(steps: &ArrayRef, moments: &ArrayRef, origins: Option<&ArrayRef>) -> Result<ArrayRef> {
+    let steps = steps.as_primitive::<IntervalMonthDayNanoType>();
+    let moments = moments.as_primitive::<TimestampMicrosecondType>();
+    let origins = origins.map(AsArray::as_primitive::<TimestampMicrosecondType>);
+    let bin_of = |row: usize| {
+        if steps.is_null(row) || moments.is_null(row) || origins.is_some_and(|origins| origins.is_null(row)) {
+            return Ok(None);
+        }
+        bin(steps.value(row), moments.value(row), origins.map_or(0, |origins| origins.value(row))).map(Some)
+    };
+    Ok(Arc::new((0..moments.len()).map(bin_of).collect::<Result<TimestampMicrosecondArray>>()?))
+}
+
+fn bin(step: IntervalMonthDayNano, moment: i64, origin: i64) -> Result<i64> {
+    let is_infinite = |of: i64| matches!(of, i64::MIN | i64::MAX);
+    let out_of_range = |message: &str| external(SqlState::DATETIME_OVERFLOW, message);
+    if is_infinite(moment) {
+        return Ok(moment);
+    }
+    if is_infinite(origin) {
+        return Err(out_of_range("origin out of range"));
+    }
+    if step.months != 0 {
+        let message = "timestamps cannot be binned into intervals containing months or years";
+        return Err(external(SqlState::FEATURE_NOT_SUPPORTED, message));
+    }
+    let step = i64::from(step.days)
+        .checked_mul(DAY_MICROSECONDS)
+        .and_then(|days| days.checked_add(step.nanoseconds / 1000))
+        .ok_or_else(|| out_of_range("interval out of range"))?;
+    if step <= 0 {
+        return Err(out_of_range("stride must be greater than zero"));
+    }
+    let distance = moment.checked_sub(origin).ok_or_else(|| out_of_range("interval out of range"))?;
+    let start = moment.checked_sub(distance.rem_euclid(step)).and_then(timestamp_in_range);
+    start.ok_or_else(|| out_of_range("timestamp out of range"))
+}
+
+/// Timestamps of any unit as PostgreSQL writes them; those with a zone are in UTC.
+pub(in crate::engine::query) fn texts_of_moments(moments: &ArrayRef) -> Result<ArrayRef> {
+    let has_zone = matches!(moments.data_type(), DataType::Timestamp(_, Some(_)));
+    let moments = arrow::compute::cast(moments, &TIMESTAMP)?;
+    let text = |moment: i64| {
+        let text = format_datum(&Datum::Timestamp(moment)).unwrap_or_default();
+        if !has_zone || matches!(moment, i64::MIN | i64::MAX) {
+            return text;
+        }
+        match text.strip_suffix(" BC") {
+            Some(before) => format!("{before}+00 BC"),
+            None => text + "+00",
+        }
+    };
+    let moments = moments.as_primitive::<TimestampMicrosecondType>().iter();
+    Ok(Arc::new(moments.map(|moment| moment.map(text)).collect::<StringViewArray>()))
+}
+
+/// `make_date`: the years before the year 1 are counted from -1 down, and DataFusion counts them from 0.
+#[derive(Clone, Debug)]
+struct Years;
+
+impl Check for Years {
+    fn invoke(&self, inner: &ScalarUDF, mut arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue> {
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
+        let is_known = |row: usize| {
+            arguments.args.iter().all(|argument| match argument {
+                ColumnarValue::Scalar(value) => !value.is_null(),
+                ColumnarValue::Array(values) => values.is_valid(row),
+            })
+        };
+        let Some(years) = arguments.args.first() else { return inner.invoke_with_args(arguments) };
+        let is_scalar = matches!(years, ColumnarValue::Scalar(_));
+        let years = years.to_array(if is_scalar { 1 } else { rows })?;
+        let years = years.as_primitive::<Int32Type>();
+        for (row, year) in years.iter().enumerate() {
+            if year == Some(0) && (is_scalar || is_known(row)) {
+                return Err(external(SqlState::DATETIME_OVERFLOW, "date field value out of range"));
+            }
+        }
+        let years: ArrayRef = Arc::new(years.unary::<_, Int32Type>(|year| if year < 0 { year + 1 } else { year }));
+        arguments.args[0] = if is_scalar {
+            ColumnarValue::Scalar(ScalarValue::try_from_array(&years, 0)?)
+        } else {
+            ColumnarValue::Array(years)
+        };
+        inner.invoke_with_args(arguments)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bins_begin_before_what_is_in_them() {
+        let day = IntervalMonthDayNano::new(0, 1, 0);
+        assert_eq!(bin(day, DAY_MICROSECONDS, 3 * DAY_MICROSECONDS).unwrap(), DAY_MICROSECONDS);
+        assert_eq!(bin(day, DAY_MICROSECONDS - 1, 3 * DAY_MICROSECONDS).unwrap(), 0);
+        assert_eq!(bin(day, i64::MAX, 0).unwrap(), i64::MAX);
+        for (step, origin) in [
+            (IntervalMonthDayNano::new(1, 0, 0), 0),
+            (IntervalMonthDayNano::new(0, -1, 0), 0),
+            (IntervalMonthDayNano::new(0, 0, 0), 0),
+            (day, i64::MIN),
+        ] {
+            assert!(bin(step, 0, origin).is_err());
+        }
+    }
+
+    #[test]
+    fn seconds_are_moments() {
+        assert_eq!(moment(1.5).unwrap(), 1_500_000);
+        assert_eq!(moment(f64::INFINITY).unwrap(), i64::MAX);
+        for seconds in [1e15, -1e15, 1e300, f64::NAN] {
+            assert!(moment(seconds).is_err());
+        }
+    }
+}

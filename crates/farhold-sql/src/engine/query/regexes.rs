@@ -1,0 +1,794 @@
+//! Regular expressions: `~` and its like, `regexp_count`, `regexp_instr`, `regexp_like`, `regexp_match` and `regexp_replace`.
+//!
+//! Rust's library matches them. What it reads in another way than PostgreSQL is translated before: a point is any character, line ends among them, unless
+//! an option says otherwise; `\y`, `\m`, `\M` and `\Z` have other names; `\b`, `\B` and `\<` other meanings; brackets have no operators of sets. DataFusion's
+//! optimiser takes `x ~ '.*'` for `x IS NOT NULL`, so the operators are calls of `regexp_like`.
+
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::str::Chars;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Int32Array, ListBuilder, StringViewArray, StringViewBuilder,
+};
+use arrow::datatypes::{DataType, Field, Int64Type};
+use datafusion::common::DFSchema;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::{
+    BinaryExpr, ColumnarValue, Expr, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
+};
+use datafusion::prelude::SessionContext;
+use regex::Regex;
+
+use super::added::{not_taken, on_arrays};
+use super::functions::{null_of, type_of};
+use super::similar::class;
+use crate::{SqlError, SqlState};
+
+/// Puts the functions in the place of DataFusion's.
+pub(super) fn register(context: &SessionContext) {
+    for kind in [Kind::Count, Kind::Instr, Kind::Like, Kind::Match, Kind::Replace] {
+        context.register_udf(ScalarUDF::from(Function::new(kind)));
+    }
+}
+
+/// The call for `text ~ pattern`, `~*`, `!~` or `!~*`, if it is one of texts.
+pub(super) fn operator(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr, BinaryExpr> {
+    let (is_negated, any_case) = match binary.op {
+        Operator::RegexMatch => (false, false),
+        Operator::RegexIMatch => (false, true),
+        Operator::RegexNotMatch => (true, false),
+        Operator::RegexNotIMatch => (true, true),
+        _ => return Err(binary),
+    };
+    let is_text = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type.is_string());
+    if !is_text(&binary.left) || !is_text(&binary.right) {
+        return Err(binary);
+    }
+    let mut arguments = vec![*binary.left, *binary.right];
+    if any_case {
+        arguments.push(lit("i"));
+    }
+    let matched = ScalarUDF::from(Function::new(Kind::Like)).call(arguments);
+    Ok(if is_negated { Expr::Not(Box::new(matched)) } else { matched })
+}
+
+/// How often a pattern matches.
+pub(super) fn count(text: &str, pattern: &str, flags: &str) -> Result<u64> {
+    let regex = compile(pattern, flags).map_err(external)?;
+    Ok(places(&regex, text, Some(0)).count() as u64)
+}
+
+fn external(error: SqlError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
+fn invalid(message: impl Into<String>) -> SqlError {
+    SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Count,
+    Instr,
+    Like,
+    Match,
+    Replace,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Function {
+    kind: Kind,
+    signature: Signature,
+}
+
+impl Function {
+    fn new(kind: Kind) -> Self {
+        Self { kind, signature: Signature::user_defined(Volatility::Immutable) }
+    }
+}
+
+impl Kind {
+    /// What the arguments are, texts and numbers. The last ones may be missing: all but two, or three of `regexp_replace`.
+    fn forms(self) -> &'static [&'static str] {
+        match self {
+            Self::Count => &["TTNT"],
+            Self::Instr => &["TTNNNTN"],
+            Self::Like | Self::Match => &["TTT"],
+            Self::Replace => &["TTTT", "TTTNNT"],
+        }
+    }
+
+    fn arguments_min(self) -> usize {
+        if self == Self::Replace { 3 } else { 2 }
+    }
+}
+
+impl ScalarUDFImpl for Function {
+    fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Count => "regexp_count",
+            Kind::Instr => "regexp_instr",
+            Kind::Like => "regexp_like",
+            Kind::Match => "regexp_match",
+            Kind::Replace => "regexp_replace",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let fits = |of: char, argument: &DataType| {
+            argument.is_null() || if of == 'T' { argument.is_string() } else { argument.is_integer() }
+        };
+        let form = self.kind.forms().iter().find(|form| {
+            (self.kind.arguments_min()..=form.len()).contains(&arguments.len())
+                && form.chars().zip(arguments).all(|(of, argument)| fits(of, argument))
+        });
+        let form = form.ok_or_else(|| not_taken(self.name()))?;
+        let data_type = |of| if of == 'T' { DataType::Utf8View } else { DataType::Int64 };
+        Ok(form.chars().take(arguments.len()).map(data_type).collect())
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(match self.kind {
+            Kind::Count | Kind::Instr => DataType::Int32,
+            Kind::Like => DataType::Boolean,
+            Kind::Match => DataType::List(Arc::new(Field::new_list_field(DataType::Utf8View, true))),
+            Kind::Replace => DataType::Utf8View,
+        })
+    }
+
+    fn is_strict(&self) -> bool {
+        true
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        if let Some(null) = null_of(&arguments)? {
+            return Ok(null);
+        }
+        on_arrays(&arguments, |arguments| self.evaluate(&Arguments(arguments)).map_err(external))
+    }
+}
+
+/// The arguments of a batch.
+struct Arguments<'a>(&'a [ArrayRef]);
+
+impl Arguments<'_> {
+    /// The rows without a NULL, and no others.
+    fn rows(&self) -> impl Iterator<Item = Option<usize>> {
+        let rows = 0..self.0.first().map_or(0, Array::len);
+        rows.map(|row| self.0.iter().all(|argument| argument.is_valid(row)).then_some(row))
+    }
+
+    fn text(&self, place: usize, row: usize) -> &str {
+        self.0.get(place).map_or("", |texts| texts.as_string_view().value(row))
+    }
+
+    fn number(&self, place: usize, row: usize, default: i64) -> i64 {
+        self.0.get(place).map_or(default, |numbers| numbers.as_primitive::<Int64Type>().value(row))
+    }
+
+    /// A number that must not be below the least one.
+    fn at_least(&self, least: i64, name: &str, (place, row): (usize, usize), default: i64) -> Result<i64, SqlError> {
+        let number = self.number(place, row, default);
+        if number < least {
+            return Err(invalid(format!("invalid value for parameter \"{name}\": {number}")));
+        }
+        Ok(number)
+    }
+
+    /// Where the search begins, in bytes; none behind the end.
+    fn start(&self, place: usize, row: usize) -> Result<Option<usize>, SqlError> {
+        let start = self.at_least(1, "start", (place, row), 1)?;
+        let before = usize::try_from(start - 1).unwrap_or(usize::MAX);
+        let text = self.text(0, row);
+        let ends = text.char_indices().map(|(at, _)| at).chain([text.len()]);
+        Ok(if before == 0 { Some(0) } else { ends.take(before.saturating_add(1)).nth(before) })
+    }
+}
+
+impl Function {
+    fn evaluate(&self, arguments: &Arguments<'_>) -> Result<ArrayRef, SqlError> {
+        let mut compiled = Compiled::default();
+        let has_start = self.kind == Kind::Replace && arguments.0.get(3).is_some_and(|at| !at.data_type().is_string());
+        let flags_at = match self.kind {
+            Kind::Like | Kind::Match => 2,
+            Kind::Count => 3,
+            Kind::Replace if !has_start => 3,
+            Kind::Replace | Kind::Instr => 5,
+        };
+        if self.kind != Kind::Replace {
+            let mut flags = arguments.rows().flatten().map(|row| arguments.text(flags_at, row));
+            if flags.any(|flags| flags.contains('g')) {
+                return Err(invalid(format!("{}() does not support the \"global\" option", self.name())));
+            }
+        }
+        let of = |row: usize| (arguments.text(1, row), arguments.text(flags_at, row));
+        match self.kind {
+            Kind::Like => {
+                let mut matched = Vec::new();
+                for row in arguments.rows() {
+                    matched.push(match row {
+                        None => None,
+                        Some(row) => Some(compiled.get(of(row))?.is_match(arguments.text(0, row))),
+                    });
+                }
+                Ok(Arc::new(BooleanArray::from(matched)))
+            }
+            Kind::Count => {
+                let mut counts = Vec::new();
+                for row in arguments.rows() {
+                    counts.push(match row {
+                        None => None,
+                        Some(row) => {
+                            let start = arguments.start(2, row)?;
+                            let count = places(compiled.get(of(row))?, arguments.text(0, row), start).count();
+                            Some(i32::try_from(count).unwrap_or(i32::MAX))
+                        }
+                    });
+                }
+                Ok(Arc::new(Int32Array::from(counts)))
+            }
+            Kind::Instr => {
+                let mut found = Vec::new();
+                for row in arguments.rows() {
+                    found.push(match row {
+                        None => None,
+                        Some(row) => {
+                            let place = Place::of(arguments, row)?;
+                            Some(place.find(compiled.get(of(row))?, arguments.text(0, row)))
+                        }
+                    });
+                }
+                Ok(Arc::new(Int32Array::from(found)))
+            }
+            Kind::Match => {
+                let mut lists = ListBuilder::new(StringViewBuilder::new());
+                for row in arguments.rows() {
+                    let groups = match row {
+                        None => None,
+                        Some(row) => compiled.get(of(row))?.captures(arguments.text(0, row)),
+                    };
+                    if let Some(groups) = &groups {
+                        // The whole match where there are no parentheses.
+                        let first = usize::from(groups.len() > 1);
+                        for group in groups.iter().skip(first) {
+                            lists.values().append_option(group.map(|group| group.as_str()));
+                        }
+                    }
+                    lists.append(groups.is_some());
+                }
+                Ok(Arc::new(lists.finish()))
+            }
+            Kind::Replace => {
+                let mut replaced = Vec::new();
+                for row in arguments.rows() {
+                    replaced.push(match row {
+                        None => None,
+                        Some(row) => {
+                            let (start, only) = if has_start {
+                                (arguments.start(3, row)?, arguments.at_least(0, "n", (4, row), 1)?)
+                            } else {
+                                (Some(0), i64::from(!arguments.text(3, row).contains('g')))
+                            };
+                            let parts = parts(arguments.text(2, row));
+                            Some(replace(compiled.get(of(row))?, arguments.text(0, row), &parts, start, only))
+                        }
+                    });
+                }
+                Ok(Arc::new(replaced.into_iter().collect::<StringViewArray>()))
+            }
+        }
+    }
+}
+
+/// What `regexp_instr` asks for.
+struct Place {
+    start: Option<usize>,
+    /// Which match, from 1.
+    n: usize,
+    /// Whether what is behind it.
+    is_end: bool,
+    /// Which parentheses; 0: the whole match.
+    group: usize,
+}
+
+impl Place {
+    fn of(arguments: &Arguments<'_>, row: usize) -> Result<Self, SqlError> {
+        let start = arguments.start(2, row)?;
+        let n = arguments.at_least(1, "n", (3, row), 1)?;
+        let end = arguments.at_least(0, "endoption", (4, row), 0)?;
+        if end > 1 {
+            return Err(invalid(format!("invalid value for parameter \"endoption\": {end}")));
+        }
+        let group = arguments.at_least(0, "subexpr", (6, row), 0)?;
+        let index = |number: i64| usize::try_from(number).unwrap_or(usize::MAX);
+        Ok(Self { start, n: index(n), is_end: end == 1, group: index(group) })
+    }
+
+    /// The character, from 1; 0 where there is none.
+    fn find(&self, regex: &Regex, text: &str) -> i32 {
+        let whole = places(regex, text, self.start).nth(self.n - 1);
+        let found = whole.and_then(|whole| {
+            if self.group == 0 {
+                return Some(whole);
+            }
+            regex.captures_at(text, whole.start)?.get(self.group).map(|group| group.range())
+        });
+        found.map_or(0, |found| {
+            let at = if self.is_end { found.end } else { found.start };
+            i32::try_from(text[..at].chars().count() + 1).unwrap_or(i32::MAX)
+        })
+    }
+}
+
+/// The places of all matches. Behind an empty one the search goes on with the next character, and one may be right behind another.
+fn places<'a>(regex: &'a Regex, text: &'a str, start: Option<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
+    let mut next = start;
+    std::iter::from_fn(move || {
+        let place = regex.find_at(text, next.take()?)?.range();
+        next = match text[place.end..].chars().next() {
+            _ if !place.is_empty() => Some(place.end),
+            Some(character) => Some(place.end + character.len_utf8()),
+            None => None,
+        };
+        Some(place)
+    })
+}
+
+/// A part of what a match is replaced with.
+#[derive(Debug, PartialEq)]
+enum Part<'a> {
+    Text(&'a str),
+    /// What parentheses matched; 0: all.
+    Group(usize),
+}
+
+/// `\1` to `\9` and `\&` stand for groups and `\\` for a backslash. Before anything else a backslash is one, too.
+fn parts(replacement: &str) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    let mut rest = replacement;
+    while let Some(at) = rest.find('\\') {
+        let (part, taken) = match rest[at + 1..].bytes().next() {
+            Some(digit @ b'1'..=b'9') => (Part::Group(usize::from(digit - b'0')), 2),
+            Some(b'&') => (Part::Group(0), 2),
+            Some(b'\\') => (Part::Text("\\"), 2),
+            _ => (Part::Text("\\"), 1),
+        };
+        parts.extend([Part::Text(&rest[..at]), part]);
+        rest = &rest[at + taken..];
+    }
+    parts.push(Part::Text(rest));
+    parts
+}
+
+/// Replaces all matches, or with `only` the one of this number.
+fn replace(regex: &Regex, text: &str, parts: &[Part<'_>], start: Option<usize>, only: i64) -> String {
+    let mut replaced = String::with_capacity(text.len());
+    let mut copied = 0;
+    let (skipped, taken) = match usize::try_from(only) {
+        Ok(0) => (0, usize::MAX),
+        only => (only.map_or(usize::MAX, |only| only - 1), 1),
+    };
+    let has_groups = parts.iter().any(|part| matches!(part, Part::Group(1..)));
+    for place in places(regex, text, start).skip(skipped).take(taken) {
+        replaced.push_str(&text[copied..place.start]);
+        let groups = if has_groups { regex.captures_at(text, place.start) } else { None };
+        for part in parts {
+            replaced.push_str(match part {
+                Part::Text(text) => text,
+                Part::Group(0) => &text[place.clone()],
+                Part::Group(group) => {
+                    groups.as_ref().and_then(|groups| groups.get(*group)).map_or("", |group| group.as_str())
+                }
+            });
+        }
+        copied = place.end;
+    }
+    replaced.push_str(&text[copied..]);
+    replaced
+}
+
+/// The most patterns of a batch that are kept compiled. One takes up to 10 MB.
+const PATTERNS_MAX: usize = 16;
+
+/// The patterns of a batch.
+#[derive(Default)]
+pub(super) struct Compiled {
+    /// Pattern, flags, and what they are compiled to.
+    kept: Vec<(String, String, Regex)>,
+    last: usize,
+}
+
+impl Compiled {
+    /// A pattern with its flags, compiled.
+    ///
+    /// # Errors
+    /// 2201B for what is no regular expression, 22023 for an unknown flag.
+    pub(super) fn get(&mut self, (pattern, flags): (&str, &str)) -> Result<&Regex, SqlError> {
+        let is = |kept: &(String, String, Regex)| kept.0 == pattern && kept.1 == flags;
+        if !self.kept.get(self.last).is_some_and(is) {
+            self.last = if let Some(at) = self.kept.iter().position(is) {
+                at
+            } else {
+                let regex = compile(pattern, flags)?;
+                if self.kept.len() == PATTERNS_MAX {
+                    self.kept.clear();
+                }
+                self.kept.push((pattern.to_owned(), flags.to_owned(), regex));
+                self.kept.len() - 1
+            };
+        }
+        Ok(&self.kept[self.last].2)
+    }
+}
+
+fn compile(pattern: &str, flags: &str) -> Result<Regex, SqlError> {
+    let mut options = Options::default();
+    for flag in flags.chars().filter(|flag| *flag != 'g') {
+        if !options.take(flag)? {
+            let error = invalid(format!("invalid regular expression option: \"{flag}\""));
+            return Err(if flag.is_ascii_digit() {
+                error.with_hint("Cast the argument to integer if it is where the search begins.")
+            } else {
+                error
+            });
+        }
+    }
+    Regex::new(&translated(pattern, options)?).map_err(|error| wrong(error.to_string()))
+}
+
+fn wrong(detail: impl Into<String>) -> SqlError {
+    SqlError::new(SqlState::INVALID_REGULAR_EXPRESSION, "invalid regular expression").with_detail(detail.into())
+}
+
+/// How a pattern is read.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+#[derive(Clone, Copy)]
+struct Options {
+    any_case: bool,
+    is_literal: bool,
+    is_expanded: bool,
+    /// Whether a point and what is not in brackets may be a line end.
+    spans_lines: bool,
+    /// Whether lines have a beginning and an end.
+    has_lines: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { any_case: false, is_literal: false, is_expanded: false, spans_lines: true, has_lines: false }
+    }
+}
+
+impl Options {
+    /// Takes a letter in; whether it is known.
+    fn take(&mut self, letter: char) -> Result<bool, SqlError> {
+        match letter {
+            'b' | 'e' => return Err(SqlError::unsupported("basic and extended regular expressions")),
+            'c' => self.any_case = false,
+            'i' => self.any_case = true,
+            'm' | 'n' => (self.spans_lines, self.has_lines) = (false, true),
+            'p' => (self.spans_lines, self.has_lines) = (false, false),
+            'q' => self.is_literal = true,
+            's' => (self.spans_lines, self.has_lines) = (true, false),
+            't' => self.is_expanded = false,
+            'w' => (self.spans_lines, self.has_lines) = (true, true),
+            'x' => self.is_expanded = true,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// The pattern as Rust's library reads it.
+fn translated(pattern: &str, mut options: Options) -> Result<String, SqlError> {
+    let mut rest = pattern;
+    if let Some(literal) = pattern.strip_prefix("***=") {
+        (rest, options.is_literal) = (literal, true);
+    } else if let Some(advanced) = pattern.strip_prefix("***:") {
+        rest = advanced;
+    }
+    if !options.is_literal
+        && let Some((letters, behind)) = rest.strip_prefix("(?").and_then(|embedded| embedded.split_once(')'))
+        && !letters.is_empty()
+        && letters.bytes().all(|letter| letter.is_ascii_alphabetic())
+    {
+        for letter in letters.chars() {
+            if !options.take(letter)? {
+                return Err(wrong("invalid embedded option"));
+            }
+        }
+        rest = behind;
+    }
+    let letters = [
+        ('i', options.any_case),
+        ('m', options.has_lines),
+        ('s', options.spans_lines),
+        ('x', options.is_expanded && !options.is_literal),
+    ];
+    let letters: String = letters.iter().filter(|(_, is_on)| *is_on).map(|(letter, _)| letter).collect();
+    let regular = if letters.is_empty() { String::new() } else { format!("(?{letters})") };
+    if options.is_literal {
+        return Ok(regular + &regex::escape(rest));
+    }
+    let mut translation = Translation { rest: rest.chars(), regular, options };
+    translation.run()?;
+    Ok(translation.regular)
+}
+
+struct Translation<'p> {
+    rest: Chars<'p>,
+    regular: String,
+    options: Options,
+}
+
+/// What stands in brackets.
+enum Item {
+    Character(char),
+    Class(&'static str),
+}
+
+impl Translation<'_> {
+    fn run(&mut self) -> Result<(), SqlError> {
+        while let Some(next) = self.rest.next() {
+            match next {
+                '\\' => self.escape()?,
+                '[' => self.bracket()?,
+                // Before anything but a number it is no bound.
+                '{' if !self.rest.as_str().starts_with(|c: char| c.is_ascii_digit()) => self.regular.push_str("\\{"),
+                '(' if self.rest.as_str().starts_with("?#") => self.skip_to(')'),
+                '#' if self.options.is_expanded => self.skip_to('\n'),
+                next => self.regular.push(next),
+            }
+        }
+        Ok(())
+    }
+
+    fn skip_to(&mut self, end: char) {
+        let _ = self.rest.find(|c| *c == end);
+    }
+
+    fn literal(&mut self, character: char) {
+        if character.is_whitespace() || character.is_control() {
+            let _ = write!(self.regular, "\\x{{{:x}}}", u32::from(character));
+        } else {
+            self.regular.push_str(&regex::escape(character.encode_utf8(&mut [0; 4])));
+        }
+    }
+
+    /// What stands behind a backslash outside of brackets.
+    fn escape(&mut self) -> Result<(), SqlError> {
+        let place = match self.rest.as_str().chars().next() {
+            Some('m') => "\\b{start}",
+            Some('M') => "\\b{end}",
+            Some('y') => "\\b",
+            Some('Y') => "\\B",
+            Some('A') => "\\A",
+            Some('Z') => "\\z",
+            _ => {
+                match self.escaped()? {
+                    Item::Character(character) => self.literal(character),
+                    Item::Class(class) => self.regular.push_str(class),
+                }
+                return Ok(());
+            }
+        };
+        self.rest.next();
+        self.regular.push_str(place);
+        Ok(())
+    }
+
+    /// What stands behind a backslash anywhere.
+    fn escaped(&mut self) -> Result<Item, SqlError> {
+        let invalid = || wrong("invalid escape \\ sequence");
+        let next = self.rest.next().ok_or_else(invalid)?;
+        let character = match next {
+            'd' => return Ok(Item::Class("\\d")),
+            's' => return Ok(Item::Class("\\s")),
+            'w' => return Ok(Item::Class("\\w")),
+            'D' => return Ok(Item::Class("\\D")),
+            'S' => return Ok(Item::Class("\\S")),
+            'W' => return Ok(Item::Class("\\W")),
+            'a' => '\x07',
+            'b' => '\x08',
+            'B' => '\\',
+            'c' => {
+                let of = self.rest.next().ok_or_else(invalid)?;
+                char::from_u32(u32::from(of) & 0x1f).ok_or_else(invalid)?
+            }
+            'e' => '\x1b',
+            'f' => '\x0c',
+            'n' => '\n',
+            'r' => '\r',
+            't' => '\t',
+            'v' => '\x0b',
+            'u' => self.code(16, 4..=4)?,
+            'U' => self.code(16, 8..=8)?,
+            'x' => self.code(16, 1..=255)?,
+            '0' if !self.rest.as_str().starts_with(|c: char| c.is_digit(8)) => '\0',
+            '0' => self.code(8, 1..=2)?,
+            '1'..='7' if self.rest.as_str().starts_with(|c: char| c.is_digit(8)) => {
+                let before = self.rest.as_str().len();
+                let more = self.code(8, 1..=2)?;
+                let digits = (before - self.rest.as_str().len()) as u32;
+                char::from_u32((u32::from(next) - u32::from('0')) * 8_u32.pow(digits) + u32::from(more))
+                    .ok_or_else(invalid)?
+            }
+            '1'..='9' => return Err(wrong("back-references are not supported")),
+            'A'..='Z' | 'a'..='z' => return Err(invalid()),
+            other => other,
+        };
+        Ok(Item::Character(character))
+    }
+
+    /// A character by its number, of so many digits.
+    fn code(&mut self, radix: u32, digits: std::ops::RangeInclusive<usize>) -> Result<char, SqlError> {
+        let (mut code, mut count) = (0_u32, 0);
+        while count < *digits.end()
+            && let Some(digit) = self.rest.as_str().chars().next().and_then(|c| c.to_digit(radix))
+        {
+            code = code.saturating_mul(radix).saturating_add(digit);
+            count += 1;
+            self.rest.next();
+        }
+        let code = if digits.contains(&count) { char::from_u32(code) } else { None };
+        code.ok_or_else(|| wrong("invalid escape \\ sequence"))
+    }
+
+    /// What stands behind an opening bracket, to the closing one.
+    fn bracket(&mut self) -> Result<(), SqlError> {
+        for (name, place) in [("[:<:]]", "\\b{start}"), ("[:>:]]", "\\b{end}")] {
+            if let Some(behind) = self.rest.as_str().strip_prefix(name) {
+                self.rest = behind.chars();
+                self.regular.push_str(place);
+                return Ok(());
+            }
+        }
+        self.regular.push('[');
+        let is_negated = self.rest.as_str().starts_with('^');
+        if is_negated {
+            self.rest.next();
+            self.regular.push('^');
+            if !self.options.spans_lines {
+                self.regular.push_str("\\n");
+            }
+        }
+        let mut is_first = true;
+        while is_first || !self.rest.as_str().starts_with(']') {
+            is_first = false;
+            match self.item()? {
+                Item::Class(class) => self.regular.push_str(class),
+                Item::Character(character) => {
+                    self.literal(character);
+                    let rest = self.rest.as_str();
+                    if rest.starts_with('-') && !rest.starts_with("-]") {
+                        self.rest.next();
+                        self.regular.push('-');
+                        match self.item()? {
+                            Item::Character(last) => self.literal(last),
+                            Item::Class(_) => return Err(wrong("invalid character range")),
+                        }
+                    }
+                }
+            }
+        }
+        self.rest.next();
+        self.regular.push(']');
+        Ok(())
+    }
+
+    fn item(&mut self) -> Result<Item, SqlError> {
+        let unbalanced = || wrong("brackets [] not balanced");
+        let next = self.rest.next().ok_or_else(unbalanced)?;
+        let rest = self.rest.as_str();
+        match next {
+            '\\' => self.escaped(),
+            '[' if rest.starts_with(':') => {
+                let (name, behind) = rest[1..].split_once(":]").ok_or_else(unbalanced)?;
+                self.rest = behind.chars();
+                let class = if name == "word" { Some("\\w") } else { class(name) };
+                class.map(Item::Class).ok_or_else(|| wrong("invalid character class"))
+            }
+            '[' if rest.starts_with(['.', '=']) => {
+                let end = if rest.starts_with('.') { ".]" } else { "=]" };
+                let (name, behind) = rest[1..].split_once(end).ok_or_else(unbalanced)?;
+                self.rest = behind.chars();
+                let mut characters = name.chars();
+                match (characters.next(), characters.next()) {
+                    (Some(character), None) => Ok(Item::Character(character)),
+                    _ => Err(wrong("invalid collating element")),
+                }
+            }
+            other => Ok(Item::Character(other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_match(text: &str, pattern: &str, flags: &str) -> Result<bool, String> {
+        let regex = compile(pattern, flags).map_err(|error| error.state.code().to_owned())?;
+        Ok(regex.is_match(text))
+    }
+
+    /// What PostgreSQL 15 answers.
+    #[test]
+    fn patterns_are_read_as_postgresql_reads_them() {
+        for (text, pattern, flags, expected) in [
+            ("a\nb", "a.b", "", true),
+            ("a\nb", "a.b", "n", false),
+            ("a\nb", "(?p)a.b", "", false),
+            ("a\nb", "(?w)^b", "", true),
+            ("a\nb", "(?s)^b", "", false),
+            ("a\nb", "(?p)^b", "", false),
+            ("a\nb", "(?n)a[^x]b", "", false),
+            ("a\nb", "a[^x]b", "", true),
+            ("a", "A", "ci", true),
+            ("a", "A", "ic", false),
+            ("AB", "(?c)b", "i", false),
+            ("a.b", "a.b", "q", true),
+            ("a.b", "***=a.b", "", true),
+            ("axb", "***=a.b", "", false),
+            ("X", "***:(?i)x", "", true),
+            ("a b", "(?x)a[ ]b", "", true),
+            ("ab", "(?x)a b # [", "", true),
+            ("ab", "a(?#foo)b", "", true),
+            ("a<b", r"\<", "", true),
+            ("a b", r"\mb", "", true),
+            ("ab", r"b\M", "", true),
+            ("a b", r"\yb\y", "", true),
+            ("ab", r"a\Yb", "", true),
+            (r"a\b", r"a\Bb", "", true),
+            ("ab", r"b\Z", "", true),
+            ("A", r"\x41", "", true),
+            ("A", r"\101", "", true),
+            ("x", r"\101", "", false),
+            ("\x08", r"\b", "", true),
+            ("é", "[[:alpha:]]", "", true),
+            ("a{,5}", "a{,5}", "", true),
+            ("a{", "a{", "", true),
+            ("&", "[a&&b]", "", true),
+            ("[", "[a[]", "", true),
+            ("]", "[]a]", "", true),
+            ("-", "[a-]", "", true),
+            (".", "[--/]", "", true),
+            ("~", "[~]", "", true),
+            ("x", "[[.x.]]", "", true),
+            ("a b", "[[:<:]]b", "", true),
+            ("1", r"[\d]", "", true),
+        ] {
+            assert_eq!(is_match(text, pattern, flags), Ok(expected), "{text:?} ~ {pattern}, {flags}");
+        }
+        for pattern in ["a\\", r"\q", "[[:foo:]]", "[a", "(", "a**b)", "(?z)a", r"(a)\1", "***a"] {
+            assert_eq!(is_match("a", pattern, ""), Err("2201B".to_owned()), "{pattern}");
+        }
+        assert_eq!(is_match("a", "a", "z"), Err("22023".to_owned()));
+    }
+
+    /// What PostgreSQL 15 answers.
+    #[test]
+    fn matches_are_replaced() {
+        for (text, pattern, replacement, only, expected) in [
+            ("cost X", "X", "$10", 1, "cost $10"),
+            ("abc", "(b)", r"<\&>", 1, "a<b>c"),
+            ("x", "x", r"a\\b", 1, r"a\b"),
+            ("x", "x", r"a\", 1, r"a\"),
+            ("x", "x", r"a\q\0b", 1, r"a\q\0b"),
+            ("abc", "(b)", r"\2|\1", 1, "a|bc"),
+            ("aaa", "a", "b", 2, "aba"),
+            ("aaa", "a", "b", 4, "aaa"),
+            ("abc", "", "-", 0, "-a-b-c-"),
+            ("abc", "b*", "-", 0, "-a--c-"),
+        ] {
+            let regex = compile(pattern, "").unwrap();
+            assert_eq!(replace(&regex, text, &parts(replacement), Some(0), only), expected, "{text}, {pattern}");
+        }
+    }
+}
