@@ -421,9 +421,8 @@ fn type_of_argument(name: &str, count: usize, place: usize) -> Option<ColumnType
             1,
         )
         | ("substr", 1 | 2)
-        | ("regexp_count", 2)
+        | ("regexp_count" | "split_part", 2)
         | ("regexp_instr", 2..=4 | 6)
-        | ("split_part", 2)
         | ("width_bucket", 3)
         | ("chr" | "ntile", 0)
         | ("make_date", _) => Some(ColumnType::Int),
