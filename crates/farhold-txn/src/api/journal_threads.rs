@@ -5,7 +5,7 @@ use crate::durability::checkpoints::Checkpointed;
 use crate::durability::journaling::{Journaling, Step};
 use crate::node::Node;
 use crate::protocol::worker::Worker;
-use farhold_fabric::{Executor, NodeId};
+use farhold_fabric::{Endpoint, Executor, Handle, NodeId};
 use farhold_store::durable::DurableError;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -75,13 +75,17 @@ impl Drop for JournalThreads {
     }
 }
 
+/// An endpoint of the journal's own: what it learns of a node that starts again, a worker must not learn from it unawares
+/// (`Core::look_again`).
+fn endpoint_of(node: &Node, journaling: &Journaling, handle: &Handle) -> Option<Endpoint> {
+    let made = node.fabric.endpoint(handle);
+    made.map_err(|error| journaling.fail(&format!("the journal has no endpoint: {error}"))).ok()
+}
+
 fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
     let executor = Executor::real(u64::from(node.id().0));
     let handle = executor.handle();
-    let endpoint = match node.fabric.endpoint(&handle) {
-        Ok(endpoint) => endpoint,
-        Err(error) => return journaling.fail(&format!("the journal's thread has no endpoint: {error}")),
-    };
+    let Some(endpoint) = endpoint_of(node, journaling, &handle) else { return };
     let idle = if node.config.nodes > 1 { IDLE_WITH_OTHERS } else { IDLE };
     let (mut seen, mut stopped_ns, mut open_turns) = (0, None, 0_u32);
     loop {
@@ -190,9 +194,10 @@ impl Worker {
         let node = self.node().clone();
         let Some(journaling) = node.journaling.clone() else { return };
         let at_bytes = if node.needs_checkpoint { 0 } else { journaling.config.checkpoint_bytes };
+        let Some(endpoint) = endpoint_of(&node, &journaling, self.handle()) else { return };
         let mut turns = JournalTurns { node: node.clone(), journaling: journaling.clone(), at_bytes, written: None };
         while journaling.failure().is_none() {
-            journaling.look(&self.core.endpoint).await;
+            journaling.look(&endpoint).await;
             if !node.fabric.node_is_live(node.id()) {
                 return journaling.fail("this node has ended");
             }

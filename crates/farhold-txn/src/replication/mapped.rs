@@ -65,8 +65,8 @@ impl MappedRings {
         self.indexes_version == Some(indexes_version)
     }
 
-    /// Finds everything anew; false if this process has not mapped all of it. `meets_later_start` is called before a node's region of rows
-    /// is looked for again.
+    /// Finds everything anew; false if this process has not mapped all of it. `look_again` has the endpoint
+    /// look for a region again; true if it has found one.
     #[cold]
     pub fn find(
         &mut self,
@@ -75,14 +75,18 @@ impl MappedRings {
         replication: &Replication,
         catalog: &Catalog,
         indexes_version: u64,
-        meets_later_start: &dyn Fn(NodeId),
+        look_again: &dyn Fn(NodeId, RegionId) -> bool,
     ) -> bool {
         *self = Self::default();
-        let keeper =
-            map(endpoint, replication.view.keeper(), DATA, meets_later_start).filter(|it| Superblock::of(it).is_ok());
+        let map = |node, region| {
+            endpoint.mapped(node, region).or_else(|| {
+                // Another than this thread had met.
+                look_again(node, region).then(|| endpoint.mapped(node, region))?
+            })
+        };
+        let keeper = map(replication.view.keeper(), DATA).filter(|it| Superblock::of(it).is_ok());
         let holders = replication.holders(me, std::iter::once(me));
-        let holders =
-            holders.into_iter().map(|node| Some(Holder::new(node, map(endpoint, node, LOG, meets_later_start)?)));
+        let holders = holders.into_iter().map(|node| Some(Holder::new(node, map(node, LOG)?)));
         let (Some(keeper), Some(holders)) = (keeper, holders.collect::<Option<Vec<_>>>()) else { return false };
         let configuration = replication.view.configuration().number;
         let layout = replication.layout;
@@ -157,21 +161,4 @@ impl MappedRings {
             holder.rings.prefetch_to_write(ring + ahead, lines);
         }
     }
-}
-
-/// Where a region is mapped.
-fn map(
-    endpoint: &Endpoint,
-    node: NodeId,
-    region: RegionId,
-    meets_later_start: &dyn Fn(NodeId),
-) -> Option<Arc<RegionMemory>> {
-    endpoint.mapped(node, region).or_else(|| {
-        // Another than this thread had met.
-        if region == DATA {
-            meets_later_start(node);
-        }
-        endpoint.refresh(node, region).ok()?;
-        endpoint.mapped(node, region)
-    })
 }

@@ -3,7 +3,7 @@
 //! locked or reserved for nodes that cannot say so.
 
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
-use farhold_fabric::{Executor, Handle};
+use farhold_fabric::{Executor, Handle, RegionId};
 use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_txn::{Node, NodeConfig, NodeId, Placement, Retry, Table, TableDef, Txn, TxnError, Worker};
 
@@ -48,6 +48,25 @@ async fn name(txn: &mut Txn, table: &Table, id: i32) -> Result<Option<String>, T
     table.schema().decode_row(txn.key(row), txn.value(row), &mut datums)?;
     let Datum::Text(name) = &datums[1] else { panic!("{datums:?}") };
     Ok(Some(name.clone()))
+}
+
+fn machine() -> (Executor, Handle, Sim) {
+    let executor = Executor::virtual_time(3);
+    let handle = executor.handle();
+    let sim = Sim::new(&handle, Rdma, Faults::default());
+    (executor, handle, sim)
+}
+
+/// Kills a node, and waits until nothing waits for it any more.
+async fn end(sim: &Sim, handle: &Handle, node: NodeId) {
+    sim.inject(Fault::Kill(node));
+    handle.sleep_ns(5 * TIMEOUT_NS).await;
+}
+
+/// Removes the region of rows of a node that does not run.
+fn lose_memory(sim: &Sim, node: NodeId) {
+    let fabric = sim.join(node).expect("it does not run");
+    fabric.remove_region(RegionId(0)).expect("lost");
 }
 
 fn start(sim: &Sim, node: NodeId, handle: &Handle) -> Worker {
@@ -104,9 +123,7 @@ async fn assert_nothing_is_left(workers: &[Worker]) {
 
 /// A transaction of node 0 changes rows of both nodes, and so many nanoseconds after it has begun ways are cut. What its client hears, when they are healed.
 fn cut_after(ns: u64, hops: &[Hop]) -> Result<(), TxnError> {
-    let executor = Executor::virtual_time(3);
-    let handle = executor.handle();
-    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (executor, handle, sim) = machine();
     executor.run(async {
         let workers = [HOME, OTHER].map(|node| start(&sim, node, &handle));
         workers.iter().for_each(serve);
@@ -147,9 +164,7 @@ fn cut_after(ns: u64, hops: &[Hop]) -> Result<(), TxnError> {
 fn a_table_is_made_by_a_node_that_was_cut_off_when_it_should_have_been_told() {
     let mut told = Vec::new();
     for step in 0..160 {
-        let executor = Executor::virtual_time(3);
-        let handle = executor.handle();
-        let sim = Sim::new(&handle, Rdma, Faults::default());
+        let (executor, handle, sim) = machine();
         executor.run(async {
             let workers = [HOME, OTHER].map(|node| start(&sim, node, &handle));
             workers.iter().for_each(serve);
@@ -193,9 +208,7 @@ fn a_commit_that_is_cut_off_is_whole_or_not_there() {
 /// A node has locked rows of another one and ends, and its next start cannot reach that node at first.
 #[test]
 fn a_start_that_others_have_not_heard_of_is_told_again() {
-    let executor = Executor::virtual_time(3);
-    let handle = executor.handle();
-    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (executor, handle, sim) = machine();
     let home = start(&sim, HOME, &handle);
     executor.run(async {
         serve(&home);
@@ -206,8 +219,7 @@ fn a_start_that_others_have_not_heard_of_is_told_again() {
         while !home.node().left_behind().iter().any(|what| what.contains("locked")) {
             handle.sleep_ns(200).await;
         }
-        sim.inject(Fault::Kill(OTHER));
-        handle.sleep_ns(5 * TIMEOUT_NS).await;
+        end(&sim, &handle, OTHER).await;
         assert!(changing.try_take().is_some());
         let again = start(&sim, OTHER, &handle);
         sim.inject(Fault::Cut(Hop { from: OTHER, to: HOME }));
@@ -224,9 +236,7 @@ fn a_start_that_others_have_not_heard_of_is_told_again() {
 /// A node starts with empty memory while another one runs that has met it before: both would call two starts by one number.
 #[test]
 fn a_node_whose_memory_is_lost_is_refused_until_all_have_ended() {
-    let executor = Executor::virtual_time(3);
-    let handle = executor.handle();
-    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (executor, handle, sim) = machine();
     let home = start(&sim, HOME, &handle);
     executor.run(async {
         serve(&home);
@@ -235,18 +245,12 @@ fn a_node_whose_memory_is_lost_is_refused_until_all_have_ended() {
         assert_eq!(dying.join_cluster().await, Ok(vec![HOME]), "the same start once more");
         serve(&dying);
         fill(&home).await;
-        sim.inject(Fault::Kill(OTHER));
-        handle.sleep_ns(5 * TIMEOUT_NS).await;
-        let fabric = sim.join(OTHER).expect("it does not run");
-        fabric.remove_region(farhold_fabric::RegionId(0)).expect("lost");
-        drop(fabric);
+        end(&sim, &handle, OTHER).await;
+        lose_memory(&sim, OTHER);
         for is_cut_off in [false, true] {
-            sim.inject(Fault::Kill(OTHER));
-            handle.sleep_ns(5 * TIMEOUT_NS).await;
+            end(&sim, &handle, OTHER).await;
             if is_cut_off {
-                let fabric = sim.join(OTHER).expect("it does not run");
-                fabric.remove_region(farhold_fabric::RegionId(0)).expect("lost again");
-                drop(fabric);
+                lose_memory(&sim, OTHER);
                 sim.inject(Fault::Kill(OTHER));
             }
             let empty = start(&sim, OTHER, &handle);
@@ -272,9 +276,7 @@ fn a_node_whose_memory_is_lost_is_refused_until_all_have_ended() {
 #[test]
 fn an_insert_after_many_far_deletes_names_the_rows_that_matter() {
     const COUNT: i32 = 9_000;
-    let executor = Executor::virtual_time(3);
-    let handle = executor.handle();
-    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (executor, handle, sim) = machine();
     let workers = [HOME, OTHER].map(|node| start(&sim, node, &handle));
     executor.run(async {
         workers.iter().for_each(serve);
@@ -340,17 +342,14 @@ fn an_insert_after_many_far_deletes_names_the_rows_that_matter() {
 /// locks of the second.
 #[test]
 fn a_start_releases_nothing_that_a_later_one_has_locked() {
-    let executor = Executor::virtual_time(3);
-    let handle = executor.handle();
-    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (executor, handle, sim) = machine();
     let home = start(&sim, HOME, &handle.of_machine(0, 0));
     executor.run(async {
         serve(&home);
         let first = start(&sim, OTHER, &handle);
         serve(&first);
         fill(&home).await;
-        sim.inject(Fault::Kill(OTHER));
-        handle.sleep_ns(5 * TIMEOUT_NS).await;
+        end(&sim, &handle, OTHER).await;
         let second = start(&sim, OTHER, &handle);
         sim.inject(Fault::Pause(HOME, handle.now_ns() + 3 * TIMEOUT_NS));
         assert_eq!(second.join_cluster().await, Ok(Vec::new()), "it is told, and does not answer");
@@ -376,9 +375,7 @@ fn a_start_releases_nothing_that_a_later_one_has_locked() {
 /// A request to reserve a key comes when the next start of its node has said so.
 #[test]
 fn nothing_is_reserved_for_a_start_that_is_over() {
-    let executor = Executor::virtual_time(3);
-    let handle = executor.handle();
-    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (executor, handle, sim) = machine();
     let home = start(&sim, HOME, &handle);
     executor.run(async {
         serve(&home);
@@ -413,9 +410,7 @@ fn nothing_is_reserved_for_a_start_that_is_over() {
 /// not be taken for absent.
 #[test]
 fn a_snapshot_shows_nothing_of_a_node_s_next_start() {
-    let executor = Executor::virtual_time(3);
-    let handle = executor.handle();
-    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (executor, handle, sim) = machine();
     let home = start(&sim, HOME, &handle);
     executor.run(async {
         serve(&home);
@@ -427,8 +422,7 @@ fn a_snapshot_shows_nothing_of_a_node_s_next_start() {
         let there = dying.node().table("person").expect("on every node");
         let changed = dying.run(Retry::never(), async |txn| put(txn, &there, 2, "bob").await);
         changed.await.expect("changed");
-        sim.inject(Fault::Kill(OTHER));
-        handle.sleep_ns(5 * TIMEOUT_NS).await;
+        end(&sim, &handle, OTHER).await;
         let again = start(&sim, OTHER, &handle);
         serve(&again);
         // A transaction of the same worker meets the next start first.
@@ -447,9 +441,7 @@ fn a_snapshot_shows_nothing_of_a_node_s_next_start() {
 /// The node that keeps the epoch starts again. Others go on with rows of their own, and meet it by its epoch alone.
 #[test]
 fn rows_of_one_s_own_are_written_after_the_epoch_s_keeper_has_started_again() {
-    let executor = Executor::virtual_time(3);
-    let handle = executor.handle();
-    let sim = Sim::new(&handle, Rdma, Faults::default());
+    let (executor, handle, sim) = machine();
     let other = start(&sim, OTHER, &handle);
     executor.run(async {
         let dying = start(&sim, HOME, &handle);
@@ -458,8 +450,7 @@ fn rows_of_one_s_own_are_written_after_the_epoch_s_keeper_has_started_again() {
         let table = other.node().table("person").expect("on every node");
         let write = async |name| other.run(Retry::default(), async |txn| put(txn, &table, 2, name).await).await;
         assert_eq!(write("bob").await, Ok(()));
-        sim.inject(Fault::Kill(HOME));
-        handle.sleep_ns(5 * TIMEOUT_NS).await;
+        end(&sim, &handle, HOME).await;
         let again = start(&sim, HOME, &handle);
         serve(&again);
         assert_eq!(write("eve").await, Ok(()));

@@ -12,14 +12,14 @@ use crate::{SqlError, SqlState};
 /// What a program did.
 #[derive(Debug, Default)]
 pub(crate) struct Effect {
-    /// Rows of the result, if the statement has one. None of a SELECT: they are more than it may read here.
+    /// Rows of the result, if the statement has one.
     pub(crate) rows: Option<Vec<Vec<Datum>>>,
     /// Rows read or written.
     pub(crate) count: u64,
 }
 
 impl Program {
-    /// Runs it; a SELECT of more than `rows_max` rows does nothing.
+    /// Runs it. `None`: it is a SELECT of more than `rows_max` rows, and has done nothing.
     pub(crate) async fn run(
         &self,
         txn: &mut Txn,
@@ -27,8 +27,8 @@ impl Program {
         numbers: Numbers<'_>,
         rows_max: usize,
         cancel: &CancelHandle,
-    ) -> Result<Effect, SqlError> {
-        match self {
+    ) -> Result<Option<Effect>, SqlError> {
+        let effect = match self {
             Self::Constant(output) => {
                 let mut row = Vec::with_capacity(output.len());
                 for (scalar, column) in output {
@@ -36,11 +36,12 @@ impl Program {
                 }
                 Ok(Effect { rows: Some(vec![row]), count: 1 })
             }
-            Self::Select(select) => select.run(txn, parameters, rows_max, cancel).await,
+            Self::Select(select) => return select.run(txn, parameters, rows_max, cancel).await,
             Self::Insert(insert) => insert.run(txn, parameters, numbers, cancel).await,
             Self::Update(update) => update.run(txn, parameters, numbers, cancel).await,
             Self::Delete(delete) => delete.run(txn, parameters, cancel).await,
-        }
+        };
+        effect.map(Some)
     }
 }
 
@@ -107,7 +108,7 @@ impl Select {
         parameters: Parameters<'_>,
         rows_max: usize,
         cancel: &CancelHandle,
-    ) -> Result<Effect, SqlError> {
+    ) -> Result<Option<Effect>, SqlError> {
         let table = &self.table;
         let limit = count_of(self.limit.as_ref(), parameters, Clause::Limit)?.unwrap_or(usize::MAX);
         let offset = count_of(self.offset.as_ref(), parameters, Clause::Offset)?.unwrap_or(0);
@@ -117,7 +118,7 @@ impl Select {
         let mut row = vec![Datum::Null; table.columns().len()];
         let mut rows = Vec::new();
         if limit == 0 {
-            return Ok(Effect { rows: Some(rows), count: 0 });
+            return Ok(Some(Effect { rows: Some(rows), count: 0 }));
         }
         let handles = if self.access.point {
             // Without the detour over a list of rows: this is the hot way.
@@ -139,7 +140,7 @@ impl Select {
             let handles =
                 self.access.rows(txn, table, parameters, scanned.min(rows_max.saturating_add(1)), cancel).await?;
             if handles.len() > rows_max {
-                return Ok(Effect::default());
+                return Ok(None);
             }
             handles
         };
@@ -164,7 +165,7 @@ impl Select {
             }
         }
         let count = rows.len() as u64;
-        Ok(Effect { rows: Some(rows), count })
+        Ok(Some(Effect { rows: Some(rows), count }))
     }
 
     fn matches(&self, row: &[Datum], parameters: Parameters<'_>) -> Result<bool, SqlError> {

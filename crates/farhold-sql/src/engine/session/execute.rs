@@ -199,10 +199,6 @@ impl Session {
         parameters: Parameters<'_>,
         rows_max: usize,
     ) -> Result<Option<Output>, SqlError> {
-        let output_of = |effect: Effect, verb| {
-            let is_cut = matches!(program, Program::Select(_)) && effect.rows.is_none();
-            (!is_cut).then(|| Self::output_of(effect, verb))
-        };
         let verb = match program {
             Program::Constant(_) | Program::Select(_) => "SELECT",
             Program::Insert(_) => "INSERT",
@@ -212,7 +208,7 @@ impl Session {
         let numbers = self.engine.numbers(&self.numbers, &self.worker);
         if let Some(txn) = self.transaction.txn() {
             return match program.run(txn, parameters, numbers, rows_max, &self.cancel).await {
-                Ok(effect) => Ok(output_of(effect, verb)),
+                Ok(effect) => Ok(effect.map(|effect| Self::output_of(effect, verb))),
                 Err(e) => Err(unless_doomed(e, txn).await),
             };
         }
@@ -221,7 +217,8 @@ impl Session {
             attempt += 1;
             let mut txn = if program.is_read_only() { self.worker.begin_read_only() } else { self.worker.begin() };
             let outcome = match program.run(&mut txn, parameters, numbers, rows_max, &self.cancel).await {
-                Ok(effect) => match txn.commit().await {
+                Ok(None) => return Ok(None),
+                Ok(Some(effect)) => match txn.commit().await {
                     Ok(_) => Ok(effect),
                     Err(e) => Err(Self::commit_error(program, &e)),
                 },
@@ -232,7 +229,7 @@ impl Session {
                 }
             };
             match outcome {
-                Ok(effect) => return Ok(output_of(effect, verb)),
+                Ok(effect) => return Ok(Some(Self::output_of(effect, verb))),
                 Err(e) if self.again(&e, attempt).await? => {}
                 Err(e) => return Err(e),
             }

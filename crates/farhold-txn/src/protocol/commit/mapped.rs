@@ -46,7 +46,7 @@ impl Txn {
                 replication,
                 &core.node.catalog,
                 self.indexes_version,
-                &|node| core.meet_later_start(node),
+                &|node, region| core.look_again(node, region),
             )
         {
             return None;

@@ -335,7 +335,7 @@ impl Core {
         let applied = batch.word(slot);
         self.give_batch(batch);
         if let Err(FabricError::StaleKey { .. }) = applied {
-            let _ = self.endpoint.refresh(holder, LOG);
+            let _ = self.look_again(holder, LOG);
         }
         // Of this ring, not of one that the node's next start has made since.
         if let Ok(applied) = applied

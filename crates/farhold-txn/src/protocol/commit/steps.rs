@@ -2,7 +2,6 @@
 
 use crate::base::back_off::BackOff;
 use crate::base::error::TxnError;
-use crate::base::ident::DATA;
 use crate::protocol::core::Core;
 use crate::replication::Replication;
 use crate::rpc::message::Request;
@@ -103,10 +102,7 @@ impl Core {
                 return None;
             }
             for (node, region) in strange {
-                if region == DATA {
-                    self.meet_later_start(node);
-                }
-                let _ = self.endpoint.refresh(node, region);
+                let _ = self.look_again(node, region);
             }
             again.rest(&self.handle).await;
         }

@@ -13,7 +13,7 @@ use crate::protocol::txn::{RowHandle, SharedTable, Txn};
 use crate::rpc::message::{Found, MovedFar, Request, Reserved, Taken};
 use farhold_btree::{Change, LeafStamp};
 use farhold_fabric::object::LOCK;
-use farhold_fabric::{Batch, FabricError, FarPtr, Meta, NodeId, Version};
+use farhold_fabric::{Batch, FabricError, FarPtr, Meta, NodeId, RegionId, Version};
 use farhold_store::index::hash::{BucketStamp, Directory, FarIndex, FarLookup, FarStep, hash_key};
 use farhold_store::{Moved, ObjectRef, Owner, Superblock, TableId};
 use std::cell::Cell;
@@ -495,24 +495,26 @@ impl Core {
     /// is void, and so is whatever the transaction has read there.
     #[cold]
     pub fn far_error(&self, error: FabricError, node: NodeId) -> TxnError {
-        if let FabricError::StaleKey { .. } | FabricError::NoSuchRegion { .. } = error {
-            // Before the look, which may fail when the region is not there yet; the endpoint learns of it by itself later.
-            self.meet_later_start(node);
-            if self.endpoint.refresh(node, DATA).is_ok() {
-                return TxnError::Conflict;
-            }
+        if let FabricError::StaleKey { .. } | FabricError::NoSuchRegion { .. } = error
+            && self.look_again(node, DATA)
+        {
+            return TxnError::Conflict;
         }
         TxnError::far(error, node)
     }
 
-    /// Forgets what this worker knows of a node's region, because another may be there by now. Whatever makes the endpoint look
-    /// for a region of rows again must say so first: afterwards nothing else would show it.
+    /// Has the endpoint look for a region again, because another than it had met may be there; true if it has found one. What this worker
+    /// knows of a node's rows is void then, and nothing but this would show it. So it is forgotten before the look, which may
+    /// fail while the region is not there yet: the endpoint learns of it by itself later.
     #[cold]
-    pub fn meet_later_start(&self, node: NodeId) {
-        self.starts_met.set(self.starts_met.get() + 1);
-        self.met_at.borrow_mut().insert(node, self.starts_met.get());
-        self.locations.borrow_mut().forget_all();
-        self.far_indexes.borrow_mut().retain(|(of, _), _| *of != node);
+    pub fn look_again(&self, node: NodeId, region: RegionId) -> bool {
+        if region == DATA {
+            self.starts_met.set(self.starts_met.get() + 1);
+            self.met_at.borrow_mut().insert(node, self.starts_met.get());
+            self.locations.borrow_mut().forget_all();
+            self.far_indexes.borrow_mut().retain(|(of, _), _| *of != node);
+        }
+        self.endpoint.refresh(node, region).is_ok()
     }
 
     /// Before the first message about a range. Where rows have no copies, the stamps that it brings are of this start

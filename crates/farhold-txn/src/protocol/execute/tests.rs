@@ -118,8 +118,8 @@ fn a_commit_that_finds_a_new_region_forgets_what_it_knew_of_the_old_one() {
     let core = &worker.core;
     let find = || {
         let version = me.catalog.indexes_version();
-        let meets = |node| core.meet_later_start(node);
-        core.rings.borrow_mut().find(&core.endpoint, (me.id(), 0), &replication, &me.catalog, version, &meets)
+        let look_again = |node, region| core.look_again(node, region);
+        core.rings.borrow_mut().find(&core.endpoint, (me.id(), 0), &replication, &me.catalog, version, &look_again)
     };
     assert!(find());
     let before = core.starts_met.get();

@@ -276,27 +276,32 @@ impl Names<'_> {
         if let Some(relation) = self.defined(path) {
             return relation.columns.clone();
         }
-        let table = match path {
-            [name] if is_catalog_relation(name) => return self.catalog_columns("pg_catalog", name),
-            [name] => name,
-            [schema, name] | [_, schema, name] if schema == "public" => name,
+        if let Some(table) = self.table_of(path) {
+            return Some(outputs(table, table.visible));
+        }
+        match path {
+            [name] if is_catalog_relation(name) => self.catalog_columns("pg_catalog", name),
             [schema, name] if schema == ROWS_SCHEMA => {
-                return self.tables.get(name).map(|table| outputs(table, table.columns().len()));
+                self.tables.get(name).map(|table| outputs(table, table.columns().len()))
             }
-            [schema, name] | [_, schema, name] => return self.catalog_columns(schema, name),
-            _ => return None,
-        };
-        self.tables.get(table).map(|table| outputs(table, table.visible))
+            [schema, name] | [_, schema, name] if schema != "public" => self.catalog_columns(schema, name),
+            _ => None,
+        }
+    }
+
+    /// The table that a name means, unless it means a query of WITH or a relation of the catalogs.
+    fn table_of(&self, path: &[String]) -> Option<&TableInfo> {
+        match path {
+            [name] if self.defined(path).is_none() && !is_catalog_relation(name) => self.tables.get(name),
+            [schema, name] | [_, schema, name] if schema == "public" => self.tables.get(name),
+            _ => None,
+        }
+        .map(AsRef::as_ref)
     }
 
     /// The places of a table's primary key among its columns.
     fn key_of(&self, path: &[String]) -> Vec<usize> {
-        let table = match path {
-            [name] if self.defined(path).is_none() && !is_catalog_relation(name) => self.tables.get(name),
-            [schema, name] | [_, schema, name] if schema == "public" => self.tables.get(name),
-            _ => None,
-        };
-        let table = table.filter(|table| !table.hidden_row_number);
+        let table = self.table_of(path).filter(|table| !table.hidden_row_number);
         table.map_or_else(Vec::new, |table| table.table.schema().key().to_vec())
     }
 

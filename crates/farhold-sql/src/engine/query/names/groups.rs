@@ -40,7 +40,7 @@ impl Names<'_> {
     /// Adds the columns that the primary key of a table decides, where that is among the keys and they are used outside aggregates.
     pub(super) fn add_decided(&self, by: &mut Vec<Expr>, items: &[Item], used: &[Expr]) {
         let is_set = |expr: &Expr| matches!(expr, Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_));
-        if by.is_empty() || by.iter().any(is_set) {
+        if by.iter().any(is_set) {
             return;
         }
         let item = |expr: &Expr| position(expr).and_then(|item| Some(items.get(item)?.known()?.1.clone()));

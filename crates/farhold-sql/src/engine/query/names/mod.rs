@@ -364,6 +364,8 @@ impl Names<'_> {
             }
         }
         let mut is_ordered = false;
+        // Columns that a primary key decides are looked for only where there may be one.
+        let is_grouped = matches!(&select.group_by, GroupByExpr::Expressions(by, _) if !by.is_empty());
         let mut used = Used::new(self.aggregates);
         if let Some(order) = order
             && let OrderByKind::Expressions(by) = &mut order.kind
@@ -376,9 +378,11 @@ impl Names<'_> {
             if let Some(Distinct::On(on)) = &mut select.distinct {
                 on_in_order(on, by);
             }
-            used.look(by);
+            if is_grouped {
+                used.look(by);
+            }
         }
-        if let GroupByExpr::Expressions(by, _) = &mut select.group_by {
+        if is_grouped && let GroupByExpr::Expressions(by, _) = &mut select.group_by {
             used.look(&select.having);
             used.look(&select.distinct);
             used.look(&select.named_window);
