@@ -326,8 +326,12 @@ impl Batch {
     }
 
     /// Makes earlier completed writes of `len` bytes at `at` durable, as far as the memory there is durable.
+    ///
+    /// # Panics
+    /// If they are 4 GiB or more.
     #[inline]
     pub fn flush(&mut self, at: FarPtr, len: usize) -> Slot {
+        assert!(u32::try_from(len).is_ok(), "{len} bytes are too many for one flush");
         self.push(OpKind::Flush, at, 0, 0, 0, len)
     }
 

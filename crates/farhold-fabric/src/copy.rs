@@ -344,7 +344,7 @@ mod kernel {
 /// The version for Miri and for other processors; on x86-64 it only runs in tests.
 #[cfg_attr(all(target_arch = "x86_64", not(miri)), allow(dead_code, reason = "tested against the kernel"))]
 pub(crate) mod portable {
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed};
 
     /// Splits `len` bytes at `shared` into (bytes into the first word, word pointer).
     #[allow(clippy::cast_ptr_alignment, reason = "rounded down to a word in the same expression")]
@@ -353,7 +353,21 @@ pub(crate) mod portable {
         (shared.wrapping_sub(inside).cast_mut().cast::<AtomicU64>(), inside)
     }
 
-    /// Copies `len` bytes out of shared memory.
+    /// A lock and its version, as they were at one moment: whoever takes the lock changes the version before the lock is free again, and no version
+    /// comes twice.
+    fn pair(first: &AtomicU64, second: &AtomicU64) -> [u64; 2] {
+        let mut before = first.load(Acquire);
+        loop {
+            let between = second.load(Acquire);
+            let after = first.load(Acquire);
+            if before == after {
+                return [before, between];
+            }
+            before = after;
+        }
+    }
+
+    /// Copies `len` bytes out of shared memory; 16 that are aligned at once.
     ///
     /// # Safety
     /// Every aligned word that holds one of the bytes `shared..shared + len` is live memory that is only accessed
@@ -361,6 +375,13 @@ pub(crate) mod portable {
     pub(crate) unsafe fn copy_from_shared(shared: *const u8, to: *mut u8, len: usize) {
         let (mut word, mut inside) = word_of(shared);
         let mut done = 0;
+        if len == 16 && shared.addr().is_multiple_of(16) {
+            // SAFETY: the range is both words.
+            let both = unsafe { pair(&*word, &*word.add(1)) };
+            // SAFETY: the caller's private memory has 16 bytes.
+            unsafe { to.cast::<[u64; 2]>().write_unaligned(both) };
+            return;
+        }
         while done < len {
             // SAFETY: `word` holds byte `done` of the range, so by the caller's promise it is a live atomic word.
             let value = unsafe { &*word }.load(Relaxed).to_ne_bytes();

@@ -1,17 +1,22 @@
 //! The processor that a thread runs on, and the lines that it prefetches.
 
-/// The processors that this process may use, in order.
+/// The processors that this process may use, in order; none if the system does not tell.
 #[must_use]
 pub fn usable() -> Vec<usize> {
-    // SAFETY: `set` is a valid, zeroed cpu_set_t of this frame, of the size that the call is told.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
-        set
-    };
-    // SAFETY: the indexes are below the set's number of bits.
-    (0..libc::CPU_SETSIZE as usize).filter(|processor| unsafe { libc::CPU_ISSET(*processor, &set) }).collect()
+    // The system refuses a set that is shorter than its own, and does not say how long that is.
+    let mut set = vec![0_u64; PROCESSORS_MAX / 64 / 64];
+    // SAFETY: the set is writable memory of the size that the call is told.
+    while unsafe { libc::sched_getaffinity(0, size_of_val(&*set), set.as_mut_ptr().cast()) } != 0 {
+        if set.len() >= PROCESSORS_MAX / 64 {
+            return Vec::new();
+        }
+        set.resize(2 * set.len(), 0);
+    }
+    (0..set.len() * 64).filter(|processor| set[processor / 64] >> (processor % 64) & 1 == 1).collect()
 }
+
+/// More than Linux can be built for.
+const PROCESSORS_MAX: usize = 1 << 16;
 
 /// Binds this thread to a processor. A processor that does not exist leaves it where it is.
 pub fn bind_this_thread(processor: usize) {
@@ -41,14 +46,12 @@ pub fn bind(thread: Thread, processor: usize) {
 }
 
 fn bind_to(thread: Thread, processors: &[usize]) {
-    let there = processors.iter().filter(|processor| **processor < libc::CPU_SETSIZE as usize);
-    // SAFETY: `set` is a valid, zeroed cpu_set_t of this frame; CPU_SET is given indexes below its bits; the number names a thread
-    // of this process or none, and where a thread runs changes nothing of what it does. The system refuses a set without a processor.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        there.for_each(|processor| libc::CPU_SET(*processor, &mut set));
-        libc::sched_setaffinity(thread.0, size_of::<libc::cpu_set_t>(), &raw const set);
-    }
+    let there = processors.iter().filter(|processor| **processor < PROCESSORS_MAX);
+    let mut set = vec![0_u64; there.clone().max().map_or(1, |last| last / 64 + 1)];
+    there.for_each(|processor| set[processor / 64] |= 1 << (processor % 64));
+    // SAFETY: the set is readable memory of the size that the call is told; the number names a thread of this process or none, and
+    // where a thread runs changes nothing of what it does. The system refuses a set without a processor.
+    unsafe { libc::sched_setaffinity(thread.0, size_of_val(&*set), set.as_ptr().cast()) };
 }
 
 /// Starts loading the cache lines of `what`, for a caller that will use them some 100 ns later. A hint: it reads nothing.

@@ -64,6 +64,13 @@ impl Handle {
         }
     }
 
+    /// How many tasks of this handle's machine have not ended. A simulated process ends no sooner than the last of them, because until
+    /// then they may write into its memory.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.core.slots.borrow().iter().filter(|slot| slot.live && slot.machine == self.machine).count()
+    }
+
     /// No task of the machine runs before this true time; wakes of its tasks meanwhile are not lost. In virtual time only.
     pub fn pause_machine(&self, machine: u8, until_ns: u64) {
         if !self.is_virtual() {
@@ -212,15 +219,13 @@ impl Handle {
         F: Future + 'static,
         F::Output: 'static,
     {
-        let state = Rc::new(JoinState { output: Cell::new(None), waiter: Cell::new(None) });
-        let task_state: Weak<JoinState<F::Output>> = Rc::downgrade(&state);
+        let state =
+            Rc::new(JoinState { output: Cell::new(None), has_ended: Cell::new(false), waiter: Cell::new(None) });
+        let end = End(Rc::downgrade(&state));
         let task: Task = Box::pin(async move {
             let output = future.await;
-            if let Some(state) = task_state.upgrade() {
+            if let Some(state) = end.0.upgrade() {
                 state.output.set(Some(output));
-                if let Some(waiter) = state.waiter.take() {
-                    waiter.wake();
-                }
             }
         });
         self.core.spawn(task, self.machine);
@@ -228,7 +233,7 @@ impl Handle {
     }
 
     /// For [`Self::standalone`]: the foreign executor must run this as a task; it runs the tasks spawned here. It never
-    /// completes. When it is dropped, it drops them.
+    /// completes. When it is dropped, it drops them. A task that panics ends by itself; the others go on.
     #[must_use]
     pub fn drive(&self) -> Drive {
         Drive { core: self.core.clone() }
@@ -329,10 +334,25 @@ impl Future for Sleep {
 
 struct JoinState<T> {
     output: Cell<Option<T>>,
+    has_ended: Cell<bool>,
     waiter: Cell<Option<Waker>>,
 }
 
-/// A spawned task's result.
+/// Tells whoever waits for a task that it has ended, also if it is dropped before it is done.
+struct End<T>(Weak<JoinState<T>>);
+
+impl<T> Drop for End<T> {
+    fn drop(&mut self) {
+        if let Some(state) = self.0.upgrade() {
+            state.has_ended.set(true);
+            if let Some(waiter) = state.waiter.take() {
+                waiter.wake();
+            }
+        }
+    }
+}
+
+/// A spawned task's result. As a future it panics if the task ends without one: it has panicked, or its executor has been dropped.
 pub struct JoinHandle<T> {
     state: Rc<JoinState<T>>,
 }
@@ -352,6 +372,7 @@ impl<T> Future for JoinHandle<T> {
         if let Some(output) = self.state.output.take() {
             return Poll::Ready(output);
         }
+        assert!(!self.state.has_ended.get(), "the task has ended without a result");
         self.state.waiter.set(Some(cx.waker().clone()));
         Poll::Pending
     }

@@ -3,13 +3,15 @@
 use super::clock::{machine_ns, process_start};
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::task::{Context, RawWaker, RawWakerVTable, Waker};
+use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use std::thread::Thread;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -131,6 +133,18 @@ pub(super) fn registry() -> &'static Mutex<HashMap<u32, Arc<Remote>>> {
     REGISTRY.get_or_init(Mutex::default)
 }
 
+/// Gives an executor a number that no living one has. Numbers come again: wakers have 24 bits for them.
+fn register(remote: &Arc<Remote>) -> u32 {
+    let mut registry = registry().lock().expect("the registry");
+    loop {
+        let id = EXECUTOR_COUNT.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
+        if let Entry::Vacant(place) = registry.entry(id) {
+            place.insert(remote.clone());
+            return id;
+        }
+    }
+}
+
 thread_local! {
     /// The core that runs on this thread, and its number.
     static CURRENT: Cell<(u32, *const Core)> = const { Cell::new((0, std::ptr::null())) };
@@ -138,7 +152,6 @@ thread_local! {
 
 impl Core {
     pub(super) fn new(mode: Mode, seed: u64) -> Rc<Self> {
-        let id = EXECUTOR_COUNT.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
         let remote = Arc::new(Remote {
             woken: Mutex::default(),
             any: AtomicBool::new(false),
@@ -146,7 +159,7 @@ impl Core {
             thread: Mutex::new(None),
             driver: Mutex::new(None),
         });
-        registry().lock().expect("the registry").insert(id, remote.clone());
+        let id = register(&remote);
         let start_ns = process_start();
         Rc::new(Self {
             mode,
@@ -344,7 +357,11 @@ impl Core {
             }
         };
         let waker = waker_of(self.key(slot, generation));
-        let done = task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let mut context = Context::from_waker(&waker);
+        let done = match self.mode {
+            Mode::Real | Mode::Virtual => task.as_mut().poll(&mut context).is_ready(),
+            Mode::Standalone => poll_apart(&mut task, &mut context).is_ready(),
+        };
         if done {
             // Dropped before the slot is free: a destructor may spawn or wake.
             drop(task);
@@ -385,6 +402,12 @@ impl Core {
         }
         self.timers.borrow_mut().clear();
     }
+}
+
+/// Polls a task of a foreign executor, whose other tasks go on if this one panics: it has ended then. The panic has been reported by the hook, and
+/// whoever waits for the task [learns of it](super::JoinHandle).
+fn poll_apart(task: &mut Task, context: &mut Context<'_>) -> Poll<()> {
+    std::panic::catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))).unwrap_or(Poll::Ready(()))
 }
 
 impl Drop for Core {

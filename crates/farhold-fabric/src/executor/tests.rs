@@ -189,6 +189,46 @@ impl std::task::Wake for Foreign {
 }
 
 /// Under a foreign executor waits end, and spawned tasks run, as often as it is woken, also by other threads.
+/// A task panics beside others of a foreign executor.
+#[test]
+fn a_task_that_panics_ends_alone() {
+    let handle = Handle::standalone(1);
+    let mut driver = Box::pin(handle.drive());
+    let mut cx = Context::from_waker(Waker::noop());
+    let own = handle.clone();
+    let going = handle.spawn(async move {
+        own.yield_now().await;
+        7
+    });
+    let mut failing = Box::pin(handle.spawn(async { panic!("a task of a test") }));
+    let value = loop {
+        assert!(driver.as_mut().poll(&mut cx).is_pending());
+        if let Some(value) = going.try_take() {
+            break value;
+        }
+    };
+    let mut look = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| failing.as_mut().poll(&mut cx)));
+    assert!(look().is_err(), "who waits for it learns of it");
+    assert_eq!((value, handle.tasks()), (7, 0));
+}
+
+/// Numbers come again after 2^24 executors.
+#[test]
+fn a_living_executor_keeps_its_number() {
+    let first = Executor::real(1);
+    let id = first.core.id;
+    scheduler::EXECUTOR_COUNT.store(id, Ordering::Relaxed);
+    let next = Executor::real(2);
+    assert_ne!(next.core.id, id);
+    drop(next);
+    let woken = first.run(async {
+        let waker = std::future::poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+        std::thread::spawn(move || waker.wake()).join().is_ok()
+    });
+    assert!(woken);
+    assert!(scheduler::registry().lock().expect("the registry").contains_key(&id));
+}
+
 #[test]
 fn standalone_needs_no_executor() {
     let handle = Handle::standalone(1);

@@ -173,7 +173,8 @@ impl RegionMemory {
         }
     }
 
-    /// Copies bytes out. A word that another thread changes meanwhile is either old or new.
+    /// Copies bytes out. A word that another thread changes meanwhile is either old or new, if all of it is copied and `to` has a whole number of
+    /// words; otherwise the last words may be copied twice, and be of both.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].

@@ -16,7 +16,7 @@ use arrow::array::RecordBatch;
 use super::level::SpilledPair;
 use super::{Context, Join, JoinReport, Step};
 use crate::memory::{BUDGET_BYTES_MIN, Reservation};
-use crate::run::panicked;
+use crate::run::{STACK_BYTES, panicked};
 use crate::{Above, CancelToken, JoinError};
 use farhold_planted::Defect;
 
@@ -58,11 +58,11 @@ impl ReadBack {
         if threads < 2 || cx.options.pool.gives_back() {
             return Ok(None);
         }
-        let memory = Arc::new(Mutex::new(mem::replace(memory, Reservation::empty(&cx.options.pool))));
+        let shared = Arc::new(Mutex::new(mem::replace(memory, Reservation::empty(&cx.options.pool))));
         let cancel = cx.options.run.cancel.child();
         let queue = Arc::new(Queue { ahead: Mutex::new(mem::take(pairs)), left: Mutex::default() });
         let (say, said) = mpsc::sync_channel(1);
-        let mut back = Self { said: Some(said), threads: Vec::new(), cancel, pairs: queue, memory };
+        let mut back = Self { said: Some(said), threads: Vec::new(), cancel, pairs: queue, memory: shared };
         for thread in 0..threads {
             let above = OfJoin(Arc::clone(&back.memory));
             let cx = cx.part(threads as u64, Box::new(above), back.cancel.clone())?;
@@ -72,9 +72,16 @@ impl ReadBack {
                 memory => memory?,
             };
             let (pairs, say) = (Arc::clone(&back.pairs), say.clone());
-            let builder = thread::Builder::new().name("join-read-back".into());
-            let work = move || work(Join::of_pairs(cx, memory, pairs), &say);
-            back.threads.push(builder.spawn(work).map_err(JoinError::Spill)?);
+            // It computes conditions, which may be deep.
+            let builder = thread::Builder::new().name("join-read-back".into()).stack_size(STACK_BYTES);
+            let Ok(begun) = builder.spawn(move || work(Join::of_pairs(cx, memory, pairs), &say)) else { break };
+            back.threads.push(begun);
+        }
+        if back.threads.is_empty() {
+            // The system gives no threads. What the one that was to begin had reserved is given back.
+            *memory = lock(&back.memory).take();
+            *pairs = mem::take(&mut *lock(&back.pairs.ahead));
+            return Ok(None);
         }
         Ok(Some(back))
     }

@@ -2,7 +2,9 @@
 //! leaves the task that was woken last to the thread that woke it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use arrow::array::{Int64Array, RecordBatch};
@@ -22,6 +24,7 @@ use datafusion::physical_plan::{ExecutionPlan, collect};
 use datafusion::prelude::SessionContext;
 use farhold_join::datafusion::{JoinMemory, JoinRule};
 use futures::stream;
+use tokio::runtime::Runtime;
 
 /// A place where threads wait for each other.
 #[derive(Default)]
@@ -74,6 +77,30 @@ fn table(partitions: usize, first: impl Fn() -> Result<()> + Send + Sync + 'stat
     Arc::new(StreamingTableExec::try_new(batch.schema(), parts, None, [], false, None).unwrap())
 }
 
+/// Runs `work` while tasks without work come from outside. While a runtime begins, a thread of it may go to sleep although a task waits, and be
+/// woken only by a later task (tokio 1.54): of two tasks that wait for each other and keep their threads, one would never begin.
+fn waking<T>(runtime: &Runtime, work: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                drop(runtime.spawn(async {}));
+                thread::park_timeout(Duration::from_millis(2));
+            }
+        });
+        let _over = OnDrop(|| is_over.store(true, Ordering::Relaxed));
+        work()
+    })
+}
+
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 /// Rows of the join by `k`, run on two threads.
 fn joined_rows(build: Arc<dyn ExecutionPlan>, probe: Arc<dyn ExecutionPlan>) -> Result<usize> {
     let on = vec![(col("k", &build.schema())?, col("k", &probe.schema())?)];
@@ -85,7 +112,7 @@ fn joined_rows(build: Arc<dyn ExecutionPlan>, probe: Arc<dyn ExecutionPlan>) -> 
     options.execution.target_partitions = 2;
     let plan = rule.optimize(Arc::new(join), &options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
-    let batches = runtime.block_on(collect(plan, context.task_ctx()))?;
+    let batches = waking(&runtime, || runtime.block_on(collect(plan, context.task_ctx())))?;
     Ok(batches.iter().map(RecordBatch::num_rows).sum())
 }
 

@@ -133,7 +133,9 @@ fn prepare(
 ) -> Result<(tokio::runtime::Runtime, FrontEnd), ServerError> {
     if shared.config.pin_front_ends {
         let processors = processor::usable();
-        processor::bind_this_thread(processors[index % processors.len()]);
+        if let Some(&processor) = processors.get(index % processors.len().max(1)) {
+            processor::bind_this_thread(processor);
+        }
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(ServerError::Thread)?;

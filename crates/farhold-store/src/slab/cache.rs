@@ -32,11 +32,11 @@ struct TableCache {
     classes: [ClassCache; COUNT],
 }
 
-/// Slots of one class: given back ones, and a range never used yet.
+/// Slots of one class: given back ones, and a range never used yet, the end of which may be that of the largest region.
 struct ClassCache {
     free: Vec<u32>,
-    next: u32,
-    end: u32,
+    next: u64,
+    end: u64,
 }
 
 /// A slot that no other thread knows yet.
@@ -89,8 +89,8 @@ impl AllocCache {
             if let Some(unit) = cache.free.pop() {
                 unit
             } else {
-                let unit = cache.next;
-                cache.next += (class.slot_bytes() as u64 / ALIGN) as u32;
+                let unit = cache.next as u32;
+                cache.next += class.slot_bytes() as u64 / ALIGN;
                 unit
             }
         };
@@ -194,7 +194,8 @@ impl TableCache {
         }
         for (class, cache) in self.classes.into_iter().enumerate() {
             let step = SizeClass(class as u8).slot_bytes() / ALIGN as usize;
-            free[class].extend((cache.next..cache.end).step_by(step).rev());
+            let unused = (cache.next as usize..cache.end as usize).step_by(step);
+            free[class].extend(unused.rev().map(|unit| unit as u32));
             free[class].extend(cache.free);
         }
     }
@@ -234,8 +235,8 @@ fn refill(store: &Store, slab: &TableSlab, class: SizeClass, cache: &mut ClassCa
             run = take(class.run_pages_min());
         }
         let run = run?;
-        cache.next = (run.offset() / ALIGN) as u32;
-        cache.end = cache.next + run.slot_count() * (class.slot_bytes() as u64 / ALIGN) as u32;
+        cache.next = run.offset() / ALIGN;
+        cache.end = cache.next + u64::from(run.slot_count()) * (class.slot_bytes() as u64 / ALIGN);
     } else {
         let rest = shared.len().saturating_sub(BATCH.min(RUN_BYTES as usize / class.slot_bytes()));
         cache.free.extend(shared.drain(rest..));

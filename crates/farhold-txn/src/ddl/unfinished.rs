@@ -34,11 +34,12 @@ impl Worker {
         }
     }
 
-    /// While this node is no member it goes on later.
+    /// While this node is no member it goes on later, and once it has ended its next start does.
     pub(super) async fn finish_drops(&self) {
-        let catalog = &self.node().catalog;
+        let node = self.node();
+        let catalog = &node.catalog;
         let mut again = BackOff::new(ASK_EVERY_NS, FINISH_EVERY_NS_MAX);
-        while self.node().is_member() {
+        while node.is_member() && node.fabric.node_is_live(node.id()) {
             // What is left half done from here on is said anew.
             catalog.set_behind(false);
             self.make_all_records_alike().await;

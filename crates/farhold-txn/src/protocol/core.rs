@@ -7,7 +7,7 @@ use crate::base::slots::{OwnSlot, WORKERS_MAX};
 use crate::node::Node;
 use crate::protocol::commit::odd::Settled;
 use crate::protocol::commit::section::rtm::Trust;
-use crate::protocol::execute::far::FAR_INDEXES_MIN;
+use crate::protocol::execute::far::{FAR_INDEXES_MIN, Met};
 use crate::protocol::to_its_end::Owed;
 use crate::protocol::txn::state::State;
 use crate::replication::mapped::MappedRings;
@@ -53,7 +53,7 @@ pub(crate) struct Core {
     /// How often it has met a later start of a node, and of each such node at which of these meetings last: from then on its instructions there
     /// are done to what that start has.
     pub starts_met: Cell<u64>,
-    pub met_at: RefCell<HashMap<NodeId, u64>>,
+    pub met_at: RefCell<HashMap<NodeId, Met>>,
     /// Nodes whose memory it has touched: from then on it hears of their later starts.
     pub touched: RefCell<HashSet<NodeId>>,
     /// What is known of other nodes' hash indexes.

@@ -109,6 +109,11 @@ fn wrong_messages_are_refused() {
             a.send(to, b"!").unwrap();
             assert_eq!(again.recv().await.bytes, b"!");
             assert_eq!(again.recv_timeout(1000).await, Err(FabricError::Timeout { waited_ns: 1000 }));
+            drop(again);
+            // Nobody has met the closed port.
+            let again = b.endpoint_at(&bed.handle(), to.port).unwrap();
+            a.send(to, b"once more").unwrap();
+            assert_eq!(again.recv().await.bytes, b"once more");
         });
     });
 }

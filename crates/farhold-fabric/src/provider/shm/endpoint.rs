@@ -15,8 +15,8 @@ use crate::memory::RegionMemory;
 use crate::room::{allocate, refusal};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, TryLockError};
 use std::task::{Context, Poll};
 use std::{fs, io};
 
@@ -298,7 +298,7 @@ impl Provider for Shm {
             peer.lanes.clear();
             peer.incarnation = incarnation;
         }
-        if !peer.lanes.contains_key(&to.port) {
+        if peer.lanes.get(&to.port).is_none_or(|(memory, _)| inbox::is_closed(memory)) {
             // An ended inbox keeps its memory as long as it is mapped, and receives nothing any more.
             peer.lanes.retain(|_, (memory, _)| !inbox::is_closed(memory));
             let lane = self.open_lane(peer, to)?;
@@ -345,7 +345,12 @@ impl Provider for Shm {
         inbox::has_ready(&self.inbox)
             || inbox::has_ready(&self.member.home_memory)
             || self.receiver.borrow().is_pending()
-            || self.member.home.try_lock().is_ok_and(|receiver| receiver.is_pending())
+            || match self.member.home.try_lock() {
+                Ok(receiver) => receiver.is_pending(),
+                // Another thread has taken the ready bits, and may go without a look at all they say.
+                Err(TryLockError::WouldBlock) => true,
+                Err(TryLockError::Poisoned(_)) => false,
+            }
     }
 
     fn wait(&self, timeout_ns: u64) -> bool {

@@ -123,33 +123,48 @@ pub struct Agent {
     endpoint: Rc<Endpoint>,
     to: Address,
     last: Cell<u64>,
-    /// Answers that came while another task looked.
-    answers: RefCell<HashMap<u64, [u64; 2]>>,
+    /// Questions whose askers wait, and the answers that came while another task looked.
+    open: RefCell<HashMap<u64, Option<[u64; 2]>>>,
     message: Cell<Message>,
+}
+
+/// A question whose asker waits.
+struct Open<'a> {
+    agent: &'a Agent,
+    number: u64,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.agent.open.borrow_mut().remove(&self.number);
+    }
 }
 
 impl Agent {
     /// Sends questions to the agent at `to`. No other code may receive at the endpoint's own inbox.
     #[must_use]
     pub fn asked_at(endpoint: &Rc<Endpoint>, to: Address) -> Self {
-        Self {
-            endpoint: endpoint.clone(),
-            to,
-            last: Cell::new(0),
-            answers: RefCell::default(),
-            message: Cell::default(),
-        }
+        Self { endpoint: endpoint.clone(), to, last: Cell::new(0), open: RefCell::default(), message: Cell::default() }
+    }
+
+    fn open(&self, number: u64) -> Open<'_> {
+        self.open.borrow_mut().insert(number, None);
+        Open { agent: self, number }
     }
 
     /// The answer to a question, if it has come.
     fn answer(&self, number: u64) -> Option<[u64; 2]> {
         let mut message = self.message.take();
-        let mut found = self.answers.borrow_mut().remove(&number);
+        let mut found = self.open.borrow().get(&number).copied().flatten();
         while found.is_none() && self.endpoint.try_recv_into(&mut message) {
             match words_of(&message.bytes) {
                 Some([of, status, value]) if of == number => found = Some([status, value]),
-                // It is of another task, or of one that has given up; those are few.
-                Some([of, status, value]) => drop(self.answers.borrow_mut().insert(of, [status, value])),
+                // It is of another task, or of one that has given up.
+                Some([of, status, value]) => {
+                    if let Some(answer) = self.open.borrow_mut().get_mut(&of) {
+                        *answer = Some([status, value]);
+                    }
+                }
                 None => {}
             }
         }
@@ -162,6 +177,7 @@ impl Words for Agent {
     async fn execute(&self, at: FarPtr, op: WordOp) -> Result<u64, FabricError> {
         let number = self.last.get() + 1;
         self.last.set(number);
+        let _open = self.open(number);
         let [code, a, b] = encode(op);
         let question = bytes_of([number, at.to_bits(), code, a, b]);
         let handle = self.endpoint.handle();

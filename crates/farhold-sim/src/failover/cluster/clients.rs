@@ -29,14 +29,8 @@ struct Spawn<'p> {
 
 impl Spawn<'_> {
     fn client(self, client: impl Persistent + 'static) -> JoinHandle<Ended> {
-        let (alive, busy) = (self.process.alive.clone(), self.process.busy.clone());
-        let running = run_through(client, self.transactions, alive, self.attempting.clone());
-        busy.set(busy.get() + 1);
-        self.machine.spawn(async move {
-            let ended = running.await;
-            busy.set(busy.get() - 1);
-            ended
-        })
+        let alive = self.process.alive.clone();
+        self.machine.spawn(run_through(client, self.transactions, alive, self.attempting.clone()))
     }
 }
 

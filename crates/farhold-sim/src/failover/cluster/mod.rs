@@ -46,8 +46,6 @@ pub(super) struct Process {
     pub node: Arc<Node>,
     pub worker: Worker,
     pub alive: Rc<Cell<bool>>,
-    /// Tasks that have not ended and may write into the node's memory: its clients and the one that serves.
-    pub busy: Rc<Cell<usize>>,
     disk: Option<Arc<ProcessDisk>>,
 }
 
@@ -148,7 +146,7 @@ impl Cluster {
     }
 
     /// The tasks of a node's machine, with its clock.
-    fn machine(&self, node: u8) -> Handle {
+    pub fn machine(&self, node: u8) -> Handle {
         self.handle.of_machine(node, self.setup.drift_ppm.get(usize::from(node)).copied().unwrap_or(0))
     }
 

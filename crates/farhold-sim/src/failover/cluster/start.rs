@@ -56,14 +56,12 @@ impl Cluster {
         let alive = Rc::new(Cell::new(true));
         // As a home agent, it serves, and looks after the membership.
         let server = node.worker(&machine).expect("a worker");
-        let busy = Rc::new(Cell::new(1));
-        let (member, serving, is_busy) = (server.clone(), alive.clone(), busy.clone());
+        let (member, serving) = (server.clone(), alive.clone());
         drop(machine.spawn(async move {
             let _ = server.join_cluster().await;
             while serving.get() {
                 server.serve(SERVE_NS, 64).await;
             }
-            is_busy.set(is_busy.get() - 1);
         }));
         if self.setup.replicas > 1 {
             let register = Rc::new(self.register().of(NodeId(number), &machine, &alive));
@@ -89,7 +87,7 @@ impl Cluster {
                 drop(machine.spawn(async move { keeper.keep_journal().await }));
             }
         }
-        Ok(Process { node, worker, alive, busy, disk })
+        Ok(Process { node, worker, alive, disk })
     }
 
     /// Has a process that starts room for its files, and need not wait for the turn of another?

@@ -55,6 +55,9 @@ impl Txn {
         if idents.is_empty() || planted!(NoFarLock) {
             return Ok(());
         }
+        for ident in &idents {
+            core.look_if_unknown(ident.node());
+        }
         if idents.iter().any(|ident| core.has_met_start(ident.node(), self.starts_met)) {
             // Another task of the worker has: the slots may be in the middle of others' rows by now.
             return Err(self.refused(Refused::Changed));

@@ -13,7 +13,7 @@ use crate::protocol::txn::{RowHandle, SharedTable, Txn};
 use crate::rpc::message::{Found, MovedFar, Request, Reserved, Taken};
 use farhold_btree::{Change, LeafStamp};
 use farhold_fabric::object::LOCK;
-use farhold_fabric::{Batch, FabricError, FarPtr, Meta, NodeId, RegionId, Version};
+use farhold_fabric::{Batch, FabricError, FarPtr, Meta, NodeId, RegionId, RegionKey, Version};
 use farhold_store::index::hash::{BucketStamp, Directory, FarIndex, FarLookup, FarStep, hash_key};
 use farhold_store::{Moved, ObjectRef, Owner, Superblock, TableId};
 use std::cell::Cell;
@@ -437,6 +437,14 @@ impl Txn {
     }
 }
 
+/// A later start of a node, as a worker has met it.
+pub struct Met {
+    /// Which of the worker's meetings with later starts this was.
+    at: u64,
+    /// Of the region of rows, if that was there.
+    key: Option<RegionKey>,
+}
+
 impl Core {
     /// Reads bytes of another node.
     pub async fn read_far(&self, at: FarPtr, len: usize) -> Result<Vec<u8>, TxnError> {
@@ -504,17 +512,34 @@ impl Core {
     }
 
     /// Has the endpoint look for a region again, because another than it had met may be there; true if it has found one. What this worker
-    /// knows of a node's rows is void then, and nothing but this would show it. So it is forgotten before the look, which may
-    /// fail while the region is not there yet: the endpoint learns of it by itself later.
+    /// knows of a node's rows is void then, and nothing but this would show it.
+    ///
+    /// Several tasks may have instructions under way when a node starts again, and look one after the other. Only the first has met a
+    /// start: between two of them a transaction may have locked rows of that start.
     #[cold]
     pub fn look_again(&self, node: NodeId, region: RegionId) -> bool {
+        let key = self.endpoint.refresh(node, region).ok();
         if region == DATA {
-            self.starts_met.set(self.starts_met.get() + 1);
-            self.met_at.borrow_mut().insert(node, self.starts_met.get());
             self.locations.borrow_mut().forget_all();
             self.far_indexes.borrow_mut().retain(|(of, _), _| *of != node);
+            let mut met_at = self.met_at.borrow_mut();
+            let before = met_at.get(&node).and_then(|met| met.key);
+            // Without a key it may not be there yet; the endpoint learns of it by itself later.
+            if key.is_none() || key != before {
+                let at = self.starts_met.get() + 1;
+                self.starts_met.set(at);
+                met_at.insert(node, Met { at, key });
+            }
         }
-        self.endpoint.refresh(node, region).is_ok()
+        key.is_some()
+    }
+
+    /// Looks at a node whose region was not there at the last look: what is locked there from now on is locked in a start that is known.
+    pub fn look_if_unknown(&self, node: NodeId) {
+        let is_unknown = || self.met_at.borrow().get(&node).is_some_and(|met| met.key.is_none());
+        if self.starts_met.get() > 0 && is_unknown() {
+            self.look_again(node, DATA);
+        }
     }
 
     /// Before the first message about a range. Where rows have no copies, the stamps that it brings are of this start
@@ -530,7 +555,7 @@ impl Core {
 
     /// Has it met a later start of a node since it had met so many?
     pub fn has_met_start(&self, node: NodeId, since: u64) -> bool {
-        self.starts_met.get() > since && self.met_at.borrow().get(&node).is_some_and(|met_at| *met_at > since)
+        self.starts_met.get() > since && self.met_at.borrow().get(&node).is_some_and(|met| met.at > since)
     }
 
     /// Is there a node to go to?

@@ -1,5 +1,6 @@
 use crate::base::definition::{Placement, TableDef};
 use crate::base::error::TxnError;
+use crate::base::ident::DATA;
 use crate::base::table::Index;
 use crate::cluster::configuration::Configuration;
 use crate::cluster::settings::ReplicationConfig;
@@ -128,6 +129,8 @@ fn a_commit_that_finds_a_new_region_forgets_what_it_knew_of_the_old_one() {
     let _again = start(1);
     assert!(find());
     assert!(core.has_met_start(keeper, before));
+    let met = core.starts_met.get();
+    assert!(core.look_again(keeper, DATA) && !core.has_met_start(keeper, met), "another task has met this start");
     drop(executor);
 }
 

@@ -52,6 +52,12 @@ pub(super) fn is_untyped(element: &Expr) -> bool {
 
 /// The type of an expression that is a CHAR(n) or VARCHAR(n).
 pub(super) fn limited_text(expression: &Expr, schema: &DFSchema) -> Option<ColumnType> {
+    // Not one of these. A field is asked for its name with each part of it, so that of a long chain of operators takes long to make.
+    match expression {
+        Expr::BinaryExpr(_) | Expr::Negative(_) | Expr::Not(_) | Expr::Like(_) | Expr::Case(_) => return None,
+        Expr::Cast(cast) if !cast.field.data_type().is_string() => return None,
+        _ => {}
+    }
     let (_, field) = expression.to_field(schema).ok()?;
     from_field(&field).filter(|of| matches!(of, ColumnType::Char(_) | ColumnType::Varchar(_)))
 }
