@@ -79,7 +79,8 @@ impl Endpoint {
     /// may be void.
     ///
     /// # Errors
-    /// [`FabricError::NoSuchRegion`], [`FabricError::NodeUnavailable`].
+    /// [`FabricError::NoSuchRegion`]: the next access learns the key of one that is there by then. After any other error
+    /// ([`FabricError::NodeUnavailable`]) the earlier key stays, and is refused again if it is stale.
     pub fn refresh(&self, node: NodeId, region: RegionId) -> Result<RegionKey, FabricError> {
         self.provider.refresh(node, region)
     }

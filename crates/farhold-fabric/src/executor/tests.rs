@@ -188,7 +188,6 @@ impl std::task::Wake for Foreign {
     }
 }
 
-/// Under a foreign executor waits end, and spawned tasks run, as often as it is woken, also by other threads.
 /// A task panics beside others of a foreign executor.
 #[test]
 fn a_task_that_panics_ends_alone() {
@@ -229,6 +228,7 @@ fn a_living_executor_keeps_its_number() {
     assert!(scheduler::registry().lock().expect("the registry").contains_key(&id));
 }
 
+/// Under a foreign executor waits end, and spawned tasks run, as often as it is woken, also by other threads.
 #[test]
 fn standalone_needs_no_executor() {
     let handle = Handle::standalone(1);

@@ -190,10 +190,10 @@ impl Core {
     pub fn leave(&self, rest: impl Future<Output = ()> + 'static) {
         // It is gone only when it is dropped, and then no caller is left.
         let Some(core) = self.this.upgrade() else { return };
-        core.left.set(core.left.get() + 1);
+        let left = Left::of(core);
         drop(self.handle.spawn(async move {
             rest.await;
-            core.left.set(core.left.get() - 1);
+            drop(left);
         }));
     }
 
@@ -311,6 +311,22 @@ impl Core {
     #[inline]
     pub fn apply_log(&self) -> bool {
         self.node.replication.as_ref().is_some_and(|it| it.try_applier().is_some_and(|mut applier| applier.apply()))
+    }
+}
+
+/// Work that a transaction has left to be done, until it is done, or has panicked.
+pub struct Left(Rc<Core>);
+
+impl Left {
+    pub fn of(core: Rc<Core>) -> Self {
+        core.left.set(core.left.get() + 1);
+        Self(core)
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.0.left.set(self.0.left.get() - 1);
     }
 }
 

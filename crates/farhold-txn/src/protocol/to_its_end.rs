@@ -9,7 +9,7 @@
 //! ```
 
 use crate::base::error::TxnError;
-use crate::protocol::core::Core;
+use crate::protocol::core::{Core, Left};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -24,13 +24,14 @@ pub(crate) struct ToItsEnd<T: 'static> {
     work: Option<Work<T>>,
     core: Rc<Core>,
     until_ns: u64,
+    /// Dropped last.
+    _left: Left,
 }
 
 impl<T: 'static> ToItsEnd<T> {
     /// The node may be cut off, and never hear what has become of it: so the caller waits until `until_ns`.
     pub fn of(core: &Rc<Core>, work: Work<T>, until_ns: u64) -> Self {
-        core.left.set(core.left.get() + 1);
-        Self { work: Some(work), core: core.clone(), until_ns }
+        Self { work: Some(work), core: core.clone(), until_ns, _left: Left::of(core.clone()) }
     }
 }
 
@@ -55,7 +56,6 @@ impl<T: 'static> Drop for ToItsEnd<T> {
         if let Some(work) = self.work.take() {
             self.core.leave_owed(async move { drop(work.await) });
         }
-        self.core.left.set(self.core.left.get() - 1);
     }
 }
 

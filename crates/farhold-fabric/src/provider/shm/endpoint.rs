@@ -283,11 +283,14 @@ impl Provider for Shm {
         let mut peers = self.peers.borrow_mut();
         let peer = self.peer(&mut peers, node)?;
         let slot = &mut peer.regions[usize::from(region.0)];
-        *slot = None;
-        let known = self.learn(&peer.entry, node, region)?;
-        let key = known.key;
-        *slot = Some(known);
-        Ok(RegionKey(key))
+        let learned = self.learn(&peer.entry, node, region);
+        match learned {
+            Ok(known) => Ok(RegionKey(slot.insert(known).key)),
+            Err(error) => {
+                slot.take_if(|_| matches!(error, FabricError::NoSuchRegion { .. }));
+                Err(error)
+            }
+        }
     }
 
     fn send(&self, to: Address, message: &[u8]) -> Result<(), FabricError> {

@@ -147,8 +147,11 @@ impl Provider for SimEndpoint {
 
     fn refresh(&self, node: NodeId, region: RegionId) -> Result<RegionKey, FabricError> {
         let mut known = self.known.borrow_mut();
-        known.retain(|(place, _)| *place != (node, region));
-        let found = directory(&self.member.world.lock(), node, region)?;
+        let found = directory(&self.member.world.lock(), node, region);
+        if let Ok(_) | Err(FabricError::NoSuchRegion { .. }) = found {
+            known.retain(|(place, _)| *place != (node, region));
+        }
+        let found = found?;
         known.push(((node, region), found));
         Ok(RegionKey(found.0))
     }

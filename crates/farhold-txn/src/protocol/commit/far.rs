@@ -55,10 +55,14 @@ impl Txn {
         if idents.is_empty() || planted!(NoFarLock) {
             return Ok(());
         }
-        for ident in &idents {
-            core.look_if_unknown(ident.node());
-        }
-        if idents.iter().any(|ident| core.has_met_start(ident.node(), self.starts_met)) {
+        let has_met = |node| core.has_met_start(node, self.starts_met);
+        let is_void = |node| {
+            has_met(node) || {
+                core.look_if_unknown(node);
+                has_met(node)
+            }
+        };
+        if idents.iter().any(|ident| is_void(ident.node())) {
             // Another task of the worker has: the slots may be in the middle of others' rows by now.
             return Err(self.refused(Refused::Changed));
         }

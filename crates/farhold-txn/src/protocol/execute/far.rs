@@ -518,20 +518,30 @@ impl Core {
     /// start: between two of them a transaction may have locked rows of that start.
     #[cold]
     pub fn look_again(&self, node: NodeId, region: RegionId) -> bool {
-        let key = self.endpoint.refresh(node, region).ok();
+        let found = self.endpoint.refresh(node, region);
         if region == DATA {
             self.locations.borrow_mut().forget_all();
             self.far_indexes.borrow_mut().retain(|(of, _), _| *of != node);
             let mut met_at = self.met_at.borrow_mut();
             let before = met_at.get(&node).and_then(|met| met.key);
-            // Without a key it may not be there yet; the endpoint learns of it by itself later.
-            if key.is_none() || key != before {
+            let key = found.as_ref().ok().copied();
+            let is_later = match found {
+                Ok(_) => key != before,
+                // The endpoint learns by itself of one that is there later.
+                Err(FabricError::NoSuchRegion { .. }) => {
+                    self.touched.borrow_mut().remove(&node);
+                    true
+                }
+                // The endpoint has the key that it had: whoever uses it looks again.
+                Err(_) => false,
+            };
+            if is_later {
                 let at = self.starts_met.get() + 1;
                 self.starts_met.set(at);
                 met_at.insert(node, Met { at, key });
             }
         }
-        key.is_some()
+        found.is_ok()
     }
 
     /// Looks at a node whose region was not there at the last look: what is locked there from now on is locked in a start that is known.

@@ -70,6 +70,8 @@ const LOST_CONNECT_NS_MAX: u64 = 100_000_000;
 const AGAIN_CONNECT_NS_MAX: u64 = 500_000_000;
 /// How long a message may take to leave the thread.
 const FLUSH_NS_MAX: u64 = 10_000_000;
+/// How long a thread that ends waits until what it has sent has left. Its peers may have to wait for a core for long.
+const LAST_FLUSH_NS_MAX: u64 = 5_000_000_000;
 /// Turns without an end between two offers of the core to others, while the thread waits.
 const TURNS_PER_YIELD: u32 = 16;
 /// How long a farewell may take.
@@ -363,7 +365,8 @@ impl Drop for Caller {
                 self.transmit(node, Kind::Bye, 0, &[]);
             }
         }
-        self.flush(FLUSH_NS_MAX);
+        // What is left behind is lost: an answer for which its asker would wait in vain, as long as a request may take.
+        self.flush(self.shared.config.request_timeout_ns.min(LAST_FLUSH_NS_MAX));
         // This caller's registrations hold the domain open, and the provider may write into the buffers until it is closed.
         self.state.bulk_waiting.clear();
         let active = std::mem::take(&mut self.state.bulk_active);

@@ -253,11 +253,14 @@ impl Caller {
         Ok(learned)
     }
 
-    /// Forgets what is known of a region, and fetches it again.
+    /// Fetches what is known of a region again.
     pub fn refresh(&mut self, node: NodeId, region: RegionId) -> Result<RegionKey, FabricError> {
         self.session(node)?;
-        self.known(node).regions.remove(&region);
-        self.learn(node, region).map(|region| RegionKey(region.key))
+        let learned = self.learn(node, region);
+        if let Err(FabricError::NoSuchRegion { .. }) = learned {
+            self.known(node).regions.remove(&region);
+        }
+        learned.map(|region| RegionKey(region.key))
     }
 }
 
