@@ -238,6 +238,12 @@ impl OrderedIndex {
     pub fn memory_bytes(&self) -> usize {
         with_tree!(self, |tree| tree.memory_bytes())
     }
+
+    /// Of these the bytes of long keys.
+    #[cfg(test)]
+    pub(crate) fn key_bytes(&self) -> usize {
+        with_tree!(self, |tree| tree.key_bytes.sum())
+    }
 }
 
 #[cfg(test)]

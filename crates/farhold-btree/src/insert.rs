@@ -95,6 +95,7 @@ impl<K: KeyKind> Tree<K> {
             right.insert(position - cut, self.own(key), value);
         }
         let separator = K::separator(leaf.key(leaf.count() - 1), right.key(0), guard);
+        self.key_bytes_add(separator);
         self.link_right(reached.parent.as_ref(), reached.node, separator, right.as_node(), 0);
 
         let right_stamp = right.stamp(right.lock.unlock_changed(right_version));
@@ -146,7 +147,6 @@ impl<K: KeyKind> Tree<K> {
     /// Makes `right` the next after `left`, a node at `level`: in the locked parent, which it unlocks, or below a new
     /// root.
     fn link_right(&self, parent: Option<&Parent<'_, K>>, left: NodePtr, key: K::Held, right: NodePtr, level: usize) {
-        self.key_bytes_add(key);
         if let Some(parent) = parent {
             parent.inner.insert(parent.slot, key, right);
             parent.inner.lock.unlock_changed(parent.version);

@@ -356,7 +356,7 @@ impl<R: Row> Rows<R> {
     /// # Errors
     /// Those of [`Txn::get`].
     pub async fn get(&self, txn: &mut Txn, key: impl Into<R::Key>) -> Result<Option<R>, TxnError> {
-        let found = txn.get(&self.table, &self.encode_key(&key.into())?).await?;
+        let found = self.find(txn, &key.into()).await?;
         found.map(|found| self.decode(txn, found)).transpose()
     }
 
@@ -389,7 +389,7 @@ impl<R: Row> Rows<R> {
     /// # Errors
     /// Those of [`Txn::get`] and [`Txn::delete`].
     pub async fn delete(&self, txn: &mut Txn, key: impl Into<R::Key>) -> Result<bool, TxnError> {
-        match txn.get(&self.table, &self.encode_key(&key.into())?).await? {
+        match self.find(txn, &key.into()).await? {
             Some(found) => txn.delete(found).map(|()| true),
             None => Ok(false),
         }
@@ -412,6 +412,19 @@ impl<R: Row> Rows<R> {
             ScanSpec { lo: lo.as_ref().map(Vec::as_slice), hi: hi.as_ref().map(Vec::as_slice), ..ScanSpec::all() };
         let found = txn.scan(&self.table, spec).await?;
         found.into_iter().map(|found| self.decode(txn, found)).collect()
+    }
+
+    /// The row with exactly this key: one that no row can have is not made one that a row can have.
+    async fn find(&self, txn: &mut Txn, key: &R::Key) -> Result<Option<RowHandle>, TxnError> {
+        let schema = self.table.schema();
+        let mut columns = schema.key().iter().map(|&column| &schema.columns()[column]);
+        let can_be = key.to_datums().iter().all(|part| columns.next().is_some_and(|column| part.is_held_by(column)));
+        match self.encode_key(key) {
+            Ok(key) if can_be => txn.get(&self.table, &key).await,
+            Err(TxnError::Row(RowError::RowTooLarge { .. })) => Ok(None),
+            Err(error) if can_be => Err(error),
+            _ => Ok(None),
+        }
     }
 
     fn encode_key(&self, key: &R::Key) -> Result<Vec<u8>, TxnError> {

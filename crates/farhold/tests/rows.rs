@@ -1,6 +1,9 @@
 //! Typed rows: every type of a column, every operation, and tables that do not fit.
 
-use farhold::{Config, Database, Date, Decimal, Placement, Retry, Row, RowError, Rows, TableDef, Timestamp, TxnError};
+use farhold::{
+    Column, ColumnType, Config, Database, Date, Decimal, Placement, Retry, Row, RowError, Rows, Schema, TableDef,
+    Timestamp, TxnError,
+};
 
 farhold::row! {
     /// One of each type.
@@ -93,6 +96,37 @@ fn a_value_that_does_not_fit_is_refused() {
         rows.insert(&mut txn, &Everything { price: Decimal(10_i128.pow(12)), ..everything(1, "") }).await
     });
     assert!(matches!(refused, Err(TxnError::Row(RowError::NumericOverflow { .. }))), "{refused:?}");
+}
+
+farhold::row! {
+    /// A key in a column of limited length.
+    struct Code {
+        key { code: String }
+    }
+}
+
+/// A key that no row can have leads to no row: neither to that of a key like it nor to an error.
+#[test]
+fn a_key_that_no_row_can_have_finds_nothing() {
+    let found = run(async |worker| {
+        let code = Column { name: "code".into(), data_type: ColumnType::Varchar(3), nullable: false };
+        worker.create_table(TableDef::new("codes", Schema::new(vec![code], vec![0])?)).await?;
+        let rows = Rows::<Code>::open(worker.node(), "codes")?;
+        worker
+            .run(Retry::default(), async |txn| {
+                rows.insert(txn, &Code { code: "abc".into() }).await?;
+                let mut found = Vec::new();
+                for key in ["abc", "abc  ", "abcd", &"a".repeat(70_000)] {
+                    found.push((
+                        rows.get(txn, key.to_owned()).await?.is_some(),
+                        rows.delete(txn, key.to_owned()).await?,
+                    ));
+                }
+                Ok(found)
+            })
+            .await
+    });
+    assert_eq!(found.expect("no error"), [(true, true), (false, false), (false, false), (false, false)]);
 }
 
 #[test]

@@ -109,3 +109,17 @@ fn long_keys_are_accounted_for_and_freed() {
     index.remove(&long, 1).unwrap();
     assert_eq!(index.memory_bytes(), empty);
 }
+
+/// Also where inner nodes were split, whose separators move.
+#[test]
+fn separators_are_accounted_for_once() {
+    let index = OrderedIndex::new(KeyShape::Bytes);
+    let key = |n: u32| [&[7; 20][..], &n.to_be_bytes()].concat();
+    let rows = 20_000;
+    for round in 0..2 {
+        (0..rows).for_each(|n| put(&index, &key(n), 1));
+        assert!(index.key_bytes() > 0, "round {round}");
+        (0..rows).for_each(|n| assert!(index.remove(&key(n), 1).is_some()));
+        assert_eq!(index.key_bytes(), 0, "round {round}");
+    }
+}

@@ -77,7 +77,8 @@ static __device__ __forceinline__ void probe_table(const TableArguments &argumen
     const RowWriter writer = {arguments.rows, arguments.rows_cursor, arguments.rows_capacity};
     Sums sums;
     const u64 step = static_cast<u64>(FARHOLD_BLOCKS) * FARHOLD_THREADS;
-    for (u64 base = static_cast<u64>(FARHOLD_BLOCK) * FARHOLD_THREADS + warp_of_thread() * WARP_THREADS; base < arguments.source.count; base += step) {
+    bool has_room = true;
+    for (u64 base = static_cast<u64>(FARHOLD_BLOCK) * FARHOLD_THREADS + warp_of_thread() * WARP_THREADS; has_room && base < arguments.source.count; base += step) {
         const u64 i = base + lane_of_thread();
         Tuple<WORDS> tuple = {}, match = {};
         bool has_match = i < arguments.source.count;
@@ -87,9 +88,9 @@ static __device__ __forceinline__ void probe_table(const TableArguments &argumen
             cursor = start(tuple.key());
             has_match = next(tuple.key(), cursor, match);
         }
-        while (__any_sync(FULL_WARP, has_match)) {
+        while (has_room && __any_sync(FULL_WARP, has_match)) {
             if (has_match) sums.add<WORDS>(match, tuple);
-            if (MATERIALIZE) writer.add<WORDS>(has_match, match, tuple);
+            if (MATERIALIZE) has_room = writer.add<WORDS>(has_match, match, tuple);
             if (has_match) has_match = next(tuple.key(), cursor, match);
         }
     }

@@ -32,9 +32,9 @@ template <int WORDS> static __device__ __forceinline__ Tuple<WORDS> load_row(con
 }
 
 // One round over the probe side. Every lane walks its matches, the warp together, so that rows are written side by
-// side.
+// side. Returns whether there was room for the warp's rows.
 template <int WORDS, bool MATERIALIZE, class Start, class Find>
-static __device__ __forceinline__ void probe(const JoinArguments &arguments, const JoinTask &task, const Tuple<WORDS> *build, Sums &sums, Start &&start, Find &&find) {
+static __device__ __forceinline__ bool probe(const JoinArguments &arguments, const JoinTask &task, const Tuple<WORDS> *build, Sums &sums, Start &&start, Find &&find) {
     const RowWriter writer = {arguments.rows, arguments.rows_cursor, arguments.rows_capacity};
     for (u32 base = warp_of_thread() * WARP_THREADS; base < task.probe_count; base += FARHOLD_THREADS) {
         const u32 i = base + lane_of_thread();
@@ -48,10 +48,11 @@ static __device__ __forceinline__ void probe(const JoinArguments &arguments, con
         u32 match = has_tuple ? find(tuple.key(), cursor) : NONE;
         while (__any_sync(FULL_WARP, match != NONE)) {
             if (match != NONE) sums.add<WORDS>(build[match], tuple);
-            if (MATERIALIZE) writer.add<WORDS>(match != NONE, build[match == NONE ? 0 : match], tuple);
+            if (MATERIALIZE && !writer.add<WORDS>(match != NONE, build[match == NONE ? 0 : match], tuple)) return false;
             if (match != NONE) match = find(tuple.key(), cursor);
         }
     }
+    return true;
 }
 
 // Shared memory: Perfect table_tuples * sizeof(Tuple) + ceil(table_tuples / 32) * 4; Linear table_tuples * sizeof(Tuple) + table_slots * 4;
@@ -62,8 +63,9 @@ static __device__ __forceinline__ void join_partitions(const JoinArguments &argu
     const Scheme<WORDS> table = {TableMemory<WORDS>(shared_memory() + 16, arguments.table_tuples), arguments};
     const u32 task_count = *at_address<const u32>(arguments.task_count);
     Sums sums;
+    bool has_room = true; // of the warp; one without room takes part in the block's tables only
     for (;;) {
-        if (FARHOLD_THREAD == 0) *task_number = relaxed_add(at_address<u32>(arguments.next_task), 1u);
+        if (FARHOLD_THREAD == 0) *task_number = has_room ? relaxed_add(at_address<u32>(arguments.next_task), 1u) : task_count;
         __syncthreads();
         const u32 number = *task_number;
         __syncthreads();
@@ -76,8 +78,9 @@ static __device__ __forceinline__ void join_partitions(const JoinArguments &argu
                 for (u32 i = FARHOLD_THREAD; i < task.build_count; i += FARHOLD_THREADS)
                     if (!table.insert(load_row<WORDS>(arguments.build, task.build_begin + i), window)) sums.refused++;
                 __syncthreads();
-                probe<WORDS, MATERIALIZE>(arguments, task, table.memory.tuples, sums, [](u64) { return 0u; },
-                                          [&](u64 key, u32 &cursor) { return cursor++ == 0 ? table.find(key, window) : NONE; });
+                if (has_room)
+                    has_room = probe<WORDS, MATERIALIZE>(arguments, task, table.memory.tuples, sums, [](u64) { return 0u; },
+                                                         [&](u64 key, u32 &cursor) { return cursor++ == 0 ? table.find(key, window) : NONE; });
                 __syncthreads();
             }
         } else {
@@ -89,8 +92,9 @@ static __device__ __forceinline__ void join_partitions(const JoinArguments &argu
                 __syncthreads();
                 for (u32 i = FARHOLD_THREAD; i < count; i += FARHOLD_THREADS) table.insert(i);
                 if (!is_planted(Planted::NoBarrierJoin)) __syncthreads();
-                probe<WORDS, MATERIALIZE>(arguments, task, table.memory.tuples, sums, [&](u64 key) { return table.start(key); },
-                                          [&](u64 key, u32 &cursor) { return table.find(key, cursor); });
+                if (has_room)
+                    has_room = probe<WORDS, MATERIALIZE>(arguments, task, table.memory.tuples, sums, [&](u64 key) { return table.start(key); },
+                                                         [&](u64 key, u32 &cursor) { return table.find(key, cursor); });
                 __syncthreads();
             }
         }

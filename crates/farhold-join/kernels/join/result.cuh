@@ -28,19 +28,22 @@ struct Sums {
 };
 
 // One row for each match, through a linear allocator (paper, section 5.1): a single pass, order undefined. Past the
-// capacity nothing is written, but the cursor continues, so that the host learns how many rows exist.
+// capacity nothing is written. A warp that comes there stops; the host sees by the cursor that rows had no room, and
+// uses none of them.
 struct RowWriter {
     u64 rows, cursor, capacity;
 
-    // Call with full warps; lanes with `has_match` write.
+    // Call with full warps; lanes with `has_match` write. Returns whether there may be room for more, the same to all lanes.
     template <int WORDS>
-    __device__ __forceinline__ void add(bool has_match, const Tuple<WORDS> &build_tuple, const Tuple<WORDS> &probe_tuple) const {
+    __device__ __forceinline__ bool add(bool has_match, const Tuple<WORDS> &build_tuple, const Tuple<WORDS> &probe_tuple) const {
         const u32 writers = __ballot_sync(FULL_WARP, has_match);
-        if (writers == 0) return;
+        if (writers == 0) return true;
         u64 position = 0;
         if (lane_of_thread() == 0) position = relaxed_add(at_address<u64>(cursor), static_cast<u64>(__popc(writers)));
-        position = __shfl_sync(FULL_WARP, position, 0) + __popc(writers & ((1u << lane_of_thread()) - 1));
-        if (!has_match || position >= capacity) return;
+        position = __shfl_sync(FULL_WARP, position, 0);
+        const bool has_room = position + __popc(writers) <= capacity;
+        position += __popc(writers & ((1u << lane_of_thread()) - 1));
+        if (!has_match || position >= capacity) return has_room;
         Vector *to = at_address<Vector>(rows) + position * WORDS;
         u64 words[2 * WORDS];
         FARHOLD_UNROLL for (int i = 0; i < WORDS; i++) {
@@ -48,5 +51,6 @@ struct RowWriter {
             words[WORDS + i] = probe_tuple.payload(i);
         }
         FARHOLD_UNROLL for (int i = 0; i < WORDS; i++) store_once(&to[i], Vector{words[2 * i], words[2 * i + 1]});
+        return has_room;
     }
 };

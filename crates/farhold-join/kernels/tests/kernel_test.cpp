@@ -264,11 +264,14 @@ template <int WORDS> void check_join(const JoinCase &c) {
     if (c.scheme == 0) shared_bytes += c.table_tuples * 4 + arguments.table_slots * 4;
     if (c.scheme == 1) shared_bytes += arguments.table_slots * 4;
     if (c.scheme == 2) shared_bytes += (c.table_tuples + 31) / 32 * 4;
-    simt::launch(c.blocks, c.threads, shared_bytes, c.seed, 2, [=] {
-        if (c.scheme == 0) join_partitions<WORDS, Chaining, true>(arguments);
-        if (c.scheme == 1) join_partitions<WORDS, Linear, true>(arguments);
-        if (c.scheme == 2) join_partitions<WORDS, Perfect, true>(arguments);
-    });
+    auto join = [&] {
+        simt::launch(c.blocks, c.threads, shared_bytes, c.seed, 2, [=] {
+            if (c.scheme == 0) join_partitions<WORDS, Chaining, true>(arguments);
+            if (c.scheme == 1) join_partitions<WORDS, Linear, true>(arguments);
+            if (c.scheme == 2) join_partitions<WORDS, Perfect, true>(arguments);
+        });
+    };
+    join();
     const std::string name = "join scheme " + std::to_string(c.scheme) + " seed " + std::to_string(c.seed) + " build " + std::to_string(c.build);
     if (sums.refused != 0) different(name + ": refused keys");
     if (sums.matches != matches || sums.build_sum != build_sum || sums.probe_sum != probe_sum) different(name + ": sums");
@@ -281,6 +284,13 @@ template <int WORDS> void check_join(const JoinCase &c) {
     std::sort(found.begin(), found.end());
     std::sort(rows.begin(), rows.end());
     if (found != rows) different(name + ": the rows differ");
+
+    // Rows that have no room are not counted on: each warp stops at the first ones.
+    cursor = counters[1] = 0;
+    arguments.rows_capacity = matches / 10;
+    join();
+    const u64 cursor_max = arguments.rows_capacity + c.blocks * c.threads;
+    if (matches > 0 && (cursor <= arguments.rows_capacity || cursor > cursor_max)) different(name + ": the cursor of rows without room");
 }
 
 struct TableCase {
@@ -376,6 +386,16 @@ template <int WORDS> void check_table(const TableCase &c) {
     }
     std::sort(found.begin(), found.end());
     if (found != rows) different(name + ": the rows differ");
+
+    // Rows that have no room are not counted on: each warp of a launch stops at the first ones.
+    cursor = 0;
+    arguments.rows_capacity = rows.size() / 10;
+    in_two(probe_keys, probe_payloads, [perfect = c.perfect](const TableArguments &part) {
+        if (perfect) table_probe_perfect<WORDS, true>(part);
+        else table_probe_linear<WORDS, true>(part);
+    });
+    const u64 cursor_max = arguments.rows_capacity + 2 * c.blocks * c.threads;
+    if (!rows.empty() && (cursor <= arguments.rows_capacity || cursor > cursor_max)) different(name + ": the cursor of rows without room");
 
     // A key that is present already gets no second slot; open slots hold only a limited number of equal keys.
     if (c.build < 2) return;

@@ -123,7 +123,7 @@ impl Plan {
             filter.publish(seen, &members)?;
         }
         let build_rows: u64 = finished.iter().map(|join| join.progress().build_rows).sum();
-        self.actual.built(build_rows, watch.ns(), finished.first().map(Join::report));
+        self.actual.built(build_rows, watch.ns(), finished.first().map(Join::report).as_ref());
         self.time.add_duration(std::time::Duration::from_nanos(watch.ns()));
         on_drop.disarm();
         let joins = finished.into_iter().map(|join| Mutex::new(Some(join))).collect();

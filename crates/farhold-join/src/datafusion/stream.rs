@@ -207,7 +207,7 @@ impl Running {
         let (report, metrics) = (join.report(), &self.probe.metrics);
         metrics.spilled_bytes.add(report.spilled_bytes as usize);
         metrics.spilled_partitions.add(report.spilled_partitions as usize);
-        self.probe.actual.probed(&join.progress(), report, metrics.baseline.elapsed_compute().value() as u64);
+        self.probe.actual.probed(&join.progress(), &report, metrics.baseline.elapsed_compute().value() as u64);
     }
 }
 

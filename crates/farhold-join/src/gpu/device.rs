@@ -30,6 +30,9 @@ pub enum GpuError {
         /// The driver's message.
         message: String,
     },
+    /// The host's part of the work failed; the device is as it was.
+    #[error("the host's part of a GPU join failed: {0}")]
+    Host(String),
     /// Perfect hashing was asked for, but build keys repeat or lie outside of the stated interval.
     #[error("the build keys repeat or leave their stated interval; perfect hashing cannot hold them")]
     NotPerfect,
@@ -55,7 +58,7 @@ impl From<JoinError> for GpuError {
     fn from(error: JoinError) -> Self {
         match error {
             JoinError::Cancelled => Self::Cancelled,
-            other => Self::Failed { operation: "work of the host", message: other.to_string() },
+            other => Self::Host(other.to_string()),
         }
     }
 }

@@ -117,6 +117,11 @@ impl Emulation {
         self
     }
 
+    /// The other process gives back what [`Fault::Busy`] took.
+    pub fn free(&self) {
+        self.is_busy.store(false, Relaxed);
+    }
+
     /// The number of calls so far that could have failed.
     pub fn calls(&self) -> u64 {
         self.calls.load(Relaxed)

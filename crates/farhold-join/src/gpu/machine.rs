@@ -1,7 +1,7 @@
 //! The GPU of this machine, if it has one. It is opened once per process, calibrated, and not used again after it has
 //! failed. A program may hand over another device, which joins then use instead.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::device::{Buffer, Device, GpuError, Grid, Place, Stream};
 use super::kernels::{AccessArguments, bytes_of};
@@ -165,14 +165,15 @@ impl Gpu {
 
     /// The GPU of this machine: the device that was handed over ([`Gpu::hand_over`]). Otherwise, with the feature
     /// `gpu`, the first CUDA device. Otherwise, with the feature `emulation`, an emulated one, whose name says so. The
-    /// first call that looks for one opens and calibrates it (a CUDA context: some tenths of a second).
+    /// first call that looks for one opens and calibrates it (a CUDA context: some tenths of a second). A device whose
+    /// memory others have taken is calibrated by a later call.
     ///
     /// # Errors
-    /// [`GpuError`], the same one each time: usually [`GpuError::Absent`].
+    /// [`GpuError`]: usually [`GpuError::Absent`], and the same each time unless the device was busy.
     pub fn of_this_machine() -> Result<Arc<Self>, GpuError> {
-        static FOUND: OnceLock<Result<Arc<Gpu>, GpuError>> = OnceLock::new();
+        static FOUND: Mutex<Found> = Mutex::new(Found { device: None, gpu: None });
         let given = handed_over().clone();
-        given.map_or_else(|| FOUND.get_or_init(|| Ok(Arc::new(Self::new(open()?)?))).clone(), Ok)
+        given.map_or_else(|| FOUND.lock().unwrap_or_else(PoisonError::into_inner).gpu(open), Ok)
     }
 
     /// Makes joins of this process that begin from now on use this device and look for none. It may be one of several,
@@ -212,6 +213,30 @@ impl Gpu {
     }
 }
 
+/// What this process has found of a device of its machine.
+struct Found {
+    device: Option<Arc<dyn Device>>,
+    /// What does not change any more.
+    gpu: Option<Result<Arc<Gpu>, GpuError>>,
+}
+
+impl Found {
+    fn gpu(&mut self, open: impl FnOnce() -> Result<Arc<dyn Device>, GpuError>) -> Result<Arc<Gpu>, GpuError> {
+        if let Some(gpu) = &self.gpu {
+            return gpu.clone();
+        }
+        let device = self.device.take().map_or_else(open, Ok);
+        let gpu = device.and_then(|device| {
+            self.device = Some(Arc::clone(&device));
+            Gpu::new(device).map(Arc::new)
+        });
+        if !matches!(gpu, Err(GpuError::OutOfMemory { .. })) {
+            self.gpu = Some(gpu.clone());
+        }
+        gpu
+    }
+}
+
 /// The device that a program has handed over.
 fn handed_over() -> MutexGuard<'static, Option<Arc<Gpu>>> {
     static GPU: Mutex<Option<Arc<Gpu>>> = Mutex::new(None);
@@ -240,4 +265,34 @@ fn open() -> Result<Arc<dyn Device>, GpuError> {
 #[cfg(not(any(feature = "gpu", feature = "emulation")))]
 fn open() -> Result<Arc<dyn Device>, GpuError> {
     Err(GpuError::Absent("this build has no GPU support (feature `gpu` of farhold-join)".into()))
+}
+
+#[cfg(all(test, feature = "emulation"))]
+mod tests {
+    use super::super::{Emulation, Fault};
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_busy_at_first_is_used_when_it_is_free() {
+        let device = Arc::new(Emulation::new(64 << 20, 1).failing_at(1, Fault::Busy));
+        let mut found = Found { device: None, gpu: None };
+        let first = found.gpu(|| Ok(device.clone()));
+        assert!(matches!(first, Err(GpuError::OutOfMemory { .. })), "{:?}", first.err());
+        device.free();
+        let again = || -> Result<Arc<dyn Device>, GpuError> { panic!("it is open") };
+        assert!(found.gpu(again).is_ok());
+        assert!(found.gpu(again).is_ok());
+        let mut none = Found { device: None, gpu: None };
+        for _ in 0..2 {
+            let absent = none.gpu(|| Err(GpuError::Absent("none".into())));
+            assert_eq!(absent.err(), Some(GpuError::Absent("none".into())));
+        }
+    }
+
+    #[test]
+    fn a_failure_of_the_host_leaves_the_device_in_use() {
+        let gpu = Gpu::new(Arc::new(Emulation::new(64 << 20, 1))).unwrap();
+        gpu.note(&GpuError::from(crate::JoinError::WorkerPanicked("a worker".into())));
+        assert!(gpu.describe().is_ok());
+    }
 }

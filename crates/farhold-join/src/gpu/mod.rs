@@ -89,12 +89,13 @@ impl Driver {
         let Some(words) = build.words() else { return Err(wrong_width()) };
         let plan = Plan::new(&device.properties()?, &options, words, build.len(), probe_rows)?;
         let setup = Setup { device: Arc::clone(device), options, plan };
-        Ok(match self {
-            _ if build.is_empty() => Box::new(Nothing),
+        let built: Box<dyn Built> = match self {
+            _ if build.is_empty() => return Ok(Box::new(Nothing)),
             Self::Triton => Box::new(triton::Triton::build(setup, &build, probe_rows, run)?),
             Self::NoPartition => Box::new(no_partition::NoPartition::build(setup, &build, run)?),
             Self::CpuPartitioned => Box::new(cpu_partitioned::CpuPartitioned::build(setup, &build, run)?),
-        })
+        };
+        Ok(Box::new(Checked { built, words, gives_rows: options.materialize }))
     }
 
     /// Joins on equal keys, all at once. `build` is the smaller side.
@@ -109,12 +110,8 @@ impl Driver {
         options: GpuOptions,
         run: &Run,
     ) -> Result<GpuAnswer, GpuError> {
-        let is_either_empty = build.is_empty() || probe.is_empty();
-        if probe.words().is_none() || !is_either_empty && build.words() != probe.words() {
-            return Err(wrong_width());
-        }
-        if is_either_empty {
-            return Ok(GpuAnswer::default());
+        if build.is_empty() || probe.is_empty() {
+            return if probe.words().is_some() { Ok(GpuAnswer::default()) } else { Err(wrong_width()) };
         }
         let wanted = if options.materialize { Wanted::Rows { max: u64::MAX } } else { Wanted::Sum };
         let built = self.build(device, build, probe.len(), options, run)?;
@@ -152,6 +149,33 @@ pub trait Built: Send + Sync {
     /// Bytes of host memory that it holds.
     fn host_bytes(&self) -> u64 {
         0
+    }
+}
+
+/// Refuses probes for which its build side has no kernels and no room.
+struct Checked {
+    built: Box<dyn Built>,
+    words: u32,
+    gives_rows: bool,
+}
+
+impl Built for Checked {
+    fn probe(&self, probe: Relation<'_>, wanted: Wanted, run: &Run) -> Result<GpuAnswer, GpuError> {
+        if probe.words() != Some(self.words) {
+            return Err(wrong_width());
+        }
+        if matches!(wanted, Wanted::Rows { .. }) && !self.gives_rows {
+            return Err(GpuError::Invalid("the build side was not planned for rows (`materialize`)".into()));
+        }
+        self.built.probe(probe, wanted, run)
+    }
+
+    fn profile(&self) -> &[(String, f64)] {
+        self.built.profile()
+    }
+
+    fn host_bytes(&self) -> u64 {
+        self.built.host_bytes()
     }
 }
 

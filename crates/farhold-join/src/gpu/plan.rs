@@ -45,6 +45,8 @@ pub struct Plan {
     pub piece_tuples: u64,
     /// The most rows that a pair may give.
     pub result_rows: u64,
+    /// Device memory for everything else than partitions.
+    pub needed_bytes: u64,
     /// Device memory for partitions.
     pub cache_bytes: u64,
     /// Shared memory that a block may have.
@@ -130,6 +132,7 @@ impl Plan {
             second_level_tuples: second_level_tuples as u32,
             piece_tuples,
             result_rows: result_rows(piece_tuples),
+            needed_bytes: needed,
             cache_bytes: options.cache_bytes_max.unwrap_or(u64::MAX).min(budget - needed),
             shared_bytes: properties.shared_bytes_max,
         })

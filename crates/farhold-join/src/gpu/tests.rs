@@ -237,6 +237,34 @@ fn different_widths_are_refused() {
         let answer = join(Driver::Triton, device, data.relation(), other.relation(), small());
         assert!(matches!(answer, Err(GpuError::Invalid(_))));
     }
+    let device: Arc<dyn Device> = Arc::new(Emulation::new(64 << 20, 1));
+    let run = Run::default();
+    for driver in Driver::ALL {
+        let built = driver.build(&device, wide.relation(), 2, small(), &run).unwrap();
+        for (probe, wanted) in [(&data, Wanted::Sum), (&odd, Wanted::Sum), (&wide, Wanted::Rows { max: 10 })] {
+            let answer = built.probe(probe.relation(), wanted, &run);
+            assert!(matches!(answer, Err(GpuError::Invalid(_))), "{driver:?}: {answer:?}");
+        }
+    }
+}
+
+/// The second table takes most of what the first one's probes were promised.
+#[test]
+fn a_probe_spills_what_the_device_has_no_room_for_any_more() {
+    let (build, probe) = foreign_keys(1500, 2500, 3);
+    let (build, probe) = (Data::new(build, 1, 0), Data::new(probe, 1, 7));
+    let sum = oracle(&build, &probe, 1).0;
+    let (run, device) = (Run::default(), Arc::new(Emulation::new(8 << 20, 1)));
+    let shared: Arc<dyn Device> = device.clone();
+    let built = Driver::Triton.build(&shared, build.relation(), 2500, small(), &run).unwrap();
+    let whole = built.probe(probe.relation(), Wanted::Sum, &run).unwrap();
+    let plan = Plan::new(&device.properties().unwrap(), &small(), 1, 1500, 2500).unwrap();
+    let taken = device.properties().unwrap().free_bytes - plan.needed_bytes;
+    let other = Buffer::new(&shared, Place::Device, taken).unwrap();
+    let answer = built.probe(probe.relation(), Wanted::Sum, &run).unwrap();
+    assert_eq!((whole.sum, answer.sum), (sum, sum));
+    assert!(answer.pages_spilled > whole.pages_spilled, "{} {}", answer.pages_spilled, whole.pages_spilled);
+    drop(other);
 }
 
 /// A device that fails at any call leaves a typed error, no memory and no work behind. It never gives a wrong answer.

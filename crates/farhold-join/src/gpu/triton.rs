@@ -13,7 +13,7 @@ pub struct Triton {
     setup: Setup,
     build: Partitioned,
     profile: Vec<(String, f64)>,
-    /// Device memory left for the probe side's partitions.
+    /// The most device memory for the probe side's partitions.
     probe_cache_bytes: u64,
 }
 
@@ -37,9 +37,12 @@ impl Built for Triton {
         let mut cx = self.setup.turn(run);
         cx.want(wanted);
         let mut answer = GpuAnswer::default();
+        // Others may have taken some of what was left.
+        let free_bytes = cx.device.properties()?.free_bytes.saturating_sub(cx.plan.needed_bytes);
+        let cache_bytes = self.probe_cache_bytes.min(free_bytes);
         let mut ring = Ring::new(&cx, !probe.is_pinned)?;
         let radix = cx.radix(0, cx.plan.first_bits);
-        let probe = partition(&cx, &mut ring, &probe, radix, self.probe_cache_bytes)?;
+        let probe = partition(&cx, &mut ring, &probe, radix, cache_bytes)?;
         drop(ring);
         for side in [&self.build, &probe] {
             answer.pages_cached += side.pages_cached();

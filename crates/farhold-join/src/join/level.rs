@@ -165,12 +165,13 @@ impl Level {
         self.spilled.is_some()
     }
 
-    /// Whether the probe side has ended and the next step may be long: it writes the last probe rows, continues with
-    /// the files, or spreads matches.
+    /// Whether the next step may be long: rows are on a device, or the probe side has ended and its last rows are
+    /// written, files are read, or matches are spread.
     #[cfg(feature = "datafusion")]
     pub fn next_is_long(&self) -> bool {
         let spreads = matches!(self.end, End::Ahead) && self.resident.spreads_many_matches();
-        self.is_fed && (self.is_spilled() || spreads)
+        let on_device = self.work.is_some() && self.resident.table.takes_turns();
+        on_device || self.is_fed && (self.is_spilled() || spreads)
     }
 
     /// Takes a probe batch; the level must want one. `known` are flags of earlier passes: a batch with flags does not

@@ -168,8 +168,12 @@ impl Join {
     }
 
     /// The figures so far.
-    pub fn report(&self) -> &JoinReport {
-        &self.report
+    pub fn report(&self) -> JoinReport {
+        let mut report = self.report.clone();
+        if let State::Probe(level, _) = &self.state {
+            report.fallback = report.fallback.or_else(|| level.resident.table.fallback().map(Into::into));
+        }
+        report
     }
 
     /// The progress so far.

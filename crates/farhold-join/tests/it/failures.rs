@@ -163,7 +163,7 @@ fn a_smaller_algorithm_is_taken_before_a_file_is() {
         let mut join = Join::new(spec.clone(), options).unwrap();
         join.push_build(&side).unwrap();
         join.finish_build().unwrap();
-        join.report().clone()
+        join.report()
     };
     let roomy = join_within(beside + bytes("radix") + 64 * MIB);
     let tight = join_within(beside + bytes("no_partition") + 4 * MIB);

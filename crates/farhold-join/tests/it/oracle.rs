@@ -218,7 +218,7 @@ fn drive_shares(
             each.lock().unwrap()(batch);
         }
         assert!(join.is_done());
-        Ok(join.report().clone())
+        Ok(join.report())
     };
     let reports: Result<Vec<JoinReport>, JoinError> = std::thread::scope(|scope| {
         let drive = &drive;
@@ -257,7 +257,7 @@ pub fn drive(
         each(batch);
     }
     assert!(join.is_done());
-    Ok(join.report().clone())
+    Ok(join.report())
 }
 
 /// The rows of a real join, sorted. Every column of every row has been compared with its side.

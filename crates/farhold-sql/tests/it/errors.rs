@@ -431,6 +431,27 @@ fn a_row_too_large() {
     client.ok("INSERT INTO t VALUES (1, 'small')");
     assert_eq!(client.err(&format!("UPDATE t SET s = '{big}' WHERE id = 1")).state.code(), "54000");
     assert_eq!(client.rows("SELECT s FROM t WHERE id = 1"), ["small"]);
+    // What is longer than a key can be is compared like anything else.
+    client.ok("CREATE TABLE k (a TEXT, b TEXT, PRIMARY KEY (a, b))");
+    client.ok("INSERT INTO k VALUES ('x', 'y')");
+    client.ok("UPDATE t SET k = 'y' WHERE id = 1");
+    let long = "y".repeat(70_000);
+    for (condition, found) in [
+        (format!("a = 'x' AND b < '{long}'"), 1),
+        (format!("a = 'x' AND b >= '{long}'"), 0),
+        (format!("a = 'x' AND b <> '{long}'"), 1),
+        (format!("a = 'x' AND b = '{long}'"), 0),
+        (format!("a = '{long}' AND b > ''"), 0),
+        (format!("a < '{long}'"), 1),
+    ] {
+        assert_eq!(client.rows(&format!("SELECT count(*) FROM k WHERE {condition}")), [found.to_string()]);
+        assert_eq!(client.rows(&format!("SELECT b FROM k WHERE {condition}")).len(), found);
+        client.ok(&format!("UPDATE k SET b = b WHERE {condition}"));
+    }
+    assert_eq!(client.rows(&format!("SELECT id FROM t WHERE k = '{long}'")).len(), 0);
+    client.ok(&format!("DELETE FROM k WHERE a = '{long}' OR b = '{long}'"));
+    client.ok(&format!("DELETE FROM k WHERE a = 'x' AND b = '{long}'"));
+    assert_eq!(client.rows("SELECT a FROM k"), ["x"]);
 }
 
 #[test]
@@ -470,6 +491,23 @@ fn a_running_query_can_be_cancelled() {
     };
     assert_eq!(error.message, "canceling statement due to statement timeout");
     assert_eq!(client.rows("SELECT count(*) FROM t"), ["3000"]);
+}
+
+/// The only query thread is free again before the plan would stand, which takes it minutes.
+#[test]
+fn a_plan_that_is_being_made_can_be_cancelled() {
+    let db = Db::with(EngineConfig { query_threads: 1, ..EngineConfig::default() });
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, n NUMERIC)");
+    let answer = client.start(&format!("SELECT n{} FROM t", " % 1000000007 / 1".repeat(900)));
+    let error = loop {
+        client.cancel.cancel();
+        if let Ok(outcome) = answer.recv_timeout(std::time::Duration::from_millis(5)) {
+            break outcome.unwrap_err();
+        }
+    };
+    assert_eq!(error.state.code(), "57014", "{error}");
+    assert_eq!(client.rows("SELECT count(*) FROM t"), ["0"]);
 }
 
 /// As chains they would take a level of the stack for each element.

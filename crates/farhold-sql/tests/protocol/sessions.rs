@@ -474,22 +474,29 @@ fn columns_are_counted() {
     assert_eq!(client.rows("SELECT 1"), [["1"]]);
 }
 
-/// One message of 4 MB took a minute.
+/// One message of 4 MB took a minute: a hundred times as long as the same rows in short ones.
 #[test]
 fn a_long_message_of_copy_data() {
     let server = server();
     let mut client = Client::connect(server.local_addr());
-    client.run("CREATE TABLE s_copy (i int PRIMARY KEY)");
-    let lines = (0..50_000).fold(String::new(), |lines, i: u32| lines + &i.to_string() + "\n");
-    client.send(&query("COPY s_copy FROM STDIN"));
-    assert_eq!(client.answer().unwrap().0, b'G');
-    let answers = client.ask(&[message(b'd', lines.as_bytes()), message(b'c', b"")].concat());
-    assert_eq!(outcomes(&answers), ["COPY 50000"]);
+    client.run("CREATE TABLE s_copy (i int PRIMARY KEY, s text DEFAULT '')");
+    let lines: Vec<String> = (0..50_000).map(|i: u32| format!("{i}\t{}\n", "s".repeat(80))).collect();
+    let [short, long] = [100, lines.len()].map(|lines_a_message| {
+        client.run("TRUNCATE s_copy");
+        client.send(&query("COPY s_copy FROM STDIN"));
+        assert_eq!(client.answer().unwrap().0, b'G');
+        let messages = lines.chunks(lines_a_message).map(|lines| message(b'd', lines.concat().as_bytes()));
+        let all: Vec<u8> = messages.chain([message(b'c', b"")]).flatten().collect();
+        let begun = std::time::Instant::now();
+        assert_eq!(outcomes(&client.ask(&all)), ["COPY 50000"]);
+        begun.elapsed()
+    });
+    assert!(long < 10 * short, "{long:?}, {short:?} in short messages");
     // A client that never stops sending is stopped.
     client.run("TRUNCATE s_copy");
     // Long enough for the COPY to begin.
     client.run("SET statement_timeout = '2s'");
-    client.send(&query("COPY s_copy FROM STDIN"));
+    client.send(&query("COPY s_copy (i) FROM STDIN"));
     assert_eq!(client.answer().unwrap().0, b'G');
     let mut sent = 0_u32;
     let answers = std::thread::scope(|scope| {

@@ -153,6 +153,26 @@ impl Datum {
         }
     }
 
+    /// Whether a column can hold the datum as it is: a row that is written with it is found by it. One that is too long, has other digits, or has blanks that
+    /// would be cut, is in no row.
+    #[must_use]
+    pub fn is_held_by(&self, column: &Column) -> bool {
+        match (self.fit(column), self, column.data_type) {
+            (Err(_), ..) => false,
+            (Ok(Fitted::Text(held)), Self::Text(given), ColumnType::Varchar(_)) => held.len() == given.len(),
+            (Ok(fitted), Self::Decimal { .. }, ColumnType::Decimal { scale, .. }) => {
+                let unscaled = match fitted {
+                    Fitted::I32(v) => i128::from(v),
+                    Fitted::I64(v) => i128::from(v),
+                    Fitted::I128(v) => v,
+                    _ => return false,
+                };
+                self.compare(&Self::Decimal { unscaled, scale }) == Some(Ordering::Equal)
+            }
+            _ => true,
+        }
+    }
+
     /// The datum of a column of type `data_type` whose integer form is `v`.
     pub(super) fn from_integer(v: i128, data_type: ColumnType) -> Option<Self> {
         Some(match data_type {
@@ -199,6 +219,9 @@ fn fit_text<'a>(text: &'a str, limit: Option<u32>, column: &Column) -> Result<Fi
 
 /// `unscaled / 10^from` as an integer over `10^to`, rounded half away from zero; `None` when it does not fit 128 bits.
 fn rescale(unscaled: i128, from: u8, to: u8) -> Option<i128> {
+    if unscaled == 0 {
+        return Some(0);
+    }
     if from <= to {
         return unscaled.checked_mul(10_i128.checked_pow(u32::from(to - from))?);
     }

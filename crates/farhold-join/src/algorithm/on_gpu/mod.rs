@@ -8,7 +8,7 @@
 //!
 //! The copy makes every failure harmless: a failed probe has handed out nothing, and is repeated on the CPU. Pairs come
 //! in chunks of the probe side. A chunk is handed out only when the device has delivered all of its rows. It is made
-//! smaller when they do not fit in the reserved room.
+//! smaller when they do not fit in the reserved room, and the chunks after it grow again.
 //!
 //! **Representatives** ([`Matches::First`]) must not change when the CPU takes over. So both devices join with a build
 //! side that holds each key once. The table holds one form of its build side on the device at a time.
@@ -250,7 +250,12 @@ impl OnGpuTable {
             let outcome =
                 self.on_device(matches, run, |built| built.probe(chunk, Wanted::Rows { max: rows_max }, run))?;
             match outcome {
-                Outcome::Done(answer) => return Ok(Kept::Rows { rows: answer.rows, at: 0, next: from + rows }),
+                Outcome::Done(answer) => {
+                    if let Some(chunk_rows) = &mut self.state().chunk_rows {
+                        *chunk_rows = rows.saturating_mul(2).max(*chunk_rows);
+                    }
+                    return Ok(Kept::Rows { rows: answer.rows, at: 0, next: from + rows });
+                }
                 Outcome::TooManyRows if rows > 1 => self.state().chunk_rows = Some(rows / 2),
                 Outcome::TooManyRows => {
                     let mut state = self.state();

@@ -157,6 +157,28 @@ fn a_chunk_with_too_many_rows_is_made_smaller() {
     }
 }
 
+/// Two rows with many matches side by side need chunks of one row. Those behind them do not.
+#[test]
+fn chunks_grow_again_after_rows_with_many_matches() {
+    let keys = |hot: usize, rows: u64| [vec![7; hot], (1000..1000 + rows).collect()].concat();
+    let side = |hot, rows| {
+        let keys = keys(hot, rows);
+        Side { payloads: (0..keys.len() as u64).collect(), keys }
+    };
+    let calls = |hot_rows| {
+        let sides = Sides { build: side(3000, 2000), probe: side(hot_rows, 4998) };
+        let (algorithm, device) = on(Driver::Triton, emulation()).unwrap();
+        let run = Run { seed: 1, ..Run::with_threads(2) };
+        let table = algorithm.build(sides.build.columns().unwrap(), &run).unwrap();
+        let before = device.calls();
+        let pairs = all_pairs(&*table, sides.probe.columns().unwrap(), Matches::All, &run);
+        assert_eq!((pairs.len(), table.fallback()), (3000 * hot_rows + 2000, None));
+        device.calls() - before
+    };
+    let (one, two) = (calls(1), calls(2));
+    assert!(two < 50 * one, "{two} calls, {one} without chunks");
+}
+
 #[test]
 fn host_memory_keeps_to_what_was_promised() {
     for (build, probe) in [(0, 10), (10, 10), (300, 300), (5000, 5000), (300, 9000), (20_000, 20_000)] {
@@ -225,7 +247,7 @@ fn joined(kind: JoinKind, algorithm: &'static dyn Algorithm, shares: usize) -> (
         take(&mut join);
         join.finish_probe().unwrap();
         take(&mut join);
-        (rows, join.report().clone())
+        (rows, join.report())
     };
     let joins = if shares > 1 { join.split().unwrap() } else { vec![join] };
     let ended: Vec<(Vec<String>, JoinReport)> = std::thread::scope(|scope| {
@@ -261,6 +283,36 @@ fn goes_on_on_the_cpu(kind: JoinKind, driver: Driver, shares: usize, step: usize
         assert!(said || shares > 1 && device.calls() <= call, "{context}, call {call} of {calls}");
         assert_eq!(device.live_allocations(), 0);
     }
+}
+
+/// Also of a join of which no more than its first rows are wanted.
+#[test]
+fn a_report_tells_of_the_cpu_before_the_join_has_ended() {
+    let (build, probe) = (batch((0..300).map(|row| row % 90)), batch((0..400).map(|row| row % 120)));
+    let first_rows = |device| {
+        let (algorithm, device) = on(Driver::Triton, device).unwrap();
+        let spec = JoinSpec::new(build.schema(), probe.schema(), vec![(0, 0)], JoinKind::Inner);
+        let options = JoinOptions {
+            algorithm: Some(Box::leak(Box::new(algorithm))),
+            run: Run { seed: 1, ..Run::default() },
+            ..JoinOptions::new(MemoryPool::new(32 << 20))
+        };
+        let mut join = Join::new(spec, options).unwrap();
+        join.push_build(&build).unwrap();
+        join.finish_build().unwrap();
+        let built = device.calls();
+        join.push_probe(&probe).unwrap();
+        join.finish_probe().unwrap();
+        // A step that waits for the device does not belong on a thread of queries.
+        #[cfg(feature = "datafusion")]
+        assert!(join.next_is_long());
+        assert!(join.next_output().unwrap().is_some() && !join.is_done());
+        (built, join.report().fallback)
+    };
+    let (built, fallback) = first_rows(emulation());
+    assert_eq!(fallback, None);
+    let (_, fallback) = first_rows(emulation().failing_at(built + 1, Fault::Lost));
+    assert!(fallback.is_some_and(|why| why.contains("CPU")));
 }
 
 #[test]

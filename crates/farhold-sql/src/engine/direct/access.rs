@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use farhold_store::row::next_prefix;
+use farhold_store::row::{RowError, next_prefix};
 use farhold_txn::{Index, RowHandle, ScanSpec, Txn};
 
 use crate::SqlError;
@@ -62,19 +62,20 @@ fn sarg<'a>(condition: &'a Scalar, table: &TableInfo) -> Option<Sarg<'a>> {
     Some(Sarg { column, comparison, constant })
 }
 
-/// The column, also inside a cast that keeps integers as they are.
+/// The column, also inside a cast that keeps all of its integers as they are.
 fn bare_column(scalar: &Scalar, table: &TableInfo) -> Option<usize> {
     use ColumnType as T;
     match scalar {
         Scalar::Column(column) => Some(*column),
-        Scalar::Cast { inner, to: T::Int | T::BigInt | T::SmallInt, .. } => match inner.as_ref() {
-            Scalar::Column(column)
-                if matches!(table.columns()[*column].data_type, T::SmallInt | T::Int | T::BigInt) =>
-            {
-                Some(*column)
-            }
-            _ => None,
-        },
+        Scalar::Cast { inner, to, .. } => {
+            let Scalar::Column(column) = inner.as_ref() else { return None };
+            let from = table.columns()[*column].data_type;
+            matches!(
+                (from, to),
+                (T::SmallInt, T::SmallInt | T::Int | T::BigInt) | (T::Int, T::Int | T::BigInt) | (T::BigInt, T::BigInt)
+            )
+            .then_some(*column)
+        }
         _ => None,
     }
 }
@@ -225,6 +226,15 @@ fn exact(datum: Datum, data_type: ColumnType) -> Option<Datum> {
     }
 }
 
+/// Encodes the first columns of a key. False: no row has so long a key.
+fn encoded(table: &TableInfo, index: Index, parts: &[Datum], key: &mut Vec<u8>) -> Result<bool, SqlError> {
+    match table.encode_parts(index, parts, key) {
+        Ok(()) => Ok(true),
+        Err(RowError::RowTooLarge { .. }) => Ok(false),
+        Err(error) => Err(error::from_row(&error)),
+    }
+}
+
 /// The rows of a scan, unless the statement is stopped.
 pub(crate) async fn scan(
     txn: &mut Txn,
@@ -249,10 +259,9 @@ impl Access {
         }
         let encode = |parts: &[Datum]| {
             let mut key = Vec::with_capacity(32);
-            table.encode_parts(self.index, parts, &mut key).map_err(|e| error::from_row(&e))?;
-            Ok::<_, SqlError>(key)
+            Ok::<_, SqlError>(encoded(table, self.index, parts, &mut key)?.then_some(key))
         };
-        let prefix = encode(&parts)?;
+        let Some(prefix) = encode(&parts)? else { return Ok(None) };
         let after = |mut key: Vec<u8>| if next_prefix(&mut key) { Some(key) } else { None };
         let mut nothing = false;
         let mut side = |bound: &Option<(Scalar, bool)>, is_lower: bool| -> Result<Option<(Vec<u8>, bool)>, SqlError> {
@@ -266,7 +275,8 @@ impl Access {
                     parts.push(datum);
                     let key = encode(&parts);
                     parts.pop();
-                    Ok(Some((key?, *inclusive)))
+                    // The filter compares what is longer than a key can be.
+                    Ok(key?.map(|key| (key, *inclusive)))
                 }
                 BoundKey::Below => {
                     nothing |= !is_lower;
@@ -340,7 +350,9 @@ impl Access {
             let Some(datum) = exact(datum, table.columns()[column].data_type) else { return Ok(None) };
             parts.push(datum);
         }
-        table.encode_parts(self.index, &parts, key).map_err(|e| error::from_row(&e))?;
+        if !encoded(table, self.index, &parts, key)? {
+            return Ok(None);
+        }
         let found = match self.index {
             Index::Primary => txn.get(&table.table, key).await,
             index @ Index::Secondary(_) => txn.get_by(&table.table, index, key).await,

@@ -64,6 +64,7 @@ mod session;
 mod similar;
 mod single_rows;
 mod slices;
+mod stopped;
 mod stream;
 mod subqueries;
 mod texts;
@@ -176,7 +177,7 @@ impl QueryEngine {
     }
 
     /// Plans a query over `tables`. `types` are those of parameters as far as they are known; others are found. A cancelled statement does
-    /// not wait for the planner, which looks at no flag: its thread goes on until the plan stands.
+    /// not wait for the planner, which stops before its next step.
     pub(crate) async fn plan(
         &self,
         query: ast::Statement,
@@ -189,8 +190,8 @@ impl QueryEngine {
         let (statement, names) = self.compatibility.rewrite(query, sql, tables, &self.state, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let types = types.clone();
-        let task = self.runtime().spawn(async move { Box::pin(plan(&state, statement, &types)).await });
-        let mut planned = until_cancelled(cancel, task).await?;
+        let planner = async move { Box::pin(plan(&state, statement, &types)).await };
+        let mut planned = stopped::stoppable(self.runtime(), cancel, planner).await?;
         if let Some(names) = names.filter(|names| names.len() == planned.columns.len()) {
             for (column, name) in planned.columns.iter_mut().zip(names) {
                 column.name = name;
@@ -223,13 +224,13 @@ impl QueryEngine {
         let now = as_datetime::<TimestampMicrosecondType>(parameters.times.transaction_us);
         state.execution_props_mut().query_execution_start_time = now.map(|now| now.and_utc());
         let plan = LogicalPlan::clone(&query.plan);
-        let task = self.runtime().spawn(async move {
+        let planner = async move {
             let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
             let optimized = folded::while_planning(|| state.optimize(&plan));
             let bound = optimized.and_then(|plan| equijoins::with_null_keys(plan, &state));
             bound.map_err(|e| error::from_optimizer(&e, correlated::has_some(&plan)))
-        });
-        until_cancelled(cancel, task).await
+        };
+        stopped::stoppable(self.runtime(), cancel, planner).await
     }
 
     /// Reads what the scans of a plan need through a transaction: its own writes included, everything validated at commit. The columns that the plan
@@ -264,7 +265,7 @@ impl QueryEngine {
         let (sender, receiver) = tokio::sync::mpsc::channel(CHANNEL_BATCHES);
         let (flag, notices) = (stop.clone(), notices.clone());
         let task = self.runtime().spawn(async move {
-            let run = stream::run(&state, plan, &asks, &flag, &notices, &sender);
+            let run = stopped::looking_at(flag.clone(), stream::run(&state, plan, &asks, &flag, &notices, &sender));
             let outcome = tokio::select! {
                 biased;
                 () = flag.cancelled() => flag.check(),

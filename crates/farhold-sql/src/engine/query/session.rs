@@ -20,7 +20,7 @@ use super::{
     BATCH_ROWS, added, aggregates, apart, arrays, assigned, bounded, casts, catalog, coerce, computed_keys, constants,
     correlated, correlation, dates, dependencies, derived, domains, equijoins, floats, gathered, halves, laterals,
     limits, lists, members, moments, multisets, numbers, parts, projections, quantified, regexes, repeated_keys,
-    rewrite, scalars, single_rows, texts, variances, volatile,
+    rewrite, scalars, single_rows, stopped, texts, variances, volatile,
 };
 use crate::engine::EngineConfig;
 use crate::engine::catalog::Catalog;
@@ -132,6 +132,10 @@ pub(super) fn session_state(
         }
     }
     let state = state.with_type_planner(Arc::new(type_names)).build();
+    let analyzers = stopped::between_analyzers(&state.analyzer().rules);
+    let optimizers = stopped::between_optimizers(state.optimizers());
+    let rules = SessionStateBuilder::new_from_existing(state).with_analyzer_rules(analyzers);
+    let state = rules.with_optimizer_rules(optimizers).build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
     let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
     Ok(with_joins_over(state, &memory, is_same_scan))
@@ -140,10 +144,15 @@ pub(super) fn session_state(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SqlState;
+    use crate::engine::cancel::CancelHandle;
+    use crate::engine::error;
     use arrow::datatypes::{DataType, Field, FieldRef, IntervalUnit, TimeUnit};
     use datafusion::common::ScalarValue;
     use datafusion::logical_expr::type_coercion::functions::fields_with_udf;
-    use datafusion::logical_expr::{ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF};
+    use datafusion::logical_expr::{
+        ColumnarValue, LogicalPlanBuilder, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, lit,
+    };
     use farhold_fabric::{Fabric, NodeId};
     use farhold_txn::{Node, NodeConfig};
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -228,15 +237,46 @@ mod tests {
         }
     }
 
-    /// The planner evaluates functions of constants and of batches without rows, and gives them NULLs of any type.
-    #[test]
-    fn every_function_takes_nulls_and_batches_without_rows() {
+    fn state() -> SessionState {
         let directory = tempfile::tempdir().expect("a directory");
         let fabric = Fabric::join_shm(directory.path(), NodeId(0)).expect("the fabric");
         let config = NodeConfig { region_bytes: 8 << 20, ..NodeConfig::default() };
         let catalog = Arc::new(Catalog::new(Node::open(fabric, config).expect("a node")));
         let database = Arc::new(catalog::Database::new(Arc::clone(&catalog), 1));
-        let state = session_state(&database, &catalog, &EngineConfig::default()).expect("a session");
+        session_state(&database, &catalog, &EngineConfig::default()).expect("a session")
+    }
+
+    #[test]
+    fn no_rule_changes_the_plan_of_a_stopped_statement() {
+        let state = state();
+        let rules = state
+            .optimizers()
+            .iter()
+            .map(|rule| rule.name())
+            .chain(state.analyzer().rules.iter().map(|rule| rule.name()));
+        let names: Vec<&str> = rules.collect();
+        assert!(names.chunks(2).all(|pair| pair[0] == "look" && pair[1] != "look"), "{names:?}");
+        let plan =
+            LogicalPlanBuilder::empty(true).project([lit(1)]).and_then(LogicalPlanBuilder::build).expect("a plan");
+        let flag = CancelHandle::running();
+        let planned = || {
+            futures::executor::block_on(stopped::looking_at(flag.clone(), async {
+                let analyzed = state.analyzer().execute_and_check(plan.clone(), state.config_options(), |_, _| {});
+                [analyzed, state.optimizer().optimize(plan.clone(), &state, |_, _| {})]
+            }))
+        };
+        assert!(planned().iter().all(Result::is_ok));
+        flag.cancel();
+        for stopped in planned() {
+            let error = error::from_datafusion(&stopped.expect_err("it was stopped"));
+            assert_eq!(error.state, SqlState::QUERY_CANCELED, "{error}");
+        }
+    }
+
+    /// The planner evaluates functions of constants and of batches without rows, and gives them NULLs of any type.
+    #[test]
+    fn every_function_takes_nulls_and_batches_without_rows() {
+        let state = state();
         let types = [
             DataType::Null,
             DataType::Boolean,

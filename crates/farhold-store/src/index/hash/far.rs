@@ -53,9 +53,8 @@ impl Directory {
         let entry = word_at(bytes, 0);
         if entry == table_word(self.table) {
             let entry = FarPtr::new(self.node, self.region, directory_entry(self.table, self.probe));
-            let (root, count) = (word_at(bytes, 1), word_at(bytes, 2));
-            let known = root <= FarPtr::OFFSET_MAX - CHUNKS * 8 && (1..=BUCKETS_MAX).contains(&count);
-            return known.then(|| FarIndex { entry, table: self.table, root, count, chunks: Vec::new() });
+            let (root, count) = root_and_count(bytes)?;
+            return Some(FarIndex { entry, table: self.table, root, count, chunks: Vec::new() });
         }
         self.probe = if entry == 0 { DIRECTORY_ENTRIES } else { self.probe + 1 };
         None
@@ -80,15 +79,22 @@ impl FarIndex {
 
     /// Takes over the directory's present content; `false` if the index is not in it any more.
     fn refresh(&mut self, bytes: &[u8]) -> bool {
-        if word_at(bytes, 0) != table_word(self.table) || !(1..=BUCKETS_MAX).contains(&word_at(bytes, 2)) {
+        if word_at(bytes, 0) != table_word(self.table) {
             return false;
         }
-        if word_at(bytes, 1) != self.root {
+        let Some((root, count)) = root_and_count(bytes) else { return false };
+        if root != self.root {
             self.chunks.clear();
         }
-        (self.root, self.count) = (word_at(bytes, 1), word_at(bytes, 2));
+        (self.root, self.count) = (root, count);
         true
     }
+}
+
+/// Of an entry of the directory, if an index can have them.
+fn root_and_count(entry: &[u8]) -> Option<(u64, u64)> {
+    let (root, count) = (word_at(entry, 1), word_at(entry, 2));
+    (root <= FarPtr::OFFSET_MAX - CHUNKS * 8 && (1..=BUCKETS_MAX).contains(&count)).then_some((root, count))
 }
 
 /// Objects that may have the key.

@@ -96,8 +96,9 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
         (T::Real | T::Double | T::Decimal { .. }, T::SmallInt | T::Int | T::BigInt | T::Boolean) => false,
         (T::Real | T::Double, T::Decimal { .. }) | (T::Decimal { .. } | T::Double, T::Real) => false,
         (T::Decimal { .. }, T::Double) | (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => false,
-        // DataFusion compares what is cast with a constant, and not the cast, as if it lost no decimals (55).
+        // DataFusion compares what is cast with a constant, and not the cast, as if it lost no decimals and never failed (55).
         (T::Decimal { scale, .. }, T::Decimal { scale: wanted, .. }) => wanted >= scale,
+        (T::BigInt, T::Int | T::SmallInt) | (T::Int, T::SmallInt) => false,
         _ => true,
     };
     if arrow_is_right {

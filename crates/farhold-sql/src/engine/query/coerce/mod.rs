@@ -54,7 +54,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::AnalyzerRule;
 
 use super::functions::type_of;
-use super::{added, arrays, functions, quantified, regexes};
+use super::{added, arrays, functions, quantified, regexes, stopped};
 use arithmetic::binary_typed;
 use calls::{call_typed, like_typed};
 use casts::cast_typed;
@@ -193,6 +193,7 @@ fn compared_as(plan: LogicalPlan, change: impl Fn(&mut Expr, &DFSchema) -> Resul
 }
 
 fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    stopped::check()?;
     Ok(Transformed::yes(match expression {
         Expr::BinaryExpr(binary) => match regexes::operator(binary, schema) {
             Ok(matched) => matched,

@@ -10,7 +10,7 @@ use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExp
 use datafusion::logical_expr::{Expr, ExprSchemable};
 use datafusion::sql::sqlparser::ast;
 
-use super::super::{arrays, functions};
+use super::super::{arrays, functions, stopped};
 use super::arithmetic::{
     difference, is_difference, is_interval, is_long_product, is_of_parameter, is_scaled, parameter_beside, scaled,
 };
@@ -67,6 +67,7 @@ pub(in crate::engine::query) struct Operators;
 
 impl ExprPlanner for Operators {
     fn plan_binary_op(&self, mut binary: RawBinaryExpr, schema: &DFSchema) -> Result<PlannerResult<RawBinaryExpr>> {
+        stopped::check()?;
         if binary.op == ast::BinaryOperator::Multiply && is_long_product(&binary.left, &binary.right, schema) {
             let product = functions::checked(Arithmetic::Multiply, binary.left, binary.right);
             return Ok(PlannerResult::Planned(product));
