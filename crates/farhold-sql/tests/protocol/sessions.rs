@@ -476,6 +476,7 @@ fn columns_are_counted() {
 
 /// One message of 4 MB took a minute: a hundred times as long as the same rows in short ones.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "what it takes is what is tested")]
 fn a_long_message_of_copy_data() {
     let server = server();
     let mut client = Client::connect(server.local_addr());
