@@ -398,12 +398,16 @@ impl<R: Row> Rows<R> {
     /// The rows with keys in a range, by key; `..` for all rows.
     ///
     /// # Errors
-    /// Those of [`Txn::scan`].
+    /// Those of [`Txn::scan`]; [`RowError::NoSuchKey`] if no row can have a bound's key, such as a text that is too long for its column.
     pub async fn range(&self, txn: &mut Txn, keys: impl RangeBounds<R::Key>) -> Result<Vec<R>, TxnError> {
+        let encoded = |key: &R::Key| {
+            let key = key.to_datums();
+            self.encode_key(&key)?.ok_or_else(|| TxnError::from(RowError::NoSuchKey { key: format!("{key:?}") }))
+        };
         let encode = |bound: Bound<&R::Key>| {
             Ok::<_, TxnError>(match bound {
-                Bound::Included(key) => Bound::Included(self.encode_key(key)?),
-                Bound::Excluded(key) => Bound::Excluded(self.encode_key(key)?),
+                Bound::Included(key) => Bound::Included(encoded(key)?),
+                Bound::Excluded(key) => Bound::Excluded(encoded(key)?),
                 Bound::Unbounded => Bound::Unbounded,
             })
         };
@@ -416,21 +420,25 @@ impl<R: Row> Rows<R> {
 
     /// The row with exactly this key: one that no row can have is not made one that a row can have.
     async fn find(&self, txn: &mut Txn, key: &R::Key) -> Result<Option<RowHandle>, TxnError> {
-        let schema = self.table.schema();
-        let mut columns = schema.key().iter().map(|&column| &schema.columns()[column]);
-        let can_be = key.to_datums().iter().all(|part| columns.next().is_some_and(|column| part.is_held_by(column)));
-        match self.encode_key(key) {
-            Ok(key) if can_be => txn.get(&self.table, &key).await,
-            Err(TxnError::Row(RowError::RowTooLarge { .. })) => Ok(None),
-            Err(error) if can_be => Err(error),
-            _ => Ok(None),
+        match self.encode_key(&key.to_datums())? {
+            Some(key) => txn.get(&self.table, &key).await,
+            None => Ok(None),
         }
     }
 
-    fn encode_key(&self, key: &R::Key) -> Result<Vec<u8>, TxnError> {
+    /// `None`: no row can have this key.
+    fn encode_key(&self, key: &[Datum]) -> Result<Option<Vec<u8>>, TxnError> {
+        let schema = self.table.schema();
+        let mut columns = schema.key().iter().map(|&column| &schema.columns()[column]);
+        if !key.iter().all(|part| columns.next().is_some_and(|column| part.is_held_by(column))) {
+            return Ok(None);
+        }
         let mut encoded = Vec::new();
-        self.table.schema().encode_key_parts(&key.to_datums(), &mut encoded)?;
-        Ok(encoded)
+        match schema.encode_key_parts(key, &mut encoded) {
+            Ok(()) => Ok(Some(encoded)),
+            Err(RowError::RowTooLarge { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn encode(&self, row: &R) -> Result<(Vec<u8>, Vec<u8>), TxnError> {

@@ -115,6 +115,11 @@ fn a_key_that_no_row_can_have_finds_nothing() {
         worker
             .run(Retry::default(), async |txn| {
                 rows.insert(txn, &Code { code: "abc".into() }).await?;
+                assert_eq!(rows.range(txn, "ab".to_owned()..="abc".to_owned()).await?.len(), 1);
+                for bound in ["abc  ", "abcd"] {
+                    let refused = rows.range(txn, bound.to_owned()..).await;
+                    assert!(matches!(refused, Err(TxnError::Row(RowError::NoSuchKey { .. }))), "{refused:?}");
+                }
                 let mut found = Vec::new();
                 for key in ["abc", "abc  ", "abcd", &"a".repeat(70_000)] {
                     found.push((

@@ -171,7 +171,7 @@ impl Gpu {
     /// # Errors
     /// [`GpuError`]: usually [`GpuError::Absent`], and the same each time unless the device was busy.
     pub fn of_this_machine() -> Result<Arc<Self>, GpuError> {
-        static FOUND: Mutex<Found> = Mutex::new(Found { device: None, gpu: None });
+        static FOUND: Mutex<Found> = Mutex::new(Found { device: None, gpu: None, busy: None });
         let given = handed_over().clone();
         given.map_or_else(|| FOUND.lock().unwrap_or_else(PoisonError::into_inner).gpu(open), Ok)
     }
@@ -218,20 +218,31 @@ struct Found {
     device: Option<Arc<dyn Device>>,
     /// What does not change any more.
     gpu: Option<Result<Arc<Gpu>, GpuError>>,
+    /// When it was found busy, and how.
+    busy: Option<(Stopwatch, GpuError)>,
 }
+
+/// How long a busy device is left alone: a calibration takes room, and some time of a query.
+const BUSY_NS: u64 = 5_000_000_000;
 
 impl Found {
     fn gpu(&mut self, open: impl FnOnce() -> Result<Arc<dyn Device>, GpuError>) -> Result<Arc<Gpu>, GpuError> {
         if let Some(gpu) = &self.gpu {
             return gpu.clone();
         }
+        if let Some((since, error)) = &self.busy
+            && since.ns() < BUSY_NS
+        {
+            return Err(error.clone());
+        }
         let device = self.device.take().map_or_else(open, Ok);
         let gpu = device.and_then(|device| {
             self.device = Some(Arc::clone(&device));
             Gpu::new(device).map(Arc::new)
         });
-        if !matches!(gpu, Err(GpuError::OutOfMemory { .. })) {
-            self.gpu = Some(gpu.clone());
+        match &gpu {
+            Err(error @ GpuError::OutOfMemory { .. }) => self.busy = Some((Stopwatch::start(), error.clone())),
+            _ => self.gpu = Some(gpu.clone()),
         }
         gpu
     }
@@ -275,14 +286,17 @@ mod tests {
     #[test]
     fn a_device_that_is_busy_at_first_is_used_when_it_is_free() {
         let device = Arc::new(Emulation::new(64 << 20, 1).failing_at(1, Fault::Busy));
-        let mut found = Found { device: None, gpu: None };
+        let mut found = Found { device: None, gpu: None, busy: None };
         let first = found.gpu(|| Ok(device.clone()));
         assert!(matches!(first, Err(GpuError::OutOfMemory { .. })), "{:?}", first.err());
         device.free();
         let again = || -> Result<Arc<dyn Device>, GpuError> { panic!("it is open") };
+        let calls = device.calls();
+        assert!(found.gpu(again).is_err() && device.calls() == calls, "it is left alone");
+        found.busy = None;
         assert!(found.gpu(again).is_ok());
         assert!(found.gpu(again).is_ok());
-        let mut none = Found { device: None, gpu: None };
+        let mut none = Found { device: None, gpu: None, busy: None };
         for _ in 0..2 {
             let absent = none.gpu(|| Err(GpuError::Absent("none".into())));
             assert_eq!(absent.err(), Some(GpuError::Absent("none".into())));

@@ -170,7 +170,8 @@ impl Level {
     #[cfg(feature = "datafusion")]
     pub fn next_is_long(&self) -> bool {
         let spreads = matches!(self.end, End::Ahead) && self.resident.spreads_many_matches();
-        let on_device = self.work.is_some() && self.resident.table.takes_turns();
+        let is_ahead = self.is_fed && matches!(self.end, End::Ahead);
+        let on_device = self.resident.table.takes_turns() && (self.work.is_some() || is_ahead);
         on_device || self.is_fed && (self.is_spilled() || spreads)
     }
 

@@ -33,9 +33,10 @@ pub(crate) fn from_row(error: &RowError) -> SqlError {
         RowError::RowTooLarge { .. } => SqlState::PROGRAM_LIMIT_EXCEEDED,
         RowError::NoSuchColumn { .. } => SqlState::UNDEFINED_COLUMN,
         RowError::InvalidSchema { .. } => SqlState::INVALID_TABLE_DEFINITION,
-        RowError::ColumnCount { .. } | RowError::WrongAccessor { .. } | RowError::Corrupt { .. } => {
-            SqlState::INTERNAL_ERROR
-        }
+        RowError::ColumnCount { .. }
+        | RowError::NoSuchKey { .. }
+        | RowError::WrongAccessor { .. }
+        | RowError::Corrupt { .. } => SqlState::INTERNAL_ERROR,
     };
     match error {
         RowError::NumericOverflow { data_type: ColumnType::Decimal { precision, scale }, column } => SqlError::new(

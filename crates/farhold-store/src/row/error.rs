@@ -53,6 +53,12 @@ pub enum RowError {
         /// Bytes allowed.
         limit: usize,
     },
+    /// A bound of a range of keys that no row can have.
+    #[error("no row can have the key {key}")]
+    NoSuchKey {
+        /// The key's values.
+        key: String,
+    },
     /// A row or key with another number of datums than it has columns.
     #[error("{found} values for {expected} columns")]
     ColumnCount {

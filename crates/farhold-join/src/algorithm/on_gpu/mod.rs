@@ -251,12 +251,17 @@ impl OnGpuTable {
                 self.on_device(matches, run, |built| built.probe(chunk, Wanted::Rows { max: rows_max }, run))?;
             match outcome {
                 Outcome::Done(answer) => {
-                    if let Some(chunk_rows) = &mut self.state().chunk_rows {
+                    // Two words for each pair: twice the rows would have room as well.
+                    let may_grow = answer.rows.len() as u64 <= rows_max;
+                    if let Some(chunk_rows) = self.state().chunk_rows.as_mut().filter(|_| may_grow) {
                         *chunk_rows = rows.saturating_mul(2).max(*chunk_rows);
                     }
                     return Ok(Kept::Rows { rows: answer.rows, at: 0, next: from + rows });
                 }
-                Outcome::TooManyRows if rows > 1 => self.state().chunk_rows = Some(rows / 2),
+                Outcome::TooManyRows if rows > 1 => {
+                    let chunk_rows = &mut self.state().chunk_rows;
+                    *chunk_rows = Some(chunk_rows.map_or(rows / 2, |known| known.min(rows / 2)));
+                }
                 Outcome::TooManyRows => {
                     let mut state = self.state();
                     state.on_device = None;

@@ -176,7 +176,7 @@ fn chunks_grow_again_after_rows_with_many_matches() {
         device.calls() - before
     };
     let (one, two) = (calls(1), calls(2));
-    assert!(two < 50 * one, "{two} calls, {one} without chunks");
+    assert!(two < 50 * one, "{two} calls, {one} without neighbours");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use arrow::array::{
     Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, Decimal128Array, PrimitiveArray, new_empty_array,
 };
 use arrow::compute::kernels::numeric::{add, mul, sub};
-use arrow::compute::try_binary;
+use arrow::compute::{CastOptions, cast_with_options, try_binary};
 use arrow::datatypes::{
     DataType, Decimal128Type, Field, FieldRef, Float32Type, Float64Type, TimestampMicrosecondType, i256,
 };
@@ -19,7 +19,7 @@ use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility,
+    Volatility, expr,
 };
 use datafusion::physical_expr_common::datum::apply;
 
@@ -312,6 +312,18 @@ fn decimals(
     })
 }
 
+/// Whether Arrow's cast gives the same values, or fails.
+fn is_exact(from: &DataType, to: ColumnType) -> bool {
+    use ColumnType as T;
+    from.is_signed_integer() && matches!(to, T::SmallInt | T::Int | T::BigInt | T::Decimal { .. })
+}
+
+/// What a call of [`cast`] casts.
+pub(super) fn cast_of(call: &expr::ScalarFunction) -> Option<&Expr> {
+    call.func.inner().downcast_ref::<Cast>()?;
+    call.args.first()
+}
+
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Cast {
     to: ColumnType,
@@ -339,8 +351,10 @@ impl ScalarUDFImpl for Cast {
         Ok(to_arrow(self.to))
     }
 
-    fn return_field_from_args(&self, _: ReturnFieldArgs<'_>) -> Result<FieldRef> {
-        let field: Field = to_field(self.name(), self.to, true);
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
+        let from = &arguments.arg_fields[0];
+        let is_nullable = from.is_nullable() || !is_exact(from.data_type(), self.to);
+        let field: Field = to_field(self.name(), self.to, is_nullable);
         Ok(Arc::new(field))
     }
 
@@ -353,6 +367,13 @@ impl ScalarUDFImpl for Cast {
             if array.is_empty() {
                 return Ok(new_empty_array(&to_arrow(self.to)));
             }
+            let or_fail = CastOptions { safe: false, ..CastOptions::default() };
+            if is_exact(array.data_type(), self.to)
+                && let Ok(values) = cast_with_options(array, &to_arrow(self.to), &or_fail)
+            {
+                return Ok(values);
+            }
+            // Also for the error's words.
             // Those of microseconds without a zone are ours.
             let is_moment = matches!(array.data_type(), DataType::Timestamp(..)) && *array.data_type() != TIMESTAMP;
             let texts = if is_moment && self.to.is_text() { Some(texts_of_moments(array)?) } else { None };

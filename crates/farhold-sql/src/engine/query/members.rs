@@ -32,6 +32,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::AnalyzerRule;
 
 use super::correlated::subquery;
+use super::functions;
 
 /// See the module.
 #[derive(Debug)]
@@ -167,6 +168,7 @@ fn is_column(expr: &Expr) -> bool {
     match expr {
         Expr::Column(_) => true,
         Expr::Cast(Cast { expr, .. }) | Expr::TryCast(TryCast { expr, .. }) => is_column(expr),
+        Expr::ScalarFunction(call) => functions::cast_of(call).is_some_and(is_column),
         _ => false,
     }
 }

@@ -295,7 +295,7 @@ impl QueryEngine {
         let state = self.state_beside(unread, rows, stop.clone());
         let flag = stop.clone();
         let task = self.runtime().spawn(async move {
-            let explain = async {
+            let explain = stopped::looking_at(flag.clone(), async {
                 let plan = numbers::attach(plan, &asks)?;
                 let plan = collected::attach(plan, &state.runtime_env().memory_pool, &flag)?;
                 let physical = state.query_planner().create_physical_plan(&plan, &state).await?;
@@ -313,7 +313,7 @@ impl QueryEngine {
                         .to_string();
                 }
                 Ok(text)
-            };
+            });
             // Whoever asked has its answer by then; without this the plan would go on.
             tokio::select! {
                 biased;

@@ -132,13 +132,20 @@ pub(super) fn session_state(
         }
     }
     let state = state.with_type_planner(Arc::new(type_names)).build();
-    let analyzers = stopped::between_analyzers(&state.analyzer().rules);
-    let optimizers = stopped::between_optimizers(state.optimizers());
-    let rules = SessionStateBuilder::new_from_existing(state).with_analyzer_rules(analyzers);
-    let state = rules.with_optimizer_rules(optimizers).build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
     let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
-    Ok(with_joins_over(state, &memory, is_same_scan))
+    Ok(that_stops(with_joins_over(state, &memory, is_same_scan)))
+}
+
+/// With a look at the statement's flag before each rule.
+fn that_stops(state: SessionState) -> SessionState {
+    let optimizers = stopped::between_optimizers(state.optimizers());
+    let physical = stopped::between_physical(state.physical_optimizers());
+    let mut state = SessionStateBuilder::new_from_existing(state);
+    if let Some(analyzer) = state.analyzer() {
+        analyzer.rules = stopped::between_analyzers(std::mem::take(&mut analyzer.rules));
+    }
+    state.with_optimizer_rules(optimizers).with_physical_optimizer_rules(physical).build()
 }
 
 #[cfg(test)]
@@ -153,6 +160,7 @@ mod tests {
     use datafusion::logical_expr::{
         ColumnarValue, LogicalPlanBuilder, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, lit,
     };
+    use datafusion::optimizer::AnalyzerRule;
     use farhold_fabric::{Fabric, NodeId};
     use farhold_txn::{Node, NodeConfig};
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -249,11 +257,9 @@ mod tests {
     #[test]
     fn no_rule_changes_the_plan_of_a_stopped_statement() {
         let state = state();
-        let rules = state
-            .optimizers()
-            .iter()
-            .map(|rule| rule.name())
-            .chain(state.analyzer().rules.iter().map(|rule| rule.name()));
+        let optimizers = state.optimizers().iter().map(|rule| rule.name());
+        let analyzers = state.analyzer().rules.iter().map(|rule| rule.name());
+        let rules = optimizers.chain(analyzers).chain(state.physical_optimizers().iter().map(|rule| rule.name()));
         let names: Vec<&str> = rules.collect();
         assert!(names.chunks(2).all(|pair| pair[0] == "look" && pair[1] != "look"), "{names:?}");
         let plan =
@@ -262,7 +268,8 @@ mod tests {
         let planned = || {
             futures::executor::block_on(stopped::looking_at(flag.clone(), async {
                 let analyzed = state.analyzer().execute_and_check(plan.clone(), state.config_options(), |_, _| {});
-                [analyzed, state.optimizer().optimize(plan.clone(), &state, |_, _| {})]
+                let typed = coerce::PostgresTypes.analyze(plan.clone(), state.config_options());
+                [analyzed, typed, state.optimizer().optimize(plan.clone(), &state, |_, _| {})]
             }))
         };
         assert!(planned().iter().all(Result::is_ok));

@@ -10,6 +10,8 @@ use datafusion::config::ConfigOptions;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::{AnalyzerRule, ApplyOrder, OptimizerConfig, OptimizerRule};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
 use tokio::runtime::Runtime;
 
 use super::until_cancelled;
@@ -61,8 +63,15 @@ pub(super) fn between_optimizers(
 
 /// The rules with one that looks before each.
 pub(super) fn between_analyzers(
-    rules: &[Arc<dyn AnalyzerRule + Send + Sync>],
+    rules: Vec<Arc<dyn AnalyzerRule + Send + Sync>>,
 ) -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
+    rules.into_iter().flat_map(|rule| [Arc::new(Look) as _, rule]).collect()
+}
+
+/// The rules with one that looks before each.
+pub(super) fn between_physical(
+    rules: &[Arc<dyn PhysicalOptimizerRule + Send + Sync>],
+) -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
     rules.iter().flat_map(|rule| [Arc::new(Look) as _, Arc::clone(rule)]).collect()
 }
 
@@ -97,5 +106,20 @@ impl AnalyzerRule for Look {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         check()?;
         Ok(plan)
+    }
+}
+
+impl PhysicalOptimizerRule for Look {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        check()?;
+        Ok(plan)
+    }
+
+    fn name(&self) -> &'static str {
+        "look"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
     }
 }

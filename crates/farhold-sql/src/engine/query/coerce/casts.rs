@@ -97,7 +97,12 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
         (T::Real | T::Double, T::Decimal { .. }) | (T::Decimal { .. } | T::Double, T::Real) => false,
         (T::Decimal { .. }, T::Double) | (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => false,
         // DataFusion compares what is cast with a constant, and not the cast, as if it lost no decimals and never failed (55).
-        (T::Decimal { scale, .. }, T::Decimal { scale: wanted, .. }) => wanted >= scale,
+        (T::Decimal { precision, scale }, T::Decimal { precision: most, scale: wanted }) => {
+            wanted >= scale && most - wanted >= precision - scale
+        }
+        (from @ (T::SmallInt | T::Int | T::BigInt), T::Decimal { precision, scale }) => {
+            precision - scale >= integer_digits(from)
+        }
         (T::BigInt, T::Int | T::SmallInt) | (T::Int, T::SmallInt) => false,
         _ => true,
     };
@@ -106,15 +111,26 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
     }
     match &inner {
         Expr::Literal(value, _) if !matches!(to, T::Char(_)) => match literal(value) {
-            Some(datum) => {
-                let datum = cast_value(datum, to)?;
-                Ok(lit(to_scalar(&datum, to).map_err(external)?))
-            }
+            Some(datum) => match cast_value(datum, to) {
+                Ok(datum) => Ok(lit(to_scalar(&datum, to).map_err(external)?)),
+                // No row may come to it.
+                Err(_) if !from.is_text() => Ok(functions::cast(inner, to)),
+                Err(error) => Err(error),
+            },
             None => plain(inner),
         },
         _ => {
             functions::check_chain(&inner)?;
             Ok(functions::cast(inner, to))
         }
+    }
+}
+
+/// The most digits of an integer.
+fn integer_digits(integer: ColumnType) -> u8 {
+    match integer {
+        ColumnType::SmallInt => 5,
+        ColumnType::Int => 10,
+        _ => 19,
     }
 }
