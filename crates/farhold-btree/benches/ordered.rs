@@ -7,8 +7,8 @@
 //! cargo bench -p farhold-btree --bench ordered -- --latency       the single-thread latencies alone
 //! ```
 //!
-//! Rates are millions a second over all threads, the best round of each; latencies are nanoseconds of one thread doing
-//! one thing after the other on keys in random order.
+//! Rates are millions a second over all threads, the best round of each; latencies are nanoseconds of one thread that
+//! executes one operation after another on keys in random order.
 #![expect(clippy::disallowed_methods, reason = "a bench reads the real clock")]
 #![expect(clippy::cast_precision_loss, reason = "rates, not counts")]
 
@@ -204,7 +204,7 @@ fn nanoseconds(count: u64, work: impl FnMut(u64)) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / count as f64
 }
 
-/// The best of five, for what can be done again: the machine has other users.
+/// The best of five, for operations that can be repeated: the machine has other users.
 fn least_nanoseconds(count: u64, mut work: impl FnMut(u64)) -> f64 {
     (0..5).map(|_| nanoseconds(count, &mut work)).fold(f64::INFINITY, f64::min)
 }

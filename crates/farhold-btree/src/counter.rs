@@ -1,4 +1,4 @@
-//! A count that many threads change and few read: one cell a thread, as far as there are cells.
+//! A count that many threads change and few read: one cell for each thread, while there are cells.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;

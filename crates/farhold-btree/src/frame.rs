@@ -15,7 +15,8 @@
 //!
 //! Ten runs of order lines, 1 M keys, one core of a busy machine, least of three turns: 16.9 bytes a key instead of 24.8,
 //! a get 148 ns against 207, an insert 70 against 124. Random keys that lie far apart, all in wide leaves: a get 200 ns
-//! against 202, an insert 267 against 239; the turns differ by more than that, so whether they lose is not settled.
+//! against 202, an insert 267 against 239; the turns differ by more than that, so it is undecided whether random keys
+//! lose.
 //!
 //! A leaf changes its form when an insert, a split or a merge needs it, under its lock. It becomes wide when a key comes that is
 //! too far off and there are few enough rows. It becomes narrow when it is split, merged or full and its keys lie close enough

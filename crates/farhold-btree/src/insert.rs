@@ -18,7 +18,7 @@ use crate::stamp::{Change, Changes, LeafStamp};
 use crate::tree::{Parent, Reached, ToKey, Tree};
 use crate::version::Backoff;
 
-/// What became of an insert.
+/// The outcome of an insert.
 #[derive(Clone, Copy, Debug)]
 pub enum Insert {
     /// The key is in the index now.

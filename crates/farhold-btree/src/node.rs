@@ -75,7 +75,7 @@ impl<K: KeyKind> Leaf<K> {
         LeafStamp { leaf: u64::from(self.id.load(Relaxed)), version }
     }
 
-    /// Makes of zeroed memory a leaf.
+    /// Makes zeroed memory a leaf.
     pub fn begin(&self, id: u32) {
         self.id.store(id, Relaxed);
         self.rows.begin();
@@ -223,7 +223,7 @@ impl<K: KeyKind> Inner<K> {
         self.children[slot].load(Acquire)
     }
 
-    /// Makes of zeroed memory an inner node.
+    /// Makes zeroed memory an inner node.
     pub fn begin(&self) {
         self.keys.iter().for_each(K::clear);
     }

@@ -13,7 +13,7 @@ use crate::node::LEAF_CELLS;
 
 /// The rows of a leaf. Those methods that store are for the holder of the leaf's lock, with the true count.
 pub(crate) trait LeafRows<K: KeyKind> {
-    /// Makes of zeroed memory rows.
+    /// Makes zeroed memory rows.
     fn begin(&self);
     /// How many rows fit in the present form.
     fn cells(&self) -> usize;

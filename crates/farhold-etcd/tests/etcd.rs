@@ -30,7 +30,7 @@ struct Etcd {
     query: String,
 }
 
-/// Whether this machine may be without etcd: then the tests say so and pass. In the project's checks it must be there.
+/// Whether etcd is installed. Without it, the tests say so and pass, except in the project's checks, which require it.
 fn has_etcd() -> bool {
     let found = Command::new("etcd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     assert!(found || std::env::var_os("CI").is_none(), "no etcd here: scripts/install-deps test");

@@ -40,7 +40,7 @@ impl Content {
         self.ops[index].fail(&mut self.errors, error);
     }
 
-    /// The same instructions, none of them done.
+    /// The same instructions, each failed with this error.
     pub(crate) fn all_failed(&self, error: &FabricError) -> Self {
         let mut ops = self.ops.clone();
         let mut errors = Vec::new();
@@ -55,7 +55,7 @@ impl Content {
         Self { ops: self.ops.clone(), data: Buffer(self.data.0.clone()), used: self.used, errors: Vec::new() }
     }
 
-    /// All parts that doing instructions needs.
+    /// All parts that the execution of instructions needs.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut [Op], &mut Buffer, &mut Vec<FabricError>) {
         (&mut self.ops, &mut self.data, &mut self.errors)
@@ -76,7 +76,7 @@ impl Buffer {
         self.0.len() * 64
     }
 
-    /// Zeroed bytes, as many.
+    /// As many zeroed bytes.
     pub(crate) fn same_size(&self) -> Self {
         Self(vec![Line([0; 64]); self.0.len()])
     }

@@ -353,8 +353,8 @@ pub(crate) mod portable {
         (shared.wrapping_sub(inside).cast_mut().cast::<AtomicU64>(), inside)
     }
 
-    /// A lock and its version. If the lock is free and the version not that of a write, the row was so at one moment: whoever takes the lock changes
-    /// the version before the lock is free again, and no version comes twice.
+    /// A lock and its version. If the lock is free and the version is not marked as being written, the row was in this state at one
+    /// moment: an owner that takes the lock changes the version before it releases the lock, and versions never repeat.
     fn pair(first: &AtomicU64, second: &AtomicU64) -> [u64; 2] {
         let mut before = first.load(Acquire);
         loop {

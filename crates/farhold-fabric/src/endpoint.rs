@@ -168,7 +168,7 @@ impl Endpoint {
     }
 
     /// Wakes a task at a time, or earlier. One timer suffices for a task that waits here again and again, because most waits end
-    /// by an arrival, long before their time. A task that is woken too early waits on.
+    /// by an arrival, long before their time. A task that is woken too early waits again.
     fn wake_by(&self, until_ns: u64, waker: &Waker) {
         let (mut alarm, now_ns) = (self.alarm.borrow_mut(), self.handle.true_now_ns());
         let until_ns = self.handle.true_ns(until_ns);

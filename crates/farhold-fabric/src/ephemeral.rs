@@ -84,7 +84,7 @@ impl Drop for Ephemeral {
     }
 }
 
-/// Removes the directory of an ended process, which this process has started.
+/// Removes the directory of an ended process that this process had started.
 ///
 /// # Errors
 /// The file system's; it may be gone already.
@@ -94,7 +94,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
     std::fs::remove_dir_all(path)
 }
 
-/// Makes a directory and locks its file; `None` if there is one, or if another process has meanwhile taken it for abandoned.
+/// Makes a directory and locks its file; `None` if it exists already, or if another process meanwhile treated it as
+/// abandoned.
 fn make(path: &Path) -> io::Result<Option<File>> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(None),

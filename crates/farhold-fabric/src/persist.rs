@@ -62,8 +62,8 @@ impl PersistentFile {
     /// Maps a whole file of `len` bytes.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] with [`Domain::Asserted`] on a file system that does not promise that flushed lines are durable, and on a
-    /// processor for which no instruction is known here that flushes them.
+    /// [`io::ErrorKind::Unsupported`] with [`Domain::Asserted`] on a file system that does not promise that flushed lines are durable,
+    /// and on a processor for which this module knows no flush instruction.
     pub fn map(file: &File, len: u64, domain: Domain) -> io::Result<Self> {
         if domain == Domain::Asserted && !cfg!(all(target_arch = "x86_64", not(miri))) {
             let what = "cache lines are flushed on x86-64 processors only";

@@ -82,7 +82,7 @@ impl Host {
         batch.word(slot.expect("added"))
     }
 
-    /// Every instruction on a node, in words of its own for each asker.
+    /// Every instruction on a node, on words that differ for each caller.
     fn everything(&self, node: u8) -> Result<(), FabricError> {
         let base = 8192 + u64::from(self.node) * (1 << 20);
         let word = at(node, base);
@@ -124,7 +124,7 @@ impl Host {
         heard
     }
 
-    /// What a line asks for, in a line.
+    /// Executes the command in a line; returns the answer as a line.
     fn obey(&self, line: &str) -> String {
         let (what, node) = line.split_once(' ').unwrap_or((line, "0"));
         let node: u8 = node.parse().expect("a node");

@@ -228,7 +228,7 @@ fn a_peer_that_says_nothing_any_more() {
         while run(&executor, &endpoint, |batch| _ = batch.write(at(1, 0), &vec![6; 2 * MIB])).is_err() {
             assert!(executor.handle().now_ns() < until_ns, "it lives, and is reached");
         }
-        // Transfers that fill all the places there are, and may never end: they keep no other node's waiting.
+        // Transfers that fill all places and may never end do not keep other nodes' transfers waiting.
         let many = |node| move |batch: &mut Batch| (0..12).for_each(|_| _ = batch.read(at(node, 0), 2 * MIB));
         executor.run(async {
             let mut batch = Batch::new();

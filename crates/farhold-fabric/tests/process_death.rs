@@ -195,7 +195,7 @@ fn lanes_of_the_dead_are_taken_over() {
     assert_eq!(endpoint.try_recv_home().unwrap().bytes, b"mine");
 }
 
-/// When the call has fenced a node, the node's process touches nothing any more.
+/// Once the call has fenced a node, the node's process touches nothing any more.
 #[test]
 fn a_fenced_process_has_ended() {
     if let Some(cluster) = child_of() {
@@ -220,7 +220,7 @@ fn a_fenced_process_has_ended() {
     assert!(matches!(fabric.fence(own.node(), BIRTH), Err(FabricError::Unsupported { .. })), "not this very process");
 }
 
-/// A process that is out of descriptors cannot look at another, which says nothing about the other.
+/// A process that is out of descriptors cannot check another process; the failure says nothing about the other.
 #[test]
 fn a_failed_look_is_no_death() {
     if let Some(cluster) = child_of() {

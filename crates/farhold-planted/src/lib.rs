@@ -1,9 +1,9 @@
 //! Planted defects, one at a time, and threads that stop on purpose: mutation tests switch a defect on and demand that
 //! the checks notice it.
 //!
-//! Only with the feature `planted`; without it every question is `false` at compile time. The code that runs with the
-//! feature is the code that ships: nothing else goes by it. Defects and shaking are a thread's (a simulation is one
-//! thread, and so is a join on its caller's); [`hand_on`] passes them to the threads that it starts.
+//! Active only with the feature `planted`; without it every query is `false` at compile time. The feature changes
+//! nothing else, so the code under test is the code that ships. Defects and shaking belong to a thread (a simulation
+//! has one thread, and a join runs on its caller's); [`hand_on`] passes them to the threads that it starts.
 
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub enum Defect {
     NoPhantomCheck,
     /// Near rows are written without a lock.
     NoNearLock,
-    /// The epoch is not read under the locks: it is what the node's last commit has read.
+    /// The epoch is not read under the locks; a commit uses the epoch that the node's last commit has read.
     EarlyEpoch,
-    /// The lock of a validated row is not looked at.
+    /// The lock of a validated row is ignored.
     LockIgnored,
     /// Far rows are unlocked before they are written.
     EarlyUnlock,
@@ -35,15 +35,15 @@ pub enum Defect {
     MarkFirst,
     /// Bodies and marks go out together.
     OneRound,
-    /// No records are sent.
+    /// Records are not sent.
     NoReplication,
     /// A commit does not wait until its marks are there.
     AckBeforeMarks,
-    /// A ring without room is written all the same.
+    /// A ring without room is written anyway.
     RingOverrun,
-    /// A mirror takes what comes, older or newer.
+    /// A mirror takes every state, older or newer.
     MirrorAnyOrder,
-    /// A mirror patches what it has, of whatever version.
+    /// A mirror patches the state that it has, whatever its version.
     PatchAnyVersion,
     /// A mirror forgets a patch of a version that it does not have yet.
     PatchForgotten,
@@ -59,7 +59,7 @@ pub enum Defect {
     NoDrain,
     /// Locks of dead owners stay.
     LocksStay,
-    /// A new mirror gets nothing of what was there before it.
+    /// A new mirror gets no rows from before it.
     NoCatchUp,
     /// A node goes on when its lease is over.
     LeaseIgnored,
@@ -69,11 +69,11 @@ pub enum Defect {
     LateMirrors,
     /// A record names the rows that its transaction deletes first.
     DeletesFirst,
-    /// A node comes back while the rows of its earlier start are in nothing but mirrors.
+    /// A node comes back while the rows of its earlier start are only in mirrors.
     JoinsTooEarly,
-    /// Leases go by one clock alone, though it may have stood.
+    /// Leases go by one clock alone, although it may have stood still.
     ClockTrusted,
-    /// A counter's word is believed after it was lost.
+    /// A counter's word is trusted after it was lost.
     WordBelieved,
     /// Commits are acknowledged before the journal has them.
     AckBeforeDurable,
@@ -83,17 +83,17 @@ pub enum Defect {
     LateRecord,
     /// Records of dead nodes are not written into the journals of the nodes that redo them.
     RedoUnwritten,
-    /// A record is of no use to others any more as soon as its rows are written, though its coordinator's journal does not have it.
+    /// A record counts as finished as soon as its rows are written, although its coordinator's journal does not have it.
     FinishedTooEarly,
-    /// A node that does not know what has become of a commit goes on closing epochs.
+    /// A node that does not know the outcome of a commit goes on closing epochs.
     TailCounts,
-    /// A configuration begins before everything of before is in the journals.
+    /// A configuration begins before all earlier records are in the journals.
     SettledTooEarly,
     /// The node that expels another does not wait until its lease has ended.
     LeaseNotWaitedFor,
-    /// What was meant for a node's rows before it left is done to it when it has come back.
+    /// Changes that were meant for a node's rows before it left are applied after it has come back.
     ComesBackTheSame,
-    /// A new mirror hears nothing of slots without a row.
+    /// A new mirror gets no state of slots without a row.
     NoTombstones,
     /// A reader of an odd row does not wait until the row is even.
     OddReadsForgotten,
@@ -115,11 +115,11 @@ pub enum Defect {
     EpochBeforeLocks,
     /// The section unlocks before it writes.
     UnlockedBeforeWritten,
-    /// The stamp of a key that is not there is of a later look than the one that did not find it.
+    /// The stamp of an absent key is read later than the look-up that did not find it.
     LateStamp,
     /// A read of one row that was locked is not validated.
     LockedReadBelieved,
-    /// A locked object without a row counts as none.
+    /// A locked object without a row counts as absent.
     LockedAbsenceBelieved,
     /// The mark of a record is in a mapped ring before its body.
     MarkBeforeBody,
@@ -135,9 +135,10 @@ pub enum Defect {
     StaleCache,
     /// A run of pages is given up although one of its slots is in use.
     PagesInUse,
-    /// A mechanism of atomic reads takes what it has read unchecked.
+    /// A mechanism of atomic reads uses what it has read without a check.
     Unchecked,
-    /// No defect: near commits run the body of the hardware transaction as it is, which one thread alone may do.
+    /// No defect: near commits run the body of the hardware transaction without the transaction, which is safe only
+    /// with one thread.
     SoftRtm,
     // Of joins.
     /// Spilled build rows are missing in the Bloom filter that probe rows are tested against.
@@ -175,7 +176,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    /// All true ones that need no replication and show in a simulation.
+    /// All real defects that need no replication and show in a simulation.
     pub const OF_TRANSACTIONS: [Self; 10] = [
         Self::NoValidation,
         Self::NoFarLock,
@@ -231,7 +232,8 @@ impl Defect {
     pub const OF_JOURNALS_WITH_COPIES: [Self; 4] =
         [Self::RedoUnwritten, Self::FinishedTooEarly, Self::TailCounts, Self::SettledTooEarly];
 
-    /// Those that one thread cannot show, or that take what only clusters of threads do: tables that come and go, pages that are released.
+    /// Those that one thread cannot show, or that need what only clusters of threads do: tables that come and go, pages that are
+    /// released.
     pub const OF_THREADS: [Self; 14] = [
         Self::ValidatedBeforeLocked,
         Self::EpochBeforeLocks,
@@ -299,7 +301,7 @@ mod on {
         PLANTED.set(defect);
     }
 
-    /// Runs something with the defect, also if it panics.
+    /// Runs something with the defect. Afterwards, also after a panic, the earlier defect is planted again.
     pub fn with<R>(defect: Defect, run: impl FnOnce() -> R) -> R {
         struct Restored(Option<Defect>);
         impl Drop for Restored {
@@ -366,7 +368,7 @@ mod on {
 
     /// To be called by a thread that this one starts: it then has the same defect, and is shaken if this one is.
     pub fn hand_on() -> impl FnOnce() + Send + 'static {
-        // An odd factor: another sequence, and never 0 of a thread that is shaken.
+        // An odd factor gives another sequence, and never 0 for a shaken thread.
         let (planted, shaken) = (PLANTED.get(), next_random().wrapping_mul(0x9e37_79b9_7f4a_7c15));
         move || {
             PLANTED.set(planted);

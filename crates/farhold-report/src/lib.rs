@@ -6,7 +6,7 @@ use std::path::Path;
 /// Prints rows of figures, and keeps them.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The run was too short to mean anything; its tables say so.
+    /// The run is too short for meaningful figures; its tables say so.
     pub quick: bool,
     rows: Vec<String>,
 }
@@ -45,7 +45,7 @@ impl Report {
     /// Writes the rows to a file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The file system's error.
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
         std::fs::write(path, self.json())
     }

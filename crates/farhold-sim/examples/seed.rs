@@ -1,4 +1,4 @@
-//! Runs one seed and tells what it finds: `cargo run -p farhold-sim --example seed -- 10 [table key]`.
+//! Runs one seed and prints what it finds: `cargo run -p farhold-sim --example seed -- 10 [table key]`.
 
 use farhold_sim::cluster::{Setup, run};
 use farhold_sim::history::Key;

@@ -1,4 +1,4 @@
-//! A cluster of simulated nodes, from its start to the look at what is left.
+//! A cluster of simulated nodes, from its start to the check of what is left.
 
 use crate::hiccups::Hiccups;
 use crate::history::{Anomaly, History};
@@ -35,7 +35,7 @@ impl Setup {
     }
 }
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// A number that two runs share only if they were the same.
@@ -44,7 +44,7 @@ pub struct Outcome {
     pub history: History,
     /// All nodes' counts, summed.
     pub statistics: Statistics,
-    /// Rows whose bytes were no row of any transaction; errors that no run may meet.
+    /// Rows whose bytes no transaction wrote; errors that no run may meet.
     pub broken: Vec<String>,
     /// Locks and reservations without a living holder, and what is kept without need.
     pub left_behind: Vec<String>,
@@ -89,7 +89,7 @@ pub fn run(setup: &Setup) -> Outcome {
 fn start_nodes(sim: &Sim, setup: &Setup) -> Vec<Arc<Node>> {
     let start = |node| {
         let fabric = sim.join(NodeId(node)).expect("a node that does not run yet");
-        // Hardware transactions abort when they like: a seed would not replay.
+        // Hardware transactions abort at unpredictable moments, so a seed would not replay.
         let (nodes, hardware_transactions) = (setup.nodes, false);
         let config = NodeConfig { nodes, region_bytes: 4 << 20, hardware_transactions, ..NodeConfig::default() };
         Node::open(fabric, config).expect("a fresh region")
@@ -100,7 +100,8 @@ fn start_nodes(sim: &Sim, setup: &Setup) -> Vec<Arc<Node>> {
 async fn drive(setup: Setup, nodes: Vec<Arc<Node>>, handle: Handle) -> Outcome {
     let workers: Vec<Worker> =
         nodes.iter().flat_map(|node| (0..setup.workers).map(|_| node.worker(&handle).expect("a worker"))).collect();
-    // Each node has a server beside its workers: they serve too while they wait, but not while they think.
+    // Each node has a server beside its workers: the workers also serve while they wait, but not between two
+    // operations.
     for node in &nodes {
         let server = node.worker(&handle).expect("a worker");
         drop(handle.spawn(async move {
@@ -119,11 +120,11 @@ async fn drive(setup: Setup, nodes: Vec<Arc<Node>>, handle: Handle) -> Outcome {
     for client in clients {
         client.await;
     }
-    // What was told without an answer is on its way.
+    // Messages without an answer are still on their way.
     handle.sleep_ns(SERVE_NS).await;
     let last = Client::new(usize::MAX, &workers[0], &setup.workload, recorder.clone());
     last.look_at_everything().await;
-    // The others hear that the snapshot of this look is closed, and what was kept for it goes.
+    // The other nodes learn that the snapshot of this check is closed, and release what they kept for it.
     for _ in 0..2 {
         handle.sleep_ns(2 * SERVE_NS).await;
         for worker in &workers {
@@ -139,7 +140,7 @@ async fn drive(setup: Setup, nodes: Vec<Arc<Node>>, handle: Handle) -> Outcome {
 /// The errors that a client may meet and then try again.
 #[must_use]
 pub fn is_expected(error: &TxnError) -> bool {
-    // What is half written is so for ever: a run in which no node has reported it fails when its client gives up.
+    // A half-written row stays so for ever. If no node has reported it, the run fails when its client gives up.
     *error == TxnError::HALF_WRITTEN
         || matches!(error, TxnError::Conflict | TxnError::DuplicateKey { .. } | TxnError::Recovering { .. })
 }

@@ -1,13 +1,13 @@
-//! Makes some steps take longer, at random, so that the same steps happen in other orders. One row was lost in an order
-//! that no seed had met before.
+//! Makes some steps take longer, at random, so that the same steps happen in other orders. A lost row was found only in
+//! an order that no seed had met before.
 
 use farhold_fabric::provider::sim::{Fault, Faults, Rdma, Sim};
 use farhold_fabric::{Executor, Handle};
 
-/// Of all network operations and all turns of tasks, one in so many takes up to so much longer.
+/// Of all network operations and all turns of tasks, one in `one_in` takes up to `ns_max` longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hiccups {
-    /// One in so many.
+    /// One operation in this many.
     pub one_in: u64,
     /// Nanoseconds, at most. Well below a lease.
     pub ns_max: u64,

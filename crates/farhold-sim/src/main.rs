@@ -9,7 +9,8 @@ use farhold_sim::teeth::{self, Wrong};
 use farhold_sim::threads;
 use std::process::ExitCode;
 
-/// Clusters come and go, some forty a second: what the system's allocator gives back to the kernel each time costs a tenth of all.
+/// Clusters come and go, some forty a second: the memory that the system's allocator gives back to the kernel each time costs a
+/// tenth of the run time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Replays the seeds that the arguments name, or says how to name them.
+/// Replays the seeds that the arguments name, or prints how to name them.
 fn replay_seeds(arguments: &[String], first: Option<u64>, seeds: u64, jobs: usize) -> ExitCode {
     let (Some(first), Some(scenario)) = (first, scenario_of(arguments)) else {
         let flags: Vec<&str> = Scenario::ALL.iter().map(|it| it.flag).filter(|it| !it.is_empty()).collect();
@@ -97,7 +98,7 @@ fn planted_of(arguments: &[String], can_have: impl Fn(&Wrong) -> bool) -> Result
     Ok(found)
 }
 
-/// A run that is to be told.
+/// A run that is to be printed.
 type Told = (Failover, Aftermath, Result<(), String>);
 
 fn replay(seeds: std::ops::Range<u64>, jobs: usize, one: impl Fn(u64) -> Option<Told> + Sync) -> ExitCode {
@@ -141,7 +142,7 @@ fn replay(seeds: std::ops::Range<u64>, jobs: usize, one: impl Fn(u64) -> Option<
     worst
 }
 
-/// What the transactions that a finding names have seen and done.
+/// Prints what the transactions that a finding names have seen and done.
 fn tell_transactions(aftermath: &Aftermath, what: &str) {
     let mut records: Vec<_> =
         aftermath.history.records.iter().filter(|record| what.contains(&format!("T{} ", record.id))).collect();

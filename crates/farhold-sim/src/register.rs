@@ -10,7 +10,7 @@ use std::rc::Rc;
 const CALL_NS: u64 = 8_000;
 
 struct Shared {
-    /// Of no machine: it says the true time.
+    /// A clock of no machine: it shows the true time.
     clock: Handle,
     registered: Registered,
     cut: BTreeSet<NodeId>,
@@ -24,7 +24,7 @@ struct Shared {
 pub struct SimRegister(Rc<RefCell<Shared>>);
 
 impl SimRegister {
-    /// An empty register for so many nodes.
+    /// An empty register for `nodes` nodes.
     #[must_use]
     pub fn new(nodes: u8, clock: &Handle) -> Self {
         let registered =
@@ -46,7 +46,7 @@ impl SimRegister {
     }
 
     /// Has the last change come to its end, and is this node not part of it? Only then may its process start: the others may
-    /// still be about to shut its predecessor out.
+    /// still be about to fence its predecessor.
     #[must_use]
     pub fn is_free(&self, node: NodeId) -> bool {
         let shared = self.0.borrow();
@@ -54,7 +54,7 @@ impl SimRegister {
         now.is_some_and(|now| !now.contains(node) && now.number == shared.registered.settled)
     }
 
-    /// Cuts a node off, or heals its way.
+    /// Cuts a node off, or heals its link.
     pub fn cut(&self, node: NodeId, is_cut: bool) {
         let mut shared = self.0.borrow_mut();
         if is_cut {
@@ -64,7 +64,7 @@ impl SimRegister {
         };
     }
 
-    /// Every second write, and every fourth read, takes up to so much longer to get there; 0: none does.
+    /// On average, every second write and every fourth read takes up to `slow_ns_max` longer to arrive; 0: none does.
     pub fn slow(&self, slow_ns_max: u64) {
         self.0.borrow_mut().slow_ns_max = slow_ns_max;
     }
@@ -85,7 +85,7 @@ pub struct RegisterOf {
 }
 
 impl RegisterOf {
-    /// The way of one call in `slow_every` to the register, when it is slow.
+    /// The way of a call to the register; while that is slow, one call in `slow_every` takes longer.
     async fn way_there(&self, slow_every: u64) -> Result<(), RegisterError> {
         let slow_ns_max = self.shared.0.borrow().slow_ns_max;
         if slow_ns_max > 0 && self.handle.random_u64().is_multiple_of(slow_every) {

@@ -1,5 +1,5 @@
-//! Runs many seeds on all processors. A run has one thread from its beginning to its end, so its result is the same as
-//! alone.
+//! Runs many seeds on all processors. A run stays on one thread from its beginning to its end, so its result is the
+//! same as when it runs alone.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -15,7 +15,7 @@ pub fn jobs_max() -> usize {
     available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Runs seeds, `jobs` at a time, and hands over what became of each in the order of seeds.
+/// Runs seeds, `jobs` at a time, and hands over the outcome of each in the order of seeds.
 ///
 /// # Panics
 /// If a run panics.

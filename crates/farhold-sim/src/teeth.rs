@@ -1,7 +1,7 @@
 //! Mutation tests: some seed must notice each planted defect. Also counts how many seeds that takes.
 //!
 //! The runs are in processes of their own ([`run_in_child`], [`child`]): a defect may leave a state that cannot be
-//! cleaned up in order, or a row that is being written for ever, at which the store spins.
+//! cleaned up, or a row that stays half written for ever, at which the store spins.
 
 use crate::cluster;
 use crate::failover::{Failover, Load, run};
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Something that is wrong.
+/// A defect that the checks must notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
     /// In the transactions, without replication.
@@ -23,7 +23,7 @@ pub enum Wrong {
     Journals(Defect),
     /// In what several threads of a node do.
     Threads(Defect),
-    /// In the world: one node's clock is far slower than its members are told.
+    /// In the world: one node's clock is far slower than the configured bound on the skew allows.
     Clock,
 }
 
@@ -49,26 +49,26 @@ impl Wrong {
         }
     }
 
-    /// Puts it into the runs of this thread. What is wrong with the world, and with other threads, is in the setups instead.
+    /// Plants it in the runs of this thread. Defects of the world and of other threads are in the setups instead.
     pub fn plant(self) {
         if let Self::Transactions(defect) | Self::Replication(defect) | Self::Journals(defect) = self {
             plant(Some(defect));
         }
     }
 
-    /// Runs a seed with it: what the checks say.
+    /// Runs a seed with it and returns what the checks find.
     fn run(self, seed: u64) -> Result<(), String> {
         match self {
             Self::Transactions(_) => cluster::run(&cluster::Setup::small(seed)).check(),
             // It takes a register whose calls overlap.
             Self::Replication(Defect::LeaseNotWaitedFor) => run(&Failover::with_slow_register(seed)).check(),
-            // It takes a node that hears of the founding after the first rows were written.
+            // It takes a node that learns of the founding after the first rows were written.
             Self::Replication(Defect::LateMirrors) => run(&Failover::with_slow_founding(seed)).check(),
             // It takes a death with rows on their way to other places.
             Self::Replication(Defect::DeletesFirst) => run(&Failover::with_moving_rows(seed)).check(),
             // It takes a death while most rows that are read are odd.
             Self::Replication(Defect::OddReadsForgotten) => run(&Failover::with_odd_reads(seed)).check(),
-            // They take a host that is never told that it is gone.
+            // They take a host that never learns of its expulsion.
             Self::Replication(Defect::OddWaitedForEver | Defect::OutcomeWaitedFor | Defect::FenceBelieved) => {
                 run(&Failover::with_lost_host(seed)).check()
             }
@@ -109,7 +109,7 @@ impl Wrong {
 pub struct Noticed {
     /// Seeds run.
     pub seeds: u64,
-    /// What those said that noticed it.
+    /// The findings of the seeds that noticed it.
     pub by: Vec<String>,
 }
 
@@ -121,14 +121,14 @@ impl Noticed {
     }
 }
 
-/// A seed takes some 10 ms, a few take seconds on a loaded machine; this long means for ever.
+/// A seed takes some 10 ms; a few take seconds on a loaded machine. One that takes this long counts as stuck.
 const STUCK: Duration = Duration::from_secs(10);
-/// The same for one on real threads, which may take seconds on a quiet machine.
+/// The same for a seed on real threads, which may take seconds on a quiet machine.
 const STUCK_WITH_THREADS: Duration = Duration::from_mins(1);
 /// Seeds that the child has begun.
 static DONE: AtomicU64 = AtomicU64::new(0);
 
-/// Runs seeds with what is wrong until `enough` of them have noticed, or `seeds` have run, in processes of `program`, which is
+/// Runs seeds with the defect until `enough` of them have noticed, or `seeds` have run, in processes of `program`, which is
 /// this package's binary.
 ///
 /// # Panics
@@ -136,7 +136,7 @@ static DONE: AtomicU64 = AtomicU64::new(0);
 #[must_use]
 pub fn run_in_child(program: &Path, wrong: Wrong, seeds: u64, enough: usize) -> Noticed {
     let number = Wrong::all().iter().position(|other| *other == wrong).unwrap_or(0);
-    // A process that aborts leaves clusters behind, and libraries of fabrics a report where it ran.
+    // A process that aborts leaves clusters behind, and libraries of fabrics leave a report in its working directory.
     let room = tempfile::tempdir().expect("a directory");
     let mut noticed = Noticed::default();
     while noticed.seeds < seeds && noticed.by.len() < enough {

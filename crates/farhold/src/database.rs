@@ -327,8 +327,9 @@ impl Database {
     /// the remaining work of the body's transactions, for at most the time-out of a request.
     ///
     /// With replicas, if a commit has not reached all nodes by then, this node leaves the cluster
-    /// ([`Node::is_expelled`](farhold_txn::Node::is_expelled)): the others finish the commit. Without replicas, if another node has paused since a commit that moved rows there, those rows stay locked until that node
-    /// or this node restarts. The commit has reported that the node is unavailable.
+    /// ([`Node::is_expelled`](farhold_txn::Node::is_expelled)): the others finish the commit. Without replicas, if another node
+    /// has paused since a commit that moved rows there, those rows stay locked until that node or this node restarts. The
+    /// commit has reported that the node is unavailable.
     ///
     /// # Errors
     /// [`TxnError::TooMany`] if the node has no worker left. What `body` returns is no error of this call.

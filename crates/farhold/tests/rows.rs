@@ -105,7 +105,7 @@ farhold::row! {
     }
 }
 
-/// A key that no row can have leads to no row: neither to that of a key like it nor to an error.
+/// A key that no row can have finds no row: neither the row of a similar key, nor an error.
 #[test]
 fn a_key_that_no_row_can_have_finds_nothing() {
     let found = run(async |worker| {

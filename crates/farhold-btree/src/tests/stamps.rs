@@ -25,7 +25,7 @@ fn own_writes_keep_own_stamps_valid_through_splits_and_merges() {
             index.remove(&key, number + 1).unwrap().apply(&mut stamps);
             assert!(valid(&index, &stamps), "{shape:?} remove {number}");
         }
-        // They cover all the range still: whatever comes is noticed.
+        // They still cover the whole range: any insert is noticed.
         assert!(all(&index).is_empty());
         put(&index, &key(shape, 7), 7);
         assert!(!valid(&index, &stamps), "{shape:?}");

@@ -50,8 +50,8 @@ fn of_racing_inserts_one_wins() {
     assert_eq!((wins, index.len() as u64), (count, count));
 }
 
-/// Every third number stays throughout; writers of their own thirds come and go, so that leaves split, merge and are
-/// used again under the readers.
+/// Every third number stays throughout; the other thirds are inserted and removed by their writers, so that leaves
+/// split, merge and are used again under the readers.
 #[test]
 fn readers_find_what_stays_while_writers_churn() {
     for shape in shapes() {

@@ -64,8 +64,8 @@ impl Handle {
         }
     }
 
-    /// How many tasks of this handle's machine have not ended. A simulated process ends no sooner than the last of them, because until
-    /// then they may write into its memory.
+    /// How many tasks of this handle's machine have not ended. A simulated process has ended only when the last of them has, because
+    /// until then they may write into its memory.
     #[must_use]
     pub fn tasks(&self) -> usize {
         self.core.slots.borrow().iter().filter(|slot| slot.live && slot.machine == self.machine).count()
@@ -92,7 +92,7 @@ impl Handle {
         self.core.now_ns()
     }
 
-    /// The machine's time of day, in ns. It may be set, forwards or backwards: use it only to notice that.
+    /// The machine's time of day, in ns. It may be set forwards or backwards; use it only to detect that.
     #[must_use]
     pub fn wall_ns(&self) -> u64 {
         if self.is_virtual() { self.virtual_wall_ns() } else { clock_ns(libc::CLOCK_REALTIME) }
@@ -141,7 +141,7 @@ impl Handle {
         u64::try_from(true_ns).unwrap_or(u64::MAX)
     }
 
-    /// Lets virtual time pass until `at_ns` if no task has work before: then it returns true.
+    /// Lets virtual time pass until `at_ns`, and returns true, if no task has work before that.
     #[inline]
     pub(crate) fn advance_to(&self, at_ns: u64) -> bool {
         let core = &*self.core;
@@ -338,7 +338,7 @@ struct JoinState<T> {
     waiter: Cell<Option<Waker>>,
 }
 
-/// Tells whoever waits for a task that it has ended, also if it is dropped before it is done.
+/// Notifies the waiter of a task that the task has ended, even if the task is dropped before it is done.
 struct End<T>(Weak<JoinState<T>>);
 
 impl<T> Drop for End<T> {
@@ -352,7 +352,8 @@ impl<T> Drop for End<T> {
     }
 }
 
-/// A spawned task's result. As a future it panics if the task ends without one: it has panicked, or its executor has been dropped.
+/// A spawned task's result. As a future it panics if the task ends without one: because it has panicked, or its executor has been
+/// dropped.
 pub struct JoinHandle<T> {
     state: Rc<JoinState<T>>,
 }

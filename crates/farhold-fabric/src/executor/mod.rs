@@ -33,7 +33,7 @@ use std::time::Duration;
 const POLLS_PER_CLOCK: u32 = 32;
 /// Empty turns before an idle real executor parks its thread.
 const IDLE_SPINS: u32 = 2_000;
-/// Longest park of an idle executor, a bound on what a lost wake could cost.
+/// Longest park of an idle executor. It bounds the delay that a lost wake could cause.
 const PARK_MAX: Duration = Duration::from_millis(10);
 /// How many waits an idle turn of a real executor counts for.
 const WAITS_PER_IDLE: u32 = 64;
@@ -56,13 +56,13 @@ impl Executor {
         Self { core: Core::new(Mode::Virtual, seed) }
     }
 
-    /// In virtual time: one time in `one_in` that a task of a [machine](Handle::of_machine) would run, it is put aside for up to
-    /// `ns_max`.
+    /// In virtual time: each time that a task of a [machine](Handle::of_machine) would run, it is delayed by up to `ns_max` with
+    /// a probability of one in `one_in`.
     pub fn put_tasks_aside(&self, one_in: u64, ns_max: u64) {
         self.core.aside.set(Some((one_in.max(1), ns_max)));
     }
 
-    /// For tasks.
+    /// A handle for tasks.
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle { core: self.core.clone(), machine: NO_MACHINE, drift_ppm: 0 }

@@ -36,7 +36,7 @@ pub(super) struct Core {
     pub(super) id: u32,
     pub(super) start_ns: u64,
     pub(super) now_ns: Cell<u64>,
-    /// By machine, what has become of its clocks. Virtual time only.
+    /// The state of each machine's clocks. Virtual time only.
     pub(super) clocks: Vec<MachineClocks>,
     pub(super) random: Cell<u64>,
     pub(super) slots: RefCell<Vec<Slot>>,
@@ -133,7 +133,7 @@ pub(super) fn registry() -> &'static Mutex<HashMap<u32, Arc<Remote>>> {
     REGISTRY.get_or_init(Mutex::default)
 }
 
-/// Gives an executor a number that no living one has. Numbers come again: wakers have 24 bits for them.
+/// Gives an executor a number that no living one has. Numbers are reused: wakers have 24 bits for them.
 fn register(remote: &Arc<Remote>) -> u32 {
     let mut registry = registry().lock().expect("the registry");
     loop {
@@ -404,8 +404,8 @@ impl Core {
     }
 }
 
-/// Polls a task of a foreign executor, whose other tasks go on if this one panics: it has ended then. The panic has been reported by the hook, and
-/// whoever waits for the task [learns of it](super::JoinHandle).
+/// Polls a task of a foreign executor. If the task panics, it has ended, and the other tasks go on. The panic hook has reported the
+/// panic, and the waiter of the task [learns of it](super::JoinHandle).
 fn poll_apart(task: &mut Task, context: &mut Context<'_>) -> Poll<()> {
     std::panic::catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))).unwrap_or(Poll::Ready(()))
 }

@@ -153,8 +153,8 @@ impl RegionMemory {
     }
 
     /// Keeps the addresses taken, without memory, after the end of this value. It is for a provider whose transfers may still use
-    /// them then: such transfers fail, and never reach what would be mapped there next. It costs address space, of which there
-    /// are 128 TiB.
+    /// these addresses then: such transfers fail, and never reach memory that is mapped later. It costs address space, of which
+    /// there are 128 TiB.
     #[cfg(any(test, feature = "libfabric"))]
     pub(crate) fn keep_addresses(&self) {
         self.keeps_addresses.store(true, std::sync::atomic::Ordering::Relaxed);

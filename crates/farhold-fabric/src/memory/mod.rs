@@ -70,7 +70,7 @@ impl RegionMemory {
         self.len
     }
 
-    /// What the region's first byte is called.
+    /// The address of the region's first byte.
     #[must_use]
     #[inline]
     pub fn origin(&self) -> FarPtr {
@@ -173,8 +173,8 @@ impl RegionMemory {
         }
     }
 
-    /// Copies bytes out. A word that another thread changes meanwhile is either old or new, if all of it is copied and `to` has a whole number of
-    /// words; otherwise the last words may be copied twice, and be of both.
+    /// Copies bytes out. A word that another thread changes meanwhile is either old or new, if the whole word is copied and `to` has a
+    /// whole number of words. Otherwise the last words may be copied twice, and mix old and new.
     ///
     /// # Errors
     /// [`FabricError::OutOfBounds`].
@@ -274,7 +274,8 @@ impl RegionMemory {
         unsafe { copy::copy_to_shared_narrow(from.as_ptr(), self.base.as_ptr().add(offset as usize), from.len()) }
     }
 
-    /// Makes the page of a word present and marked as written, and changes nothing. Any other thread may use the word meanwhile.
+    /// Makes the page of a word present and marked as written, without a change to its content. Any other thread may use the
+    /// word meanwhile.
     ///
     /// # Safety
     /// As [`Self::word_unchecked`].

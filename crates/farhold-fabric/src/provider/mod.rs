@@ -29,7 +29,7 @@ pub struct Kind {
     pub about: &'static str,
     /// The component that executes an instruction on another node's memory.
     pub does: fn(OpKind) -> Doer,
-    /// How it can be had on this machine.
+    /// The ways in which it is available on this machine.
     pub here: fn() -> Vec<Here>,
     /// How a process joins a cluster by it.
     pub(crate) join: Option<Join>,
@@ -42,13 +42,13 @@ type Joined = Result<Arc<dyn Membership>, FabricError>;
 
 /// How a process becomes a node of a cluster by a provider.
 pub(crate) struct Join {
-    /// How [`Fabric::join`](crate::Fabric::join) names it, with its settings.
+    /// The text that [`Fabric::join`](crate::Fabric::join) takes for it, with its settings.
     pub usage: &'static str,
     /// Joins, given the directory, the node, and the settings behind the name and a colon.
     pub member: fn(&Path, NodeId, Option<&str>) -> Joined,
 }
 
-/// A way to have a provider on this machine.
+/// A way in which a provider is available on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Here {
     /// Its name for [`Fabric::join`](crate::Fabric::join).
@@ -97,7 +97,7 @@ pub const LANE_BYTES_MAX: u64 = 256 << 10;
 /// Senders of an inbox: 16 nodes with 16 threads each.
 pub const LANES: usize = 256;
 
-/// What is under way.
+/// Identifies a batch that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(pub(crate) u64);
 

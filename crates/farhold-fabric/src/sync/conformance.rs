@@ -57,8 +57,8 @@ impl Words for Any {
     }
 }
 
-/// Runs `tasks` of them truly beside each other on nodes of their own, each by the actors named in turn, with an agent at
-/// node 0. Tasks that cannot have their actor (memory that is not mapped) use the provider.
+/// Runs `tasks` tasks concurrently on nodes of their own, each by the actors named in turn, with an agent at node 0.
+/// Tasks that cannot have their actor (memory that is not mapped) use the provider.
 fn race<F>(
     bed: &Bed,
     actors: &'static [&'static str],
@@ -395,7 +395,8 @@ fn the_next_receiver_goes_on_where_one_died() {
                 let (head, receiver) = (memory.word(64).unwrap(), queue.receiver(&endpoint).expect("its own memory"));
                 let before = head.load(Ordering::SeqCst);
                 assert_eq!(receiver.try_recv(), Some(vec![number]));
-                // It had not come to that. In half of the cases the place is used again before the next one looks.
+                // The dead receiver had not moved on. In half of the cases the place is used again before the next
+                // receiver looks.
                 head.store(before, Ordering::SeqCst);
                 if number % 2 == 1 {
                     continue;

@@ -30,7 +30,7 @@ pub struct Counter {
     form: Form,
 }
 
-/// One thread's way to a counter's numbers.
+/// One thread's access to a counter's numbers.
 #[derive(Debug)]
 pub struct Numbers {
     counter: Counter,
@@ -59,7 +59,7 @@ impl Counter {
         }
     }
 
-    /// A thread's access to it. Threads of different numbers use different stripes, as far as there are enough.
+    /// A thread's access to it. Threads with different numbers use different stripes, while there are enough stripes.
     #[must_use]
     pub fn numbers(self, thread: u32) -> Numbers {
         let stripes = if let Form::Striped(stripes) = self.form { stripes } else { 1 };

@@ -115,8 +115,8 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Sends a message. Tasks of one thread may send at the same time. A future that is dropped before it is done may leave a place taken, as a sender
-    /// that dies does.
+    /// Sends a message. Tasks of one thread may send at the same time. A future that is dropped before it is done may leave a
+    /// place taken, as a sender that dies does.
     ///
     /// # Errors
     /// See [`QueueError`].

@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// (Account, is it savings?)
 type Account = (i64, bool);
 
-/// What the bank's clients have heard.
+/// What the bank's clients know.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Cents onto each account by transactions that have committed.
@@ -62,7 +62,7 @@ impl Ledger {
     }
 }
 
-/// Is there a choice of `doubts` that makes up `left`?
+/// Is there a choice of `doubts` whose sum is `left`?
 fn is_sum_of(left: &BTreeMap<Account, i64>, doubts: &[BTreeMap<Account, i64>]) -> bool {
     let Some((first, rest)) = doubts.split_first() else { return left.is_empty() };
     if is_sum_of(left, rest) {
@@ -98,7 +98,7 @@ impl Teller {
         }
     }
 
-    /// What becomes of commits that a node is missing from: there are no halves in a bank.
+    /// The outcome of commits that miss a node; a bank has no half commits.
     pub fn with_cut_short(self, cut_short: CutShort) -> Self {
         Self { cut_short, ..self }
     }
@@ -176,7 +176,7 @@ mod tests {
     use farhold_fabric::{Executor, NodeId};
     use farhold_txn::{Node, NodeConfig};
 
-    /// A transaction that misses an account is committed, which tells whether it is lost: here it is.
+    /// A transaction that finds an account missing is committed, to tell whether the account is lost. Here it is.
     #[test]
     fn an_account_that_is_not_there_is_missing() {
         let executor = Executor::virtual_time(1);

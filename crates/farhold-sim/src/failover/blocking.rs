@@ -5,8 +5,8 @@
 //!   its stack               runs ── so long ──►  · · · · · · · · · · · · runs ── done ──►
 //! ```
 //!
-//! Both are of one thread, so a run is what its seed says. In return no task of the simulation may wait for a lock that
-//! the code holds while it waits for its disk: that would be for ever.
+//! Both run on one thread, so the seed determines the run. In return, no task of the simulation may wait for a lock
+//! that the code holds while it waits for its disk: that wait would never end.
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::ptr::NonNull;
 
-/// What blocking code is told when it goes on.
+/// What blocking code receives when it goes on.
 enum Order {
     GoOn,
     /// The simulation has ended.
@@ -26,16 +26,16 @@ enum Order {
 type Way = Yielder<Order, u64>;
 
 thread_local! {
-    /// Of the blocking code that runs.
+    /// The way of the running blocking code.
     static WAY: Cell<Option<NonNull<Way>>> = const { Cell::new(None) };
-    /// Stacks of code that is done.
+    /// Stacks of code that has ended.
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lets so much virtual time pass, for blocking code. For the simulation itself none does.
+/// Lets `ns` of virtual time pass, in blocking code. In the simulation itself no time passes.
 ///
 /// # Errors
-/// The simulation has ended: the code is to come to its end too.
+/// The simulation has ended, and the code must end too.
 pub(super) fn wait_ns(ns: u64) -> io::Result<()> {
     let Some(way) = WAY.take() else { return Ok(()) };
     // SAFETY: `WAY` has it only while the code runs to which it belongs, on whose stack it lies. `run` sets it when the
@@ -49,7 +49,7 @@ pub(super) fn wait_ns(ns: u64) -> io::Result<()> {
     }
 }
 
-/// Blocking code that has begun. Dropped, it lets the code come to its end.
+/// Blocking code that has begun. Its drop lets the code run to its end.
 struct Running<T>(Option<Coroutine<Order, u64, T>>);
 
 impl<T: 'static> Running<T> {
@@ -85,7 +85,7 @@ impl<T> Drop for Running<T> {
     }
 }
 
-/// Runs blocking code; what it waits for takes time of `handle`.
+/// Runs blocking code; its waits take time of `handle`.
 ///
 /// # Panics
 /// If the code does.

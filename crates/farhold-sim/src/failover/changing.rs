@@ -1,14 +1,14 @@
 //! Clients that create, index, fill and drop tables, in regions that run full.
 //!
 //! ```text
-//!   shelf    one table a client at a time, which it alone writes: it knows what each row is, or may be after a commit that it never heard of
+//!   shelf    one table a client at a time, which it alone writes: each row is known, except after a commit with an unknown outcome
 //!   purse    one table of all: rows that are split, merged and moved, whose sum stays; its indexes come and go
 //!   hog      a table on all nodes, filled until a region is full, half emptied and dropped
 //!   counters numbers without a transaction, as in `numbers.rs`
 //! ```
 //!
-//! A full region refuses, and so does a cluster that changes. A client leaves what was refused, and makes up for it in
-//! the end or not at all. What it has heard of must be there, in the table, in its indexes and in snapshots.
+//! A full region refuses changes, and so does a cluster whose configuration changes. A client leaves a refused change,
+//! and may repeat it at the end. What was acknowledged must be there, in the table, in its indexes and in snapshots.
 
 use super::numbers::Taker;
 use crate::workload::{Persistent, Row, Tables, is_of_a_death};
@@ -31,10 +31,10 @@ const INDEXES_MAX: usize = 2;
 /// A row of a hog takes a page.
 const HOG_PADDING: u32 = 16_300;
 const HOG_ROWS_MAX: u32 = 200;
-/// Tables of which the name begins so are filled to the brim.
+/// Tables whose names begin with this are filled completely.
 pub(super) const HOG: &str = "hog";
 
-/// What a row may be: one thing, unless a commit that wrote it was never heard of.
+/// The possible states of a row: one, unless the outcome of a commit that wrote it is unknown.
 type Possible = Vec<Option<Row>>;
 /// Rows by key.
 type Rows = BTreeMap<u32, Row>;
@@ -52,7 +52,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// A commit of these rows begins: from here on they may be there.
+    /// A commit of these rows begins; from here on they may be visible.
     fn begin(&mut self, shelf: &str, wrote: &BTreeMap<u32, Option<Row>>) {
         let Some(rows) = self.shelves.get_mut(shelf) else { return };
         for (key, row) in wrote {
@@ -73,7 +73,7 @@ impl Kept {
         }
     }
 
-    /// What a committed read, or a snapshot, has seen of a table.
+    /// Checks what a committed read, or a snapshot, has seen of a table.
     fn saw(&mut self, table: &str, rows: &Rows, how: &str) {
         if table == PURSE {
             let sum: i64 = rows.values().map(|row| i64::from(row.attribute)).sum();
@@ -99,12 +99,13 @@ impl Kept {
     }
 }
 
-/// Is it open whether the commit counts?
+/// Is it unknown whether the commit counts?
 fn is_unknown(error: &TxnError) -> bool {
     matches!(error, TxnError::OutcomeUnknown | TxnError::NotDurable { committed: true, .. })
 }
 
-/// What a change of tables may be refused for, here or in the middle on another node: then it may have been done or not.
+/// An error for which a change of tables may be refused, here or half way on another node. The change may then be done
+/// or not.
 fn is_refusal(error: &TxnError) -> bool {
     let is_of_tables = matches!(error, TxnError::SchemaChanged | TxnError::NotFound { .. });
     let is_of_room = matches!(error, TxnError::OutOfMemory { .. });
@@ -161,7 +162,7 @@ impl Step {
 
 /// A client.
 pub(super) struct Changer {
-    /// Its own: others have had its name in earlier lives of the cluster.
+    /// Unique: other clients have had its name in earlier lives of the cluster.
     number: u64,
     name: String,
     worker: Worker,
@@ -171,7 +172,7 @@ pub(super) struct Changer {
     shelf: Option<Table>,
     /// Tables of which it does not know whether they are gone.
     left: Vec<String>,
-    /// Tells its tables, indexes and rows apart.
+    /// Distinguishes its tables, indexes and rows.
     last: u64,
 }
 
@@ -412,7 +413,7 @@ impl Changer {
             Err(error) => return Err(error),
         };
         let filled = self.fill_up(&table).await;
-        // Others want the room, whatever has happened.
+        // Other clients need the room, whatever has happened.
         self.drop_table(&table).await?;
         match filled {
             Err(error) if is_refusal(&error) => Ok(()),
@@ -505,7 +506,7 @@ impl Persistent for Changer {
     }
 }
 
-/// A commit of which it is open whether it counts is over.
+/// A commit whose outcome is unknown counts as finished.
 fn known<T>(outcome: Result<T, TxnError>) -> Result<(), TxnError> {
     match outcome {
         Err(error) if is_unknown(&error) => Ok(()),
@@ -547,7 +548,7 @@ async fn read_all(worker: &Worker, table: &Table) -> Result<Rows, Unread> {
     Ok(by_key)
 }
 
-/// The rows of a scan; if they are none, what about them is not: before the commit that may be so.
+/// The rows of a scan, or what is wrong with them. Before the commit, reads may be inconsistent.
 async fn rows_of(txn: &mut Txn, table: &Table, spec: ScanSpec<'_>) -> Result<Result<Rows, String>, TxnError> {
     let handles = txn.scan(table, spec).await?;
     let all = handles.iter().map(|handle| row_of(table, txn.key(*handle), txn.value(*handle)));
@@ -578,7 +579,7 @@ async fn read_snapshot(worker: &Worker, snapshot: &Snapshot, table: &Table) -> R
     all.and_then(|all| without_doubles(table, all)).map_err(Unread::Wrong)
 }
 
-/// Looks whether everything is there that a client has heard of, and drops all tables but the purse.
+/// Checks that everything acknowledged to a client is there, and drops all tables except the purse.
 pub(super) async fn audit(worker: &Worker, kept: &RefCell<Kept>) -> Result<(), String> {
     let node = worker.node();
     let shelves = kept.borrow().shelves();

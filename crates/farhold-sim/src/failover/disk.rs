@@ -1,4 +1,4 @@
-//! The disks of a simulated cluster: one directory whose power can be cut, as each process has it while it lives.
+//! The disks of a simulated cluster: one directory whose power can be cut, and each process's access to it.
 
 use super::blocking;
 use super::plan::{Delays, Power};
@@ -26,7 +26,8 @@ pub(super) struct Disks {
     locks: Locks,
     is_full: Arc<AtomicBool>,
     delays: Option<Delays>,
-    /// Whether they take it: not while tables are filled, since journals that do not keep up refuse commits.
+    /// Whether operations take time now. They do not while tables are filled, because journals that do not keep up
+    /// refuse commits.
     is_slow: Arc<AtomicBool>,
     /// Draws how long each operation takes.
     random: Arc<Mutex<Random>>,
@@ -46,12 +47,12 @@ impl Disks {
         Self { files, locks: Locks::default(), is_full: Arc::default(), delays, is_slow: Arc::default(), random }
     }
 
-    /// From here on operations take their time, if these disks are such.
+    /// From here on operations take time, if these disks have delays.
     pub fn slow(&self) {
         self.is_slow.store(true, SeqCst);
     }
 
-    /// How long an operation takes before it is done, and then until its process hears of it.
+    /// How long an operation takes until it is done, and then until its process gets the result.
     fn takes_ns(&self, change: Change) -> (u64, u64) {
         let Some(delays) = self.delays.filter(|_| self.is_slow.load(SeqCst)) else { return (0, 0) };
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,29 +72,30 @@ impl Disks {
         self.files.name()
     }
 
-    /// As a process has it until it ends.
+    /// The disks as a process accesses them until it ends.
     pub fn of_process(&self) -> Arc<ProcessDisk> {
         Arc::new(ProcessDisk { disks: self.clone(), process: Arc::default() })
     }
 
-    /// What is there after a cut of the power: what was synced or flushed, and of the rest some.
+    /// The content after a power cut: what was synced or flushed, and some of the rest.
     pub fn cut(&self, random: &mut dyn FnMut() -> u64) -> Self {
         let files = self.files.survivor().unwrap_or_else(|| self.files.cut(random));
         let (delays, is_slow, random) = (self.delays, self.is_slow.clone(), self.random.clone());
         Self { files, locks: Locks::default(), is_full: Arc::default(), delays, is_slow, random }
     }
 
-    /// The power fails before the operation on files after so many others, in the middle of what a process is writing.
+    /// The power fails after `operations` further file operations, before the next one, in the middle of a process's
+    /// writes.
     pub fn cut_after(&self, operations: u64, seed: u64) {
         self.files.cut_after(operations, seed);
     }
 
-    /// Has it gone?
+    /// Has the power failed?
     pub fn is_cut(&self) -> bool {
         self.files.survivor().is_some()
     }
 
-    /// Says whether there is room for another byte.
+    /// Sets whether the disks are full.
     pub fn fill(&self, is_full: bool) {
         self.files.limit(u64::from(is_full));
         self.is_full.store(is_full, SeqCst);
@@ -117,7 +119,7 @@ impl Process {
         if self.has_ended.load(SeqCst) { Err(io::Error::other("the process has ended")) } else { Ok(()) }
     }
 
-    /// An operation that changes something. Without power no process hears that anything has been done.
+    /// An operation that changes something. Without power no process learns that anything has been done.
     fn change<T>(&self, disks: &Disks, change: Change, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let (before_ns, after_ns) = disks.takes_ns(change);
         self.wait(before_ns)?;

@@ -1,4 +1,4 @@
-//! The liveness phase: everything comes back, and then all must be well within a time.
+//! The liveness phase: everything comes back, and then the cluster must be whole within a time limit.
 
 use super::changing::HOG;
 use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS, Process};
@@ -58,7 +58,8 @@ impl Cluster {
         }
     }
 
-    /// Drops the tables that fill regions, of a load that has some, beside everything else: a full region takes over nothing.
+    /// Drops the tables that fill regions, if the load has any, concurrently with everything else: a node with a full region
+    /// takes over nothing.
     pub fn begin_to_drop_hogs(self: &Rc<Self>, is_over: Rc<Cell<bool>>) {
         if self.setup.load == Load::Tables {
             let this = self.clone();
@@ -66,7 +67,7 @@ impl Cluster {
         }
     }
 
-    /// From whatever member, until there are none and the cluster is whole, or it `is_over`.
+    /// Drops them from any member, until there are none and the cluster is whole, or it `is_over`.
     async fn drop_hogs(&self, is_over: &Cell<bool>) {
         let until_ns = self.handle.now_ns() + HEALING_NS_MAX;
         while !is_over.get() && self.handle.now_ns() < until_ns {
@@ -75,7 +76,7 @@ impl Cluster {
             for Process { node, worker, .. } in processes.iter().filter(|it| it.alive.get() && it.node.is_member()) {
                 for table in node.tables().into_iter().filter(|table| table.name().starts_with(HOG)) {
                     is_any = true;
-                    // Another has dropped it, or the cluster is just changing.
+                    // Another client has dropped it, or the configuration is changing.
                     let _ = worker.drop_table(&table).await;
                 }
             }

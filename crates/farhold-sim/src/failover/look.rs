@@ -5,7 +5,7 @@ use super::cluster::{Cluster, Process, SERVE_NS};
 use super::plan::Load;
 use crate::workload::{Client, CutShort};
 
-/// Looks at what is left: drops of tables take several turns of all nodes, each of them a millisecond.
+/// The most checks of what is left behind: drops of tables take several turns of all nodes, a millisecond each.
 const LEFT_LOOKS_MAX: usize = 10;
 
 /// Where rows have one copy, a coordinator may end after it has deleted rows of other nodes and before it has told
@@ -28,7 +28,7 @@ impl Cluster {
             }
             return;
         }
-        // What was told without an answer is on its way.
+        // Messages without an answer are still on their way.
         self.handle.sleep_ns(2 * SERVE_NS).await;
         broken.extend(self.copies_differ());
         let worker = self.process(0).worker;
@@ -58,7 +58,7 @@ impl Cluster {
         }
         broken.extend(self.left().await);
         let processes = self.processes.borrow();
-        // A counter's word changes beside its row's copies.
+        // A counter's word changes without its row's copies.
         let is_mirrored = self.setup.load != Load::Numbers;
         let configuration = self.register().configuration().filter(|_| is_mirrored);
         let mirrors = configuration.map(|it| it.mirrors).unwrap_or_default();
@@ -74,7 +74,8 @@ impl Cluster {
         }
     }
 
-    /// Replicated tables have the same rows on all nodes. Where rows have one copy a death in the middle of a write leaves them different.
+    /// Replicated tables have the same rows on all nodes. Where rows have one copy, a death in the middle of a write leaves them
+    /// different.
     fn copies_differ(&self) -> Vec<String> {
         let processes = self.processes.borrow();
         let Some((first, others)) = processes.split_first().filter(|_| self.setup.replicas > 1) else {
@@ -83,8 +84,8 @@ impl Cluster {
         others.iter().flat_map(|other| other.node.copies_differ(&first.node)).collect()
     }
 
-    /// What is left behind, or kept without need, when the others have heard that the snapshot of this look is closed,
-    /// and of dropped tables.
+    /// What is left behind, or kept without need, once the other nodes have learned that the snapshot of this check is
+    /// closed, and of dropped tables.
     async fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         for _ in 0..LEFT_LOOKS_MAX {
@@ -92,7 +93,7 @@ impl Cluster {
             left.clear();
             let processes = self.processes.borrow().clone();
             for Process { node, worker, .. } in &processes {
-                // Of the clients, which have ended: what it does now and then between transactions.
+                // The clients have ended; this does what their workers do now and then between transactions.
                 worker.serve(0, 0).await;
                 left.extend(node.left_behind().into_iter().map(|what| format!("left behind: {what}")));
                 left.extend(node.leaks().into_iter().map(|what| format!("{}: {what}", node.id())));

@@ -12,8 +12,8 @@
 //! After the faults everything heals: killed nodes come back, every mirror becomes whole, every client commits again.
 //! What was acknowledged must be there. Histories must be serializable (`history`). In a bank (`bank.rs`), each account
 //! must be as the committed transactions have left it. In a shop (`shop.rs`: TPC-C), the twelve conditions of its
-//! specification must hold. Nothing is locked, odd or half written, no ring is overrun, and each mirror is like its
-//! node.
+//! specification must hold. Nothing is locked, odd or half written, no ring is overrun, and each mirror equals the rows
+//! of its node.
 
 mod bank;
 mod blocking;
@@ -35,7 +35,7 @@ pub use scenarios::Scenario;
 use crate::history::History;
 use farhold_txn::Statistics;
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Aftermath {
     /// A number that two runs share only if they were the same.
@@ -44,15 +44,15 @@ pub struct Aftermath {
     pub history: History,
     /// Transactions of a bank or a shop that have committed, blocks of numbers that were given out.
     pub audited_commits: u64,
-    /// Of the nodes that lived at the end, summed.
+    /// The counts of the nodes that lived at the end, summed.
     pub statistics: Statistics,
-    /// What must not be.
+    /// Findings: states that must not occur.
     pub broken: Vec<String>,
     /// What happened, in words.
     pub story: Vec<String>,
     /// The last configuration's number.
     pub configuration: u64,
-    /// Events of the simulation while the transaction ran whose steps are counted (see [`KillAt`]).
+    /// Events of the simulation during the transaction whose steps are counted (see [`KillAt`]).
     pub steps: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Clients that take numbers from counters in rows: no client ever gets a number that another has been given.
+//! Clients that take numbers from counters in rows: no number is ever given out twice.
 
 use crate::workload::Persistent;
 use farhold_store::row::key_of as key;

@@ -1,10 +1,10 @@
 //! Runs in which rows have one copy: a node that dies starts again with what is left in its memory, and until then the
 //! others go on without its rows.
 //!
-//! What is promised is less than with copies (0017, 0018, 0005). A commit that misses a node past its commit point says
-//! so, and is written there in the end. If its coordinator or that node ends first, its rows there may be as they were
-//! ([`CutShort`]): all of them if it was the coordinator. Rows that a coordinator was writing as it ended, or as their
-//! node did, are reported as damaged: a transaction that meets one must be told so.
+//! The guarantees are weaker than with copies (0017, 0018, 0005). A commit that misses a node past its commit point
+//! reports that, and its rows there are written in the end. If its coordinator or that node ends first, its rows there
+//! may be as they were ([`CutShort`]): all of them if it was the coordinator. Rows that a coordinator was writing as it
+//! ended, or as their node did, are reported as damaged: a transaction that reads one must get that error.
 
 use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS};
 use super::plan::{Blow, Failover};
@@ -19,15 +19,16 @@ use std::rc::Rc;
 
 /// Transactions of each client of a start.
 const TRANSACTIONS_LATER: usize = 20;
-/// How long what a machine has posted lingers in the network when it dies: no node fences a node that has no copies.
+/// How long what a machine has posted lingers in the network when it dies: a node whose rows have no copies is never
+/// fenced.
 const LINGERS_NS: u64 = 4_000_000;
-/// Reads of a row that is reported: a node may not know yet that another has started again.
+/// Reads of a reported row: a node may not know yet that another one has started again.
 const LOOKS_MAX: u32 = 10;
-/// How often dead nodes are looked at.
+/// Interval at which dead nodes are checked.
 const LOOK_NS: u64 = 20_000;
 
 impl Failover {
-    /// What becomes of commits that a node is missing from.
+    /// The outcome of commits that miss a node.
     pub(super) fn cut_short(&self) -> CutShort {
         let kills = |(_, blow): &(u64, Blow)| matches!(blow, Blow::Kill(_) | Blow::Crash(_));
         match &self.power {
@@ -54,7 +55,7 @@ impl Cluster {
         *may_start_ns = (*may_start_ns).max(self.handle.now_ns() + at_least_ns + later_ns);
     }
 
-    /// Starts nodes that have died, from time to time, until it is over.
+    /// Starts nodes that have died, from time to time, until `is_over`.
     pub fn start_the_dead_again(self: &Rc<Self>, is_over: Rc<Cell<bool>>) {
         let this = self.clone();
         drop(self.handle.spawn(async move {
@@ -71,8 +72,8 @@ impl Cluster {
         }));
     }
 
-    /// Starts a node that has died, when its time has come and its tasks have heard that they are dead. A real process
-    /// that has ended writes nothing into its memory; here its tasks go on until they hear of it.
+    /// Starts a node that has died, when its time has come and its tasks have noticed that they are dead. A real
+    /// process that has ended writes nothing into its memory; here its tasks go on until they notice.
     pub fn starts_again(&self, number: u8) -> bool {
         let process = self.process(number);
         let is_due = self.may_start_ns.borrow()[usize::from(number)] <= self.handle.now_ns();
@@ -97,14 +98,13 @@ impl Cluster {
     }
 
     /// Are there rows that a coordinator was writing as it ended? A machine that crashes may lose the version that it
-    /// has posted, and not the release of the lock beside it: such a row is as unreadable as others, and is not
-    /// reported.
+    /// has posted, and not the release of the lock beside it: such a row is unreadable, too, but is not reported.
     pub fn is_damaged(&self) -> bool {
         let is_damaged = |node: &Node| !node.recovered().damaged.is_empty() || !node.half_written().is_empty();
         self.may_be_damaged() && self.processes.borrow().iter().any(|process| is_damaged(&process.node))
     }
 
-    /// The keys of such rows: no more is asked of them.
+    /// The keys of such rows; the checks skip them.
     pub fn damaged_keys(&self) -> BTreeSet<Key> {
         if !self.may_be_damaged() {
             return BTreeSet::new();
@@ -115,8 +115,8 @@ impl Cluster {
         damaged.filter_map(|(_, key)| Row::key_of(&key)).map(|key| Key { table: SPREAD, key: u64::from(key) }).collect()
     }
 
-    /// A transaction that reads a row which a living node has reported is told what it is, and not to run again. (Where
-    /// only its coordinator has died, another row may have its key by then.)
+    /// A transaction that reads a row which a living node has reported gets that error, and no advice to run again.
+    /// (Where only its coordinator has died, another row may have its key by then.)
     pub async fn check_reported(&self, broken: &mut Vec<String>) {
         let worker = self.process(0).worker;
         let reported: Vec<_> =
@@ -146,7 +146,8 @@ impl Cluster {
         }
     }
 
-    /// All nodes are there, what commits have left to be done is done, and every node's client commits.
+    /// Waits until all nodes are there and the remaining work of commits is done, and until every node's client
+    /// commits.
     pub async fn heal_one_copy(self: &Rc<Self>, broken: &mut Vec<String>) {
         let are_there = || {
             for number in 0..self.setup.nodes {

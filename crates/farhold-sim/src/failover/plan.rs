@@ -10,35 +10,39 @@ use farhold_store::durable::power::Medium;
 pub enum Blow {
     /// The node's process dies; it comes back when the others have gone on without it.
     Kill(u8),
-    /// As a kill, and of what it has posted some is lost, also in the middle of a row, and some lands much later.
+    /// As a kill; in addition, some of its posted instructions are lost, also in the middle of a row, and some arrive
+    /// much later.
     Crash(u8),
-    /// The node is paused for so long.
+    /// The node is paused for this long.
     Pause(u8, u64),
-    /// The node's machine is stopped for so long, and with it the clock that leases go by; its time of day goes on.
+    /// The node's machine is stopped for this long, and with it the clock that leases go by; its time of day goes on.
     Stop(u8, u64),
-    /// The time of day of the node's machine is set, by so much.
+    /// The time of day of the node's machine is changed by this much.
     SetDay(u8, i64),
-    /// Two nodes cannot reach each other, in one direction or in both, for so long.
+    /// Two nodes cannot reach each other, in one direction or in both, for this long.
     Cut(u8, u8, bool, u64),
-    /// Everything from one node to another takes so much longer, for so long.
+    /// Everything from one node to another takes this much longer (first number), for this long (second).
     Slow(u8, u8, u64, u64),
-    /// For so long, each time is stretched by up to so many hundredths, independently: completions overtake each other.
+    /// Each latency is stretched independently by up to this many hundredths (first number), for this long (second):
+    /// completions overtake each other.
     Disorder(u64, u64),
-    /// The node cannot reach the register for so long.
+    /// The node cannot reach the register for this long.
     NoRegister(u8, u64),
-    /// Calls of the register take up to so much longer, each by itself, for so long.
+    /// Calls of the register each take up to this much longer (first number), for this long (second).
     SlowRegister(u64, u64),
-    /// To shut a node out takes so long from now on.
+    /// Fencing a node takes this long from now on.
     SlowFence(u64),
-    /// Of the instructions that cuts lose from now on, so many of a hundred are done all the same, after they were given up.
+    /// Of the instructions that cut links lose from now on, this percentage is still executed, after their initiators have
+    /// given them up.
     Late(u64),
-    /// The node's host is cut off from the register and, this way, from the others, for as long as its process lives.
+    /// The node's host is cut off from the register and, in this direction, from the others, for as long as its process
+    /// lives.
     Lose(u8, Way),
-    /// As that, but it reaches the register, and renews its lease there.
+    /// As [`Blow::Lose`], but the host reaches the register, and renews its lease there.
     Isolate(u8, Way),
     /// The next write or sync of the node's journal, or of a checkpoint, fails.
     FailDisk(u8),
-    /// No file grows for so long.
+    /// No file can grow for this long.
     FillDisks(u64),
 }
 
@@ -54,12 +58,12 @@ pub enum Way {
 }
 
 impl Blow {
-    /// Is it something that the cluster is in until it ends?
+    /// Does it last until it is ended?
     pub(super) fn is_lasting(&self) -> bool {
         self.ends_ns().is_some() || matches!(self, Self::Lose(..) | Self::Isolate(..))
     }
 
-    /// After how long it is to be ended, if what it does goes on until then.
+    /// When it must be ended, if it lasts.
     pub(super) fn ends_ns(&self) -> Option<u64> {
         match *self {
             Self::Cut(_, _, _, for_ns)
@@ -91,7 +95,7 @@ impl Blow {
             | Self::Disorder(_, for_ns)
             | Self::FillDisks(for_ns)
             | Self::NoRegister(_, for_ns) => for_ns,
-            // What was begun at its end arrives later.
+            // A call that began at its end arrives later.
             Self::SlowRegister(slow_ns_max, for_ns) => for_ns + slow_ns_max,
         }
     }
@@ -119,7 +123,7 @@ pub struct KillAt {
     pub coordinator: u8,
     /// The node that dies; none, to count the steps.
     pub victim: Option<u8>,
-    /// After so many events of the simulation since the transaction's beginning.
+    /// The number of events of the simulation, counted from the transaction's beginning, after which it dies.
     pub step: u64,
     /// What the dead node has posted is partly lost or late.
     pub crash: bool,
@@ -130,13 +134,13 @@ pub struct KillAt {
 pub struct Cut {
     /// When, after the clients have begun.
     pub at_ns: u64,
-    /// Not then, but so long after the next change of the configuration, if there is one soon.
+    /// Instead, this long after the next change of the configuration, if there is one soon.
     pub after_change_ns: Option<u64>,
-    /// In the middle of what is being written: before the operation on files after so many others from then on.
+    /// In the middle of writes: from that time on, before the file operation that follows this many others.
     pub operations: Option<u64>,
     /// Whether nodes that have ended, or hear that they have been expelled, come back when the others have gone on without them.
     pub with_returns: bool,
-    /// What happens before, after the clients have begun.
+    /// The faults before the cut, by the time since the clients have begun.
     pub blows: Vec<(u64, Blow)>,
     /// How the nodes start again.
     pub starts: Starts,
@@ -149,25 +153,25 @@ pub struct Starts {
     pub first: u8,
     /// A node that stays away for the next life, if the others get on without it.
     pub away: Option<u8>,
-    /// A node whose process ends so long after its start, and is started again at once.
+    /// A node whose process ends this long after its start, and is started again at once.
     pub twice: Option<(u8, u64)>,
 }
 
-/// How long a disk takes for what changes something.
+/// How long a disk takes for operations that change something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delays {
     /// For a write, or a change of names, at most.
     pub write_ns_max: u64,
     /// For a sync, at most.
     pub sync_ns_max: u64,
-    /// One of so many operations takes longer.
+    /// One operation in this many takes longer.
     pub slow_one_in: u64,
-    /// At most so long.
+    /// At most this long.
     pub slow_ns_max: u64,
 }
 
 impl Power {
-    /// Segments are short, so that they are full often. A quarter of it takes the largest transaction of a shop.
+    /// Segments are short, so that they are full often. A quarter of a segment holds the largest transaction of a shop.
     pub const SEGMENT_BYTES: u64 = 128 << 10;
 }
 
@@ -201,13 +205,15 @@ pub struct Failover {
     pub clients: usize,
     /// Transactions that each client tries.
     pub transactions: usize,
-    /// A node whose clients try fewer, and how many: what they have left in the logs is still there when the others have gone on for long.
+    /// A node whose clients try fewer transactions, and how many. Their last records are still in the logs when the others have gone on
+    /// for long.
     pub idle: Option<(u8, usize)>,
     /// What they do.
     pub load: Load,
-    /// Calls of the register take up to so much longer while the cluster is founded: some nodes hear of it late.
+    /// Calls of the register take up to this much longer while the cluster is founded, so that some nodes learn of the
+    /// founding late.
     pub founding_slow_ns: u64,
-    /// What happens when, after the clients have begun.
+    /// The faults, by the time since the clients have begun.
     pub blows: Vec<(u64, Blow)>,
     /// Whether nodes that have ended come back between the faults, when the others have gone on without them; if not,
     /// after the faults.
@@ -226,8 +232,8 @@ pub struct Failover {
     pub region_bytes: u64,
 }
 
-/// How far two clocks of the simulated nodes are apart at most: the bound that the nodes are told (a tenth of a lease) allows
-/// for some more.
+/// How much faster or slower than true time a simulated node's clock runs at most. The configured bound on the skew (a tenth
+/// of a lease) allows somewhat more.
 const DRIFT_PPM_MAX: u64 = 40_000;
 
 impl Failover {
@@ -270,8 +276,8 @@ impl Failover {
     }
 }
 
-/// As many deaths, at most, as there are copies to lose (a pause, or no register, may turn into one; a slow register may
-/// turn into any number, but into none that would lose rows), and up to two nuisances.
+/// As many deaths, at most, as there are copies to lose (a pause or a cut from the register may turn into a death; a
+/// slow register may turn into any number of them, but into none that would lose rows), and up to two lesser faults.
 pub(super) fn blows(seed: u64, (nodes, replicas): (u8, u8), random: &mut Random) -> Vec<(u64, Blow)> {
     let mut blows = clocks_set(seed);
     let of_all = u64::from(nodes);
@@ -311,8 +317,8 @@ pub(super) fn blows(seed: u64, (nodes, replicas): (u8, u8), random: &mut Random)
     one_clock_each(blows)
 }
 
-/// The time of day of a machine whose other clock stands is left as it is: if both clocks are wrong, no node could
-/// tell.
+/// The time of day of a machine whose other clock stands still is left unchanged: if both clocks were wrong, no node
+/// could detect it.
 pub(super) fn one_clock_each(mut blows: Vec<(u64, Blow)>) -> Vec<(u64, Blow)> {
     let stops = |blow: &Blow| if let Blow::Stop(node, _) = *blow { Some(node) } else { None };
     let stopped: Vec<u8> = blows.iter().filter_map(|(_, blow)| stops(blow)).collect();
@@ -320,7 +326,7 @@ pub(super) fn one_clock_each(mut blows: Vec<(u64, Blow)>) -> Vec<(u64, Blow)> {
     blows
 }
 
-/// The times of day of some machines are set: by less than the bound on the skew, by some leases, by hours.
+/// The times of day of some machines are changed: by less than the bound on the skew, by some leases, by hours.
 pub(super) fn clocks_set(seed: u64) -> Vec<(u64, Blow)> {
     let mut random = Random(seed ^ 0xc10c);
     let spans_ns = [100_000, 5_000_000, 3_600_000_000_000];
@@ -332,7 +338,7 @@ pub(super) fn clocks_set(seed: u64) -> Vec<(u64, Blow)> {
     set.collect()
 }
 
-/// splitmix64: what decides the plan, apart from the run.
+/// splitmix64. It decides the plan, and is independent of the run's randomness.
 pub(super) struct Random(pub u64);
 
 impl Random {

@@ -8,7 +8,7 @@ use farhold_store::durable::power::Medium;
 /// What a seed becomes.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// How the program is told to run it; empty: unless told otherwise.
+    /// The program's flag for it; empty for the default scenario.
     pub flag: &'static str,
     /// Its setup.
     pub of_seed: fn(u64) -> Failover,
@@ -44,21 +44,21 @@ impl Scenario {
         Self::ALL.into_iter().find(|scenario| scenario.flag == flag)
     }
 
-    /// What replays a seed.
+    /// The command that replays a seed.
     #[must_use]
     pub fn command(&self, seed: u64) -> String {
         format!("cargo run -p farhold-sim -- --seed {seed} {}", self.flag).trim_end().to_owned()
     }
 }
 
-/// Points and some ranges on a few rows of short values: what a scenario is about then happens often.
+/// Points and some ranges on a few rows of short values: the subject of a scenario then occurs often.
 fn few_rows(rows: u32, [reads, updates, ranges]: [u32; 3]) -> Workload {
     let of_points = Workload { reads, updates, inserts: 0, deletes: 0, ranges, ..Workload::of_seed(3) };
     Workload { keys: rows, rows, snapshots: 0, padding: 40, ..of_points }
 }
 
 impl Failover {
-    /// A scenario with such a load, by exact clocks and with room in the rings.
+    /// A scenario with such a load, with exact clocks and room in the rings.
     fn scenario(seed: u64, clients: usize, workload: Workload, blows: Vec<(u64, Blow)>) -> Self {
         Self {
             load: Load::Mixed(workload),
@@ -71,28 +71,28 @@ impl Failover {
         }
     }
 
-    /// A register that is slow from early on, and many transactions that only a lease protects: they read what each node has
-    /// itself.
+    /// A register that is slow from early on, and many transactions that only a lease protects, because they read rows of
+    /// their own node.
     #[must_use]
     pub fn with_slow_register(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x510e);
         let workload = Workload { on_copies: 95, read_only: 40, operations: 2, ..few_rows(6, [40, 55, 5]) };
-        // One node is silent for just so long that it comes back while it is being expelled.
+        // One node is silent just long enough that it comes back while it is being expelled.
         let (at_ns, node) = (100_000 + random.below(500_000), random.below(3) as u8);
         let silent = Blow::NoRegister(node, 1_200_000 + random.below(400_000));
         let slow = Blow::SlowRegister(1_000_000 + random.below(1_000_000), 6_000_000);
         Self::scenario(seed, 4, workload, vec![(at_ns, silent), (at_ns, slow)])
     }
 
-    /// Machines are stopped with their clocks, one after the other, for longer than their leases last; most transactions are protected by a lease
-    /// alone. Times of day are set meanwhile.
+    /// Machines are stopped with their clocks, one after the other, for longer than their leases last; most transactions are
+    /// protected by a lease alone. Times of day are set meanwhile.
     #[must_use]
     pub fn with_stopped_clocks(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x570b);
         let workload = Workload { on_copies: 95, read_only: 40, operations: 2, ..few_rows(6, [40, 55, 5]) };
         let node = random.below(3) as u8;
         let at_ns = 100_000 + random.below(1_500_000);
-        // So long that the others have gone on without it, in the middle of that, or just not.
+        // Long enough that the others have gone on without it, that they are just doing so, or a little less.
         let for_ns = [900_000, 1_500_000, 4_000_000][random.below(3) as usize] + random.below(1_000_000);
         let mut blows = clocks_set(seed);
         blows.push((at_ns, Blow::Stop(node, for_ns)));
@@ -100,7 +100,7 @@ impl Failover {
     }
 
     /// A few rows that all clients read and write, on a node whose records take long and out of order, so that most of
-    /// what is read there is odd; then it dies with them under way.
+    /// what is read there is odd; then the node dies with these records in flight.
     #[must_use]
     pub fn with_odd_reads(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x0dd5);
@@ -113,7 +113,7 @@ impl Failover {
         Self { optimistic: true, ..Self::scenario(seed, 6, workload, blows) }
     }
 
-    /// Rows that grow and shrink, so that most writes put another row in the place of one; then a node dies with such writes under way.
+    /// Rows that grow and shrink, so that most writes replace a row by another object; then a node dies with such writes under way.
     #[must_use]
     pub fn with_moving_rows(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x30f5);
@@ -130,7 +130,7 @@ impl Failover {
     #[must_use]
     pub fn with_long_rows(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x1096);
-        // All lengths; those of which no two fit into one message; those that fit alone and no more.
+        // All lengths; lengths of which no two fit into one message; lengths that just fit into a message.
         let padding_min = [0, 33_000, Workload::PADDING_MAX - 100][random.below(3) as usize];
         let lengths = Workload { padding: Workload::PADDING_MAX, padding_min, ..Workload::of_seed(seed) };
         let workload = Workload { operations: 2, ..lengths };
@@ -149,8 +149,8 @@ impl Failover {
         Self { transactions: 12, with_returns: true, ring_bytes, region_bytes, ..of_scenario }
     }
 
-    /// The same with a few transactions of rows up to the limit, in rings, regions and journals that have room for their records, if the load has rows of all
-    /// lengths.
+    /// The same with a few transactions of rows up to the limit, in rings, regions and journals that have room for their
+    /// records, if the load has rows of all lengths.
     fn with_long_lengths(self, seed: u64) -> Self {
         let Load::Mixed(workload) = &self.load else { return self };
         let padding_min = [0, 33_000, Workload::PADDING_MAX - 100][(seed / 8 % 3) as usize];
@@ -161,8 +161,8 @@ impl Failover {
         Self { load: Load::Mixed(workload), transactions: 12, ring_bytes, region_bytes, power, ..self }
     }
 
-    /// Ways are cut for less than a lease, again and again, and what they lose is done all the same, some of it when its node has given it up and gone
-    /// on to other things.
+    /// Links are cut for less than a lease, again and again. The instructions that they lose are still executed, some of them after their
+    /// node has given them up and gone on.
     #[must_use]
     pub fn with_late_instructions(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x1a7e);
@@ -192,14 +192,14 @@ impl Failover {
         Self { load, transactions, with_returns, region_bytes, ring_bytes: 128 << 10, power, ..of_seed }
     }
 
-    /// As of the seed, but some nodes hear of the founding much later than those that write the first rows.
+    /// As of the seed, but some nodes learn of the founding much later than those that write the first rows.
     #[must_use]
     pub fn with_slow_founding(seed: u64) -> Self {
         Self { founding_slow_ns: 200_000, ..Self::of_seed(seed) }
     }
 
-    /// A node dies whose clients have done nothing for long. Its last records are still in the logs of others. They are
-    /// of rows that have been changed and deleted since, on nodes that have died and come back since.
+    /// A node dies whose clients have done nothing for long. Its last records are still in the logs of others. These
+    /// records are about rows that have been changed and deleted since, on nodes that have died and come back since.
     #[must_use]
     pub fn with_old_records(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x01d5);
@@ -224,8 +224,8 @@ impl Failover {
         Self { idle, transactions, with_returns: true, ..Self::scenario(seed, 2, workload, blows) }
     }
 
-    /// The host of a node is cut off with records of its commits on their way, and it is never told what has become of
-    /// them or of itself. Its sessions have to hear something all the same.
+    /// The host of a node is cut off with records of its commits in flight. It never learns the outcome of these
+    /// commits or its own expulsion. Its sessions must still get an answer.
     #[must_use]
     pub fn with_lost_host(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x1057);
@@ -237,7 +237,7 @@ impl Failover {
         let way = [Way::Both, Way::Out, Way::In][random.below(3) as usize];
         // When that ends the links are cut, with what was sent before still in flight.
         let slow = |to| (0, Blow::Slow(node, to, 20_000, at_ns - 5_000));
-        // To shut it out may take longer than a lease, as the end of a large process does.
+        // Fencing it may take longer than a lease, as the end of a large process does.
         let slow_fence = (0, Blow::SlowFence(random.below(2) * random.below(3_000_000)));
         let blows = vec![slow((node + 1) % 3), slow((node + 2) % 3), slow_fence, (at_ns, Blow::Lose(node, way))];
         Self::scenario(seed, 4, workload, blows)
@@ -245,7 +245,7 @@ impl Failover {
 }
 
 impl Failover {
-    /// As with a lost host, but of one that reaches the register: its lease goes on, so that the others have to find out by themselves.
+    /// As with a lost host, but the host reaches the register: its lease goes on, so the others must detect the loss themselves.
     #[must_use]
     pub fn with_lonely_host(seed: u64) -> Self {
         let mut setup = Self::with_lost_host(seed);
@@ -271,7 +271,7 @@ impl Failover {
     pub fn with_power_cuts(seed: u64) -> Self {
         let mut random = Random(seed ^ 0xd15c);
         let of_seed = Self::of_seed(seed);
-        // Recovery takes some milliseconds: the power goes in the middle of it, or later.
+        // Recovery takes some milliseconds: the power fails in the middle of it, or later.
         let spans_ns = [2_000_000, 5_000_000, 20_000_000];
         let cuts = (0..2).map(|life| {
             let span_ns = spans_ns[random.below(3) as usize];
@@ -297,8 +297,8 @@ impl Failover {
 }
 
 impl Failover {
-    /// As with cuts of the power, but a node stays away for a life of the others and is the first to start in the next, and processes end while the
-    /// cluster is being founded again.
+    /// As with cuts of the power, but a node stays away for a life of the others and is the first to start in the next, and
+    /// processes end while the cluster is being founded again.
     #[must_use]
     pub fn with_odd_starts(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x57a7);
@@ -347,7 +347,7 @@ impl Failover {
         };
         let (medium, segment_bytes) = (Medium::Disk, Power::SEGMENT_BYTES);
         let power = Power { medium, step_ns: 30_000, segment_bytes, delays: None, cuts: vec![cut] };
-        // So many accounts that what comes back is not overwritten.
+        // Enough accounts that a row which wrongly comes back is not overwritten.
         let load = Load::Bank(Scale { nodes: 3, accounts: 400, hot: 300 });
         Self { power: Some(power), load, clients: 6, transactions: 400, drift_ppm: vec![0; 3], ..of_seed }
     }
@@ -431,7 +431,7 @@ impl Failover {
             Load::Bank(Scale { nodes, accounts: 60, hot: 2 })
         } else {
             let workload = Workload::of_seed(seed / 4);
-            // A death leaves a row of a replicated table as it was on one node, and changed on another.
+            // A death may leave a row of a replicated table unchanged on one node and changed on another.
             let on_copies = if has_kills { 0 } else { workload.on_copies };
             Load::Mixed(Workload { on_copies, ..workload })
         };

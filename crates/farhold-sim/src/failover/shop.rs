@@ -19,13 +19,13 @@ use std::rc::Rc;
 
 /// A warehouse for each node; as few rows as the transactions can do with.
 pub(super) const SCALE: Scale = Scale { warehouses: 3, items: 40, customers: 10 };
-/// Much more of it on other nodes than the specification asks for.
+/// Much larger remote shares than the specification asks for.
 const SHARES: Shares = Shares { remote_item_percent: 15, remote_payment_percent: 40 };
 const POPULATION_SEED: u64 = 1;
 /// Any date.
 const NOW_US: i64 = 1_000_000_000_000_000;
 
-/// What the shop's terminals have heard.
+/// What was acknowledged to the shop's terminals.
 #[derive(Debug, Default)]
 pub(super) struct Books {
     /// Warehouse, district and number of orders that were acknowledged.
@@ -190,13 +190,13 @@ impl Persistent for Terminal {
 
     async fn attempt(&mut self, asked: &Asked) -> Result<(), TxnError> {
         match self.try_one(asked).await {
-            // Whether it has committed is not known; it is not asked again.
+            // Whether it has committed is unknown; it is not repeated.
             Err(TxnError::OutcomeUnknown | TxnError::NotDurable { committed: true, .. }) => Ok(()),
             tried => tried,
         }
     }
 
-    /// If a transaction's reads are out of date, as its commit would find out, an order number may be taken, or a row
+    /// If a transaction's reads are out of date, which its commit would detect, an order number may be taken, or a row
     /// may be missing.
     fn may_come_right(&self, error: &TxnError) -> bool {
         is_expected(error) || is_of_a_death(error) || procedure::is_missing(error)

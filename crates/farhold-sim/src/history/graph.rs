@@ -110,7 +110,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Tarjan's algorithm, with its own stack: histories are longer than a thread's.
+    /// Tarjan's algorithm, with its own stack: histories are deeper than a thread's stack.
     fn cyclic_component(&self) -> Option<Vec<usize>> {
         const NEW: usize = usize::MAX;
         let count = self.edges.len();

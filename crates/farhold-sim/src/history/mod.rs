@@ -114,12 +114,12 @@ pub struct Record {
     pub writes: Vec<Write>,
     /// The commit epoch of a writer.
     pub epoch: u32,
-    /// Whether it has committed is not known: its node was lost in the middle.
+    /// Whether it has committed is unknown: its node was lost in the middle.
     pub in_doubt: bool,
-    /// For each of these writes by itself it is unknown whether it has been done; the others have been, or will be. A
-    /// transaction that has such writes is not in doubt as a whole.
+    /// For each of these writes separately, it is unknown whether it has been done; the other writes have been, or will
+    /// be. A transaction that has such writes is not in doubt as a whole.
     pub loose: BTreeSet<Key>,
-    /// It is a look at a snapshot of this epoch: it must have seen the transactions of this epoch and before, and no others.
+    /// It is a read of a snapshot of this epoch: it must have seen the transactions of this epoch and before, and no others.
     pub snapshot: Option<u32>,
 }
 
@@ -135,13 +135,13 @@ pub struct History {
     pub initial: Vec<(Key, i64)>,
     /// The transactions, in any order.
     pub records: Vec<Record>,
-    /// When epochs that a snapshot has had may have been given again to later transactions: after a cut of the power of a lone node, whose snapshots
-    /// need not wait for its disk.
+    /// The times from which epochs that a snapshot has had may have been given to later transactions again: power cuts of a lone node,
+    /// whose snapshots need not wait for its disk.
     pub epochs_again: Vec<u64>,
 }
 
 impl History {
-    /// Without whatever is said of some rows.
+    /// The history without its entries about some rows.
     #[must_use]
     pub fn without(mut self, keys: &BTreeSet<Key>) -> Self {
         self.initial.retain(|(key, _)| !keys.contains(key));
@@ -156,8 +156,8 @@ impl History {
         Self { initial: self.initial.clone(), records: Vec::new(), epochs_again: self.epochs_again.clone() }
     }
 
-    /// Each write of a transaction that may be half there becomes a transaction of its own, in doubt if it is [loose](Record::loose). What it has read says
-    /// nothing any more, except of the row that it has written.
+    /// Each write of a transaction that may be half done becomes a transaction of its own, in doubt if the write is
+    /// [loose](Record::loose). Of its reads, only the one of the written row still counts.
     fn with_halves_apart(&self) -> Self {
         let mut last_id = self.records.iter().map(|record| record.id).max().unwrap_or(0);
         let (mut parts, mut ids) = (Vec::new(), BTreeMap::new());
@@ -192,11 +192,11 @@ impl History {
     }
 
     /// As [`Self::check`], with transactions in doubt: those that another transaction has seen have committed. Of the
-    /// others there must be a choice that makes an order. If a transaction has [loose](Record::loose) writes, this
+    /// others, there must be a choice that yields an order. If a transaction has [loose](Record::loose) writes, this
     /// holds for each write by itself.
     ///
     /// # Errors
-    /// What is wrong when none of those that are not seen has committed, in words.
+    /// What is wrong if none of the unseen transactions has committed, in words.
     pub fn check_with_doubts(&self) -> Result<(), Box<Anomaly>> {
         if self.records.iter().any(|record| !record.loose.is_empty()) {
             return Self::check_whole_with_doubts(&self.with_halves_apart());
@@ -204,7 +204,7 @@ impl History {
         self.check_whole_with_doubts()
     }
 
-    /// Has a write that no transaction names been done? Only one that has deleted a row may be: others would have been
+    /// Has a write that no transaction names been done? Only a deletion may have been: other writes would have been
     /// seen. While it was under way its row was locked, so a transaction that has committed later knows.
     fn was_done(decided: &[&Record], half: &Record) -> Option<bool> {
         let write = half.writes.first()?;
@@ -219,8 +219,8 @@ impl History {
         next.or(last).and_then(|record| saw(record)).map(|saw| saw == Saw::Absent)
     }
 
-    /// Has a later transaction found a row that this one writes as it was before? Then it has not committed. Serials are drawn under the locks of the
-    /// rows, so they say what is later.
+    /// Has a later transaction found a row that this one writes as it was before? Then this transaction has not committed. Serials are
+    /// drawn under the rows' locks, so they tell which is later.
     fn is_refuted(serials: &BTreeMap<u64, u64>, decided: &[&Record], doubt: &Record) -> bool {
         let is_later = |it: &Record| match it.snapshot {
             None => !it.writes.is_empty() && it.serial > doubt.serial,
@@ -237,7 +237,7 @@ impl History {
     }
 
     fn check_whole_with_doubts(&self) -> Result<(), Box<Anomaly>> {
-        /// Choices of so many transactions are tried; of more than that, none is believed to have committed.
+        /// Choices of up to this many transactions are tried; if there are more, none is taken to have committed.
         const DOUBTS_MAX: usize = 8;
         let mut decided: Vec<&Record> = self.records.iter().filter(|record| !record.in_doubt).collect();
         let mut open: Vec<&Record> = self.records.iter().filter(|record| record.in_doubt).collect();
@@ -252,7 +252,7 @@ impl History {
             }
             decided.extend(seen);
         }
-        // One that only reads, or of which no transaction could know, changes nothing.
+        // A transaction that only reads, or whose writes no other could see, changes nothing.
         open.retain(|record| !record.writes.is_empty());
         let serials = self.records.iter().map(|record| (record.id, record.serial)).collect();
         open.retain(|record| !Self::is_refuted(&serials, &decided, record));
@@ -271,7 +271,7 @@ impl History {
         for choice in 0_u32..1 << open.len() {
             let chosen = (0..).zip(&open).filter(|(bit, _)| choice & 1 << bit != 0).map(|(_, record)| *record);
             let records = decided.iter().copied().chain(chosen).cloned();
-            // Its end is not known either.
+            // Its end is unknown, too.
             let records =
                 records.map(|record| if record.in_doubt { Record { ended: Record::NEVER, ..record } } else { record });
             match (Self { records: records.collect(), ..self.without_records() }).check() {

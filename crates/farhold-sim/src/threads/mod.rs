@@ -1,11 +1,11 @@
 //! Nodes of one process on real threads; their histories are merged and checked. This shows what a simulation cannot,
-//! because that is one thread.
+//! because a simulation has one thread.
 //!
-//! Between two of its waits, a commit on one node is one step to a simulation. Here its latches, its validation and its writes meet those of
-//! other threads. A section takes less than a microsecond, so threads that run undisturbed rarely meet in the middle of one. So all threads
-//! of a node, those of its home agent and its journal too, are [shaken](farhold_planted::shake): they stop, now and then, where a defect may be
-//! planted, for as long as others need for many transactions. Signals, whose handler slept at whatever instruction they met, were tried
-//! instead: of five defects they showed one.
+//! Between two of its waits, a commit on one node is one step to a simulation. Here its latches, its validation and its writes meet
+//! those of other threads. A section takes less than a microsecond, so threads that run undisturbed rarely meet in the middle of one.
+//! So all threads of a node, including those of its home agent and its journal, are [shaken](farhold_planted::shake). They stop now and
+//! then where a defect may be planted, for as long as other threads need for many transactions. Signals whose handler slept at an
+//! arbitrary instruction were tried instead: they showed one of five defects.
 //!
 //! ```text
 //!   clients    random transactions, recorded and checked; between them a transfer in the bank, and a visit to a table that comes and goes
@@ -46,14 +46,14 @@ use tempfile::TempDir;
 
 /// The machine may have much else to do.
 const PATIENCE_NS: u64 = 60_000_000_000;
-/// No node dies, and a machine that is busy with other work must not look as if one did.
+/// No node dies, and a machine that is busy with other work must not make one look dead.
 const LEASE_NS: u64 = PATIENCE_NS;
 /// Between two looks at whether the cluster is whole.
 const LOOK_NS: u64 = 1_000_000;
 
 /// Transactions of a client between two turns with the bank and the tables that come and go.
 const TURN: usize = 8;
-/// How long a transaction, or a snapshot, that is to last does.
+/// How long a transaction or a snapshot that is to last long stays open, at most.
 const PAUSE_NS_MAX: u64 = 1_000_000;
 /// Bytes of a region that is filled, and of one that is not.
 const SMALL_BYTES: u64 = 4 << 20;
@@ -70,7 +70,8 @@ pub enum Journals {
     None,
     /// This machine's disk. The cluster starts again from it at the end.
     Disk,
-    /// A simulated disk, whose power is cut so many times while everything runs. Another cluster starts from what each cut has left.
+    /// A simulated disk, whose power is cut this many times while everything runs. Another cluster starts from what each cut has
+    /// left.
     PowerCuts(usize),
 }
 
@@ -93,7 +94,8 @@ pub struct Setup {
     pub transactions: usize,
     /// What they do.
     pub workload: Workload,
-    /// Whether others are beside them: transfers and snapshots of the accounts, tables and indexes that come and go.
+    /// Whether other load runs beside them: transfers and snapshots of the accounts, tables and indexes that come and
+    /// go.
     pub beside: bool,
     /// Bytes of a node's region. Small ones are filled now and then.
     pub region_bytes: u64,
@@ -106,10 +108,10 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Over shared memory, with four threads or more: more than the sections of one node can take in turns on any machine.
+    /// Over shared memory, with four client threads in all: on any machine, sections of one node then run at the same time.
     #[must_use]
     pub fn of_seed(seed: u64) -> Self {
-        // Most runs are of one node: there all of a commit is in sections.
+        // Half of the runs have one node: there the whole commit is in sections.
         let (nodes, replicas, threads) = match seed / 4 % 4 {
             0 | 1 => (1, 1, 4),
             2 => (2, 1, 2),
@@ -125,10 +127,10 @@ impl Setup {
             _ => Journals::None,
         };
         let transactions = match journals {
-            // A snapshot of rows that are written all the time takes as long as many transactions.
+            // A snapshot of rows that are constantly written takes as long as many transactions.
             Journals::None if workload.snapshots > 1 => 300,
             Journals::None => 600,
-            // Each waits for the journal.
+            // Each transaction waits for the journal.
             _ => 80,
         };
         let are_small = !seed.is_multiple_of(2) && journals == Journals::None;
@@ -161,7 +163,7 @@ impl Setup {
     }
 }
 
-/// May a transaction that is in order fail so beside all others?
+/// May a correct transaction fail with this error beside all others?
 fn may_happen(error: &TxnError) -> bool {
     is_expected(error) || matches!(error, TxnError::OutOfMemory { .. })
 }
@@ -267,7 +269,7 @@ impl Cluster {
         self.on_threads(self.nodes.len() * self.threads, work)
     }
 
-    /// As [`Self::on_all_threads`], on so many threads, which take the nodes in turn.
+    /// As [`Self::on_all_threads`], on `count` threads, which take the nodes in turn.
     fn on_threads<T: Send>(&self, count: usize, work: impl AsyncFn(usize, Worker) -> T + Sync) -> Vec<T> {
         let work = &work;
         std::thread::scope(|scope| {
@@ -289,7 +291,7 @@ impl Cluster {
         })
     }
 
-    /// Nothing is durable before each node has heard of the journals of the others: waits until all have.
+    /// Waits until each node knows the journals of the others; nothing is durable before that.
     fn wait_for_journals(&self) {
         const NAME: &str = "first";
         let is_early = |error: &TxnError| matches!(error, TxnError::NotDurable { committed: false, .. });
@@ -331,7 +333,7 @@ impl Cluster {
         executor.run(work(worker))
     }
 
-    /// What is left once the agents have had time to serve what was told without an answer.
+    /// What is left once the agents have had time to serve messages without an answer.
     #[must_use]
     pub fn left_behind(&self) -> Vec<String> {
         let left_on = |node: &Arc<Node>| node.left_behind().into_iter().chain(node.leaks()).collect::<Vec<_>>();
@@ -427,7 +429,7 @@ impl Shared<'_> {
     async fn analyse(&self, worker: &Worker) -> Result<(), String> {
         let bank = Bank::of(worker);
         loop {
-            // Also of what is there when nothing writes any more.
+            // Also a snapshot of the final state, when nothing writes any more.
             let is_last = self.is_over();
             let snapshot = match worker.snapshot().await {
                 // Mirrors are still being filled.

@@ -22,7 +22,7 @@ pub(super) struct Cut {
     pub disk: Volatile,
 }
 
-/// Starts a cluster on this disk, and looks at everything that is there. The recorder's reads are those of the tables of the clients.
+/// Starts a cluster on this disk, and looks at everything that is there. The recorder records reads of the clients' tables.
 ///
 /// # Panics
 /// If it cannot be started.

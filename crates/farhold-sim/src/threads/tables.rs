@@ -24,11 +24,11 @@ const FILLING_ROWS_MAX: u32 = 1_200;
 const FILLING_ROWS: u32 = 12;
 /// Bytes that fill each of them.
 const FILLING_BYTES: u32 = 7_000;
-/// When the rows of a table that fills regions are deleted, one of so many stays.
+/// When the rows of a table that fills regions are deleted, one in this many stays.
 const STAYING: u32 = 32;
 /// Turns at least, however soon the clients are done.
 const TURNS_MIN: u32 = 2;
-/// Regions are filled in one of so many turns.
+/// Regions are filled in one turn in this many.
 const TURNS_PER_FILLING: u32 = 4;
 /// Between two looks at a snapshot: some turns.
 const LOOK_NS_MAX: u64 = 8_000_000;
@@ -39,7 +39,7 @@ fn name(turn: u32) -> String {
     format!("coming-{}", turn % NAMES)
 }
 
-/// What a filler has at a place: other bytes in each row.
+/// The bytes of a row's filler; each row has different ones.
 fn filler(id: u32, bytes: u32) -> Vec<u8> {
     (0..bytes).map(|at| (id.wrapping_mul(31) ^ at) as u8).collect()
 }
@@ -73,7 +73,7 @@ fn value(table: &Table, id: u32, bytes: u32) -> Result<Vec<u8>, TxnError> {
     Ok(value)
 }
 
-/// Are these the bytes that the row was made with? Its amount.
+/// Checks that the row has the bytes with which it was made; returns its amount.
 fn check_row(table: &Table, key: &[u8], value: &[u8]) -> Result<i64, TxnError> {
     let mut row = Vec::new();
     table.schema().decode_row(key, value, &mut row)?;
@@ -290,8 +290,8 @@ async fn index_comes(worker: &Worker, turn: u32, stays: bool) -> Result<(), TxnE
     dropped.or_else(|error| if may_happen(&error) { Ok(()) } else { Err(error) })
 }
 
-/// Fills the regions with rows of one table, deletes most of them, and fills them with rows of another one, of the same size: those pages are
-/// released, and taken by it. The rows that were not deleted are what they were.
+/// Fills the regions with rows of one table, deletes most of them, and fills them with rows of another one, of the same size: the pages
+/// of the first are released, and the second takes them. The remaining rows of the first must be unchanged.
 async fn regions_fill(worker: &Worker) -> Result<(), TxnError> {
     let names = ["filling-0", "filling-1"];
     let mut tables = Vec::new();

@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 
-/// Attempts at one transaction; afterwards another is made up.
+/// Attempts at one transaction; afterwards the client draws another.
 const ATTEMPTS: u32 = 4;
-/// How often the last look is made: up to a millisecond lies between two, and a change of the configuration is over by then.
+/// How often the final read is tried. Two attempts are up to a millisecond apart, so a change of the configuration is over
+/// by the last one.
 const LOOKS_MAX: u32 = 1_000;
 
 /// A client of one worker.
@@ -31,13 +32,14 @@ pub struct Client {
     cut_short: CutShort,
 }
 
-/// What a commit is whose caller hears that it is committed, but that a node has become unavailable while it was being written.
+/// The outcome of a commit whose caller learns that it is committed, but that a node became unavailable while it was being
+/// written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CutShort {
     /// It is written in the end: nodes are paused or cut off, and go on.
     #[default]
     Late,
-    /// It is there with the start after the next cut of the power, or it is not: a journal has it or has not.
+    /// After the next power cut it is there or not, depending on whether a journal has it.
     InDoubt,
     /// Rows of nodes that have died may be as they were: rows have one copy.
     Half,
@@ -50,7 +52,7 @@ struct Running<'c> {
     record: Record,
     /// What it has written: the row's attribute, or nothing.
     own: BTreeMap<Key, Option<i64>>,
-    /// What contradicts itself: reads need not be of one moment until the commit says so.
+    /// Contradictions between reads. Reads need not be of one moment until the commit succeeds.
     doubts: Vec<String>,
     read_only: bool,
 }
@@ -72,13 +74,13 @@ impl Client {
         }
     }
 
-    /// What becomes of commits that a node is missing from.
+    /// The outcome of commits that miss a node.
     #[must_use]
     pub fn with_cut_short(self, cut_short: CutShort) -> Self {
         Self { cut_short, ..self }
     }
 
-    /// Others fill the regions now and then: a transaction that finds no room is tried again.
+    /// Other clients fill the regions now and then: a transaction that finds no room is tried again.
     #[must_use]
     pub fn in_small_regions(self) -> Self {
         Self { in_small_regions: true, ..self }
@@ -90,7 +92,7 @@ impl Client {
         Self { scripted: true, ..self }
     }
 
-    /// Runs so many transactions, each until it commits or has failed a few times.
+    /// Runs `transactions` transactions, each until it commits or has failed a few times.
     pub async fn run(self, transactions: usize) {
         for _ in 0..transactions {
             if self.below(100) < self.workload.snapshots {
@@ -126,9 +128,9 @@ impl Client {
         running.commit().await
     }
 
-    /// Reads both tables in one transaction each, when no other client runs. Locations that a node remembers may be out
-    /// of date, and a cluster that has just started still fills its mirrors, which changes its configuration: such a
-    /// look is made again, in a moment.
+    /// Reads both tables in one transaction each, when no other client runs. Cached locations may be out of date, and a
+    /// cluster that has just started still fills its mirrors, which changes its configuration. Such a read is soon
+    /// repeated.
     pub async fn look_at_everything(&self) {
         for number in [SPREAD, COPIED] {
             self.look_until_settled(&format!("table {number}"), async || self.look_at_table(number).await).await;
@@ -142,7 +144,7 @@ impl Client {
         }
     }
 
-    /// Looks again, for some time, after errors that pass.
+    /// Repeats the read, for some time, after temporary errors.
     async fn look_while(
         &self,
         passes: impl Fn(&TxnError) -> bool,
@@ -295,7 +297,7 @@ impl Persistent for Client {
     }
 }
 
-/// What a node that loses its cluster, or another node, or its journal, hears.
+/// Errors of a node that loses its cluster, another node, or its journal.
 #[must_use]
 pub fn is_of_a_death(error: &TxnError) -> bool {
     matches!(
@@ -486,7 +488,7 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Rows that it has written itself are in the range or not by its own doing.
+    /// Rows that it has written itself count as seen: whether they are in the range is its own doing.
     fn note_range(&mut self, number: u32, by: By, (lo, hi): (i64, i64), saw: &[u32]) {
         let own = self.own.keys().filter(|key| key.table == number).map(|key| key.key);
         let saw = saw.iter().map(|key| u64::from(*key)).chain(own).collect();

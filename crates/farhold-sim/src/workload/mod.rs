@@ -1,8 +1,8 @@
 //! Random transactions over a few rows, and the record of what they saw.
 //!
 //! Two tables: `spread`, placed by its integer key, so that each transaction meets rows of several nodes; and `copied`,
-//! replicated. Every value names its writer and carries a checksum over all of its parts, so that a row made of pieces
-//! of two is found out when it is read.
+//! replicated. Every value names its writer and carries a checksum over all of its parts, so that a read detects a row
+//! made of pieces of two.
 
 mod client;
 mod persist;

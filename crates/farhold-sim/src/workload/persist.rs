@@ -1,4 +1,4 @@
-//! Clients where nodes die: each transaction is tried again for long, whatever happens to the cluster.
+//! Clients in clusters whose nodes die: each transaction is retried for a long time, whatever happens to the cluster.
 
 use super::is_of_a_death;
 use crate::cluster::is_expected;
@@ -20,7 +20,7 @@ pub(crate) enum Ended {
     Stuck(String),
 }
 
-/// What does transactions.
+/// A client that runs transactions.
 pub(crate) trait Persistent {
     /// One of them, the same for all its attempts.
     type Asked;
@@ -42,10 +42,10 @@ pub(crate) trait Persistent {
     fn broken(&mut self, what: String);
 }
 
-/// When a client has begun the attempt that it is at, by its machine's clock; `None` between two.
+/// When a client began its current attempt, by its machine's clock; `None` between two attempts.
 pub(crate) type Attempting = Rc<Cell<Option<u64>>>;
 
-/// Runs so many transactions, each until it commits.
+/// Runs a number of transactions, each until it commits.
 pub(crate) async fn run_through(
     mut client: impl Persistent,
     transactions: usize,

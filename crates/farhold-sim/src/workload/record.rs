@@ -37,8 +37,8 @@ impl Recorder {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Says of the commits that were cut short which of their writes may not have been done: those at homes that died after it began, and all if its
-    /// coordinator did.
+    /// Marks, for each commit that was cut short, the writes that may not have been done: those at homes that died after it began, and
+    /// all of them if its coordinator died.
     pub fn settle_cut_short(&mut self, home: impl Fn(Key) -> NodeId) {
         let coordinators: BTreeMap<u64, NodeId> = self.cut_short.drain(..).collect();
         for record in &mut self.history.records {
@@ -101,7 +101,7 @@ impl Row {
     /// The row of these bytes.
     ///
     /// # Errors
-    /// What about them is no row that any transaction has written.
+    /// How the bytes differ from any row that a transaction has written.
     pub fn of(table: &Table, key: u32, value: &[u8]) -> Result<Self, String> {
         let mut row = Vec::new();
         table.schema().decode_row(&Self::key(key), value, &mut row).map_err(|error| error.to_string())?;

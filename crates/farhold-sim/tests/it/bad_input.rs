@@ -1,5 +1,5 @@
-//! More trouble than a cluster can bear is waited out, with a clear word, and nothing is lost by it: fewer survivors than the
-//! rows have copies, two processes of one name.
+//! Faults beyond what a cluster tolerates: it waits, reports why, and loses nothing. Fewer survivors than the rows have
+//! copies; two processes with one node number.
 
 use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
 use farhold_fabric::{Executor, FabricError, NodeId};
@@ -30,7 +30,7 @@ fn fewer_survivors_than_the_rows_need_are_waited_for() {
     assert!(waited > 0, "nobody ever waited");
 }
 
-/// Both are dead for good: the third waits for ever and says for which node. What it has acknowledged stays right.
+/// Both are dead for good: the third waits for ever and reports for which node. What it has acknowledged stays valid.
 #[test]
 fn without_the_only_copies_of_some_rows_nobody_goes_on() {
     for seed in [0, 4] {

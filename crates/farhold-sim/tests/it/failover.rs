@@ -16,15 +16,16 @@ fn rows_of_the_greatest_length_survive_deaths() {
     seeds::are_the_same_again(seeds::TWICE, Failover::with_long_rows);
 }
 
-/// Tables and indexes come and go while nodes die, in regions that run full: rows that were acknowledged are there, in every index and snapshot.
+/// Tables and indexes come and go while nodes die, in regions that run full: rows that were acknowledged are there, in every
+/// index and snapshot.
 #[test]
 fn tables_change_while_nodes_die() {
     seeds::are_in_order(seeds::FIXED, Failover::with_changing_tables);
     seeds::are_the_same_again(seeds::TWICE, Failover::with_changing_tables);
 }
 
-/// The power goes when a node has left and another has no room for its rows, since a client is filling its region, which then goes too. The rows are
-/// taken over, and the node comes back, when the client's table has been dropped.
+/// The power fails after a node has left, while another has no room for its rows because a client is filling its region; the client ends
+/// with the power cut. Once the client's table has been dropped, the rows are taken over and the node comes back.
 #[test]
 fn a_node_comes_back_when_what_a_lost_client_has_filled_is_dropped() {
     for seed in [9_240_480, 9_240_723] {
@@ -32,7 +33,7 @@ fn a_node_comes_back_when_what_a_lost_client_has_filled_is_dropped() {
     }
 }
 
-/// What a cut has lost is done after its initiator has given it up.
+/// Instructions that a cut link has lost are executed after their initiator has given them up.
 #[test]
 fn instructions_that_come_late_change_nothing_that_was_done_since() {
     seeds::are_in_order(seeds::FIXED, Failover::with_late_instructions);
@@ -52,14 +53,15 @@ fn what_was_read_on_its_way_to_its_holders_survives_with_whoever_read_it() {
     seeds::are_the_same_again(seeds::TWICE, Failover::with_odd_reads);
 }
 
-/// A node is never told that it has been expelled: its sessions hear an error all the same, and what they were told
+/// A node never learns that it has been expelled. Its sessions still get an error, and what was acknowledged to them
 /// holds.
 #[test]
 fn sessions_of_a_host_that_is_cut_off_for_ever_hear_something_in_time() {
     seeds::are_in_order(seeds::FIXED, Failover::with_lost_host);
 }
 
-/// Rows that change their places, and a founding that some nodes hear of late: what `planted` needs holds without anything planted.
+/// Rows that change their places, and a founding of which some nodes learn late: the scenarios of `planted` hold without a planted
+/// defect.
 #[test]
 fn scenarios_of_planted_defects_hold_without_them() {
     seeds::are_in_order(seeds::FIXED, Failover::with_moving_rows);

@@ -1,4 +1,5 @@
-//! Processes of nodes that end in the middle of what they do, where rows have one copy and no journal: what they leave in shared memory is all there is.
+//! Node processes that end in the middle of their work, where rows have one copy and no journal. Only the content of shared memory is
+//! left.
 
 use farhold_bench::random::Random;
 use farhold_fabric::{Executor, Fabric};
@@ -84,7 +85,7 @@ fn copy_of(directory: &Path, number: u32) -> PathBuf {
     name.into()
 }
 
-/// Keeps the memory as it is now, but for messages.
+/// Keeps the memory as it is now, without messages.
 fn keep_copy() {
     if std::thread::panicking() {
         return;
@@ -98,7 +99,8 @@ fn keep_copy() {
     }
 }
 
-/// The names of the people with the first ids, after a start from what was left in a directory. Nothing is reported as lost, or left over.
+/// The names of the people with the first ids, after a start from what was left in a directory. Nothing is reported as lost or left
+/// behind.
 fn start_from(directory: &Path, executor: &Executor) -> Vec<Option<String>> {
     let node = open(directory, 0, 1, REGION_BYTES).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     watch(None);
@@ -119,8 +121,9 @@ fn start_from(directory: &Path, executor: &Executor) -> Vec<Option<String>> {
     })
 }
 
-/// A transaction in which a row outgrows its place, two others trade their names, one gives its name to a new one, and one comes and goes whose name a
-/// second one has. All rows take others' places: wherever the process ends, and wherever the next start does, the start after has all of it or nothing.
+/// A transaction in which a row outgrows its place, two others trade their names, one gives its name to a new one, and one that has the
+/// name of a second one is inserted and deleted. All rows replace others. Wherever the process ends, and wherever its next start ends,
+/// the start after that has all of the transaction or nothing.
 #[test]
 fn no_row_is_lost_with_a_process_that_ends_in_a_commit() {
     let directory = Dir::new("commit");
@@ -246,7 +249,7 @@ impl Cluster {
         })
     }
 
-    /// Says of each node that it has started, which their agents do otherwise.
+    /// Announces the start of each node, which agents otherwise do.
     fn say_hello(&self) {
         for node in 0..self.workers.len() {
             self.run_on(node, async |worker| _ = worker.join_cluster().await.expect("answers"));
@@ -295,7 +298,7 @@ impl Cluster {
         }
     }
 
-    /// All names of a table, but of rows that are reported as damaged, which are the second.
+    /// All names of a table, without rows that are reported as damaged; these are the second value.
     fn names(&self, table: &str) -> (Names, BTreeSet<i32>) {
         let damaged = self.nodes.iter().flat_map(|node| node.recovered().damaged);
         let damaged: BTreeSet<Vec<u8>> = damaged.filter(|(of, _)| of == table).map(|(_, key)| key).collect();
@@ -316,7 +319,7 @@ impl Cluster {
         (found, lost)
     }
 
-    /// A transaction that meets such a row is told what it is, by whatever way it comes to the row, and at once.
+    /// A transaction that meets such a row gets that error at once, however it finds the row.
     fn check_refusals(&self, lost: &BTreeSet<i32>) {
         let table = self.nodes[0].table("people").expect("the table");
         self.run(async |worker| {
@@ -394,7 +397,7 @@ async fn table_of(worker: &Worker, is_later: bool) -> Table {
 
 /// A few writes, and what is there afterwards.
 async fn some_writes(worker: &Worker, table: &Table, random: &mut Random, before: &Names, copies: bool) -> Names {
-    // Where another node remembers a row of before, it is refused at first.
+    // Where another node remembers an earlier row, it is refused at first.
     let (begun, done) = (random.clone(), RefCell::new((random.clone(), before.clone())));
     let written = worker.run(Retry::default(), async |txn| {
         watch(None);
@@ -461,8 +464,8 @@ async fn some_change(worker: &Worker, table: &Table, random: &mut Random) {
     watch(None);
 }
 
-/// Starts again from each copy, and from each that is made of such a start: each row is as it was before or after, or reported, and whatever is there can
-/// be changed.
+/// Starts again from each copy, and from each copy that is made of such a start. Each row is as it was before or after, or is reported,
+/// and every table can be changed.
 fn look_at_copies(what: &str, directory: &Path, nodes: u8, before: &Names, after: &Names, ends_again: bool) -> usize {
     let mut all_lost = 0;
     for number in 0..COPIES.take() {
@@ -485,7 +488,7 @@ fn look_at_copies(what: &str, directory: &Path, nodes: u8, before: &Names, after
         );
         all_lost += look_at_copies(&what, &copy, nodes, before, after, false);
         let (mut found, lost) = again.names("people");
-        // A process ends between its stores here, and not in the middle of them.
+        // Here a process ends between its stores, not in the middle of one.
         assert!(lost.is_empty() || nodes > 1, "{what}: {lost:?}");
         let reserved = |node: &Arc<Node>| node.left_behind().into_iter().filter(|what| what.contains("reserved"));
         assert_eq!(again.nodes.iter().flat_map(reserved).collect::<Vec<_>>(), Vec::<String>::new(), "{what}");
@@ -523,7 +526,7 @@ fn look_at_copies(what: &str, directory: &Path, nodes: u8, before: &Names, after
         if changes_tables {
             again.change_tables(&what);
         }
-        // What is told without an answer is on its way.
+        // Messages without an answer are still on their way.
         let left = |node: &Arc<Node>| node.leaks().into_iter().chain(node.left_behind());
         let left = || again.nodes.iter().flat_map(left).collect::<Vec<String>>();
         again.wait_until(&what, || format!("{:?}", left()), || left().is_empty());
@@ -577,7 +580,7 @@ fn no_row_is_lost_wherever_two_processes_end() {
     end_anywhere(2, 0..6);
 }
 
-/// While a node makes its indexes anew, others find no memory of it, and not an index that lacks rows.
+/// While a node makes its indexes anew, other nodes find no region of it, rather than an index that lacks rows.
 #[test]
 fn rows_of_a_node_that_is_starting_are_not_absent() {
     const ROWS: i32 = 20_000;

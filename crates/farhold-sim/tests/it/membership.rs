@@ -1,4 +1,4 @@
-//! How nodes become members when answers are lost, late or slow, and what goes with one that dies.
+//! How nodes become members when answers are lost, late or slow, and what ends with a node that dies.
 
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle, NodeId};
@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 const LEASE_NS: u64 = 1_000_000;
 
-/// What becomes of the answer to a founder's claim.
+/// What happens to the answer to a founder's claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
     Heard,
     Lost,
-    /// The node hears nothing of the register afterwards, until it is let.
+    /// The node gets no answer of the register afterwards, until the test permits it.
     Held,
 }
 
@@ -78,7 +78,8 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Starts so many nodes, two copies of each row; the last one's claim is answered like this.
+    /// Starts `count` nodes, with two copies of each row. The answer to the last node's claim is treated as `claim`
+    /// says.
     fn begin(handle: &Handle, count: u8, claim: Claim) -> Self {
         let this = Self {
             handle: handle.clone(),
@@ -104,7 +105,7 @@ impl Cluster {
             clock_skew_ns_max: LEASE_NS / 10,
             ..ReplicationConfig::default()
         };
-        // An unknown outcome is told after this.
+        // The caller learns of an unknown outcome after this time.
         let request_timeout_ns = 40 * LEASE_NS;
         let config =
             NodeConfig { nodes, region_bytes: 4 << 20, replication, request_timeout_ns, ..NodeConfig::default() };
@@ -174,8 +175,8 @@ fn a_founder_whose_claim_is_not_answered_founds() {
     });
 }
 
-/// A founder hears of the founding when the others have gone on to the next configuration, which is still to be led into. To say that it
-/// is installed everywhere is up to its leader.
+/// A founder learns of the founding when the others have already written the next configuration, which its leader has not led them into
+/// yet. Only that leader may declare it installed everywhere.
 #[test]
 fn a_founder_that_hears_late_does_not_say_that_a_later_configuration_is_installed() {
     let executor = Executor::virtual_time(4);
@@ -187,7 +188,7 @@ fn a_founder_that_hears_late_does_not_say_that_a_later_configuration_is_installe
         cluster.until("nobody founds", || founded().is_some() && cluster.is_held.get()).await;
         let leader = NodeId(1);
         let next = founded().expect("founded").led_by(leader);
-        // Its leader does not hear of it for now.
+        // Its leader does not learn of it for now.
         register.cut(leader, true);
         let looking = register.of(NodeId(0), &handle, &Rc::new(Cell::new(true)));
         assert_eq!(looking.compare_and_set(next.number - 1, &next).await, Ok(true));
@@ -224,7 +225,8 @@ fn a_node_keeps_its_lease_while_it_is_let_in() {
 }
 
 /// A node that joins reaches the register, so its lease goes on, and cannot reach one member, or none. It leads the others into a
-/// configuration with it, which they cannot finish without it; another may die meanwhile. It is missed, and goes.
+/// configuration with it, which they cannot finish without it; another node may die meanwhile. The others miss the joining node
+/// and expel it.
 #[test]
 fn a_joining_node_that_is_cut_off_is_expelled() {
     for (nodes, cut_off_from, dies) in
@@ -418,8 +420,8 @@ fn an_index_goes_with_the_node_that_was_creating_it() {
     });
 }
 
-/// The member from which a node that joins copies the replicated tables dies in the middle of that. The others go on, and the node joins with them:
-/// it does not wait until the dead one is back.
+/// The member from which a node that joins copies the replicated tables dies in the middle of that. The others go on, and the
+/// node joins with them: it does not wait until the dead one is back.
 #[test]
 fn a_node_that_copies_from_one_that_dies_joins_all_the_same() {
     const ROWS: u32 = 1_000;

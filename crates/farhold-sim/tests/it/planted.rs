@@ -3,7 +3,7 @@
 use farhold_sim::teeth::{Wrong, run_in_child};
 use std::path::Path;
 
-/// Several times what the slowest to be noticed takes, on average.
+/// Several times the average number of seeds that the slowest defect takes.
 const SEEDS: u64 = 400;
 
 /// Those that clusters of threads notice too seldom for a test (docs/internals/simulation.md). `farhold-sim threads --planted` runs them.

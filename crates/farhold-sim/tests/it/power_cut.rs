@@ -133,7 +133,8 @@ async fn one(worker: &Worker, table: &Table, client: usize) -> Result<i32, TxnEr
         .await
 }
 
-/// Reads everything; each client's count, if all of it is what so many transactions of each have made.
+/// Reads everything; returns each client's count, if everything is what that number of transactions of each client has
+/// made.
 async fn audit(worker: &Worker, table: &Table) -> Vec<i32> {
     let mut txn = worker.begin();
     let mut counts = Vec::new();
@@ -406,7 +407,8 @@ fn a_process_to_be_killed() {
 fn every_planted_defect_of_the_journal_is_noticed() {
     for (defect, medium) in Defect::OF_JOURNAL.into_iter().flat_map(|defect| MEDIA.map(|medium| (defect, medium))) {
         plant(Some(defect));
-        // Where a cut falls in a life is a matter of time, which is real here: on a busy machine the same 60 seeds notice a defect or do not.
+        // Where a cut falls in a life is a matter of time, which is real here: on a busy machine the same 60 seeds notice a
+        // defect or do not.
         let noticed = (0..1000).find(|seed| catch_unwind(AssertUnwindSafe(|| lives(*seed, medium, 3))).is_err());
         plant(None);
         println!("{defect:?}, {medium:?}: {noticed:?}");

@@ -1,5 +1,5 @@
-//! Nodes with copies and journals die, pause and come back, and then the power of all is cut: from the files everything acknowledged is there
-//! again, and of every other transaction all or nothing. Each seed runs twice, and both runs are the same.
+//! Nodes with copies and journals die, pause and come back, and then the power of all is cut. The files restore everything acknowledged,
+//! and of every other transaction all or nothing. Each seed runs twice, and both runs are the same.
 
 use crate::seeds;
 use farhold_sim::failover::Failover;
@@ -15,8 +15,8 @@ fn what_was_acknowledged_survives_odd_seeds() {
     seeds::are_in_order_twice(1, Failover::with_power_cuts);
 }
 
-/// An expelled node, which has not heard of it, met a later start of another node that had no rows yet, and its session took that for lost
-/// accounts. A transaction that misses an account is now asked to commit: these are refused.
+/// A node that did not know of its expulsion met a later start of another node, which had no rows yet, and its session reported lost
+/// accounts. A transaction that misses an account must now commit; such commits are refused.
 #[test]
 fn an_account_is_missing_only_if_a_commit_says_so() {
     for seed in [1_001_421, 2_000_411, 3_000_537, 3_001_115] {

@@ -1,7 +1,7 @@
 //! Three real processes on shared memory, copies of each row: one is killed while money moves, the others go on, it comes
 //! back. With journals all of them are killed as well, and start again. What each client was told is there, and no money is made or lost.
 //!
-//! The test starts itself again as the nodes (`FARHOLD_NODE` says as which).
+//! The test starts itself again as the nodes (`FARHOLD_NODE` names the node).
 
 use farhold_fabric::persist::Domain;
 use farhold_fabric::{Executor, Fabric, NodeId};
@@ -25,7 +25,7 @@ const NODE: &str = "FARHOLD_NODE";
 const CLUSTER: &str = "FARHOLD_CLUSTER";
 /// Where the journals are, if there are any.
 const JOURNAL: &str = "FARHOLD_JOURNAL";
-/// They are written as persistent memory, which the test says that the directory is.
+/// The journals are written as to persistent memory; the test asserts that the directory is on such.
 const NVM: &str = "FARHOLD_NVM";
 const REPLICAS: &str = "FARHOLD_REPLICAS";
 /// Each node has as many workers as it has rings, so there is none for a thread that helps to take over rows.
@@ -37,7 +37,7 @@ const EACH: i64 = 100;
 const COUNTERS: i32 = 100;
 /// One cluster at a time.
 static TURN: Mutex<()> = Mutex::new(());
-/// How long the test waits for anything: only a cluster that does not get on takes so long.
+/// How long the test waits for anything: only a stuck cluster takes this long.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 async fn add(txn: &mut Txn, table: &Table, id: i32, change: i64) -> Result<(), TxnError> {
@@ -48,7 +48,7 @@ async fn add(txn: &mut Txn, table: &Table, id: i32, change: i64) -> Result<(), T
     Ok(())
 }
 
-/// Rows that no client changes, so many that a node that takes over another's part of them does it in several pieces.
+/// Rows that no client changes. There are enough of them that a node takes over another's part in several pieces.
 const BALLAST: i32 = 3_000;
 
 async fn fill(worker: &Worker) -> Result<(), TxnError> {
@@ -109,8 +109,9 @@ async fn audit(worker: &Worker, table: &Table) -> Result<String, TxnError> {
 /// Starts a node.
 fn open(cluster: &Path, id: NodeId) -> (Arc<Node>, Option<JournalThreads>, HomeAgent) {
     let replicas = std::env::var(REPLICAS).map_or(3, |replicas| replicas.parse().expect("a number"));
-    // The end of a process is known at once; on an overloaded machine no other process may be taken for dead: on a
-    // third of a processor the threads that renew leases were seen to stand for more than a second.
+    // The end of a process is known at once, so the lease may be long. On an overloaded machine no living process may
+    // count as dead: on a third of a processor, the threads that renew leases were seen to stand still for more than a
+    // second.
     let lease_ns = 3_000_000_000;
     let replication = ReplicationConfig { replicas, ring_bytes: 64 << 10, lease_ns, ..ReplicationConfig::default() };
     let directory = |path| -> std::io::Result<Arc<dyn Directory>> {
@@ -160,7 +161,7 @@ fn node(cluster: &Path, number: u8, counter: i32) {
     let watched = node.clone();
     std::thread::spawn(move || {
         loop {
-            // A run takes seconds: a process that still runs has something to tell.
+            // A run takes seconds: a process that still runs prints its state.
             std::thread::park_timeout(Duration::from_secs(30));
             eprintln!(
                 "node {number}: member {}, {:?}, {:?}, {:?}",
@@ -270,7 +271,7 @@ impl Process {
         Self { child, stdin, lines, moved: 0 }
     }
 
-    /// Reads lines until one begins so; remembers what was acknowledged.
+    /// Reads lines until one begins with `start`; remembers what was acknowledged.
     fn until(&mut self, start: &str) -> String {
         loop {
             let line = match self.lines.recv_timeout(PATIENCE) {
@@ -287,7 +288,7 @@ impl Process {
         }
     }
 
-    /// Until it has moved so much more.
+    /// Waits until it has moved `by` more.
     fn goes_on(&mut self, by: i64) {
         let goal = self.moved + by;
         while self.moved < goal {
@@ -355,7 +356,7 @@ fn one_is_replaced(more: &[(&str, &str)]) {
         node.until("member");
         node.goes_on(300);
     }
-    // The one that keeps the epoch dies.
+    // The epoch keeper dies.
     let dead_moved = nodes[0].kill();
     nodes[1].goes_on(1_000);
     nodes[2].goes_on(1_000);

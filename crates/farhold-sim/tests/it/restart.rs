@@ -40,8 +40,8 @@ async fn change(worker: &Worker) -> Result<(), TxnError> {
     txn.commit().await.map(|_| ())
 }
 
-/// While a transaction of node 0 changes a row of each node, a reader at node 0 looks at the one, and then a reader at node 1 at the other: so
-/// many nanoseconds after it has begun. Whether they saw its change; `None` of one that was told to try again.
+/// While a transaction of node 0 changes a row of each node, a reader on node 0 reads one row, and then a reader on node 1 the other:
+/// `ns` nanoseconds after the transaction has begun. Returns whether they saw its change; `None` for a reader that had to try again.
 fn look_after(ns: u64) -> [Option<bool>; 2] {
     let executor = Executor::virtual_time(9);
     let handle = executor.handle();
@@ -90,7 +90,7 @@ fn a_later_reader_never_sees_an_older_state() {
     assert!(seen.iter().any(|seen| seen[1].is_none()), "nobody ever met a lock: {seen:?}");
 }
 
-/// Kills node 1 so many nanoseconds after its transaction has begun; how many rows of node 0 are damaged.
+/// Kills node 1 `ns` nanoseconds after its transaction has begun. Returns how many rows of node 0 are damaged.
 fn die_after(ns: u64) -> usize {
     let executor = Executor::virtual_time(9);
     let handle = executor.handle();
@@ -100,7 +100,7 @@ fn die_after(ns: u64) -> usize {
         let (keeper, doomed) = (serve(&home, &handle), serve(&dying, &handle));
         let recorder = Rc::new(RefCell::new(Recorder::default()));
         Tables::create(&keeper, &Workload::of_seed(1), &recorder).await.expect("the tables");
-        // It goes on in its own task, where it will hear that it is dead; so it is stopped for good.
+        // It runs in its own task, where it would notice that it is dead, so it is stopped for good.
         let changing = doomed.clone();
         let changing = handle.spawn(async move { change(&changing).await });
         handle.sleep_ns(ns).await;
@@ -117,7 +117,7 @@ fn die_after(ns: u64) -> usize {
         let expected = if damaged == 0 { 0 } else { left.len() };
         assert_eq!(left.len(), expected, "killed after {ns} ns: {left:?}");
         if damaged == 0 {
-            // Whatever became of it, every row can be read and written again.
+            // Whatever its outcome, every row can be read and written again.
             let table = Tables::of(&reborn).spread;
             for key in [1, 2, 3, 4, 101, 102] {
                 let written = reborn.run(Retry::default(), async |txn| {
@@ -134,7 +134,7 @@ fn die_after(ns: u64) -> usize {
     })
 }
 
-/// More deaths with a snapshot open than there are places for snapshots: the others keep nothing for dead nodes.
+/// More deaths with a snapshot open than there are snapshot slots: the others keep nothing for dead nodes.
 #[test]
 fn snapshots_of_the_dead_are_closed() {
     let executor = Executor::virtual_time(9);
@@ -157,7 +157,7 @@ fn snapshots_of_the_dead_are_closed() {
     });
 }
 
-/// Nothing gets through one way while a snapshot is taken and closed: it fails or not, and a while after the way has healed neither node
+/// One direction of a link is cut while a snapshot is taken and closed. It may fail; a while after the link has healed, neither node
 /// keeps anything for it.
 #[test]
 fn snapshots_leave_nothing_behind_when_messages_are_lost() {
@@ -188,7 +188,8 @@ fn snapshots_leave_nothing_behind_when_messages_are_lost() {
     });
 }
 
-/// Nothing gets through one way while a table is dropped: a while after the way has healed it is gone on both nodes, and so are its pages.
+/// One direction of a link is cut while a table is dropped. A while after the link has healed, the table is gone on both nodes, and so
+/// are its pages.
 #[test]
 fn a_dropped_table_goes_everywhere_when_messages_are_lost() {
     let executor = Executor::virtual_time(9);

@@ -3,7 +3,7 @@
 use farhold_sim::failover::{Aftermath, Failover, run};
 use std::ops::Range;
 
-/// Of each scenario: some that are always the same. `fresh` runs hundreds of others each time.
+/// The seeds of each scenario that are always the same. `fresh` runs hundreds of others each time.
 pub const FIXED: Range<u64> = 0..12;
 /// Those that run twice.
 pub const TWICE: Range<u64> = 0..4;

@@ -1,7 +1,7 @@
 //! A node dies at every step of a commit. One transaction that updates, deletes and inserts rows of all nodes runs
-//! alone. For each event of the simulation from its beginning to its end (a line touched, an instruction completed, a
-//! message delivered), there is a run in which the coordinator, the primary of a far row, or a backup dies at that
-//! event. Afterwards the cluster heals, goes on, and is looked at.
+//! alone. An event is a line touched, an instruction completed or a message delivered. For each event from the
+//! transaction's beginning to its end, there are runs in which the coordinator, the primary of a far row, or a backup
+//! dies at that event. Afterwards the cluster heals, goes on, and is looked at.
 
 use farhold_sim::failover::{Failover, KillAt, Load, run};
 use farhold_sim::workload::Workload;

@@ -75,8 +75,8 @@ impl Drop for JournalThreads {
     }
 }
 
-/// An endpoint of the journal's own: what it learns of a node that starts again, a worker must not learn from it unawares
-/// (`Core::look_again`).
+/// The journal has an endpoint of its own. If it shared a worker's endpoint, the endpoint would learn of a node's later
+/// start without the worker noticing (`Core::look_again`).
 fn endpoint_of(node: &Node, journaling: &Journaling, handle: &Handle) -> Option<Endpoint> {
     let made = node.fabric.endpoint(handle);
     made.map_err(|error| journaling.fail(&format!("the journal has no endpoint: {error}"))).ok()
@@ -120,7 +120,7 @@ fn do_steps(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
     journaling.close();
 }
 
-/// With one copy of each row, no node can tell what of the last epochs counts once a node is gone.
+/// With one copy of each row, no node can tell which of the last epochs count once a node is gone.
 fn expect_all(node: &Node, journaling: &Journaling) {
     if node.replication.is_some() {
         return;
@@ -137,14 +137,14 @@ fn expect_all(node: &Node, journaling: &Journaling) {
     }
 }
 
-/// Slots of rows between two looks of a simulated checkpoint at whether it may go on.
+/// A simulated checkpoint checks after this many slots whether it may go on.
 const PATIENCE: u32 = 1_000_000;
 
 /// What [`JournalThreads`] do with the files of a node's journal, in turns: for a program without threads.
 pub struct JournalTurns {
     node: Arc<Node>,
     journaling: Arc<Journaling>,
-    /// A checkpoint is due when the journal has so many bytes.
+    /// A checkpoint is due when the journal has this many bytes.
     at_bytes: u64,
     /// One that has no name yet.
     written: Option<Checkpointed>,

@@ -24,7 +24,7 @@ impl BackOff {
 /// How long a reader waits for a row that is being written. A far writer takes three round trips over it; the coordinator
 /// of a commit may be at other rows first, or dead.
 const PATIENCE_NS: u64 = 20_000_000;
-/// Looks at the row at least, however long the thread was kept from them.
+/// The least number of looks at the row, however long the thread was not scheduled.
 const LOOKS_MIN: u32 = 8;
 
 /// What is left of a reader's time at one row.

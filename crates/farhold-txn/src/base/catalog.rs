@@ -40,7 +40,7 @@ struct Retired {
     table: Arc<TableShared>,
     /// Of this node's transactions.
     grace: Grace,
-    /// Nodes whose transactions of before are over.
+    /// Nodes whose transactions from before the drop have ended.
     quiet: BTreeSet<NodeId>,
 }
 
@@ -71,7 +71,7 @@ impl Catalog {
         self.making.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a table out; it stays alive until [`Self::let_go`].
+    /// Takes a table out of the catalog; it stays alive until [`Self::let_go`].
     pub fn retire(&self, id: TableId) -> Option<Table> {
         let mut tables = self.write();
         let table = tables.by_id.remove(&id)?;
@@ -104,8 +104,8 @@ impl Catalog {
         self.any_retired.load(Relaxed)
     }
 
-    /// Looks how far the dropped tables have come. Returns those of which this node's transactions are over since the last
-    /// look, for the others to hear of it.
+    /// Checks how far the dropped tables have come. Returns those whose transactions on this node have ended since the
+    /// last look, so that the other nodes can be told.
     pub fn look_at_retired(&self, slots: &Slots) -> Vec<TableId> {
         let mut over = Vec::new();
         let mut tables = self.write();
@@ -126,8 +126,8 @@ impl Catalog {
         over
     }
 
-    /// Tables of which it is time to ask, and the nodes: what those have said may have been lost, or have come before this node heard of
-    /// the drop.
+    /// The tables and nodes to ask about now. A node's own report may have been lost, or may have come before this node heard of the
+    /// drop.
     pub fn to_ask(&self, now_ns: u64, every_ns: u64, others: &[NodeId]) -> Vec<(TableId, NodeId)> {
         let mut tables = self.write();
         if now_ns < tables.ask_ns {
@@ -142,24 +142,25 @@ impl Catalog {
         unheard
     }
 
-    /// Are all transactions of this node over that may use this table? It has been dropped, here or before this node began.
+    /// Have all transactions of this node ended that may use this table? The table has been dropped, here or before this
+    /// node began.
     pub fn is_quiet(&self, id: TableId) -> bool {
         let tables = self.read();
         let mut retired = tables.retired.iter().filter(|retired| retired.table.store.id() == id);
         !tables.by_id.contains_key(&id) && retired.all(|retired| retired.grace == Grace::Over)
     }
 
-    /// Another node's transactions of before the drop are over.
+    /// Notes that another node's transactions from before the drop have ended.
     pub fn note_quiet(&self, id: TableId, node: NodeId) {
         if let Some(retired) = self.write().retired.iter_mut().find(|retired| retired.table.store.id() == id) {
             retired.quiet.insert(node);
         }
     }
 
-    /// Releases the dropped tables that are no longer in use; `is_gone` says of a node that it has no transactions,
-    /// `is_unread` that no snapshot is open. `is_unread` is asked when the tables are known to be over: by then no node
-    /// lists their pages for a scan any more, so a scan that still reads them has its snapshot open. Returns those
-    /// tables.
+    /// Releases the dropped tables that are no longer in use; `is_gone` says whether a node has no transactions left,
+    /// `is_unread` whether no snapshot is open. `is_unread` is called once the tables are known to be out of use. By
+    /// then no node lists their pages for a scan any more, so a scan that still reads them has its snapshot open.
+    /// Returns those tables.
     pub fn let_go(
         &self,
         me: NodeId,
@@ -231,12 +232,13 @@ impl Catalog {
         self.version.fetch_add(1, Release);
     }
 
-    /// Says whether what is recorded of tables and indexes may not be done here yet: for the worker that looks next.
+    /// Notes, for the worker that looks next, whether recorded changes of tables and indexes may still have to be done
+    /// here.
     pub fn set_behind(&self, may_be: bool) {
         self.behind.store(may_be, SeqCst);
     }
 
-    /// May something that is recorded not be done here?
+    /// May a recorded change still have to be done here?
     #[inline]
     pub fn is_behind(&self) -> bool {
         self.behind.load(Relaxed)
@@ -269,8 +271,8 @@ mod tests {
     use farhold_fabric::{Executor, Fabric};
     use farhold_store::row::{Column, ColumnType, Schema};
 
-    /// A worker that looks for snapshots first, and is held up then, misses one that lists the table's pages before the table is dropped and its
-    /// last transaction ends.
+    /// A worker that looks for snapshots first, and is held up then, misses one that lists the table's pages before the table
+    /// is dropped and its last transaction ends.
     #[test]
     fn snapshots_are_looked_for_once_a_dropped_table_is_over() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! What is said of a table when it is created, and its form in the system table.
+//! The definition of a table, and its form in the system table.
 //!
 //! ```text
 //! 'T' │ version u8 │ placement u8 │ flags u8 (1: hash) │ slots u16 │ { recorded u8 }* │ attributes u32, bytes │ name u8, bytes
@@ -39,7 +39,7 @@ pub struct TableDef {
     pub attributes: Vec<u8>,
 }
 
-/// What has become of an index of a table, as all nodes can read it.
+/// The recorded state of an index of a table, which all nodes can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recorded {
     /// It is being created. No transaction reads it, and its coordinator may have died.
@@ -104,7 +104,7 @@ impl TableDef {
         Ok(())
     }
 
-    /// The definition as bytes; `recorded` says of each index what has become of it.
+    /// The definition as bytes; `recorded` has the recorded state of each index.
     ///
     /// # Errors
     /// [`TxnError::Row`] if an index does not fit the schema.

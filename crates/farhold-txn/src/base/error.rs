@@ -6,9 +6,9 @@ use farhold_store::durable::DurableError;
 use farhold_store::row::RowError;
 use farhold_store::{StoreError, TableId};
 
-/// The reason why an operation did not happen. After [`DuplicateKey`](Self::DuplicateKey),
-/// [`TooLarge`](Self::TooLarge), [`ReadOnly`](Self::ReadOnly), [`NotFound`](Self::NotFound) and [`Row`](Self::Row) the
-/// transaction stands where it stood before the call; after any other it can only be dropped.
+/// The reason why an operation failed. After [`DuplicateKey`](Self::DuplicateKey), [`TooLarge`](Self::TooLarge),
+/// [`ReadOnly`](Self::ReadOnly), [`NotFound`](Self::NotFound) and [`Row`](Self::Row) the transaction is as it was
+/// before the call; after any other error it can only be dropped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxnError {
@@ -70,15 +70,15 @@ pub enum TxnError {
         /// How many there can be.
         limit: usize,
     },
-    /// A node that this transaction needs is gone or being replaced, or the cluster is just changing its configuration. Nothing was
-    /// written; running the transaction again succeeds when the others have taken over.
+    /// A node that this transaction needs is gone or being replaced, or the cluster is changing its configuration. Nothing was
+    /// written. Running the transaction again succeeds once other nodes have taken over.
     #[error("{node} is being replaced, or its cluster is changing; run the transaction again")]
     Recovering {
         /// The node.
         node: NodeId,
     },
-    /// This node has been expelled from its cluster, or has lost its connection to it, while the transaction was being replicated: whether it has committed
-    /// is known to the others alone.
+    /// This node was expelled from its cluster, or lost its connection to it, while the transaction was being replicated. Only the other
+    /// nodes know whether it has committed.
     #[error("this node lost its cluster during the commit; only the other nodes know whether it has committed")]
     OutcomeUnknown,
     /// The journal's disk is full. Nothing was written.
@@ -136,8 +136,8 @@ pub enum TxnError {
 }
 
 impl TxnError {
-    /// A row that can be read no more: its writer's process ended in the middle of a write, and no other node has a copy
-    /// ([`Node::recovered`](crate::Node::recovered)). Running the transaction again meets it again.
+    /// A row that can no longer be read: its writer's process ended in the middle of a write, and no other node has a
+    /// copy ([`Node::recovered`](crate::Node::recovered)). Running the transaction again fails again.
     pub const HALF_WRITTEN: Self = Self::Corrupt {
         what: "a row was half written when its node's process ended; that node names such rows at its start, and starts without them \
                with --forget-half-written",
@@ -154,8 +154,8 @@ impl TxnError {
         matches!(self, Self::NodeUnavailable { committed: true, .. } | Self::NotDurable { committed: true, .. })
     }
 
-    /// What it means for a transaction that has written nothing: a power cut may take back what it read, so the result
-    /// is withheld.
+    /// The error that a transaction that has written nothing returns instead: a power cut may take back what it read,
+    /// so the result is withheld.
     pub(crate) fn of_a_read(self) -> Self {
         match self {
             Self::NotDurable { reason, .. } => Self::NotDurable { reason, committed: false },

@@ -1,4 +1,4 @@
-//! Words that all layers use: errors, what tables are, where objects are, what threads say of themselves.
+//! What all layers share: errors, definitions of tables, references to objects, and the state that threads publish.
 
 #[macro_use]
 #[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "without the feature nobody plants anything"))]

@@ -1,4 +1,4 @@
-//! Phases: how a thread learns that every transaction that was there when it asked is over.
+//! Phases: how a thread learns that every transaction that was running when it asked has ended.
 //!
 //! ```text
 //!   a transaction:  count in under the phase ─► is that still the phase? ─► run ─► count out
@@ -87,7 +87,7 @@ pub(crate) fn end<W: Word>(running: &[W; 2], begun: Running) {
     count.store(count.load(Relaxed) - 1, Release);
 }
 
-/// Begins to wait: [`is_over`] will tell of every transaction that runs now. The wait before must be over.
+/// Begins to wait: [`is_over`] will report the end of every transaction that runs now. The earlier wait must be over.
 pub(crate) fn turn<W: Word>(phase: &W) -> u64 {
     phase.fetch_add(1, SeqCst)
 }
@@ -129,13 +129,13 @@ mod model {
     }
 
     impl Word for Modelled {
-        /// loom takes a load that is sequentially consistent for one that acquires, which may be of any age. In one order of all such accesses
-        /// it is of the latest value, as that of an instruction that writes it back.
+        /// loom treats a sequentially consistent load as an acquire load, which may return a value of any age. In a single order of all
+        /// such accesses a load returns the latest value; a read-modify-write that writes the value back does so in loom.
         fn load(&self, order: Ordering) -> u64 {
             if order == SeqCst { self.word.fetch_add(0, SeqCst) } else { self.word.load(order) }
         }
 
-        /// An exchange, since loom lets such loads go on for ever before a store that comes beside them.
+        /// An exchange, because loom lets such loads go on for ever without seeing a concurrent store.
         fn store(&self, value: u64, order: Ordering) {
             self.word.swap(value, if self.is_relaxed { Relaxed } else { order });
         }
@@ -158,7 +158,7 @@ mod model {
         planted: Planted,
     }
 
-    // SAFETY: the cells hold nothing. Which thread may be at them when is what is checked: loom tells of an access that comes beside another.
+    // SAFETY: the cells hold no data. The test checks which thread accesses them when: loom reports concurrent accesses.
     unsafe impl Sync for Node {}
     // SAFETY: as above.
     unsafe impl Send for Node {}

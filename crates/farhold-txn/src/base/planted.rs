@@ -10,7 +10,7 @@ pub(crate) fn is(defect: Defect) -> bool {
     farhold_planted::is(defect)
 }
 
-/// The epoch that a node's last commit has read, when this one has read `now`.
+/// The epoch that the node's last commit has read, where this commit has read `now`.
 #[cfg(feature = "planted")]
 pub(crate) fn last_epoch(node: farhold_fabric::NodeId, now: u32) -> u32 {
     std::thread_local! {

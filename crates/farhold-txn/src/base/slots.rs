@@ -1,4 +1,4 @@
-//! What a node's workers say of themselves to the rest of the node: whether transactions run, and what became of them.
+//! What a node's workers publish to the rest of the node: whether transactions run, and how they ended.
 //!
 //! A transaction counts itself into its worker's slot under the phase that it finds: see [`phases`].
 
@@ -185,8 +185,8 @@ impl Slots {
         self.own(self.all.iter().position(Slot::take), WORKERS_MAX)
     }
 
-    /// Takes the last free one of the first `below`, for a thread that does not stay: it keeps none of the first, which have rings, from
-    /// those that do.
+    /// Takes the last free slot of the first `below`, for a thread that lives for a short time. The first slots have rings; they stay
+    /// free for threads that live longer.
     ///
     /// # Errors
     /// All of these are taken.
@@ -232,8 +232,8 @@ impl Slots {
         self.all.iter().map(|slot| slot.counts.get(Counter::InboxLooks)).sum()
     }
 
-    /// Begins to wait: [`Self::is_over`] will tell of every transaction that runs now. The wait before must be over: there are counts for two
-    /// phases.
+    /// Begins to wait: [`Self::is_over`] will report the end of every transaction that runs now. The earlier wait must be over, because
+    /// there are counts for two phases.
     pub fn turn_phase(&self) -> u64 {
         phases::turn(&self.phase)
     }
@@ -263,8 +263,8 @@ impl OwnSlot {
         self.number as u8
     }
 
-    /// The number of a new transaction. It goes on from one worker of this number to the next: what is still on its way of a
-    /// transaction of an earlier one means no other.
+    /// The number of a new transaction. The count continues from one worker of this slot to the next, so that a late message
+    /// of an earlier worker's transaction refers to no other transaction.
     #[inline]
     pub fn next_transaction(&self) -> u32 {
         let transaction = self.transactions.get().wrapping_add(1);
@@ -318,8 +318,8 @@ mod tests {
         two.end(after);
     }
 
-    /// A transaction looks at the phase and is held up before it has counted itself in; the drop of one table comes to its end meanwhile. It then
-    /// uses another table, which is dropped as well: the second drop must wait for it.
+    /// A transaction looks at the phase and is held up before it has counted itself in; the drop of one table comes to its end
+    /// meanwhile. It then uses another table, which is dropped as well: the second drop must wait for it.
     #[test]
     fn the_second_of_two_waits_misses_no_transaction() {
         let slots = Arc::new(Slots::new());

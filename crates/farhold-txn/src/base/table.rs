@@ -83,7 +83,8 @@ pub(crate) struct TableShared {
     pub route: Route,
     /// Every index it ever had: its slots. Writers need the store's list only.
     indexes: RwLock<Vec<IndexSlot>>,
-    /// Slots of dropped indexes, also of such that were never known here: what adds one comes too late. Used under the lock of `indexes`.
+    /// Slots of dropped indexes, including indexes that this node never knew: a message that adds one of these comes too late. Used under
+    /// the lock of `indexes`.
     gone: Mutex<BTreeSet<u16>>,
     has_secondary: AtomicBool,
     /// The longest payload met so far on other nodes: the room that a far read asks for.
@@ -105,15 +106,15 @@ pub(crate) type Coordinator = (NodeId, u64);
 
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum IndexState {
-    /// Writers give a row whose key in it changes another object, and keep it from when [`TableShared::begin_filling`] has
-    /// made it; it is not complete.
+    /// When a row's key in this index changes, writers give the row another object. They maintain the index once
+    /// [`TableShared::begin_filling`] has made it. It is not complete.
     Filling,
     /// Complete here, maybe not elsewhere.
     Filled,
     /// It cannot be complete.
     Refused(TxnError),
     Ready,
-    /// Writers keep it, because there may be readers on other nodes. No transaction of this node reads it.
+    /// Writers maintain it, because there may be readers on other nodes. No transaction of this node reads it.
     Closed,
     Dropped,
 }
@@ -174,7 +175,7 @@ pub(crate) enum Open {
     Create,
     /// With the rows that are in the region.
     Attach {
-        /// On so many threads.
+        /// The number of threads.
         threads: usize,
         /// Rows that are half written are freed.
         forgets_damaged: bool,
@@ -270,7 +271,7 @@ impl TableShared {
         }
     }
 
-    /// An index that does not lead to this object although it is a row. For checks, while nothing writes.
+    /// An index that does not lead to this object although the object is a row. For checks, while nothing writes.
     pub fn missing_in(&self, object: farhold_store::Object<'_>) -> Option<String> {
         let meta = object.meta();
         let mut payload = vec![0; meta.payload_len()];
@@ -301,8 +302,8 @@ impl TableShared {
         self.payload_hint.fetch_max(payload_len as u32, Relaxed);
     }
 
-    /// Lets writers know of an index to be: they change its keys of no object in place from now on. There is nothing yet that
-    /// an entry could be made in, because writers of other nodes may not know yet, and would change rows under their entries.
+    /// Announces a coming index to writers: from now on they change no key of it in place. The index itself is not made yet:
+    /// writers of other nodes may not know of it, and would change rows without changing their entries.
     pub fn add_index(&self, slot: u16, definition: &TableDef, coordinator: Coordinator) -> Result<(), TxnError> {
         let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
         let position = usize::from(slot);
@@ -325,7 +326,8 @@ impl TableShared {
         Ok(())
     }
 
-    /// Makes the index, empty: inserts enter it from now on. Every node's writers know of it.
+    /// Makes the index, empty: inserts enter it from now on. The caller guarantees that every node's writers know of
+    /// it.
     ///
     /// # Errors
     /// [`TxnError::NotFound`] if it has been taken away meanwhile, or is there.
@@ -338,7 +340,7 @@ impl TableShared {
         begun.map_err(|error| TxnError::store(error, self.store.store().node()))
     }
 
-    /// Says how filling an index has ended.
+    /// Notes how filling an index has ended.
     pub fn end_filling(&self, slot: u16, outcome: Result<(), TxnError>) {
         let mut slots = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = slots.get_mut(usize::from(slot)).filter(|slot| slot.state == IndexState::Filling) {
@@ -406,12 +408,12 @@ impl TableShared {
         (0_u16..).zip(slots.iter()).filter(|(_, slot)| is_orphan(slot)).map(|(slot, _)| slot).collect()
     }
 
-    /// Does what is recorded and what the coordinators of indexes may not have come to say here. Of `orphans` goes what is not recorded as
-    /// complete; what is recorded as dropped is closed alone, because there may still be readers on other nodes.
+    /// Does what is recorded and the coordinators of indexes may not have told this node. Those of the `orphans` that are not recorded as
+    /// complete are dropped. An index that is recorded as dropped is only closed, because there may still be readers on other nodes.
     pub fn follow(&self, recorded: &[Recorded], orphans: &[u16]) {
         for (slot, recorded) in (0_u16..).zip(recorded) {
             match recorded {
-                // Refused: it is not complete here, and has a coordinator that finds out.
+                // If this fails, the index is not complete here, and its coordinator will find that out.
                 Recorded::Live => drop(self.open_index(slot)),
                 Recorded::Dropped => self.close_index(slot),
                 Recorded::Begun if orphans.contains(&slot) => self.drop_index(slot),
@@ -449,9 +451,9 @@ impl TableShared {
     /// The maker of a ready index's keys.
     ///
     /// # Errors
-    /// [`TxnError::SchemaChanged`] if it is not ready: a caller that knows its number has met it before it was dropped,
-    /// here or on another node, and the number may be a new index's by now. [`TxnError::NotFound`] if there never was
-    /// one.
+    /// [`TxnError::SchemaChanged`] if it is not ready: a caller that knows its number has used it before it was
+    /// dropped, here or on another node, and the number may belong to a new index by now. [`TxnError::NotFound`] if
+    /// there never was one.
     pub fn keys_of(&self, index: Index) -> Result<Arc<SecondaryKeys>, TxnError> {
         let Index::Secondary(number) = index else { return Err(no_index(&self.name, index)) };
         let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
@@ -469,7 +471,7 @@ impl TableShared {
         found.map(|(_, keys)| keys).ok_or(TxnError::SchemaChanged)
     }
 
-    /// Makers of all keys that a writer must keep, with their indexes.
+    /// Makers of all keys that a writer must maintain, with their indexes.
     pub fn all_keys(&self) -> Vec<(Index, Arc<SecondaryKeys>)> {
         let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
         let live = (0_u16..).zip(slots.iter()).filter(|(_, slot)| slot.state != IndexState::Dropped);

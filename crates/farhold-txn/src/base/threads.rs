@@ -1,6 +1,6 @@
 //! Threads for one job.
 
-/// Runs a job on so many threads, this one included.
+/// Runs a job on `threads` threads, this one included.
 pub(crate) fn on_threads(threads: usize, job: &(dyn Fn(usize) + Sync)) {
     std::thread::scope(|scope| {
         for number in 1..threads {

@@ -6,7 +6,7 @@ use farhold_store::ObjectRef;
 use farhold_store::index::hash::BucketStamp;
 use std::ops::Bound;
 
-/// What a message that no peer of this version sends is called.
+/// The error for a message that no peer of this version sends.
 pub(crate) const GARBAGE: TxnError = TxnError::Corrupt { what: "a message that is cut off or makes no sense" };
 
 /// A message being written. All integers little-endian.
@@ -84,7 +84,7 @@ pub(crate) fn read_u64(r: &mut Reader<'_>) -> Result<u64, TxnError> {
     r.u64()
 }
 
-/// A message being read. Every method fails rather than read past the end, and no length is believed before the bytes are
+/// A message being read. Every method fails rather than read past the end, and no length is trusted before the bytes are
 /// there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(pub &'a [u8]);
@@ -153,7 +153,8 @@ impl<'a> Reader<'a> {
         Ok(BucketStamp { offset: self.u64()?, word: self.u64()? })
     }
 
-    /// A list with its length in front. An item takes a byte at least, so a length above the rest of the message is a lie.
+    /// A list with its length in front. An item takes a byte at least, so a length above the rest of the message is
+    /// invalid.
     pub fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T, TxnError>) -> Result<Vec<T>, TxnError> {
         let count = self.u32()? as usize;
         if count > self.0.len() {

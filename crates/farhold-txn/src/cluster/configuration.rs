@@ -23,8 +23,8 @@ pub struct Mirror {
     pub on: NodeId,
     /// Has it all rows? Only then may it take over.
     pub whole: bool,
-    /// The number of the configuration that first wanted it. One that has not been wanted for a while is another one, and
-    /// begins empty: it has no records of the time between.
+    /// The number of the configuration that first wanted it. A mirror that is wanted again after a gap counts as a new
+    /// one and begins empty, because it has no records of the time between.
     pub since: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct Configuration {
     pub joining: Vec<NodeId>,
     /// For each node number: which start of it is meant, 0 for none. A node that starts draws it at random.
     pub births: Vec<u64>,
-    /// For each node number: with which start of it its rows began, and nothing before; 1 for a node of the founding.
+    /// For each node number: the start with which its rows began; there are none from before. 1 for a founder.
     pub rows_since: Vec<u64>,
     /// For each partition.
     pub partitions: Vec<Serving>,
@@ -55,7 +55,7 @@ pub struct Configuration {
     pub epoch_min: u32,
 }
 
-/// What the bytes of one begin with; another letter with each change of what follows.
+/// The first bytes of an encoded configuration. The letter changes with each change of the format.
 const MAGIC: u32 = u32::from_le_bytes(*b"CONB");
 
 impl Configuration {
@@ -110,7 +110,7 @@ impl Configuration {
     #[must_use]
     pub fn admitted(&self) -> Admitted {
         if planted!(NoFence) || planted!(FenceBelieved) {
-            // Where a fabric has both, one makes up for the other.
+            // Where a fabric has both, either one suffices.
             return Admitted::Everybody;
         }
         Admitted::Births(self.everybody().map(|node| (node, self.births[usize::from(node.0)])).collect())
@@ -175,15 +175,15 @@ impl Configuration {
         next
     }
 
-    /// Are there rows in this one that would be nowhere in `next`?
+    /// Are there rows in this one that no node would have in `next`?
     #[must_use]
     pub fn loses_rows_in(&self, next: &Self) -> bool {
         let is_somewhere = |node: NodeId| self.members.contains(&node) || self.successor(node).is_some();
         next.unserved().into_iter().any(|node| is_somewhere(node) && next.successor(node).is_none())
     }
 
-    /// Those of the silent nodes that the others can go on without: the certainly dead, and as many more as leaves every
-    /// row somewhere.
+    /// The silent nodes that the others can go on without: those that are certainly dead, and as many more as possible
+    /// while every row stays on some node.
     #[must_use]
     pub fn dispensable(&self, silent: &[NodeId], is_dead: impl Fn(NodeId) -> bool) -> Vec<NodeId> {
         let mut gone: Vec<NodeId> = silent.iter().copied().filter(|node| is_dead(*node)).collect();
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(whole.without(&[N[2]], N[0]).successor(N[2]), Some(N[0]));
     }
 
-    /// What filled it before is not believed to have filled it now.
+    /// A report that the earlier mirror is full does not count for the new one.
     #[test]
     fn a_mirror_that_is_wanted_again_is_another_one() {
         let first = Configuration { births: vec![1; 3], ..Configuration::first(3, 2) };

@@ -1,4 +1,4 @@
-//! What a node knows of its cluster: the numbered configuration, and what commits look at of it.
+//! What a node knows of its cluster: the numbered configuration, and the part of it that commits read.
 
 pub(crate) mod configuration;
 pub(crate) mod progress;

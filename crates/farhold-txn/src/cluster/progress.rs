@@ -40,9 +40,9 @@ pub struct Progress {
     pub mirroring: Option<(NodeId, Moving)>,
     /// It gets its copies of replicated tables.
     pub joining: Option<Moving>,
-    /// Why its last attempt to get them, or to make rows its own, has failed: it goes on trying.
+    /// Why its last attempt to get its copies of replicated tables, or to make rows its own, failed. It keeps trying.
     pub refused: Option<Box<str>>,
-    /// An earlier start of it still belongs to the cluster: it waits until the others go on without that.
+    /// An earlier start of it still belongs to the cluster: it waits until the others go on without that start.
     pub replacing: bool,
 }
 

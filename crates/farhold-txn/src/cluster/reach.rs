@@ -3,15 +3,15 @@
 //!
 //! ```text
 //!   every member asks every other one, once a lease ──► it answers
-//!                                                  └──► it does not, so often, for so long: missed; the register says so beside the lease
+//!                                                  └──► it does not, often enough, for long enough: missed, as the register says beside the lease
 //! ```
 
 use farhold_fabric::NodeId;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A node that has not answered so many questions in a row, for so many leases, is missed. A node that is descheduled
-/// for a while is not.
+/// A node that has not answered `FAILED_MIN` questions in a row, for `MISSED_LEASES` leases, is missed. A node that is
+/// descheduled for a while is not.
 const FAILED_MIN: u32 = 3;
 const MISSED_LEASES: u64 = 2;
 
@@ -48,7 +48,7 @@ impl Reach {
         doubt.failed += 1;
     }
 
-    /// Starts of nodes that do not answer for too long.
+    /// Starts of nodes that have not answered for too long.
     pub fn missed(&self, now_ns: u64, lease_ns: u64) -> Vec<(NodeId, u64)> {
         let is_missed =
             |doubt: &Doubt| doubt.failed >= FAILED_MIN && now_ns > doubt.since_ns + MISSED_LEASES * lease_ns;

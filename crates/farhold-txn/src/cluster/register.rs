@@ -44,7 +44,7 @@ impl Renewals {
         bytes
     }
 
-    /// What [`encode`](Self::encode) made; `None` for bytes of another length.
+    /// The inverse of [`encode`](Self::encode); `None` for bytes of another length.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
@@ -69,7 +69,7 @@ pub enum RegisterError {
         /// Why, in words.
         reason: Box<str>,
     },
-    /// What is written there is not of this program, or of another version of it.
+    /// Its content was not written by this program, or was written by another version of it.
     #[error("the register is not this cluster's: {reason}")]
     Foreign {
         /// What is wrong.
@@ -77,8 +77,8 @@ pub enum RegisterError {
     },
 }
 
-/// A register. It is linearizable and outlives any member; it never decides anything itself. A caller may lose its answer, so
-/// each call may be made again.
+/// A register. It is linearizable and outlives any member; it never decides anything itself. An answer may be lost, so each
+/// call may be repeated.
 pub trait Register {
     /// What is written there.
     fn load(&self) -> RegisterFuture<'_, Registered>;
@@ -86,14 +86,14 @@ pub trait Register {
     /// Writes `next` if the configuration there has the number `expected` (0: there is none). False: it has another.
     fn compare_and_set<'a>(&'a self, expected: u64, next: &'a Configuration) -> RegisterFuture<'a, bool>;
 
-    /// Says that all nodes of the configuration with this number have installed it.
+    /// Records that all nodes of the configuration with this number have installed it.
     fn settle(&self, number: u64) -> RegisterFuture<'_, ()>;
 
-    /// Counts a renewal of this node's lease, and says which nodes it misses.
+    /// Counts a renewal of this node's lease, and records which nodes it misses.
     fn renew<'a>(&'a self, node: NodeId, misses: &'a [NodeId]) -> RegisterFuture<'a, ()>;
 
-    /// Writes down what a node says of itself, for operators on other hosts. Lost words do no harm; a register that the
-    /// nodes' own directory holds has no need of them.
+    /// Records a node's status, for operators on other hosts. A lost status does no harm. A register in the nodes' own
+    /// directory does not need it.
     fn tell<'a>(&'a self, _node: NodeId, _words: &'a str) -> RegisterFuture<'a, ()> {
         Box::pin(async { Ok(()) })
     }

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// A time by both clocks of a machine. Leases go by the first. A machine that was stopped together with it, as virtual
-/// ones may be, shows in the second once that clock has been set right.
+/// A time by both clocks of a machine. Leases go by the first. A virtual machine may be stopped together with that
+/// clock; this shows in the second clock once it has been corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
     now_ns: u64,
@@ -34,7 +34,7 @@ impl Moment {
 /// A node's view of its cluster. Before it has installed a configuration it is frozen.
 pub(crate) struct View {
     installed: RwLock<Arc<Configuration>>,
-    /// Everybody who may have founded the cluster.
+    /// The configuration of all nodes that may have founded the cluster.
     founders: Arc<Configuration>,
     /// The configuration that it is frozen for.
     proposed: Mutex<Option<Arc<Configuration>>>,
@@ -43,11 +43,12 @@ pub(crate) struct View {
     gone: AtomicBool,
     /// The nodes of the latest configuration that this node knows of, installed or proposed.
     pub present: NodeSet,
-    /// For each node, the number of the configuration that it was not in any more, the last time that it left.
+    /// For each node, the number of the first configuration without it, the last time that it left.
     left_at: [AtomicU64; 256],
-    /// That of the leaving before its present start: what is of an earlier configuration is about an earlier start of it.
+    /// `left_at` as it was when the node's present start came: what belongs to an earlier configuration is about an
+    /// earlier start.
     began_after: [AtomicU64; 256],
-    /// The first configuration that this node's present start was in; 0 of one that has founded the cluster.
+    /// The first configuration that this node's present start was in; 0 if it founded the cluster.
     own_start: AtomicU64,
     pub serving: Arc<ServingMap>,
     keeper: AtomicU8,
@@ -55,7 +56,7 @@ pub(crate) struct View {
     in_flight: Box<[InFlight]>,
     /// The highest epoch that a commit here has read.
     epoch_seen: AtomicU32,
-    /// Until when this node may commit, by its own clock, and by the time of day: whichever says first that it is over.
+    /// Until when this node may commit, by its own clock and by the time of day. The lease is over when either says so.
     lease_until_ns: AtomicU64,
     lease_until_day_ns: AtomicU64,
     /// How often the clock has been seen to jump.
@@ -81,7 +82,7 @@ impl InFlight {
     }
 }
 
-/// The same, of a commit that waits for nothing.
+/// The same, for a commit that waits for nothing.
 #[derive(Debug)]
 pub(crate) struct Passed<'v>(&'v InFlight);
 
@@ -125,8 +126,8 @@ impl View {
         self.proposed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The one that it has been led into. A founder may hear of its cluster when that has gone on without another founder: it
-    /// begins with all of them.
+    /// The one that it has been led into. A founder may hear of its cluster only after the cluster has gone on without
+    /// another founder. It begins with all founders.
     pub fn configuration_or_founders(&self) -> Arc<Configuration> {
         let installed = self.configuration();
         if installed.number == 0 { self.founders.clone() } else { installed }
@@ -153,8 +154,8 @@ impl View {
         self.gone.store(true, SeqCst);
     }
 
-    /// A renewal that was begun then has been heard of, so the lease lasts for so long after its begin. One thread alone says this, and
-    /// [that it is void](Self::void_lease).
+    /// A renewal that began at `began` has been confirmed, so the lease lasts for `lease_ns` from then on. Only one thread calls this
+    /// and [`Self::void_lease`].
     pub fn set_lease(&self, began: Moment, lease_ns: u64) {
         self.lease_until_day_ns.store(began.day_ns.saturating_add(lease_ns), SeqCst);
         self.lease_until_ns.store(began.now_ns + lease_ns, SeqCst);
@@ -195,9 +196,9 @@ impl View {
         may.then_some(passed)
     }
 
-    /// Is the last start of the node that this node knows of the one that it was in the configuration with this number?
-    /// A node that has come back has an empty region: what was meant for rows of an earlier start would hit others
-    /// there.
+    /// Is the last start of the node that this node knows of the start that was in the configuration with this number?
+    /// A node that has come back has an empty region, so what was meant for rows of an earlier start would change other
+    /// rows.
     pub fn is_same_start(&self, node: NodeId, since: u64) -> bool {
         self.began_after[usize::from(node.0)].load(SeqCst) <= since || planted!(ComesBackTheSame)
     }
@@ -207,7 +208,8 @@ impl View {
         self.present.contains(node) && self.is_same_start(node, since)
     }
 
-    /// Does this node come with the latest configuration that it knows of, installed or proposed, and is no member yet?
+    /// Does this node join with the latest configuration that it knows of, installed or proposed? It is no member yet
+    /// then.
     pub fn is_joining(&self, me: NodeId) -> bool {
         self.proposed().unwrap_or_else(|| self.configuration()).joining.contains(&me)
     }
@@ -217,8 +219,8 @@ impl View {
         self.own_start.store(number, SeqCst);
     }
 
-    /// Was this configuration one before this node's start came? A node that is still in it has been left behind, and
-    /// means an earlier start.
+    /// Is this configuration earlier than the first one with this node's start? A node that is still in it has been
+    /// left behind, and refers to an earlier start.
     pub fn is_before_this_start(&self, number: u64) -> bool {
         number < self.own_start.load(SeqCst)
     }
@@ -331,7 +333,7 @@ mod tests {
         assert!(refused.is_none() && view.is_quiet());
     }
 
-    /// A founder hears of its cluster when that has gone on without node 1, which then comes back.
+    /// A founder learns of its cluster when the cluster has gone on without node 1, which then comes back.
     #[test]
     fn who_left_before_this_node_heard_of_its_cluster_is_not_who_comes_back() {
         let (view, catalog) = (View::new(3, 2), Catalog::default());

@@ -38,7 +38,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes it and begins to fill it: on a thread of its own, or in virtual time as a task.
+    /// Makes the index and begins to fill it: on a thread of its own, or in virtual time as a task.
     pub fn fill_index_here(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
         table.0.begin_filling(slot)?;
         let table = table.clone();
@@ -56,7 +56,7 @@ impl Core {
         spawned.map(|_| ()).map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })
     }
 
-    /// Brings it into its intended state.
+    /// Brings the index into its intended state.
     pub fn step_index_here(&self, table: &TableShared, slot: u16, step: IndexStep) -> Result<(), TxnError> {
         match step {
             IndexStep::Open => table.open_index(slot)?,
@@ -75,7 +75,7 @@ pub(crate) async fn fill(table: Table, slot: u16, handle: Handle) {
     filling.outcome = fill_slots(&filling.table.0, slot, &handle).await;
 }
 
-/// Its drop says how filling an index has ended, also for a thread that panics: others wait for that without a time
+/// Its drop notes how filling an index has ended, even when the thread panics: others wait for that without a time
 /// limit.
 struct Filling {
     table: Table,

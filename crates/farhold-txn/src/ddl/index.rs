@@ -80,7 +80,8 @@ impl Worker {
                 return Err(error);
             }
             Err(error) => {
-                // A node that is down will not find it in the definition. One that is there and could not be told has it recorded as dropped.
+                // A node that is down will not find it in the definition. One that is there and could not be told has it
+                // recorded as dropped.
                 if self.step_index(table, slot, IndexStep::Drop).await.is_err() {
                     let _ = self.take_away(table, slot).await;
                 }
@@ -113,17 +114,17 @@ impl Worker {
         self.take_away(table, slot).await
     }
 
-    /// Takes an index away that may be read.
+    /// Removes an index that may be read.
     pub(super) async fn take_away(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
         let of = table.clone();
         let take = move |worker: Self, ()| async move { worker.drop_everywhere(&of, slot).await };
         self.record(async |txn| self.enter_drop(txn, table, slot).await, take).await
     }
 
-    /// What follows a recorded drop. First all nodes stop reading the index, and what was read in it counts no more;
-    /// only then do writers stop maintaining it. In one step, a writer of one node would change rows under a reader on
-    /// another. The writers of this node are the last, so this node knows what others may not have heard, and one of
-    /// its workers goes on.
+    /// What follows a recorded drop. First all nodes stop reading the index, and reads of it no longer validate; only
+    /// then do writers stop maintaining it. In a single step, a writer of one node would change rows under a reader on
+    /// another. The writers of this node stop last, so this node still knows of a drop that others may have missed, and
+    /// one of its workers completes it.
     pub(super) async fn drop_everywhere(&self, table: &Table, slot: u16) -> Result<(), TxnError> {
         let told = async {
             self.step_index(table, slot, IndexStep::Close).await?;

@@ -56,7 +56,7 @@ impl Worker {
         for other in node.others() {
             match self.core.call(other, &Request::CreateTable { id, definition }).await {
                 Ok(_) => {}
-                // It has it when it is back, or has heard of it.
+                // The node makes it when it is back, or when the repeated request reaches it.
                 Err(TxnError::NodeUnavailable { node, .. }) => {
                     self.make_later(node, id, definition);
                     missed = Err(TxnError::NodeUnavailable { node, committed: true });
@@ -82,8 +82,8 @@ impl Worker {
         });
     }
 
-    /// Drops a table that could not be made. It waits for what is in the way: a node, or room for what open snapshots
-    /// see of its record. A long wait goes on beside the client, which has its answer by then.
+    /// Drops a table that could not be made. It waits for what is in the way: a node, or room for the copy of its
+    /// record that open snapshots need. A long wait goes on in the background; the client has its answer by then.
     async fn take_back(&self, name: &str, id: TableId) {
         let until_ns = self.handle().now_ns().saturating_add(self.node().config().request_timeout_ns);
         if !self.take_back_until(name, id, until_ns).await {
@@ -129,7 +129,7 @@ impl Worker {
         self.record(async |txn| self.take_out(txn, name, id).await, take).await
     }
 
-    /// Deletes the record of a drop that all nodes have heard of; otherwise the record is deleted when they have.
+    /// Deletes the record of a drop that all nodes know; otherwise the record is deleted once they do.
     async fn forget_dropped(&self, name: &str, have_heard: bool) {
         if !self.node().records_may_differ() {
             return;
@@ -139,9 +139,9 @@ impl Worker {
         }
     }
 
-    /// Changes the system table, and does what follows from that. From the commit on both come to their end, also if
-    /// the caller stops waiting or is told that the outcome is unknown: otherwise clients would write rows into a table
-    /// that is recorded as dropped and still there, and lose them.
+    /// Changes the system table, and does what follows from that. From the commit on both complete, even if the caller
+    /// stops waiting or is told that the outcome is unknown. Otherwise clients would write rows into a table that is
+    /// recorded as dropped but still there, and lose them.
     ///
     /// # Errors
     /// What any of it fails with; [`TxnError::OutcomeUnknown`] when the commit, or what follows, takes longer than the others would take to
@@ -175,8 +175,8 @@ impl Worker {
         self.run_attempts(Retry::default(), attempt).await?
     }
 
-    /// The error that something is there already, or is not, may be taken for an answer. So it waits until no power cut
-    /// can take it back.
+    /// A caller may rely on the error that something exists already, or does not exist. So the error waits until no
+    /// power cut can undo its reason.
     async fn told<T>(&self, changed: Result<T, TxnError>) -> Result<T, TxnError> {
         use TxnError::{AlreadyExists, DuplicateKey, NotFound};
         if matches!(changed, Err(AlreadyExists { .. } | DuplicateKey { .. } | NotFound { .. })) {
@@ -190,7 +190,7 @@ impl Worker {
         self.node().table_by_id(system::ID).ok_or(TxnError::Corrupt { what: "no system table" })
     }
 
-    /// Deletes what [`Self::enter`] has written, or makes it say that the table is dropped: see [`records`].
+    /// Deletes what [`Self::enter`] has written, or marks it as dropped: see [`records`].
     async fn take_out(&self, txn: &mut Txn, name: &str, id: TableId) -> Result<(), TxnError> {
         let system = self.system_table()?;
         let (key, _) = system::encode_row(system.schema(), name, id, &[])?;
@@ -292,9 +292,10 @@ impl Worker {
     }
 }
 
-/// How often a node that fills an index is asked whether it is done, and one that has not heard of a drop is told.
+/// How often a node that fills an index is asked whether it is done, and how often a drop is repeated to a node that
+/// may not know it.
 pub(super) const ASK_EVERY_NS: u64 = 200_000;
 
-/// How long a table that could not be made has rest before its drop is tried again, at first and at most.
+/// The first and the longest pause before the drop of a table that could not be made is tried again.
 const TAKE_BACK_EVERY_NS: u64 = 1_000_000;
 const TAKE_BACK_EVERY_NS_MAX: u64 = 128_000_000;

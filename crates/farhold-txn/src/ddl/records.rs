@@ -1,7 +1,8 @@
 //! The records of tables, where each node's copy outlives the process that was writing all of them.
 //!
-//! Without replicas a coordinator that dies in the middle of a commit leaves some copies written and others not, and a node that dies in the middle
-//! misses what the others have. Copies of a record are made alike again by these rules, which need no order of what has happened:
+//! Without replicas, a coordinator that dies in the middle of a commit leaves some copies written and others not. A node that dies in
+//! the middle misses what the others have. These rules make the copies of a record alike again; they need no order of what has
+//! happened:
 //!
 //! | copies of a record | all become |
 //! |---|---|
@@ -25,7 +26,7 @@ use farhold_store::row::SecondaryIndex;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// What is recorded as the name of an index that was dropped. A live one may be called so, too.
+/// The recorded name of a dropped index. A live index may have this name, too.
 const DROPPED: &str = "-";
 
 /// A table's number and definition; without a definition it is dropped, or this is the last number given.
@@ -148,8 +149,8 @@ impl Worker {
         Ok(txn.has_writes())
     }
 
-    /// The last number that a table was given, by all nodes' copies: where a death has left the copies different, one
-    /// of the numbers may have been given elsewhere.
+    /// The last number that a table was given, according to all nodes' copies. Where a death has left the copies
+    /// different, any of the numbers may have been given out.
     pub(crate) async fn last_id_anywhere(&self, txn: &mut Txn, system: &Table) -> Result<TableId, TxnError> {
         let (key, _) = system::encode_row(system.schema(), "", TableId(0), &[])?;
         let spec = ScanSpec { lo: Bound::Included(&key), hi: Bound::Included(&key), ..ScanSpec::all() };
@@ -194,7 +195,7 @@ mod tests {
         (TableId(0), system::UNKNOWN.to_vec())
     }
 
-    /// Copies become the same, and stay so, in whatever order they are looked at.
+    /// Copies become the same, and stay so, in whatever order they are compared.
     #[test]
     fn copies_become_alike_in_any_order() {
         use Recorded::{Begun, Dropped, Live};

@@ -59,7 +59,8 @@ fn by_age() -> SecondaryIndex {
     SecondaryIndex { name: "by_age".into(), columns: vec![1], unique: false }
 }
 
-/// A node starts again after it has filled an index, and before all know of that: it has the index no more, and looks at no value.
+/// A node starts again after it has filled an index, and before all nodes know so: it no longer has the index, and checks no
+/// value.
 #[test]
 fn an_index_that_a_node_has_lost_is_none() {
     with_two(async |[one, two], table| {
@@ -74,7 +75,8 @@ fn an_index_that_a_node_has_lost_is_none() {
     });
 }
 
-/// A node hears of an index after its drop, because its own message was held up: it must not keep the index for ever.
+/// A node learns of an index after the index was dropped, because a message was delayed. It must not keep the index for
+/// ever.
 #[test]
 fn what_adds_an_index_comes_after_its_drop() {
     with_two(async |[one, two], table| {
@@ -88,7 +90,8 @@ fn what_adds_an_index_comes_after_its_drop() {
     });
 }
 
-/// Indexes that are made at once: of one name one becomes an index, and no more of others than a table may have.
+/// Indexes that are created at the same time: of one name only one succeeds, and of others no more than a table may
+/// have.
 #[test]
 fn indexes_made_at_once_keep_to_the_limits() {
     with_two(async |[one, _], table| {
@@ -118,7 +121,7 @@ fn indexes_made_at_once_keep_to_the_limits() {
     });
 }
 
-/// Nodes that differ in what is recorded, because a coordinator died between them, have the same afterwards: tables, indexes, and numbers.
+/// Nodes whose records differ, because a coordinator died in between, have the same records afterwards: tables, indexes, and numbers.
 #[test]
 fn records_that_differ_become_alike() {
     with_two(async |[one, two], table| {
@@ -169,7 +172,7 @@ async fn record_drop(worker: &Worker, table: &Table, slot: u16) {
     recorded.await.expect("recorded");
 }
 
-/// Node 0 starts again, as far as node 1 hears.
+/// Node 0 starts again, from node 1's point of view.
 async fn start_again(workers: &[Worker; 2]) {
     let incarnation = workers[0].node().store.incarnation() + 1;
     let hello = Request::Hello { node: NodeId(0), incarnation, birth: u64::from(incarnation), epoch: 1 };
@@ -184,8 +187,8 @@ async fn until(worker: &Worker, what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// The coordinator of a drop dies when it has told node 1 alone. Node 0 still has the table, so no node hears that its
-/// transactions are over, and the pages would be held back for ever.
+/// The coordinator of a drop dies when only node 1 knows of it. Node 0 still has the table, so it never reports the end
+/// of its transactions, and the pages would be held back for ever.
 #[test]
 fn what_was_not_told_of_a_drop_is_asked_for() {
     with_two(async |workers, table| {
@@ -200,7 +203,7 @@ fn what_was_not_told_of_a_drop_is_asked_for() {
     });
 }
 
-/// A node looks for what is recorded and not done while another change of the table is on its way: the row that says it is odd. It looks
+/// A node looks for recorded changes that are not done while another change of the table is in flight: the record is odd. It looks
 /// again.
 #[test]
 fn a_drop_is_seen_whose_record_was_just_being_written() {
@@ -229,7 +232,8 @@ fn a_drop_is_seen_whose_record_was_just_being_written() {
     });
 }
 
-/// A node has begun to drop a table when it reads that it is recorded. And a node that has missed a table has no index of it to drop.
+/// A node that has begun to drop a table reads that the table is recorded. And a node that has missed a table has no index of it to
+/// drop.
 #[test]
 fn a_table_that_is_going_or_gone_holds_nobody_up() {
     with_two(async |workers, table| {
@@ -271,7 +275,8 @@ fn a_commit_is_refused_whose_copies_need_more_memory_than_a_transaction_may() {
     });
 }
 
-/// Where rows have one copy a death leaves a replicated row on one node and not on the other. Every write of it makes them alike; it is refused nowhere.
+/// Where rows have one copy a death leaves a replicated row on one node and not on the other. Every write of it makes them
+/// alike; it is refused nowhere.
 #[test]
 fn a_write_makes_copies_alike_that_a_death_has_left_different() {
     with_two(async |workers, _| {
@@ -335,8 +340,8 @@ fn a_write_makes_copies_alike_that_a_death_has_left_different() {
 }
 
 /// The coordinator of a drop dies when it has recorded it and closed the index on its own node, where it can no longer
-/// be named. It may be dropped again from the other, and each node that knows of it completes the drop. However often a
-/// node is told to close it, writers keep it until all have heard that.
+/// be named. It may be dropped again from the other node, and each node that knows of it completes the drop. However
+/// often a node closes it, writers maintain it until all nodes have closed it.
 #[test]
 fn a_drop_that_was_told_in_part_comes_to_its_end() {
     with_two(async |workers, table| {
@@ -382,8 +387,8 @@ fn a_drop_whose_coordinator_starts_again_comes_to_its_end() {
     });
 }
 
-/// A node does not answer in time while an index is dropped, and is back a little later. It hears of the drop then, and
-/// no node keeps the index.
+/// A node does not answer in time while an index is dropped, and is back a little later. It then learns of the drop,
+/// and no node keeps the index.
 #[test]
 fn a_drop_that_a_node_does_not_hear_in_time_is_told_again() {
     with_two_served(async |workers, table, is_served| {
@@ -402,7 +407,7 @@ fn a_drop_that_a_node_does_not_hear_in_time_is_told_again() {
 }
 
 /// The coordinator of an index dies when all have filled it, and starts again; rows have no copies. No node keeps the
-/// index, and what its earlier start has said comes too late.
+/// index, and the requests of the coordinator's earlier start come too late.
 #[test]
 fn an_index_goes_when_its_coordinator_starts_again() {
     with_two(async |workers, table| {
@@ -423,8 +428,8 @@ fn an_index_goes_when_its_coordinator_starts_again() {
     });
 }
 
-/// While a configuration without the coordinator of an index begins, what that has recorded may still be redone here. The index waits for that, also
-/// when a node that waits for a table to be over has this one look at what is recorded.
+/// While a configuration without the coordinator of an index begins, the coordinator's record may still be redone here. The index waits
+/// for that, even when another node, which waits for the end of a table, makes this one read the records.
 #[test]
 fn an_index_waits_until_what_its_coordinator_has_recorded_is_redone() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -462,7 +467,7 @@ fn an_index_waits_until_what_its_coordinator_has_recorded_is_redone() {
     drop((worker, node, executor));
 }
 
-/// A node that is joining is told to make a table, and asked about one that it does not have, before it has been given the table of tables.
+/// A joining node is asked to make a table, and about a table that it does not have, before it has received the table of tables.
 #[test]
 fn a_node_that_is_joining_goes_by_its_records() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -478,7 +483,7 @@ fn a_node_that_is_joining_goes_by_its_records() {
     let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
     let definition = TableDef::new("people", schema).encode(&[]).expect("bytes");
     let worker = node.worker(&executor.handle()).expect("a worker");
-    // It was told just before it came.
+    // It got the request just before it joined.
     system::make(&node, TableId(98), &definition).expect("there is room");
     install(&joining);
     assert_eq!(system::make(worker.node(), TableId(99), &definition), Ok(()));
@@ -497,9 +502,9 @@ fn a_node_that_is_joining_goes_by_its_records() {
     drop((worker, node, executor));
 }
 
-/// A node has come when a table was recorded as dropped, so that it never had it, and mirrors rows of it: from records,
-/// and from a node that filled the mirror before it had heard of the drop. It forgets them when the others let the
-/// table go.
+/// A node joins when a table is already recorded as dropped. It never had the table, but mirrors rows of it: from
+/// records, and from a node that filled the mirror before it knew of the drop. It forgets these rows when the others
+/// release the table.
 #[test]
 fn a_table_that_is_let_go_is_forgotten_by_a_node_that_never_had_it() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -544,8 +549,8 @@ fn a_table_that_is_let_go_is_forgotten_by_a_node_that_never_had_it() {
     drop(workers);
 }
 
-/// A thread that makes a table because it is recorded is held up until the record has been taken back by another that
-/// found no table here. Nothing would take the table out of use any more.
+/// A thread that makes a recorded table is delayed until another thread, which found no table here, has taken the
+/// record back. Nothing would take the table out of use any more.
 #[test]
 fn a_table_whose_record_is_gone_is_not_made() {
     with_two(async |workers, table| {
@@ -557,8 +562,8 @@ fn a_table_whose_record_is_gone_is_not_made() {
     });
 }
 
-/// The task that fills an index ends before the index is full. The coordinator hears that; otherwise it would ask for
-/// ever.
+/// The task that fills an index ends before the index is full. The coordinator gets an error; otherwise it would ask
+/// for ever.
 #[test]
 fn an_index_whose_filler_ends_early_is_refused() {
     with_two(async |workers, table| {
@@ -582,7 +587,7 @@ fn an_index_whose_filler_ends_early_is_refused() {
     });
 }
 
-/// An index whose coordinator has died goes, but for one that is recorded as complete: that one is opened.
+/// An index whose coordinator has died is removed, unless it is recorded as complete; then it is opened.
 #[test]
 fn an_index_whose_coordinator_is_gone_is_what_is_recorded() {
     with_two(async |workers, table| {

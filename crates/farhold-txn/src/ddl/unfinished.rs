@@ -11,9 +11,9 @@ use std::sync::Arc;
 const FINISH_EVERY_NS_MAX: u64 = 64 * ASK_EVERY_NS;
 
 impl Worker {
-    /// Completes changes of tables and indexes that coordinators may have left, because they have died or could not
-    /// reach a node, and changes that were just being recorded when this node looked. Every node does so: a node that
-    /// has missed something knows. One worker of a node at a time.
+    /// Completes changes of tables and indexes that coordinators may have left because they died or could not reach a
+    /// node, and changes that were being recorded when this node looked. Every node does so: a node that has missed
+    /// something knows that it has. One worker of a node does it at a time.
     #[inline]
     pub(crate) fn finish_drops_if_any(&self) {
         if self.node().catalog.is_behind() {
@@ -34,20 +34,20 @@ impl Worker {
         }
     }
 
-    /// While this node is no member it goes on later, and once it has ended its next start does.
+    /// While this node is no member, the work is deferred; after this node's end, its next start does it.
     pub(super) async fn finish_drops(&self) {
         let node = self.node();
         let catalog = &node.catalog;
         let mut again = BackOff::new(ASK_EVERY_NS, FINISH_EVERY_NS_MAX);
         while node.is_member() && node.fabric.node_is_live(node.id()) {
-            // What is left half done from here on is said anew.
+            // Work that is left half done from here on sets the flag again.
             catalog.set_behind(false);
             self.make_all_records_alike().await;
             let left = system::reconcile(self.node());
             if left.is_ok() && !catalog.is_behind() {
                 return;
             }
-            // For another worker, should this one end.
+            // Another worker goes on if this one ends.
             catalog.set_behind(true);
             for (table, slot) in left.unwrap_or_default() {
                 let _ = self.drop_everywhere(&table, slot).await;
@@ -56,7 +56,8 @@ impl Worker {
         }
     }
 
-    /// As [`Self::make_records_alike`], if deaths may have left them different. A node that is down is looked at when it is back and says so.
+    /// As [`Self::make_records_alike`], if deaths may have left them different. A node that is down is included when it is back and says
+    /// so.
     pub(super) async fn make_all_records_alike(&self) {
         if !self.node().records_may_differ() {
             return;

@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
-/// So many checkpoints of one node are made, and another makes one as well: its own journal may hardly grow, and the segments of
-/// all stay until the checkpoints of all are later. More than one, or two nodes would go on making them because of each other.
+/// When another node has made this many checkpoints, this node makes one as well. Its own journal may hardly grow, but the
+/// segments of all nodes stay until the checkpoints of all nodes are later. The number must be above one; otherwise two nodes
+/// would make checkpoints for ever because of each other.
 const CHECKPOINTS_OWED: u32 = 2;
 
 /// This node's checkpoints, and what those of all contain.
 pub(super) struct Checkpointing {
-    /// The epoch that a checkpoint waits for.
+    /// The epoch that a waiting checkpoint needs to be durable.
     pub(super) wanted: AtomicU32,
     /// All records of this start are of later epochs.
     pub(super) before: AtomicU32,
@@ -24,7 +25,7 @@ pub(super) struct Checkpointing {
 }
 
 impl Checkpointing {
-    /// Of a start before which everything up to `closed` was durable.
+    /// The state of a start before which everything up to `closed` was durable.
     pub(super) fn after(closed: u32) -> Self {
         let of = AtomicU32::new;
         Self { wanted: of(0), before: of(closed), is_running: AtomicBool::new(false), of_all: of(0) }
@@ -64,7 +65,7 @@ impl Journaling {
         self.heard.iter().any(|heard| heard.checkpoints.load(SeqCst) >= CHECKPOINTS_OWED)
     }
 
-    /// One has been made, or was tried in vain: the next is due when the others have made as many again.
+    /// A checkpoint was made, or an attempt failed. The next one is due when the others have made that many again.
     pub fn owe_no_checkpoint(&self) {
         self.heard.iter().for_each(|heard| heard.checkpoints.store(0, SeqCst));
     }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// The longest wait for a disk: no sound one takes as long, and one that hangs may hang for ever.
+/// The longest wait for a disk. No sound disk takes as long, and one that hangs may hang for ever.
 pub(crate) const DURABLE_NS_MAX: u64 = 30_000_000_000;
 
 /// Bytes of page events that a step usually finds at most.
@@ -45,7 +45,7 @@ pub(super) struct Buffer {
     pub epoch_max: u32,
 }
 
-/// What has been heard of the journal of a node's start. Neither ever falls, so an old report is at most too low.
+/// What is known of the journal of a node's start. Neither ever falls, so an old report is at most too low.
 #[derive(Default)]
 pub(super) struct Heard {
     is_met: AtomicBool,
@@ -60,7 +60,7 @@ pub(super) struct Heard {
 pub(crate) enum Step {
     /// An epoch is closed and durable.
     Closed,
-    /// A commit of before is still open: again, soon.
+    /// An earlier commit is still open: the caller must try again soon.
     Open,
     /// There is nothing to close.
     Nothing,
@@ -214,7 +214,7 @@ impl Journaling {
         self.epochs.target.load(SeqCst)
     }
 
-    /// Says what a worker's oldest open commit is; `None`: it has none.
+    /// Notes a worker's oldest open commit; `None`: it has none.
     pub fn set_open(&self, worker: u8, bound: Option<u32>) {
         self.desks[usize::from(worker)].open.store(bound.map_or(IDLE, u64::from), SeqCst);
     }
@@ -240,7 +240,7 @@ impl Journaling {
         self.bell.ring();
     }
 
-    /// Makes the waiting tasks look at the clock: for a thread that waits for no disk.
+    /// Makes the waiting tasks look at the clock: for a thread that never waits for a disk.
     pub fn wake_the_late(&self) {
         for (_, waker) in &*held(&self.waiters) {
             waker.wake_by_ref();
@@ -294,8 +294,8 @@ impl Journaling {
         self.memory.word(offset).ok().map(look)
     }
 
-    /// Asks the other nodes' regions how far their journals are, and the keeper's for the epoch, which it raises if a
-    /// commit waits.
+    /// Asks the other nodes' regions how far their journals are, and the keeper's region for the epoch, which it raises
+    /// if a commit waits.
     pub async fn look(&self, endpoint: &Endpoint) {
         let (keeper, others, changes) = {
             let members = held(&self.members);
@@ -360,7 +360,7 @@ impl Journaling {
         }
     }
 
-    /// The epoch as far as this node knows it: not less than that of any commit of which it has heard, and not more than the keeper's.
+    /// The epoch as far as this node knows it: not below that of any commit known here, and not above the keeper's.
     pub fn epoch(&self) -> u32 {
         let known =
             self.epochs.target.load(SeqCst).max(self.epochs.heard.load(SeqCst)).max(self.epochs.done.load(SeqCst));
@@ -518,9 +518,9 @@ impl Journaling {
         }
     }
 
-    /// Raises what is durable, and what all checkpoints contain, to the least that any node has that counts. Returns
-    /// what has been raised. It holds the lock of the members to its end: once a joining node counts, the others close
-    /// epochs that it has not closed, and an earlier list would take theirs for those of all nodes.
+    /// Raises the durable epoch, and the epoch that all checkpoints contain, to the lowest of all nodes that count.
+    /// Returns what it has raised. It holds the lock of the members to its end: once a joining node counts, the others
+    /// close epochs that it has not closed, and an earlier list would take theirs for those of all nodes.
     pub(super) fn count(&self, members: &Members) -> (Option<u32>, Option<u32>) {
         let all = |mine: u32, of: &dyn Fn(&Heard) -> u32| {
             let of = |node: &NodeId| if *node == self.me { mine } else { of(&self.heard[usize::from(node.0)]) };

@@ -43,8 +43,8 @@ pub struct JournalConfig {
     pub segment_bytes: u64,
     /// Bytes of journal after which a checkpoint is made: what a restart reads beside the last checkpoint.
     pub checkpoint_bytes: u64,
-    /// Shortest time between two steps of the journal, each of which takes an epoch: there are 2^32, enough for 99 days of 2 ms
-    /// without a pause.
+    /// Shortest time between two steps of the journal, each of which uses one of the 2^32 epochs. At 2 ms a step without a
+    /// pause they last for 99 days.
     pub step_ns: u64,
     /// Threads of a restart.
     pub threads: usize,

@@ -30,12 +30,12 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Begins the next generation of a cluster, or enters the one that other nodes have begun. A node with copies of its rows elsewhere may also
-    /// come back to one in which it has been before.
+    /// Begins the next generation of a cluster, or enters the one that other nodes have begun. A node with copies of its rows
+    /// elsewhere may also come back to one in which it has been before.
     ///
     /// # Errors
-    /// [`TxnError::Durable`]: files that are damaged, foreign or of another version; a node that a living process holds; others
-    /// that must end first; rows that only a start with copies finds where they are.
+    /// [`TxnError::Durable`]: files that are damaged, foreign or of another version; a node that a living process
+    /// holds; other nodes that must end first; rows that only a start with copies can find.
     pub fn begin(
         config: &JournalConfig,
         node: NodeId,
@@ -76,8 +76,8 @@ impl Generation {
         self.cluster.epoch_first
     }
 
-    /// Have the others gone on since the node was here before? Then what it had is theirs, and its region is empty: it never founds, it joins. Every other
-    /// start has its rows again: it founds, and never joins.
+    /// Have the others gone on since the node last took part? If so, they have its rows, and its region is empty: it joins and never
+    /// founds. Every other start has its rows again: it founds and never joins.
     pub(crate) fn comes_back(&self) -> bool {
         let me = self.cluster.identity.node;
         self.is_late || self.founding().is_ok_and(|founding| !founding.members.contains(&me))
@@ -150,7 +150,8 @@ impl Drop for Generation {
     }
 }
 
-/// Without copies every node has the rows that placement gives it: those of a cluster in which some have moved are not found.
+/// Without copies every node has the rows that placement gives it: in a cluster where some rows have moved, those are not
+/// found.
 fn check_in_place(cluster: &Cluster) -> Result<(), DurableError> {
     let last = restarted(cluster.standing.as_ref(), cluster.identity.nodes, 1);
     if last.is_ok_and(|last| last.is_in_place()) {

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
-/// What a step has taken and found no segment for: the next one begins with it.
+/// What a step has taken but found no segment for. The next step begins with it.
 #[derive(Default)]
 pub(super) struct Unwritten {
     items: Vec<u8>,
@@ -86,7 +86,8 @@ impl Spare {
 }
 
 impl Journaling {
-    /// Takes what is in the buffers and writes it; bytes of records. `None`: there is no segment for it yet; it stays where it is.
+    /// Takes what is in the buffers and writes it. Returns the bytes of records; `None` if there is no segment for it yet, and
+    /// then it stays where it is.
     pub(super) fn write(&self, store: &Store, closed: u32) -> Result<Option<u64>, DurableError> {
         let mut journal = held(&self.journal);
         // What is taken now must fit: the spare segment takes all that may be pending.
@@ -100,7 +101,7 @@ impl Journaling {
         let events_from = items.len();
         store.take_page_events(&mut items);
         if items.len() > events_from {
-            // A checkpoint that does not have these events was begun after an epoch before this one, so their segment stays until another one.
+            // A checkpoint without these events is of an epoch before this one, so their segment stays until a later checkpoint.
             epoch_max = epoch_max.max(closed + 1);
         }
         for desk in &self.desks {
@@ -174,7 +175,7 @@ impl Journaling {
     }
 }
 
-/// Bytes of the first items that fit what is left of a segment, behind so many others.
+/// Bytes of the first items that fit what is left of a segment, behind `before` bytes of others.
 fn first_items(items: &[u8], before: usize, journal: &Journal) -> usize {
     if journal.fits((before + items.len()) as u64) {
         return items.len();

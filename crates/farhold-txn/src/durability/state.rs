@@ -21,7 +21,7 @@ pub(super) struct Epochs {
 }
 
 impl Epochs {
-    /// Of a start before which everything up to `closed` was.
+    /// The state of a start before which everything up to `closed` was durable.
     pub(super) fn after(closed: u32) -> Self {
         let of = AtomicU32::new;
         Self { target: of(closed + 1), closed: of(closed), durable: of(closed), heard: of(0), done: of(0) }

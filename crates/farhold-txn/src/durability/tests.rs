@@ -40,7 +40,8 @@ fn start(directory: &Volatile, node: NodeId) -> (Arc<Journaling>, Arc<Store>) {
     (journaling, store)
 }
 
-/// A node that comes back has an empty region. If it is taken for a founder's all the same, its checkpoint must not end the files with the rows.
+/// A node that comes back has an empty region. Even if it is mistaken for a founder's, its checkpoint must not end the files with the
+/// rows.
 #[test]
 fn an_empty_region_is_no_checkpoint_of_the_rows_before() {
     let directory = Volatile::default();
@@ -48,7 +49,7 @@ fn an_empty_region_is_no_checkpoint_of_the_rows_before() {
     let (first, store) = start(&directory, NodeId(0));
     let (_other, _) = start(&directory, NodeId(1));
     first.install(&founded);
-    // The others' ends are not heard here: the epoch is.
+    // This node does not learn where the other journals end, but it learns the epoch.
     while first.step(&store) != Step::Closed {}
     drop((first, store));
     let again = |next: &Configuration| {
@@ -68,7 +69,7 @@ fn an_empty_region_is_no_checkpoint_of_the_rows_before() {
     assert_eq!(again(&joined), (Ok(true), false));
 }
 
-/// More than the segments hold that are there, on a disk that takes no more of them: it is written when there is room again.
+/// More records than the existing segments hold, on a full disk: they are written when there is room again.
 #[test]
 fn what_the_dead_have_left_waits_for_room_on_the_disk() {
     let directory = Volatile::default();
@@ -123,7 +124,7 @@ fn what_the_dead_have_left_waits_for_room_on_the_disk() {
     }
 }
 
-/// Behind the last epoch there is none: the journal says so, and begins nothing anew.
+/// After the last epoch there is none: the journal reports that, and does not wrap.
 #[test]
 fn the_last_epoch_is_the_last() {
     let directory = Volatile::default();
@@ -219,8 +220,8 @@ async fn with_steps<T>(workers: &[Worker], work: impl Future<Output = T>) -> T {
     }
 }
 
-/// A worker of node 0 deletes a row of node 1, whose slot is free at once, and node 1 has heard of no epoch so late. A checkpoint of node 1
-/// does not have the row, so it must wait for that epoch all the same.
+/// A worker of node 0 deletes a row of node 1, whose slot is free at once, at an epoch that node 1 does not know yet. A checkpoint of
+/// node 1 lacks the row, so it must still wait for that epoch.
 #[test]
 fn a_checkpoint_waits_for_deletes_by_other_nodes() {
     let directory = Volatile::default();
@@ -287,7 +288,7 @@ fn a_checkpoint_waits_for_deletes_by_other_nodes() {
         while !journaling.is_good(&written) {
             step_all(&workers).await;
         }
-        // Another node's pages of a dropped table are free only when no restart brings its rows back.
+        // The pages of a dropped table on another node are free only when no restart can bring its rows back.
         let is_there = || other.node().table("t").is_some();
         let mut dropped = pin!(one.drop_table(&table));
         for _ in 0..1_000 {

@@ -18,7 +18,8 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Says hello to the cluster, then sleeps until a message comes, serves it, sleeps again. Stopped and joined on drop.
+/// The home thread. It says hello to the cluster, then sleeps until a message comes, serves it, and sleeps again.
+/// Stopped and joined on drop.
 ///
 /// While the node's workers look into the inbox themselves, as they do between transactions, it takes naps instead. A
 /// message then wakes no thread; to wake one would cost its sender a system call and the workers a processor.
@@ -41,7 +42,7 @@ const SERVED_MAX: u32 = 1_000;
 const LOOK_FOR_DEAD_EVERY_NS: u64 = 100_000_000;
 /// A nap: how late a message is served at worst when the workers have just stopped looking.
 const NAP: Duration = Duration::from_millis(1);
-/// Looks of the workers since the last nap that say that they will go on.
+/// With this many looks of the workers since the last nap, they count as looking into the inbox themselves.
 const WORKERS_LOOKS: u64 = 16;
 
 impl HomeAgent {
@@ -53,8 +54,8 @@ impl HomeAgent {
         Self::start_with(node, None::<(PathBuf, FileRegister)>)
     }
 
-    /// As [`Self::start`], of a node whose rows are replicated: it keeps the node's membership as well, by the register in
-    /// the cluster's directory. The node takes part when [`Node::is_member`] says so.
+    /// As [`Self::start`], for a node whose rows are replicated. The thread also maintains the node's membership, by the
+    /// register in the cluster's directory. The node takes part when [`Node::is_member`] says so.
     ///
     /// # Errors
     /// As there.
@@ -63,7 +64,7 @@ impl HomeAgent {
         Self::start_member_by(node, cluster, register)
     }
 
-    /// As [`Self::start_member`], by another register; the cluster's directory is for what [`Node`]s say of themselves.
+    /// As [`Self::start_member`], by another register; the cluster's directory is for the status of each [`Node`].
     ///
     /// # Errors
     /// As there.
@@ -123,8 +124,8 @@ const TELL_EVERY_NS: u64 = 20_000_000;
 /// How often it says so to the register, which is written by all of them.
 const TELL_REGISTER_EVERY_NS: u64 = 1_000_000_000;
 
-/// Says what this node is doing, for operators: in a file, which also tells of a node that hangs or is gone, and, for
-/// operators on other hosts, to the register.
+/// Reports what this node is doing, for operators: in a file, which can be read even when the node hangs or is gone,
+/// and, for operators on other hosts, in the register.
 async fn tell_status(worker: &Worker, cluster: &Path, register: &Arc<impl Register + Send + Sync + 'static>) {
     let (node, handle) = (worker.node().clone(), worker.handle());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -160,8 +161,8 @@ async fn tell_status(worker: &Worker, cluster: &Path, register: &Arc<impl Regist
 }
 
 async fn serve(worker: Worker, stop: Arc<AtomicBool>) {
-    // What this node's earlier starts had locked elsewhere. Until the others have heard, such a lock is only a
-    // conflict. A node that does not answer releases them itself when it starts. If one refuses, the node says so from then on.
+    // What this node's earlier starts had locked elsewhere. Until the others have heard, such a lock is only a conflict. A node
+    // that does not answer releases them itself when it starts. If one refuses, the node reports that from then on.
     let _ = worker.join_cluster().await;
     let core = &*worker.core;
     // Other tasks of this thread look after the membership: it may not sleep for long.

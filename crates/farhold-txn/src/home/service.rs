@@ -53,12 +53,12 @@ impl Core {
     fn serve(&self, message: &Message) {
         self.slot.count(Counter::RequestsServed);
         let Ok((number, request)) = Request::decode(&message.bytes) else {
-            // A sender of garbage gets no answer: its number cannot be believed either.
+            // A garbled request gets no answer: its number cannot be trusted either.
             return;
         };
         let sender = message.from.node;
         if !self.node.present.contains(sender) && !matches!(request, Request::Recovery { .. }) {
-            // Late words of a node that the others go on without.
+            // A late message of a node that the others go on without.
             return;
         }
         // A request that wants no answer is done in any case.
@@ -75,7 +75,7 @@ impl Core {
     /// Sends an answer, or keeps it to be sent when the caller's inbox has room.
     fn reply(&self, to: Address, number: u64, reply: &[u8]) {
         if let Err(FabricError::MessageTooLong { bytes, bytes_max }) = self.send_or_keep(to, reply) {
-            // The caller must hear of it, not wait.
+            // The caller must get this error instead of waiting.
             let refused = Err(TxnError::TooLarge { what: "an answer", bytes, bytes_max });
             let _ = self.send_or_keep(to, &encode_reply(number, refused));
         }
@@ -100,12 +100,12 @@ impl Core {
                 }
             }
             Request::Forget { owner, answered } => {
-                // A worker that has held a message for longer than its sender waits for the answer has been stopped
-                // with its process.
+                // The worker has held the message for longer than its sender waits for the answer, so its process was
+                // stopped meanwhile.
                 let now_ns = self.handle.now_ns();
                 let until_ns = now_ns.saturating_add(2 * self.node.config.request_timeout_ns);
                 for it in self.node.reservations.take_of(owner, answered, now_ns, until_ns) {
-                    // With a table that is gone its reservations are.
+                    // The reservations of a released table are gone with it.
                     if let Ok(table) = self.table_even_dropped(it.table) {
                         self.cancel(&table, it.reference);
                     }
@@ -234,7 +234,7 @@ impl Worker {
             let wait_ns = if self.core.node.unsent.is_empty() { rest_ns } else { rest_ns.min(RETRY_NS) };
             let mut has_served = self.poll();
             if !has_served {
-                // A home that others send messages to may never be without a message for so long.
+                // A home node under load may never be without a message for `timeout_ns`.
                 self.core.alloc.borrow_mut().collect();
                 if !self.core.endpoint.arrival(wait_ns).await {
                     idle_ns += wait_ns;
@@ -267,8 +267,8 @@ mod tests {
     use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
     use farhold_store::{Object, ObjectRef, Owner, TableId};
 
-    /// A transaction of another node has reserved a key in each of two tables. One of them is dropped and gone when the transaction, or the next start of
-    /// its node, gives them back.
+    /// A transaction of another node has reserved a key in each of two tables. One of them is dropped and gone when the
+    /// transaction, or the next start of its node, gives them back.
     #[test]
     fn reservations_are_given_back_although_another_table_is_gone() {
         for (gone, by_next_start) in [(0, false), (1, false), (0, true), (1, true)] {
@@ -309,8 +309,8 @@ mod tests {
         }
     }
 
-    /// A snapshot has listed the pages of a table when that is dropped, with a row in it that a transaction of another node has locked. That node ends,
-    /// and is gone or starts again: the snapshot reads the row.
+    /// A snapshot has listed the pages of a table when that is dropped, with a row in it that a transaction of another node has
+    /// locked. That node ends, and is gone or starts again: the snapshot reads the row.
     #[test]
     fn locks_of_the_dead_are_released_in_a_dropped_table_that_a_snapshot_reads() {
         for by_next_start in [false, true] {

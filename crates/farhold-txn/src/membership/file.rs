@@ -47,13 +47,13 @@ impl FileRegister {
         read(&cluster.join("register"))
     }
 
-    /// What a node has last said of itself, as lines of a name and a value; `None` if it has said nothing yet.
+    /// The last status of a node, as lines of a name and a value; `None` if it has reported nothing yet.
     #[must_use]
     pub fn status(cluster: &Path, node: NodeId) -> Option<String> {
         std::fs::read_to_string(status_path(cluster, node)).ok()
     }
 
-    /// Says something of this node, for [`status`](Self::status).
+    /// Reports a status of this node, for [`status`](Self::status).
     pub(crate) fn tell_status(cluster: &Path, node: NodeId, status: &str) -> io::Result<()> {
         let path = status_path(cluster, node);
         let fresh = path.with_extension("fresh");

@@ -21,11 +21,11 @@ use std::thread::JoinHandle;
 const APART_LEASES: u64 = 8;
 /// How often the thread looks whether it must end.
 const LOOK_EVERY_NS: u64 = 20_000_000;
-/// How many times in a lease the renewing task looks whether it has begun: for that part of a lease a node may be a
-/// member that cannot commit yet.
+/// How many times in a lease the renewing task checks whether the lease has begun. For up to this part of a lease, a
+/// node may be a member that cannot commit yet.
 const BEGUN_LOOKS: u64 = 64;
 
-/// The two clocks of a machine: one that only goes on, and the time of day. If they differ by more than the bound, the
+/// The two clocks of a machine: the monotonic clock and the time of day. If they differ by more than the bound, the
 /// machine was stopped, or one of them is wrong.
 struct Clocks {
     apart_ns: i64,
@@ -67,17 +67,17 @@ struct Missing {
     by: NodeId,
     whom: NodeId,
     birth: u64,
-    /// When it was first seen to.
+    /// When it was first seen to miss it.
     since_ns: u64,
 }
 
-/// One of them.
+/// The lease of one node.
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    /// Of which start of the node; 0: of none any more.
+    /// The start of the node that holds it; 0 for none.
     birth: u64,
     renewals: u64,
-    /// When either was seen to have changed, by this node's clock.
+    /// When this node last saw either field change, by its own clock.
     at_ns: u64,
 }
 
@@ -130,7 +130,7 @@ impl Leases {
         }
     }
 
-    /// What the register has said last of who belongs to the cluster. Not installed everywhere yet, perhaps.
+    /// The configuration that the register had at the last look. It may not be installed everywhere yet.
     pub fn registered(&self) -> Option<Arc<Configuration>> {
         self.configuration.clone()
     }
@@ -165,8 +165,8 @@ impl Leases {
         has_looked && lease.is_some_and(|lease| lease.birth == birth && now_ns > lease.at_ns + self.expire_ns)
     }
 
-    /// Has the lease of a node that has been expelled ended? It may have renewed it between the last look of the
-    /// expelling node and the expulsion; such a renewal shows in the first look after the expulsion, and no later one
+    /// Has the lease of a node that has been expelled ended? The node may have renewed it between the last look of the
+    /// expelling node and the expulsion. Such a renewal shows in the first look after the expulsion; no later renewal
     /// counts.
     pub fn has_ended(&self, node: NodeId, now_ns: u64) -> bool {
         let lease = self.seen.get(usize::from(node.0));

@@ -1,4 +1,4 @@
-//! What a node does for its membership: looks after the others, and does its part of changes.
+//! What a node does for its membership: it watches the others, and does its part of configuration changes.
 
 use crate::base::error::TxnError;
 use crate::cluster::configuration::{Configuration, Mirror, Serving};
@@ -105,7 +105,7 @@ impl Worker {
                     continue;
                 }
             }
-            // The rows of a promotion are not served before its end is seen.
+            // The promoted rows are not served until this task has seen the end of the promotion.
             handle.sleep_ns(if work.promoting.is_some() { every_ns.min(PROMOTING_LOOK_NS) } else { every_ns }).await;
         }
         replication.view.set_gone();
@@ -148,7 +148,7 @@ impl Worker {
                         Some(found) if found == birth => {
                             lease.begin();
                             self.note(|progress| progress.replacing = false);
-                            // A claim that has landed is in the register, whatever answer was heard: a founder is a
+                            // A claim that took effect is in the register even if its answer was lost. A founder is a
                             // member at once.
                             if !configuration.members.contains(&me) {
                                 return self.join(register, birth, every_ns).await;
@@ -200,10 +200,10 @@ impl Worker {
                             if !planted!(LateMirrors) {
                                 replication.applier().begin_mirrors(&next, me);
                             }
-                            // The others may hear of the founding first. No node has left a cluster that is not
+                            // The others may learn of the founding first. No node has left a cluster that is not
                             // founded.
                             node.fabric.admit(next.number, Admitted::Everybody);
-                            // Whether it has landed, the next look says.
+                            // The next look shows whether it took effect.
                             if register.compare_and_set(configuration.number, &next).await.is_ok() {
                                 continue;
                             }
@@ -281,7 +281,7 @@ impl Worker {
         let is_silent = |node| lease.of_others().is_over(node, birth_of(node), now_ns) || register.is_dead(node);
         let mut silent: Vec<NodeId> =
             configuration.everybody().filter(|node| *node != me && is_silent(*node)).collect();
-        // This node is left out: if it is the one cut off, it hears of it when the others have gone on.
+        // This node is left out: if it is the one that is cut off, it will learn so when the others have gone on.
         silent.extend(lease.of_others().cut_off(configuration, &silent, now_ns).filter(|node| *node != me));
         let lowest = configuration.members.iter().find(|node| !silent.contains(node));
         let gone = configuration.dispensable(&silent, |node| register.is_dead(node));
@@ -295,7 +295,7 @@ impl Worker {
         }
         if installed.number < configuration.number || settled < configuration.number {
             if configuration.leader == me {
-                // One that joins has never heard of those that have gone.
+                // A joining node knows nothing of the nodes that have gone.
                 let is_member = configuration.members.contains(&me);
                 let before = if is_member { replication.view.configuration_or_founders() } else { installed.clone() };
                 let mut expelled = before.everybody().filter(|node| !configuration.contains(*node));
@@ -350,7 +350,8 @@ impl Worker {
         }
     }
 
-    /// Promotes the mirrors that are this node's to promote, and fills those of its own that are not whole. True: it has changed the configuration.
+    /// Promotes the mirrors that are this node's to promote, and fills those of its own that are not whole. True: it has
+    /// changed the configuration.
     async fn do_my_part(
         &self,
         register: &dyn Register,

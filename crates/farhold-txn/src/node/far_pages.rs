@@ -49,8 +49,8 @@ impl Rows {
     }
 }
 
-/// The body of the thread: it says whether it has started, and answers. It releases its node once it has what it needs
-/// of it.
+/// The body of the thread: it reports whether it has started, then answers questions. It releases the node once it has
+/// what it needs from it.
 type Answerer = fn(Arc<Node>, Receiver<Question>, &Sender<Result<(), TxnError>>);
 
 /// A node's thread for this, if it runs.
@@ -69,7 +69,7 @@ impl FarPages {
         if let Some(it) = &*running {
             match it.questions.send(question) {
                 Ok(()) => return Ok(()),
-                // It has just gone for want of questions.
+                // The thread has just ended because it had no questions.
                 Err(unsent) => question = unsent.0,
             }
         }
@@ -95,8 +95,9 @@ impl FarPages {
     }
 }
 
-/// Waits for a question; `None`: for want of questions the thread ends and takes no more. It decides so under the lock
-/// under which a caller with a question looks for the thread, so no question is sent to a thread that has gone.
+/// Waits for a question; `None`: the thread has had no questions for a while, ends, and takes no more. It decides so
+/// under the lock under which a caller with a question looks for the thread, so no question is sent to a thread that
+/// has gone.
 pub(crate) fn next_question<L>(
     asked: Receiver<Question>,
     idle: Duration,

@@ -8,7 +8,7 @@ use farhold_store::TableId;
 use farhold_store::slab::PageTable;
 
 impl Node {
-    /// How the mirror of `of` on this node differs from what that node has, in words; rings are applied before. Exact
+    /// How the mirror of `of` on this node differs from what that node has, in words. Rings are applied first. Exact
     /// while no transaction runs. For tests, and for looking into a cluster that misbehaves.
     #[must_use]
     pub fn mirror_differs(&self, of: &Self) -> Vec<String> {
@@ -44,8 +44,8 @@ impl Node {
         differences
     }
 
-    /// How this node's copies of replicated tables differ from those of `of`, in words, table by table. Exact while no transaction runs, and
-    /// for tests as [`Self::mirror_differs`] is.
+    /// How this node's copies of replicated tables differ from those of `of`, in words, table by table. Exact while no
+    /// transaction runs, and for tests as [`Self::mirror_differs`] is.
     #[must_use]
     pub fn copies_differ(&self, of: &Self) -> Vec<String> {
         let rows_on = |node: &Self, id: TableId| {
@@ -85,9 +85,8 @@ impl Node {
         }
     }
 
-    /// Locks, reservations and places of snapshots in its region, and rows that some index does not know, in words: none when no transaction
-    /// runs and no snapshot is open.
-    /// A walk over all pages, for tests and for looking into a node that hangs.
+    /// Locks, reservations and places of snapshots in its region, and rows that some index does not know, in words: none when
+    /// no transaction runs and no snapshot is open. A walk over all pages, for tests and for looking into a node that hangs.
     #[must_use]
     pub fn left_behind(&self) -> Vec<String> {
         let mut left: Vec<String> =

@@ -78,7 +78,7 @@ pub struct Recovered {
     /// Locks of dead owners that were released. Their transactions may have been half committed: far rows are written one
     /// node after the other, and here no row has a second copy.
     pub locks_released: u64,
-    /// Rows that a dead owner was writing: table and key. They stay locked, so that no transaction takes them for whole
+    /// Rows that a dead owner was writing: table and key. They stay locked, so that no transaction treats them as whole
     /// ([`TxnError::HALF_WRITTEN`]).
     pub damaged: Vec<(String, Vec<u8>)>,
     /// Tables that could not be opened: name, number and why. What the region has of them stays there.
@@ -121,7 +121,7 @@ pub struct Node {
     pub(crate) founding: Configuration,
     /// What tells this start of the node from its others: from its journal, or as soon as its lease is made.
     pub(crate) birth: OnceLock<u64>,
-    /// Why its cluster does not take it.
+    /// Why its cluster refuses it.
     pub(crate) refusal: OnceLock<TxnError>,
     /// The nodes of the cluster: all, unless there is replication.
     pub(crate) present: NodeSet,
@@ -179,8 +179,8 @@ impl Node {
         self.replication.as_ref().is_none_or(|it| !it.view.is_frozen() && !it.view.is_gone() && full(it))
     }
 
-    /// The reason why its cluster refuses it for good, if it does. Without replicas too: its memory is lost, and what it has
-    /// left on other nodes is not.
+    /// The reason why its cluster refuses it for good, if it does. This happens without replicas too, when its memory was
+    /// lost but what it left on other nodes was not.
     #[must_use]
     pub fn refusal(&self) -> Option<TxnError> {
         self.refusal.get().cloned()
@@ -224,7 +224,7 @@ impl Node {
         self.replication.as_ref().map_or(0, |it| it.view.clock_jumps())
     }
 
-    /// Whether it has learned that the others go on without it. This holds until it starts again.
+    /// Whether it has learned that the others go on without it. Once true, it stays true until the node starts again.
     #[must_use]
     pub fn is_expelled(&self) -> bool {
         self.replication.as_ref().is_some_and(|it| it.view.is_gone())
@@ -311,7 +311,8 @@ impl Node {
         self.recovered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The rows that [count](Recovered::damaged) as damaged, but for the first so many: what a watcher has not seen yet.
+    /// The rows that [count](Recovered::damaged) as damaged, without the first `seen`: those that a watcher has not seen
+    /// yet.
     #[must_use]
     pub fn damaged_after(&self, seen: usize) -> Vec<(String, Vec<u8>)> {
         let recovered = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);

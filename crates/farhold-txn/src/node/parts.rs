@@ -7,11 +7,11 @@ use farhold_store::slab::Run;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AsOf {
     pub epoch: u32,
-    /// The configuration that it is of: rows of a node that has died since are elsewhere, under later epochs.
+    /// Its configuration. The rows of a node that has died since then are on other nodes, under later epochs.
     pub configuration: u64,
 }
 
-/// The start of a node that keeps older copies of rows for a snapshot: the next one has none of them.
+/// The start of a node that keeps older copies of rows for a snapshot: the node's next start has none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
     pub node: NodeId,

@@ -11,12 +11,12 @@ pub(crate) struct Reservation {
     pub owner: u64,
     pub table: TableId,
     pub reference: ObjectRef,
-    /// The rows that its transaction deletes, once index entries of theirs may have been given to it. One list for all reservations
-    /// that a message names.
+    /// The rows that its transaction deletes and whose index entries may already lead to this object. All reservations that one
+    /// message names share one list.
     pub replaced: Arc<[ObjectRef]>,
 }
 
-/// The list. Inserts that have committed are not told; they are found out when the list has doubled.
+/// The list. A commit does not remove its entries. The list drops them when it has doubled.
 #[derive(Default)]
 pub(crate) struct Reservations(Mutex<List>);
 
@@ -25,7 +25,7 @@ struct List {
     entries: Vec<Reservation>,
     sweep_at: usize,
     /// Owners that have taken back all they have, while a request of theirs to reserve may still be on its way to this
-    /// list: another worker of the node may hold it. With the time at which they are forgotten.
+    /// list: another worker of the node may hold it. Each with the time at which it is forgotten.
     forgotten: VecDeque<(u64, u64)>,
     /// Deleted rows that have been taken out, and whose slots snapshots may still hold.
     removed: BTreeSet<u64>,
@@ -36,18 +36,19 @@ struct List {
 /// seconds. Beyond it the oldest are forgotten. Their late requests would then keep a key reserved until their node
 /// starts again. A node that makes this one hold more is faulty.
 const FORGOTTEN_MAX: usize = 16 << 10;
-/// The list is not swept below this. Reservations take slots of the region, so there are no more than it has room for, twice.
+/// The list is not swept below this. Reservations take slots of the region, so their number is at most twice what the region
+/// has room for.
 const SWEEP_MIN: usize = 1024;
 
-/// Is a start of a node before another one? They are counted, in 16 bits.
+/// Is a start of a node before another one? The arguments are start counts of 16 bits.
 pub(crate) fn is_earlier(incarnation: u16, than: u16) -> bool {
     (than.wrapping_sub(incarnation) as i16) > 0
 }
 
 impl Reservations {
-    /// Adds one; `waits` says of an entry whether it is still a reservation. False: its owner has taken back all it
-    /// has, or its node has left or started again, so the caller must cancel it. `is_present` is asked under the lock:
-    /// a worker may hold a request while [`Self::take_absent`] or [`Self::take_before`] runs.
+    /// Adds one; `waits` says whether an entry is still a reservation. False: its owner has taken back all it has, or
+    /// its node has left or started again, so the caller must cancel it. `is_present` is asked under the lock: a worker
+    /// may hold a request while [`Self::take_absent`] or [`Self::take_before`] runs.
     #[must_use]
     pub fn add(
         &self,
@@ -75,8 +76,8 @@ impl Reservations {
         found.map(|position| list.entries.swap_remove(position)).is_some()
     }
 
-    /// A deleted row must be removed: false if it has been, because the request came twice. `is_held` says of a row
-    /// whether its slot still is what it was.
+    /// A deleted row must be removed: false if it has been, because the request came twice. `is_held` says whether a
+    /// row's slot still holds it.
     pub fn remove_once(&self, reference: ObjectRef, is_held: impl Fn(ObjectRef) -> bool) -> bool {
         let mut list = self.lock();
         if list.removed.len() >= list.prune_at.max(SWEEP_MIN) {
@@ -87,7 +88,7 @@ impl Reservations {
         is_held(reference) && list.removed.insert(reference.to_bits())
     }
 
-    /// Remembers whose index entries go to a reservation.
+    /// Remembers the rows whose index entries go to a reservation.
     pub fn publish(&self, reference: ObjectRef, replaced: &Arc<[ObjectRef]>) {
         let mut list = self.lock();
         if let Some(found) = list.entries.iter_mut().rfind(|it| it.reference == reference) {

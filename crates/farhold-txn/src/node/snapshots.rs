@@ -32,14 +32,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct OpenSnapshots {
     list: Mutex<OpenList>,
-    /// There has been one. It is never certain that the others have heard that it is closed.
+    /// Whether there has ever been one. It is never certain that the others know that it is closed.
     any: AtomicBool,
     /// One has been closed since the others were told.
     is_due: AtomicBool,
     told_ns: AtomicU64,
 }
 
-/// The first number is below 2^62, and as many follow it: no start takes so many snapshots.
+/// The first number is below 2^62, so at least 2^63 numbers follow it; no start takes that many snapshots.
 const FIRST_BITS: u64 = (1 << 62) - 1;
 
 #[derive(Clone, Debug, Default)]
@@ -107,7 +107,7 @@ struct Held {
     starts: BTreeMap<NodeId, Start>,
 }
 
-/// A start of a node, as it says itself.
+/// A start of a node, as it announced itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
     /// How many starts its memory knows of.
@@ -164,16 +164,16 @@ impl FarHolds {
         lock(&self.0).is_over(holder)
     }
 
-    /// Gives back what holders that are gone have, also what they have taken in mapped memory. What says that they are
-    /// gone must be true before, also for a thread that announces a snapshot of theirs.
+    /// Releases what holders that are gone have, including what they took in mapped memory. `is_gone` must already
+    /// answer so, also for a thread that announces a snapshot of such a holder.
     pub fn release_of(&self, superblock: Superblock<'_>, is_gone: impl Fn(Holder) -> bool) {
         let mut held = lock(&self.0);
         held.slots.retain(|(holder, _), _| !is_gone(*holder));
         superblock.release_of(is_gone);
     }
 
-    /// Gives back what starts of a node before this one have, and takes nothing for them any more. A repeated call has no
-    /// further effect. False: another start was here that this one does not come after, so nothing is told apart.
+    /// Releases what earlier starts of a node have, and takes nothing for them any more. A repeated call has no further
+    /// effect. False: this start does not come after another one that was here, so the two cannot be told apart.
     pub fn begin(&self, superblock: Superblock<'_>, node: NodeId, now: Start) -> bool {
         let is_gone = |holder: Holder| holder.node == node && is_earlier(holder.incarnation, now.incarnation);
         let mut held = lock(&self.0);
@@ -251,7 +251,7 @@ mod tests {
             announce(one, 73);
             assert_eq!(count(), 2);
             assert!(opened.to_tell(|| 2, 1_000).is_none(), "it was told just now");
-            // Both are closed, and the list is lost; a late announcement comes again; the next list is told without any other cause.
+            // Both are closed, and the list is lost; a late announcement comes again; the next list is sent without any other cause.
             opened.close(72);
             opened.close(73);
             assert!(opened.to_tell(|| 3, 1_000).is_some());
@@ -269,8 +269,8 @@ mod tests {
         });
     }
 
-    /// A node that has come back counts its starts from where they were, or from 1 if its region was lost: a list of one start says nothing
-    /// about what another has open.
+    /// A node that has come back counts its starts from where they were, or from 1 if its region was lost. A list of one start says
+    /// nothing about what another start has open.
     #[test]
     fn a_list_is_of_one_start() {
         with_node(|node| {
@@ -290,7 +290,8 @@ mod tests {
         });
     }
 
-    /// A worker takes an announcement out of the inbox; before it has done what it says, its node is expelled, or says that it has begun anew.
+    /// A worker takes an announcement out of the inbox; before it has done what it says, its node is expelled, or says that it
+    /// has begun anew.
     #[test]
     fn what_has_ended_takes_no_slot_afterwards() {
         with_node(|node| {

@@ -41,12 +41,12 @@ impl Node {
     /// program must start [`JournalThreads`](crate::JournalThreads) for it.
     ///
     /// # Errors
-    /// As there; [`TxnError::Durable`] if the files cannot be used. They are as they were then.
+    /// As there; [`TxnError::Durable`] if the files cannot be used. The files are unchanged then.
     pub fn open_durable(fabric: Fabric, config: NodeConfig, generation: Generation) -> Result<Arc<Self>, TxnError> {
         Self::open_with(fabric, config, Some(generation))
     }
 
-    /// The region from the journals; true if there was anything but a checkpoint, or there is none.
+    /// The region from the journals; true if there was more than a checkpoint, or no checkpoint.
     fn restore(
         fabric: &Fabric,
         config: &NodeConfig,
@@ -126,7 +126,7 @@ impl Node {
             None => (None, false),
         };
         let keeper = if replication.is_some() { founding.keeper } else { KEEPER };
-        // Closed until all is there: an index that is being rebuilt reports rows as absent, and the locks of the
+        // Closed until everything is there: an index that is being rebuilt reports rows as absent, and the locks of the
         // earlier start are being released.
         let store = match fabric.attach_closed_region(DATA) {
             Ok(memory) => {
@@ -195,8 +195,8 @@ fn shape_of(config: &NodeConfig) -> u64 {
     u64::from(config.nodes) | u64::from(config.replication.replicas) << 8
 }
 
-/// With copies elsewhere, what an earlier start of this node has left here is old by now. Rows that have no copies are not. Returns how
-/// often the node has started.
+/// With copies elsewhere, what an earlier start of this node left here is outdated. Without copies, the rows here are the only ones and
+/// stay. Returns how often the node has started.
 fn remove_old_region(fabric: &Fabric, config: &NodeConfig) -> Result<u64, TxnError> {
     let id = fabric.node();
     let memory = match fabric.attach_closed_region(DATA) {

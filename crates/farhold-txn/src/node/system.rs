@@ -98,7 +98,7 @@ fn how(node: &Node, id: TableId) -> Open {
     if node.store.unclaimed().contains(&id) { Open::Attach { threads, forgets_damaged } } else { Open::Create }
 }
 
-/// What stands in place of a definition that a dead process has left half written. Another node has it: see [`records`](crate::records).
+/// Replaces a definition that a dead process has left half written. Another node has the definition: see [`records`](crate::records).
 pub(crate) const UNKNOWN: &[u8] = &[0xff];
 
 /// In this node's copy of the system table, a row that a dead owner has left half written is known by its name alone.
@@ -130,8 +130,7 @@ fn forget_value(system: &TableShared, reference: ObjectRef, key: &[u8], alloc: &
     }
 }
 
-/// As [`forget_damaged`], while nothing else uses the node: also of what stands beside another damaged place of the
-/// same record.
+/// As [`forget_damaged`], while nothing else uses the node: also for a record of which more than one object is damaged.
 fn forget_all_damaged(node: &Node, system: &TableShared, found: &mut Rebuilt) {
     let mut alloc = AllocCache::new(&node.store);
     forget_damaged(node, system, found, &mut alloc);
@@ -154,7 +153,8 @@ pub(crate) fn start(node: &Node) -> u64 {
     configuration.unwrap_or_else(|| u64::from(node.store.incarnation()))
 }
 
-/// Does this node know of no end of this start of another one? True as well while it has not heard of any configuration.
+/// Is this start of another node still there, as far as this node knows? True as well while it has not heard of any
+/// configuration.
 pub(crate) fn is_there(node: &Node, (other, since): Coordinator) -> bool {
     match &node.replication {
         Some(replication) => {
@@ -172,19 +172,21 @@ fn settled(node: &Node) -> Option<u64> {
     (!replication.view.is_frozen()).then_some(number)
 }
 
-/// Makes the tables and indexes of this node those of its system table: for a node that may have missed what a coordinator told,
-/// because it died, or because this node has just come. Returns the indexes that are recorded as dropped and not gone here.
+/// Makes the tables and indexes of this node those of its system table. For a node that may have missed a coordinator's message,
+/// because the coordinator died or because this node has just joined. Returns the indexes that are recorded as dropped and not
+/// gone here.
 pub(crate) fn reconcile(node: &Node) -> Result<Vec<(Table, u16)>, TxnError> {
-    // One that is joining may not have all records yet.
+    // A joining node may not have all records yet.
     let is_in = node.configuration().is_none_or(|now| now.members.contains(&node.id()));
     reconcile_with(node, is_in)
 }
 
-/// As [`reconcile`]; `has_all`: a table without a record has none.
+/// As [`reconcile`]. `has_all`: this node has all records, so a table without one here has none anywhere.
 fn reconcile_with(node: &Node, has_all: bool) -> Result<Vec<(Table, u16)>, TxnError> {
     let Some(system) = node.catalog.by_id(ID) else { return Ok(Vec::new()) };
     let before = settled(node);
-    // Listed first: a table that is made meanwhile has its row before, and coordinators that are gone by now record nothing later.
+    // Listed first: a table that is made meanwhile has its row already, and coordinators that are gone by now record nothing
+    // later.
     let is_there = |coordinator| is_there(node, coordinator);
     let tables: Vec<_> = node.tables().into_iter().map(|table| (table.0.orphans(&is_there), table)).collect();
     let (rows, whole) = rows_of(&system.0)?;
@@ -258,8 +260,8 @@ pub(crate) fn differences(node: &Node) -> Vec<String> {
     wrong
 }
 
-/// Makes a table on this node, unless it is there, or was. Its creator or a reconciling node may come first. Numbers do
-/// not come again.
+/// Makes a table on this node, unless it is there, or was. The creator or a reconciling node may come first. Numbers
+/// are never reused.
 ///
 /// # Errors
 /// [`TxnError::Conflict`] if another table has this number; there is no room for it.
@@ -273,8 +275,8 @@ pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), Tx
         return Ok(());
     }
     if node.replication.as_ref().is_some_and(|it| it.view.is_joining(node.id())) {
-        // The node that says so may have been paused since, and know nothing of its indexes. If the record is still to
-        // come, it is opened then.
+        // The sender may have been paused since, and may know nothing of the table's indexes. If the record is still to
+        // come, the table is opened then.
         let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
         let recorded = rows_of(&system.0)?.0.into_iter().find(|(_, recorded, _)| *recorded == id);
         return recorded.map_or(Ok(()), |(_, _, definition)| add(node, id, &definition));
@@ -447,8 +449,8 @@ mod tests {
         drop(node);
     }
 
-    /// A cut of the power has brought back the rows of a dropped table, but not that their pages had gone, after which another table was made. Their pages
-    /// go before its hash index is.
+    /// A power cut has brought back the rows of a dropped table, but not the event that their pages were given back, after which another
+    /// table was made. The pages are given back before that table's hash index is made.
     #[test]
     fn a_start_has_room_where_dropped_tables_had_theirs() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -7,9 +7,9 @@
 //!                 └──► later requests of the caller are not executed but answered "ask again"
 //! ```
 //!
-//! Invariants: an answer that was made is never dropped while its caller can take it; messages of one queue are sent in their order;
-//! a queue holds at most [`QUEUE_BYTES_MAX`] and one longest message, and "ask again" for as many questions as its caller has open. A
-//! caller takes its answers while it waits, whatever else its node does, so no circle of full queues can last.
+//! Invariants: an answer is never dropped while its caller can take it; messages of one queue are sent in their order; a queue holds
+//! at most [`QUEUE_BYTES_MAX`] and one longest message, and "ask again" for as many questions as its caller has open. A caller takes
+//! its answers while it waits, whatever else its node does, so no circle of full queues can last.
 //!
 //! A send may take a round trip, so no lock is held over it: a worker takes a queue's messages out, sends, and puts back in front what is
 //! left. The emptied queue stays in its place meanwhile, so other workers put their messages behind, and leave its messages to the first.
@@ -75,7 +75,7 @@ struct Queue {
     is_taken: bool,
 }
 
-/// Is the only error that there is no room, or no lane for another sender?
+/// Is this the error that there is no room, or no lane for another sender?
 fn is_full(error: &FabricError) -> bool {
     matches!(error, FabricError::QueueFull { .. } | FabricError::TooManySenders { .. })
 }
@@ -124,7 +124,7 @@ impl Unsent {
         Ok(())
     }
 
-    /// Does nothing wait to be sent?
+    /// Is no message waiting to be sent?
     pub fn is_empty(&self) -> bool {
         !self.any.load(Acquire)
     }
@@ -148,7 +148,7 @@ impl Unsent {
         is_present: impl Fn(NodeId) -> bool,
         mut send: impl FnMut(Address, &[u8]) -> Result<(), FabricError>,
     ) {
-        // Another worker is at it.
+        // Another worker is sending them.
         let Ok(mut queues) = self.queues.try_lock() else { return };
         if now_ns < queues.again_ns {
             return;

@@ -34,7 +34,7 @@ pub(crate) struct Core {
     pub slot: OwnSlot,
     pub alloc: RefCell<AllocCache>,
     pub epoch: Epoch,
-    /// In hardware transactions.
+    /// Whether hardware transactions are worth trying.
     pub trust: Trust,
     /// States of past transactions, for the next ones.
     #[allow(clippy::vec_box, reason = "a state moves by its pointer, in and out of transactions")]
@@ -44,17 +44,17 @@ pub(crate) struct Core {
     seen_epoch: Cell<u32>,
     /// It has seen the last epoch that a snapshot may take.
     pub epochs_end: Cell<bool>,
-    /// Into the inbox.
+    /// Looks into the inbox.
     pub looks: Cell<u32>,
     /// When to look after dropped tables again.
     pub tidy_ns: Cell<u64>,
     /// Where far rows were seen last.
     pub locations: RefCell<LocationCache>,
-    /// How often it has met a later start of a node, and of each such node at which of these meetings last: from then on its instructions there
-    /// are done to what that start has.
+    /// `starts_met` counts how often it has met a later start of a node; `met_at` has the last such count of each node. From then on its
+    /// instructions there go to the memory of that start.
     pub starts_met: Cell<u64>,
     pub met_at: RefCell<HashMap<NodeId, Met>>,
-    /// Nodes whose memory it has touched: from then on it hears of their later starts.
+    /// Nodes whose memory it has touched: from then on the fabric reports their later starts.
     pub touched: RefCell<HashSet<NodeId>>,
     /// What is known of other nodes' hash indexes.
     pub far_indexes: RefCell<HashMap<(NodeId, TableId), FarIndex>>,
@@ -131,7 +131,7 @@ impl Core {
         })
     }
 
-    /// Asks nodes the same until each has answered, or its process has ended.
+    /// Sends nodes a request until each has answered, or its process has ended.
     ///
     /// # Errors
     /// The first error that a node has answered.
@@ -161,8 +161,9 @@ impl Core {
         answered
     }
 
-    /// Tells a node something, again until it has been heard where messages may be lost; a second delivery must change
-    /// nothing. The first time is before this returns, so that it is heard before what is asked later.
+    /// Sends a node a message and, where messages may be lost, repeats it until the node has answered. A second
+    /// delivery must change nothing. The first sending is before this returns, so that it arrives before later
+    /// requests.
     pub fn tell_for_certain(self: &Rc<Self>, node: NodeId, request: Request<'static>) {
         self.tell_now(node, &request);
         if !self.endpoint.maps_others() {
@@ -170,13 +171,14 @@ impl Core {
         }
     }
 
-    /// Tells a node something in the background, again until it has been heard.
+    /// Sends a node a message in the background, again until the node has answered.
     pub fn tell_later(&self, node: NodeId, request: Request<'static>) {
         let Some(core) = self.this.upgrade() else { return };
         self.leave(async move { drop(core.tell_until_heard(vec![node], &request).await) });
     }
 
-    /// As [`Self::tell_for_certain`], with copies too, until the node leaves the cluster: no restart of this node will make up for it.
+    /// As [`Self::tell_for_certain`], also with copies, until the node leaves the cluster: no restart of this node makes up for a lost
+    /// message.
     pub fn tell_all_the_same(self: &Rc<Self>, node: NodeId, request: Request<'static>) {
         if let Some(replication) = &self.node.replication {
             let (core, number) = (self.clone(), replication.view.configuration().number);
@@ -197,16 +199,17 @@ impl Core {
         }));
     }
 
-    /// As [`Self::leave`], of what no other node does for a node that goes on: the rest of a commit, locks to be freed.
+    /// As [`Self::leave`], for work that no other node does while this node lives: the rest of a commit, locks to be
+    /// freed.
     pub fn leave_owed(&self, rest: impl Future<Output = ()> + 'static) {
         if let Some(core) = self.this.upgrade() {
             self.leave(Owed::of(&core, rest));
         }
     }
 
-    /// What a commit of this node has begun will never be done: the executor that would have done it has ended. As if the
-    /// process had, the others finish it if rows have copies, and the next start of this node does if there is a journal.
-    /// Until then nothing may rely on it, nor may a later worker write behind it in its rings.
+    /// The rest of a commit of this node will never be done, because the executor that would have done it has ended. The
+    /// node then counts as ended: with copies, the other nodes finish the commit; with a journal, the next start of this
+    /// node does. Until then nothing may rely on the commit, nor may a later worker write behind it in its rings.
     #[cold]
     pub fn abandon(&self) {
         self.give_up_journal();
@@ -219,7 +222,7 @@ impl Core {
     #[inline]
     pub fn next_owner(self: &Rc<Self>) -> Owner {
         let transaction = self.slot.next_transaction();
-        // Before it needs the room of a table that was dropped.
+        // First, because the transaction may need the room of a dropped table.
         self.tidy_catalog();
         if transaction.is_multiple_of(COLLECT_EVERY) {
             self.alloc.borrow_mut().collect();
@@ -230,8 +233,8 @@ impl Core {
         Owner::new(self.node.store.incarnation(), self.me, self.slot.number(), transaction)
     }
 
-    /// Raises the epoch if it has not changed since the worker's last look. A journal raises it for commits alone:
-    /// transactions that come to nothing take versions, too.
+    /// Raises the epoch if it has not changed since the worker's last look. A journal raises it only for commits, but
+    /// transactions that do not commit use versions, too.
     #[cold]
     fn keep_epoch_rising(self: &Rc<Self>) {
         if self.keeper() == self.me {

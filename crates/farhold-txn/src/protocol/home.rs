@@ -98,9 +98,10 @@ impl Core {
         }
     }
 
-    /// Does this node know of no end of the start that a node was in the configuration with this number, and of no beginning of its own since
-    /// then? True for good without replication: there a start says itself that the one before has ended. True as well while this node has not
-    /// heard of any configuration: a founder may hear of the founding after others have begun.
+    /// Does the start still run that a node had in the configuration with this number, as far as this node knows? A configuration from
+    /// before this node's own start does not count. Always true without replication: there the next start itself says that the one before
+    /// has ended. True as well while this node has not heard of any configuration: a founder may hear of the founding after others have
+    /// begun.
     pub fn is_there(&self, node: NodeId, since: u64) -> bool {
         let is_there = |view: &View| {
             let (is_there, is_heard_of) = (view.is_there(node, since), view.present.contains(self.me));
@@ -152,7 +153,8 @@ impl Core {
         let outcome = match reserved.map_err(|error| TxnError::store(error, self.me))? {
             Reserve::Reserved { reference, replaces } => {
                 let reservation = Reservation { owner, table: table.store.id(), reference, replaced: Arc::default() };
-                // What nodes that leave have reserved is taken back after they count as absent, and what starts have that are over after that is known.
+                // Reservations of leaving nodes are taken back after these count as absent, and those of ended starts after their end is
+                // known.
                 let is_present = |owner: Owner| {
                     let holder = Holder { node: owner.node(), incarnation: owner.incarnation() };
                     self.is_there(owner.node(), configuration)
@@ -204,7 +206,7 @@ impl Core {
     }
 
     pub fn cancel(&self, table: &TableShared, reference: ObjectRef) {
-        // One that was being written when its owner died is no reservation any more, but damage.
+        // An object that was being written when its owner died is no reservation any more; it is damaged.
         let is_whole = self.row(reference).is_some_and(|row| !row.version().is_writing());
         if is_whole && self.is_reserved(reference) {
             table.store.cancel(reference, &mut self.alloc.borrow_mut());
@@ -243,8 +245,8 @@ impl Core {
         }
     }
 
-    /// Frees what others have reserved and made here, and what their snapshots hold: all of it, when this start comes into a cluster for the first
-    /// time. They do not count it among them yet, but one that they have gone on without may.
+    /// Frees what others have reserved and made here, and what their snapshots hold: all of it, when this start joins a cluster for the
+    /// first time. The members do not count this node as one of theirs yet, but an expelled node still may.
     pub fn forget_everybody(&self) {
         let turn = self.node.catalog.turn_of_makers();
         self.node.catalog.forget_all_but(crate::node::system::ID);
@@ -257,10 +259,11 @@ impl Core {
         self.node.far_holds.release_of(self.node.store.superblock(), |holder| holder.node != self.me);
     }
 
-    /// Frees what nodes that are not present have locked and reserved here, and what their snapshots hold, after their records have been redone.
+    /// Frees what nodes that are not present have locked and reserved here, and what their snapshots hold, after their records
+    /// have been redone.
     pub fn forget_absent(&self, is_present: &impl Fn(NodeId) -> bool) {
         for it in self.node.reservations.take_absent(is_present) {
-            // With a table that is gone its reservations are.
+            // The reservations of a released table are gone with it.
             if let Ok(table) = self.table_even_dropped(it.table) {
                 self.undo_or_redo(&table, &it);
             }
@@ -269,7 +272,8 @@ impl Core {
         self.node.far_holds.release_of(self.node.store.superblock(), |holder| !is_present(holder.node));
     }
 
-    /// Frees what dead owners have locked here, in dropped tables as well: a snapshot that is open may still read them, and waits for locks.
+    /// Frees what dead owners have locked here, in dropped tables as well: a snapshot that is open may still read them, and
+    /// waits for locks.
     fn release_locks(&self, is_dead: impl Fn(Owner) -> bool) {
         let mut found = Recovered::default();
         self.node.store.release_resting_locks(&is_dead);
@@ -285,7 +289,8 @@ impl Core {
     /// Frees what earlier starts of a node have locked and reserved here, and what their snapshots hold.
     ///
     /// # Errors
-    /// [`TxnError::OtherCluster`] for a start whose memory does not know of a start that was here: its numbers would be those of another.
+    /// [`TxnError::OtherCluster`] for a start whose memory does not record an earlier start that was here: its start
+    /// count would repeat that of another start.
     pub fn forget_dead(&self, node: NodeId, (incarnation, birth): (u16, u64), epoch: u32) -> Result<(), TxnError> {
         let its = self.endpoint.mapped(node, DATA);
         let now = its.as_deref().and_then(|memory| Superblock::of(memory).ok()).map(Superblock::incarnation);
@@ -307,14 +312,15 @@ impl Core {
             self.node.store.superblock().raise_epoch(epoch);
         }
         for it in self.node.reservations.take_before(node, incarnation) {
-            // With a table that is gone its reservations are.
+            // The reservations of a released table are gone with it.
             if let Ok(table) = self.table_even_dropped(it.table) {
                 self.undo_or_redo(&table, &it);
             }
         }
         // A later start may have locked rows by itself before this message was served.
         self.release_locks(|owner| owner.node() == node && is_earlier(owner.incarnation(), incarnation));
-        // What it has recorded of tables and indexes, and did not come to say, or to record everywhere.
+        // The earlier start may have recorded changes of tables and indexes without telling all nodes, or without
+        // recording them everywhere.
         let _ = crate::node::system::reconcile(&self.node);
         if self.node.records_may_differ() {
             self.node.catalog.set_behind(true);
@@ -328,7 +334,7 @@ fn is_live(row: Object<'_>) -> bool {
     row.meta().state() == Meta::ROW && !row.version().is_absent() && !row.version().is_writing()
 }
 
-/// What an ordered index knows of a key.
+/// What an ordered index has for a key.
 pub(crate) fn look_up(table: &TableShared, index: u16, key: &[u8]) -> Result<Found, TxnError> {
     table.check_index_key(Index::from_number(index), key)?;
     let ordered = table.store.index(index.into()).ok_or(TxnError::SchemaChanged)?;

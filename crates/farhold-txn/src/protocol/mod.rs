@@ -12,10 +12,10 @@
 //! ```
 //!
 //! The order is Silo's (Tu et al., SOSP 2013, section 4.4): lock all writes, read the epoch, validate all reads, write. It
-//! makes the commit serializable whatever the order of the locks, because each of two transactions that overlap has
-//! either locked what the other validates, or has been validated before the other locked. Locks are only ever tried, a
-//! bounded number of times, so there is no deadlock. Far rows are locked first, as in DrTM+R, so that the near part is
-//! short and, where the CPU has it, can be one hardware transaction.
+//! makes the commit serializable whatever the order of the locks, because of two transactions that overlap, each either
+//! has locked what the other validates, or was validated before the other locked. Locks are only ever tried, a bounded
+//! number of times, so there is no deadlock. Far rows are locked first, as in DrTM+R, so that the near part is short and,
+//! where the CPU has it, can be one hardware transaction.
 
 pub(crate) mod commit;
 pub(crate) mod core;

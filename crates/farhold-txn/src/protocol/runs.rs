@@ -8,14 +8,14 @@ use farhold_store::object::size_class::{self, SizeClass};
 use farhold_store::slab::{PageKind, Run};
 use farhold_store::{Meta, Object, TableId};
 
-/// How many slots of a run come before those at its end that are free. A transaction that takes one of these for a row
-/// from now on reads the epoch of its commit afterwards, so a snapshot that is open already does not have the row.
+/// The number of slots of a run without the free slots at its end. A transaction that takes one of the free slots from
+/// now on reads its commit's epoch later, so a snapshot that is already open does not contain the row.
 pub(super) fn used_slots(memory: &RegionMemory, run: &Run) -> u32 {
     let free = run.slots().rev().take_while(|offset| Object::at(memory, *offset).meta().state() == Meta::FREE);
     run.slot_count() - free.count() as u32
 }
 
-/// Of the start that has taken note of a snapshot.
+/// The start count of the node that has noted a snapshot.
 pub(super) fn read_incarnation(r: &mut Reader<'_>) -> Result<u16, TxnError> {
     r.u16()
 }

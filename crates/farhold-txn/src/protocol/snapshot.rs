@@ -41,7 +41,7 @@ pub struct Snapshot {
 }
 
 impl AsOf {
-    /// Is everything still where it was?
+    /// Are all rows still where they were?
     fn check(self, node: &Node) -> Result<(), TxnError> {
         let now = node.settled_configuration();
         if now == Ok(self.configuration) { Ok(()) } else { Err(TxnError::Recovering { node: node.id() }) }
@@ -68,8 +68,8 @@ impl Place {
         self.mapped.as_ref().filter(|mapped| mapped.superblock().incarnation() == self.start.incarnation)
     }
 
-    /// Is what the snapshot of this epoch reads there still kept for it? Not if the node has gone on without this node,
-    /// which may be the last to learn of it. For memory that is not mapped here, each read reports it.
+    /// Is what the snapshot of this epoch reads there still kept for it? False if that node has gone on without this
+    /// node, which may be the last to learn so. For memory that is not mapped here, each read reports it.
     fn is_open(&self, holder: Holder, epoch: u32) -> bool {
         let is_open = |mapped: &MappedPlace| mapped.superblock().is_open(mapped.slot, holder, epoch);
         self.mapped.is_none() || self.standing().is_some_and(is_open)
@@ -193,7 +193,7 @@ impl Worker {
             check_snapshot_epoch(if epochs_end { u32::MAX } else { 0 })?;
             let taken = Epoch::counter(keeper).take(&Posted::through(&self.core.endpoint), 1, 1).await;
             let epoch = taken.map_err(|error| self.core.far_error(error, keeper))? as u32;
-            // The word is not read before each snapshot, which would cost one more round trip.
+            // The word is not read before each snapshot, because that would cost one more round trip.
             self.core.epochs_end.set(epoch > SNAPSHOT_EPOCH_LAST);
             check_snapshot_epoch(epoch)?;
             epoch
@@ -324,7 +324,7 @@ impl Worker {
         self.check(as_of)
     }
 
-    /// Is everything still where it was, and is this node still a member with a valid lease?
+    /// Are all rows still where they were, and is this node still a member with a valid lease?
     fn check(&self, as_of: AsOf) -> Result<(), TxnError> {
         let core = &*self.core;
         let leased = core.node.replication.as_ref().is_none_or(|it| it.view.is_settled(Moment::now(&core.handle)));
@@ -362,8 +362,8 @@ impl Worker {
 }
 
 impl Start {
-    /// The word that says which start the node is at. What is read in one batch with it is of that start: a batch goes
-    /// to the memory of one start, and that of another refuses it.
+    /// The word that holds the node's start count. What a batch reads together with it belongs to that start: a batch
+    /// goes to the memory of one start, and the memory of another start refuses it.
     fn word(self) -> FarPtr {
         FarPtr::new(self.node, DATA, Superblock::STARTS)
     }
@@ -379,12 +379,12 @@ impl Start {
     }
 }
 
-/// May its owner give it another state of the snapshot's time? Not if it has a later one.
+/// May its owner still give it another state within the snapshot's epochs? Not if its state is already later.
 fn is_locked_at(view: &ObjectView<'_>, epoch: u32) -> bool {
     view.lock != 0 && !(Version(view.version).epoch() > epoch && Meta(view.meta).state() == Meta::ROW)
 }
 
-/// Is it of the snapshot's time, and not replicated yet?
+/// Is its state within the snapshot's epochs, and not replicated yet?
 fn is_unsettled(view: &ObjectView<'_>, epoch: u32) -> bool {
     let (meta, version) = (Meta(view.meta), Version(view.version));
     version.is_odd() && version.epoch() <= epoch && matches!(meta.state(), Meta::ROW | RESERVED)

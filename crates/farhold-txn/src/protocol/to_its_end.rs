@@ -18,8 +18,8 @@ use std::task::{Context, Poll};
 /// What is to be done.
 pub(crate) type Work<T> = Pin<Box<dyn Future<Output = Result<T, TxnError>>>>;
 
-/// The caller does the work while it polls this. The executor goes on with it once this is dropped, or is told that it takes too long: then
-/// the outcome is unknown to the caller. [`Worker::drain`](crate::Worker::drain) waits for it in both cases.
+/// The caller does the work while it polls this. The executor goes on with it once this is dropped, or once it takes too long; the caller
+/// then does not know the outcome. [`Worker::drain`](crate::Worker::drain) waits for it in both cases.
 pub(crate) struct ToItsEnd<T: 'static> {
     work: Option<Work<T>>,
     core: Rc<Core>,
@@ -29,7 +29,7 @@ pub(crate) struct ToItsEnd<T: 'static> {
 }
 
 impl<T: 'static> ToItsEnd<T> {
-    /// The node may be cut off, and never hear what has become of it: so the caller waits until `until_ns`.
+    /// The node may be cut off, and never learn the outcome. So the caller waits until `until_ns` at most.
     pub fn of(core: &Rc<Core>, work: Work<T>, until_ns: u64) -> Self {
         Self { work: Some(work), core: core.clone(), until_ns, _left: Left::of(core.clone()) }
     }
@@ -59,7 +59,7 @@ impl<T: 'static> Drop for ToItsEnd<T> {
     }
 }
 
-/// What a commit still owes to other nodes, as a task. If the task never ends, because its executor has, the node is over.
+/// What a commit still owes to other nodes, as a task. If its executor ends before the task, the node counts as ended.
 pub(crate) struct Owed {
     work: Option<Pin<Box<dyn Future<Output = ()>>>>,
     core: Rc<Core>,

@@ -49,7 +49,7 @@ impl Retry {
         Self { attempts_max: 1, backoff_ns: 0, backoff_ns_max: 0 }
     }
 
-    /// The longest wait after so many attempts.
+    /// The longest wait after `attempts` attempts.
     fn wait_ns_max(self, attempts: u32) -> u64 {
         let doubled = self.backoff_ns.saturating_mul(1 << (attempts - 1).min(32));
         doubled.min(self.backoff_ns_max)
@@ -106,12 +106,13 @@ impl Worker {
 
     /// Tells all living nodes that this one has started: they release what its earlier starts had locked and reserved
     /// there. The [`HomeAgent`](crate::HomeAgent) does so; without one, the program must call this once after a
-    /// restart. Nodes that are down release it themselves when they start. Nodes that do not answer are told again in
-    /// the background. Returns the nodes that have answered.
+    /// restart. Nodes that are down release these themselves when they start. Nodes that do not answer are told again
+    /// in the background. Returns the nodes that have answered.
     ///
     /// # Errors
-    /// [`TxnError::Remote`] of a node that has met an earlier start, which this node's memory does not know of: it was lost.
-    /// [`Node::refusal`](crate::Node::refusal) then says so too, also where that node is told in the background.
+    /// [`TxnError::Remote`] from a node that has met an earlier start of this node which this node's memory does not record:
+    /// the memory was lost. [`Node::refusal`](crate::Node::refusal) then says so too, also where that node is told in the
+    /// background.
     pub async fn join_cluster(&self) -> Result<Vec<NodeId>, TxnError> {
         let node = self.node();
         let epoch = node.recovered().epoch;
@@ -190,8 +191,8 @@ impl Worker {
 
     /// Waits until the work that this worker's transactions have left is done: commits past their commit point, also those
     /// that no caller waits for, keys to be given back, and deleted rows to be removed on other nodes. That work goes on
-    /// beside everything else, so a caller needs this only before it ends the executor. False: not within `timeout_ns`. If
-    /// the executor ends all the same, and rows have copies, this node leaves the cluster
+    /// in the background, so a caller needs this only before it ends the executor. False: not within `timeout_ns`. If the
+    /// executor ends before that, and rows have copies, this node leaves the cluster
     /// ([`Node::is_expelled`](crate::Node::is_expelled)), and the others do the work.
     pub async fn drain(&self, timeout_ns: u64) -> bool {
         let handle = &self.core.handle;
@@ -205,7 +206,8 @@ impl Worker {
         true
     }
 
-    /// Whether to make another attempt after so many. None can succeed once the others go on without this node.
+    /// Whether to make another attempt after `attempts` attempts. None can succeed once the others go on without this
+    /// node.
     pub(crate) fn may_come_right(&self, retry: Retry, attempts: u32) -> bool {
         attempts < retry.attempts_max && !self.core.node.is_expelled()
     }

@@ -22,7 +22,7 @@ impl Core {
         match message {
             Message::Apply => drop(self.apply_log()),
             Message::Freeze(next) | Message::Install(next) if self.is_anothers(&next) => {
-                // What this start writes would count as that of the other, which is dead.
+                // Writes of this start would count as writes of the other start, which is dead.
                 return Err(TxnError::Recovering { node: self.me });
             }
             Message::Freeze(next) => self.freeze(replication, &next)?.encode(w),
@@ -45,9 +45,9 @@ impl Core {
         Ok(())
     }
 
-    /// Does a configuration mean another start of this node?
+    /// Does a configuration name another start of this node?
     fn is_anothers(&self, next: &Configuration) -> bool {
-        // One that has no birth yet has never been in the register.
+        // A start without a birth has never been in the register.
         let mine = self.node.birth.get().copied().unwrap_or(0);
         next.contains(self.me) && next.births.get(usize::from(self.me.0)) != Some(&mine)
     }
@@ -60,7 +60,7 @@ impl Core {
         if before.number >= next.number {
             return Ok(Frozen { quiet: true, epoch_seen: epoch_seen() });
         }
-        // A founder may be frozen before it has heard of the founding, and has records from then.
+        // A founder may be frozen before it has heard of the founding, and then already has records.
         let is_first = before.number == 0 && view.proposed().is_none() && next.joining.contains(&self.me);
         let mut is_fenced = true;
         if view.freeze(next, &self.node.catalog) {
@@ -68,7 +68,8 @@ impl Core {
             if is_first {
                 let mut applier = replication.applier();
                 applier.begin(next.number);
-                // What members wrote for an earlier start that they had not heard the end of may be in this one's rings.
+                // This start's rings may hold records that members wrote for an earlier start before they heard of its
+                // end.
                 applier.clear_rings(&replication.log, |_| false);
                 drop(applier);
                 view.begin(next.number);
@@ -83,19 +84,19 @@ impl Core {
                     is_fenced &= self.node.fabric.fence(gone, birth).map_err(|error| TxnError::far(error, gone))?;
                 }
             }
-            // Of rows that are redone no older state is kept. The snapshots of the remaining nodes are over with their
-            // configuration, and those of the nodes that are gone are closed here.
+            // Redone rows keep no older state. The snapshots of the remaining nodes end with their configuration; those
+            // of the nodes that are gone are closed here.
             self.node.far_holds.release_of(self.node.store.superblock(), |holder| !next.contains(holder.node));
         } else {
             // Frozen for a later one.
             return Err(TxnError::Conflict);
         }
         let quiet = (is_fenced || planted!(FenceBelieved)) && (view.is_quiet() || planted!(NoFreeze));
-        // After the look at the commits on their way: they have read it by then.
+        // Read after the check for commits in flight: they have read their epoch by then.
         Ok(Frozen { quiet, epoch_seen: epoch_seen() })
     }
 
-    /// Writes a row as a dead transaction would have, if it has not; in the mirrors too.
+    /// Writes a row as a dead transaction would have written it, if it has not; also in the mirrors.
     fn redo(&self, replication: &Replication, left: &LeftEntry<'_>) -> Result<(), TxnError> {
         let entry = &left.entry;
         if entry.node != self.me {
@@ -105,7 +106,7 @@ impl Core {
         if let Some(journaling) = &self.node.journaling {
             journaling.has_done(left.epoch);
         }
-        // A record may be one of which everything has been written long ago: the page may have another use by now.
+        // All rows of the record may have been written long ago, and the page may have another use by now.
         let is_its = self.node.store.table_of(entry.reference.offset()) == Some(entry.table);
         let Some(row) = self.row(entry.reference).filter(|_| is_its) else { return Ok(()) };
         let Ok(table) = self.table_even_dropped(entry.table) else { return Ok(()) };
@@ -114,10 +115,10 @@ impl Core {
             match entry.change {
                 Change::Write => row.write(entry.value, entry.new),
                 Change::Insert => {
-                    // Written first: its coordinator may have left it half written. No transaction commits what it sees
-                    // meanwhile.
+                    // Written first: its coordinator may have left it half written. No transaction that sees the row
+                    // meanwhile commits.
                     row.write(entry.value, entry.new);
-                    // What it was to delete it has locked, or deleted.
+                    // The rows that it was to delete it has locked, or deleted already.
                     let is_its = |other| self.row(other).is_some_and(|row| row.lock_word() == left.owner);
                     table.store.publish(entry.reference, &is_its, &mut alloc);
                 }
@@ -131,7 +132,7 @@ impl Core {
             self.remove_deleted(&table, entry.reference, left.epoch);
         }
         if let Some(owner) = Owner::from_word(left.owner) {
-            // Another may have it by now, if the row had been written.
+            // If the row had been written, another transaction may hold the lock by now.
             let _ = row.release_dead(owner);
         }
         Ok(())
@@ -159,7 +160,7 @@ impl Core {
         let proposed = replication.view.proposed();
         let keeper = proposed.as_ref().map_or(installed.keeper, |proposed| proposed.keeper);
         if installed.number >= number {
-            // Others have not, and must not meet an epoch that is over for them.
+            // Other nodes have not installed it yet, and must not see an epoch that is over for them.
             if installed.number == number && installed.keeper == self.me {
                 self.node.store.superblock().raise_epoch(epoch_min);
             }
@@ -175,8 +176,8 @@ impl Core {
         }
         let present = |node: NodeId| replication.view.present.contains(node);
         let mut applier = replication.applier();
-        // A node that comes has written nothing yet; a late record of its earlier start may be there. One that has been
-        // joining for a while may have written, and goes on behind that.
+        // A node that has just come has written nothing yet, but a late record of its earlier start may be there. A
+        // node that has been joining for a while may have written records, and continues after them.
         let comes =
             |node| !installed.contains(node) && proposed.as_ref().is_some_and(|next| next.joining.contains(&node));
         applier.clear_rings(&replication.log, |node| present(node) && !comes(node));
@@ -216,7 +217,7 @@ impl Core {
         replication.forget_rings_of_the_gone();
         self.node.catalog.changed();
         if next.members.contains(&self.me) && crate::node::system::reconcile(&self.node).is_err() {
-            // There may be no room. A worker tries again, and no mirror is promoted before.
+            // There may be no room. A worker tries again; no mirror is promoted before it succeeds.
             self.node.catalog.set_behind(true);
         }
         Ok(())
@@ -280,7 +281,7 @@ fn take_floors(replication: &Replication, from: NodeId, since: u64, pages: &[(u3
     Ok(())
 }
 
-/// A node that sends rows to a mirror that is gone must hear of it: otherwise it would report the mirror as whole.
+/// A node that sends rows to a mirror that is gone must get an error; otherwise it would report the mirror as whole.
 fn take_copies(replication: &Replication, from: NodeId, since: u64, rows: &[CopyRow<'_>]) -> Result<(), TxnError> {
     let mut applier = replication.applier();
     let mirror = applier.mirror_since(from, since).ok_or(TxnError::Conflict)?;

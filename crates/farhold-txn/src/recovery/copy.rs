@@ -69,7 +69,7 @@ impl Worker {
             }
         }
         self.send_copies(mirror, &rows).await?;
-        // Behind the rows: a run that has left its table since the table was asked for its runs has its floors.
+        // Sent after the rows: a run that has left its table since the list of runs was made is covered by its floors.
         self.send_floors(mirror).await?;
         for table in tables.iter().filter(|table| table.is_dropped()) {
             // Its rows may have come to a node that never had the table, and has been told already that the table is
@@ -120,10 +120,10 @@ impl Worker {
 /// A transaction is about to change the slot.
 struct Changing;
 
-/// What a slot holds, if no transaction is about to change it: one that holds its lock, or has not replicated it yet,
-/// may have got its room in the rings before this mirror was one. The version is returned for a slot without a row too:
-/// a record from before the mirror, redone into it, would bring back a row that has been deleted since. `None`: the
-/// slot has never held a row, or is not the table's any more.
+/// What a slot holds, if no transaction is about to change it. A transaction that holds its lock, or has not replicated
+/// it yet, may have got its room in the rings before this mirror existed. The version is returned for a slot without a
+/// row too: a record from before the mirror, redone into it, would bring back a row that has been deleted since.
+/// `None`: the slot has never held a row, or is not the table's any more.
 fn look(store: &Store, table: TableId, offset: u64) -> Result<Option<Copied>, Changing> {
     let object = Object::at(store.memory(), offset);
     let (meta, version) = (object.meta(), object.version());
@@ -147,8 +147,8 @@ fn look(store: &Store, table: TableId, offset: u64) -> Result<Option<Copied>, Ch
     } else {
         return Err(Changing);
     };
-    // After the look: the run may have gone to another table since the list of runs was made. Then the floors of its
-    // pages tell of what was there, and what comes there comes by records.
+    // Checked after the read: the run may have gone to another table since the list of runs was made. Then the floors
+    // of its pages cover what was there, and new rows arrive by records.
     Ok((store.table_of(offset) == Some(table)).then_some(found))
 }
 

@@ -18,8 +18,8 @@ const ROWS_PER_TRANSACTION: usize = 32;
 /// How long before this node looks again whether all records of tables are unlocked.
 const AGAIN_NS: u64 = 3_000;
 
-/// Attempts of a transaction: some milliseconds. Then the register is looked at: the others may have gone on without
-/// this node, or without that member, and neither is told.
+/// Attempts of a transaction: some milliseconds. Then this node reads the register: the others may have gone on without
+/// this node, or without that member, and neither is notified.
 const RETRY: Retry = Retry { attempts_max: 24, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
 
 impl Worker {
@@ -45,7 +45,7 @@ impl Worker {
     }
 
     /// Opens every table that is recorded, before rows are copied. A table whose record is just being changed would be
-    /// opened later, and would lack the rows of before this node came.
+    /// opened later, and would lack the rows from before this node came.
     async fn open_recorded(&self) -> Result<(), TxnError> {
         let (node, handle) = (self.node(), self.handle());
         let until_ns = handle.now_ns() + node.config.replication.lease_ns;
@@ -64,7 +64,7 @@ impl Worker {
         let (mut after, mut rows_max) = (None::<Vec<u8>>, ROWS_PER_TRANSACTION);
         loop {
             let copied = self.run(RETRY, async |txn| {
-                // The next start of it has nothing either, until it is a member.
+                // The next start of that node has no rows either, until it is a member.
                 if !self.has_member(from) {
                     return Err(TxnError::NodeUnavailable { node: from, committed: false });
                 }
@@ -80,7 +80,7 @@ impl Worker {
                     if bytes > bytes_max && count > 0 {
                         break;
                     }
-                    // Or a writer that knows of this node has inserted it.
+                    // A writer that knows of this node may have inserted the row already.
                     super::brought(txn.insert_near(SharedTable(shared.0), &key, &value))?;
                     (last, count) = (Some(key), count + 1);
                 }
@@ -92,7 +92,7 @@ impl Worker {
                 replication.note(|progress| progress.joining.get_or_insert_default().rows += count as u64);
             }
             self.handle().yield_now().await;
-            // What does not fit a transaction is not read for it again and again.
+            // Adapts to the rows that fit a transaction, so that rows beyond them are not read again and again.
             rows_max = if count < rows_max { count.max(1) } else { (2 * rows_max).min(ROWS_PER_TRANSACTION) };
             match last {
                 Some(last) => after = Some(last),
@@ -109,7 +109,7 @@ impl Worker {
     /// Leads all members into a configuration that is in the register, and says so there.
     pub(crate) async fn lead_and_settle(&self, register: &dyn Register, next: &Configuration) -> Result<(), TxnError> {
         self.lead(next).await?;
-        // Lost, it is said again when the watch finds it missing.
+        // If this is lost, the watch finds it missing and repeats it.
         let _ = register.settle(next.number).await;
         Ok(())
     }
@@ -137,8 +137,8 @@ mod tests {
     use farhold_store::{ObjectRef, Owner, TableId};
     use std::task::{Context, Poll, Waker};
 
-    /// An index is being created as a node joins, and its coordinator is at the table's record: the table is opened,
-    /// all the same, before rows are copied.
+    /// An index is being created while a node joins, and its coordinator is changing the table's record. The table is
+    /// still opened before rows are copied.
     #[test]
     fn a_table_whose_record_is_being_changed_is_opened_too() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -31,7 +31,7 @@ impl Core {
 }
 
 impl Worker {
-    /// Makes every member install `next`. Everything in it may be done twice.
+    /// Makes every member install `next`. Every step may be repeated.
     ///
     /// # Errors
     /// A member did not answer, or knows of a later configuration: look into the register again.
@@ -64,7 +64,7 @@ impl Worker {
                 if quiet {
                     break;
                 }
-                // Its commits may be waiting for a node that has died since: only a look at the leases can tell.
+                // Its commits may be waiting for a node that has died since: only the leases can tell.
                 if core.handle.now_ns() > until_ns {
                     return Err(TxnError::Recovering { node });
                 }
@@ -76,8 +76,8 @@ impl Worker {
             now(Leading::Redoing(node));
             epoch = epoch.max(self.redo_what_is_left_at(node, number, &everybody).await?);
         }
-        // No earlier commit has it, and all later ones have it or a later one: a node that reads it from a keeper finds
-        // it there.
+        // No earlier commit has this epoch, and every later commit has this one or a later one: a node that asks any
+        // keeper finds at least this.
         let epoch_min = next.epoch_min.max(epoch + 1);
         let until_ns = core.handle.now_ns() + lease_ns + SETTLING_NS;
         for &node in &everybody {
@@ -87,7 +87,7 @@ impl Worker {
                 if Reader(&answer).flag()? {
                     break;
                 }
-                // It may have died, or its disk may be full: only a look at the leases can tell.
+                // It may have died, or its disk may be full: only the leases can tell.
                 if core.handle.now_ns() > until_ns {
                     return Err(TxnError::Recovering { node });
                 }
@@ -95,7 +95,7 @@ impl Worker {
             }
         }
         let installed = Arc::new(Configuration { epoch_min, ..next.clone() });
-        // Itself last: until then its watch knows that there is something left to do.
+        // The leader comes last: until then its watch knows that work is left.
         let others = everybody.iter().filter(|node| **node != core.me);
         for &node in others.chain(everybody.iter().filter(|node| **node == core.me)) {
             now(Leading::Installing(node));

@@ -21,8 +21,9 @@ use crate::base::error::TxnError;
 use crate::base::table::Index;
 use crate::protocol::txn::RowHandle;
 
-/// Whether a row from elsewhere could be brought here: also if it is here already. A unique index that is being filled
-/// may refuse it, because another row has its value. Then the index is given up, and there is room.
+/// Whether a row of another node is now here, including the case that it was here before. A unique index that is being
+/// filled may refuse the row, because another row has its value. The index is then given up, and the row can be
+/// inserted.
 fn brought(inserted: Result<RowHandle, TxnError>) -> Result<(), TxnError> {
     match inserted {
         Ok(_) | Err(TxnError::DuplicateKey { index: Index::Primary, .. }) => Ok(()),

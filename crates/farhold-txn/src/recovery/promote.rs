@@ -7,9 +7,9 @@
 //!              threads of their own ─┴──────┘  in virtual time: tasks of this worker
 //! ```
 //!
-//! Until the last row is there none of them is served, so the promotion has threads of its own, as many as the machine
-//! has processors. The thread that looks after the membership naps a millisecond at a time while workers run: tasks on
-//! that thread took over a warehouse of TPC-C in 8 s, two threads take about one.
+//! No row is served until the last one is there, so the promotion has threads of its own, as many as the machine has
+//! processors. The thread that looks after the membership naps a millisecond at a time while workers run: tasks on that
+//! thread took over a warehouse of TPC-C in 8 s, two threads take about one.
 
 use crate::base::definition::Placement;
 use crate::base::error::TxnError;
@@ -35,8 +35,9 @@ const ROWS_PER_TRANSACTION: usize = 64;
 const BYTES_PER_TRANSACTION: usize = 16 << 10;
 /// Slots that a thread takes at a time: neighbours have neighbouring keys, so two threads rarely meet in a leaf.
 const SLOTS_PER_PART: usize = 2_048;
-/// Threads that take part, at most: so many rings are kept for them. On a smaller machine as many as it has processors:
-/// these rows are not served before they are done, and with half of the processors a warehouse took a third longer.
+/// The most threads that take part; this many rings are kept for them. A smaller machine uses as many threads as it has
+/// processors: the rows are not served before the promotion ends, and with half of the processors a warehouse took a
+/// third longer.
 pub(crate) const HELPERS_MAX: usize = 8;
 /// How often the task that waits for the threads looks at them.
 const LOOK_EVERY_NS: u64 = 1_000_000;
@@ -45,7 +46,7 @@ const LOOK_EVERY_NS: u64 = 1_000_000;
 struct Promotion {
     configuration: Arc<Configuration>,
     gone: NodeId,
-    /// A table that is not here has been dropped.
+    /// A table that is not on this node has been dropped.
     has_all_tables: bool,
     slots: Vec<u32>,
     part_len: usize,
@@ -121,7 +122,7 @@ impl Rows {
         let slots = &slots[..slots.len().min(ROWS_PER_TRANSACTION)];
         let bytes_max = node.moved_bytes_max();
         let mut applier = replication.applier();
-        // Nothing changes in this mirror any more: whose rows they are is gone.
+        // Nothing changes in this mirror any more, because its node is gone.
         let mirror = applier.mirror(promotion.gone).ok_or(TxnError::Conflict)?;
         mirror.prefetch_rows(slots);
         let mut bytes = 0;
@@ -140,8 +141,8 @@ impl Rows {
         Ok(slots.len())
     }
 
-    /// The table of a row to insert. None of one that has been dropped; and rows of other partitions are what a
-    /// successor had begun to insert before it died.
+    /// The table of a row to insert. None if the table was dropped, or if the row belongs to another partition: an
+    /// earlier successor had begun to insert such rows before it died.
     fn table(
         &mut self,
         node: &Node,
@@ -171,8 +172,8 @@ impl Rows {
 }
 
 impl Node {
-    /// Most bytes of rows, each with [`ROW_BYTES`] more, that one transaction takes from elsewhere to this node; a longer row is taken alone.
-    /// No more than half of the longest record that rings and journal take.
+    /// Most bytes of rows, each with [`ROW_BYTES`] more, that one transaction takes from elsewhere to this node; a longer row
+    /// is taken alone. No more than half of the longest record that rings and journal take.
     pub(crate) fn moved_bytes_max(&self) -> usize {
         let recorded_max = self.replication.as_ref().map_or(u64::MAX, |it| it.layout.record_bytes_max());
         let journaled_max = self.journaling.as_ref().map_or(u64::MAX, |journaling| journaling.item_bytes_max());
@@ -181,8 +182,8 @@ impl Node {
 }
 
 impl Node {
-    /// How many workers that stay can write rows beside the [`HomeAgent`](crate::HomeAgent)'s and those that come and go: of those that have
-    /// numbers, or, where rows have copies, rings to write by.
+    /// How many workers that stay can write rows beside the [`HomeAgent`](crate::HomeAgent)'s and those that come and go: of
+    /// those that have numbers, or, where rows have copies, rings to write by.
     #[must_use]
     pub fn writers_max(&self) -> usize {
         let rings = self.replication.as_ref().map(|replication| usize::from(replication.config.rings));

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// This node's readers of all rings, and what they have brought.
+/// This node's readers of all rings, and the mirrors that they fill.
 pub(crate) struct Applier {
     readers: Vec<RingReader>,
     mirrors: Mirrors,
@@ -25,7 +25,7 @@ pub(crate) struct Applier {
     since: u64,
     /// The highest epoch of a record that has been applied.
     epoch_seen: u32,
-    /// How often [`Self::apply`] takes some of a ring at most, until it has had a whole one.
+    /// The most turns of [`Self::apply`] at one ring; together they cover a whole ring.
     turns_of_ring: usize,
 }
 
@@ -77,7 +77,7 @@ impl Applier {
         any
     }
 
-    /// The highest epoch of what has been applied: a dead node may have read it from a keeper that is dead as well, and then no other node
+    /// The highest epoch of what has been applied: a dead node may have read it from a keeper that is dead as well; then no other node
     /// has seen it.
     pub fn epoch_seen(&self) -> u32 {
         self.epoch_seen
@@ -187,7 +187,7 @@ impl Applier {
 /// Gives back the memory of mirrors that have ended.
 fn forget(ended: Vec<MirrorRows>) {
     if ended.iter().any(|rows| rows.len() > LARGE_MIRROR) {
-        // With millions of rows it takes longer than a lease.
+        // With millions of rows this takes longer than a lease.
         drop(std::thread::spawn(move || drop(ended)));
     }
 }
@@ -203,8 +203,8 @@ impl Mirrors {
         self.0.get_mut(usize::from(node.0))?.as_mut()
     }
 
-    /// Begins one, if it is not there. Returns the earlier one in its place: that lacks records of a time in which no
-    /// configuration wanted it.
+    /// Begins one, if it is not there. Returns the earlier mirror that it replaces, which lacks the records of a time
+    /// in which no configuration wanted it.
     fn begin(&mut self, of: NodeId, since: u64) -> Option<MirrorRows> {
         let place = usize::from(of.0);
         if self.0.len() <= place {
@@ -251,11 +251,11 @@ const NAP: Duration = Duration::from_millis(1);
 
 /// A thread that brings the node's rings into its mirrors. Stopped and joined on drop.
 ///
-/// It takes many records at a time and sleeps in between. A reader close behind the writer would take the lines from it
-/// that it is about to write. It has a worker's scheduling priority. With a tenth of a share (`nice` 10), rings filled
-/// up on an overloaded machine. No other thread could help, because this one was descheduled while it held the lock of
-/// the mirrors. A writer whose ring is full asks by a message, and any thread of the node that finds the message acts
-/// upon it.
+/// It takes many records at a time and sleeps in between. A reader close behind the writer would take cache lines from
+/// the writer that it is about to write. It has a worker's scheduling priority. With a tenth of a share (`nice` 10),
+/// rings filled up on an overloaded machine. No other thread could help, because this one was descheduled while it held
+/// the lock of the mirrors. A writer whose ring is full asks by a message, and any thread of the node that finds the
+/// message acts upon it.
 #[derive(Debug)]
 pub(crate) struct MirrorKeeper {
     stop: Arc<AtomicBool>,

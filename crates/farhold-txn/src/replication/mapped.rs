@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 /// What a worker has mapped for commits of rows of its own node, in one configuration.
 #[derive(Default)]
 pub(crate) struct MappedRings {
-    /// The node's count of changes when this was found; no commit of a transaction that was begun in another is let through.
+    /// The node's count of changes when this was found; commits of transactions that began under another count are refused.
     indexes_version: Option<u64>,
     configuration: u64,
     /// The region of the epoch keeper, whose superblock has the authoritative epoch.
@@ -25,8 +25,8 @@ pub(crate) struct MappedRings {
     holders: Vec<Holder>,
 }
 
-/// How far ahead lines of a ring are asked for, and how many at most: some ten records of `SmallBank`. Those of the next record alone came too
-/// late for some, and were too few when it was longer than the one before. Less than any ring has.
+/// How far ahead lines of a ring are prefetched, and how many at most: some ten records of `SmallBank`. Prefetching only the next record
+/// came too late for some lines, and covered too few when that record was longer than the one before. Less than any ring has.
 const AHEAD_BYTES: u64 = 2048;
 
 /// A node that gets the records, and its rings.
@@ -59,7 +59,7 @@ impl Holder {
 }
 
 impl MappedRings {
-    /// Is it of this count of changes?
+    /// Was it found under this count of changes?
     #[inline]
     pub fn is_of(&self, indexes_version: u64) -> bool {
         self.indexes_version == Some(indexes_version)
@@ -80,7 +80,7 @@ impl MappedRings {
         *self = Self::default();
         let map = |node, region| {
             endpoint.mapped(node, region).or_else(|| {
-                // Another than this thread had met.
+                // The region may be another one than this thread had met.
                 look_again(node, region).then(|| endpoint.mapped(node, region))?
             })
         };
@@ -93,7 +93,7 @@ impl MappedRings {
         let (ring, applied) = (layout.record(me, worker, 0), layout.applied(me, worker));
         let (indexes_version, keeper) = (Some(indexes_version), Some(keeper));
         *self = Self { indexes_version, configuration, keeper, ring, applied, ring_bytes: layout.ring_bytes, holders };
-        // It is what it was when the count was looked at, or it is not used.
+        // Everything was found under this count, or it is not used.
         Some(catalog.indexes_version()) == self.indexes_version
     }
 
@@ -154,7 +154,8 @@ impl MappedRings {
                 holder.mark(ring + ring_bytes - size, holder.skip_mark);
             }
             holder.mark(ring + place.at, holder.mark);
-            // Lines of records to come are in their reader's cache: by then no reader has to wait for them.
+            // The lines of coming records are in their reader's cache. They are prefetched now, so that the next records
+            // need not wait for them.
             let ahead = place.at + AHEAD_BYTES;
             let ahead = if ahead < ring_bytes { ahead } else { ahead - ring_bytes };
             let lines = record.len().min(AHEAD_BYTES).min(ring_bytes - ahead);

@@ -5,7 +5,7 @@
 //!          └── mapped.rs ─────────────────┘ without waiting, where it can
 //! ```
 //!
-//! The order within a commit is `protocol/commit/distributed.rs`'s; why all of it is right: `docs/design/0004-replication.md`.
+//! The order within a commit is `protocol/commit/distributed.rs`'s; why it is correct: `docs/design/0004-replication.md`.
 
 pub(crate) mod apply;
 pub(crate) mod mapped;
@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Writers(Vec<Option<RingWriter>>);
 
 impl Writers {
-    /// The state of the ring on a node; it is empty if nothing is known of it yet.
+    /// The state of the ring on a node; empty if nothing is known of the ring yet.
     #[inline]
     pub fn of(&mut self, node: NodeId, replication: &Replication) -> &mut RingWriter {
         let place = usize::from(node.0);
@@ -72,7 +72,7 @@ pub(crate) struct Replication {
 }
 
 impl Replication {
-    /// Makes this node's rings; what an earlier start has left in them is of no use.
+    /// Makes this node's rings, empty; the content that an earlier start has left is void.
     pub fn open(
         fabric: &Fabric,
         nodes: u8,
@@ -118,18 +118,18 @@ impl Replication {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Says what the recovery is doing.
+    /// Notes what the recovery is doing.
     pub fn note(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Mirrors and readers, for the thread that gets them first.
+    /// Mirrors and ring readers; blocks while another thread has them.
     pub fn applier(&self) -> MutexGuard<'_, Applier> {
         self.applier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a step of a change of the configuration, from the look at which step is due until its end: a thread that is
-    /// descheduled in between would do it in a later configuration.
+    /// Held for one step of a configuration change, from the check which step is due until the step's end. Otherwise a
+    /// thread that is descheduled in between would do the step in a later configuration.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -179,7 +179,7 @@ impl Replication {
     }
 }
 
-/// A commit that has been let past its commit point; quiet waits until it is dropped, on its worker's thread.
+/// A commit that has been let past its commit point; the node is not quiet until it is dropped, on its worker's thread.
 #[derive(Debug)]
 pub(crate) struct Admitted(Arc<Replication>, u8);
 

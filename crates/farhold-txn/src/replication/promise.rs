@@ -13,7 +13,8 @@ pub(crate) struct Promise {
     pub replication: Arc<Replication>,
     pub worker: u8,
     pub size: u64,
-    /// Of the configuration in which it was made: a holder that has left since and come back has other rings.
+    /// The number of the configuration in which it was made: a holder that has left since and come back has other
+    /// rings.
     pub number: u64,
     pub holders: Vec<NodeId>,
 }
@@ -36,8 +37,8 @@ pub(crate) struct Unclosed {
 }
 
 impl Sent {
-    /// All rows are written: they no longer need the record. With a journal the other nodes do until this node has
-    /// closed the record's epoch: if it dies before, they must make it durable.
+    /// All rows are written: they no longer need the record. With a journal, the other nodes need it until this node
+    /// has closed the record's epoch: if this node dies before that, they must make it durable.
     pub fn finish(self, journaling: Option<&Journaling>, epoch: u32) {
         let Self { replication, worker, places, number } = self;
         let unclosed = Unclosed { epoch, places, number };
@@ -92,12 +93,12 @@ impl Drop for Promise {
     }
 }
 
-/// Promises room at all holders, or at none; then the first that has none.
+/// Promises room at all holders or at none. If at none, returns the first holder without room.
 ///
 /// # Errors
-/// [`TxnError::Recovering`]: a holder is not in the configuration, as the home of a row that was read before it left, or
-/// the configuration is another one by now. What is known of a ring is of the present start of its node, or forgotten
-/// with the configuration; a ring that is first met while its node is away would be neither.
+/// [`TxnError::Recovering`]: a holder is not in the configuration, for example the home of a row that was read before it
+/// left; or the configuration has changed since. Knowledge of a ring is about the present start of its node, or is
+/// forgotten with the configuration. A ring that is first met while its node is away would be neither.
 pub(crate) fn promise_all(
     replication: &Replication,
     worker: u8,

@@ -28,10 +28,10 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// `random` is of this worker alone: an answer that another node has kept for an earlier start, whose inbox was at the same port, has
-    /// the number of none of its questions.
+    /// `random` belongs to this worker only. An answer that another node has kept for an earlier start, whose inbox was at the same port,
+    /// then matches none of this worker's questions.
     pub fn new(random: u64) -> Self {
-        // A message with the number 0 wants no answer; from here on none is reached.
+        // A message with the number 0 wants no answer; counting from here never reaches 0.
         Self { last: random >> 1, answers: HashMap::default(), given_up: 0 }
     }
 }
@@ -46,7 +46,7 @@ struct Waiting {
     asker: Option<Waker>,
 }
 
-/// A worker's way to other nodes: what it asks them, and what it tells them.
+/// A worker's way to other nodes: its requests and its notifications.
 pub(crate) struct Line {
     pub node: Arc<Node>,
     pub me: NodeId,
@@ -113,7 +113,7 @@ impl Line {
         self.call_noting(node, request, &Cell::new(false)).await
     }
 
-    /// As [`Self::call`], and notes when the request is on its way: until then the node has not heard it, and does not.
+    /// As [`Self::call`], and notes when the request has been posted. If it is not posted, the node never receives it.
     async fn call_noting(&self, node: NodeId, request: &Request<'_>, is_posted: &Cell<bool>) -> Result<Body, TxnError> {
         let unavailable = TxnError::NodeUnavailable { node, committed: false };
         let number = {
@@ -155,7 +155,7 @@ impl Line {
         }
     }
 
-    /// Waits until the answer is there, or something else is in an inbox, or the time is over.
+    /// Waits until the answer is there, another message is in an inbox, or the time is over.
     async fn wait_for(&self, number: u64, timeout_ns: u64) {
         let mut arrival = pin!(self.endpoint.arrival(timeout_ns));
         poll_fn(|cx| {
@@ -224,7 +224,7 @@ impl Line {
         let _ = self.send_or_keep(Address::home(node), &request.encode(0));
     }
 
-    /// As [`Self::tell_now`], for what will be said again: lost if the inbox is full.
+    /// As [`Self::tell_now`], for messages that are repeated anyway: lost if the inbox is full.
     pub fn hint(&self, node: NodeId, request: &Request<'_>) {
         let _ = self.endpoint.send(Address::home(node), &request.encode(0));
     }
@@ -248,9 +248,9 @@ impl Line {
         }
     }
 
-    /// Sends a message behind those that its home has had no room for yet. Order is of sending: another worker may bring a kept message
-    /// to the home, in its own lane, and two workers of the home may serve two messages at once. What must be done before something else
-    /// is [asked for](Self::call).
+    /// Sends a message after those for which its home has had no room yet. Only the order of sending is kept: another worker may send a
+    /// kept message in its own lane, and two workers of the home may serve two messages at once. What must be done before something else
+    /// needs a [call](Self::call).
     async fn post(&self, node: NodeId, message: &[u8], until_ns: u64) -> Result<(), TxnError> {
         let to = Address::home(node);
         loop {
@@ -277,8 +277,8 @@ impl Line {
         }
     }
 
-    /// Takes answers out that no task waits for any more: they would take room in the inbox, and keep their sender's
-    /// answers waiting.
+    /// Takes out answers that no task waits for any more. They would take room in the inbox, and delay other answers of
+    /// their sender.
     #[inline]
     pub fn take_late_answers(&self) {
         if self.pending.borrow().given_up > 0 {

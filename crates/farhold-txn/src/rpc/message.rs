@@ -29,43 +29,45 @@ pub(crate) enum Request<'a> {
     Reserve { table: TableId, owner: u64, configuration: u64, key: &'a [u8], value: &'a [u8], mine: Vec<ObjectRef> },
     /// Take reservations back.
     Cancel { table: TableId, references: Vec<ObjectRef> },
-    /// Take back whatever this owner has reserved: it does not know what. Not `answered`: one of its requests may come later.
+    /// Take back all that this owner has reserved; the owner does not know which objects these are. Not `answered`: one of
+    /// its requests may still arrive.
     Forget { owner: u64, answered: bool },
     /// These rows were deleted at this epoch.
     Remove { table: TableId, epoch: u32, references: Vec<ObjectRef> },
     /// Are these leaves as they were? Answer: a flag.
     Validate { table: TableId, index: u16, leaves: Vec<LeafStamp> },
-    /// The asker holds these rows' locks and may write next: save older copies.
+    /// The sender holds these rows' locks and may write next: save older copies.
     SaveUndo { owner: u64, epoch: u32, rows: Vec<(TableId, ObjectRef)> },
     /// Create a table here.
     CreateTable { id: TableId, definition: &'a [u8] },
     /// Take a table out of use.
     DropTable { id: TableId },
-    /// Add the index of this slot of the table's definition, empty and unreadable; `since` says which start of the asker creates it.
+    /// Add the index of this slot of the table's definition, empty and unreadable; `since` says which start of the sender creates
+    /// it.
     AddIndex { table: TableId, slot: u16, since: u64, definition: &'a [u8] },
     /// Fill the index with the rows there are.
     FillIndex { table: TableId, slot: u16 },
     /// Is it filled? Answer: a flag.
     IsFilled { table: TableId, slot: u16 },
-    /// It must become another than it is.
+    /// Bring the index into another state.
     StepIndex { table: TableId, slot: u16, step: IndexStep },
     /// This node's transactions that have begun before it heard of this drop are over.
     Quiet { id: TableId, node: NodeId },
-    /// The asker waits for [`Self::Quiet`] about this table.
+    /// The sender waits for [`Self::Quiet`] about this table.
     AskQuiet { id: TableId },
     /// How many rows? Answer: u64.
     Count { table: TableId },
     /// A node has started anew: locks and reservations of its earlier starts have no owner. Its rows reach up to this
-    /// epoch. `birth` tells this start from its others also where its memory has forgotten them.
+    /// epoch. `birth` distinguishes this start from the node's others even if its memory has lost them.
     Hello { node: NodeId, incarnation: u16, birth: u64, epoch: u32 },
-    /// A snapshot will be taken by this start of the asker, which is in this configuration: see `node/snapshots.rs`.
+    /// A snapshot will be taken by this start of the sender, which is in this configuration: see `node/snapshots.rs`.
     Announce { incarnation: u16, configuration: u64, number: u64 },
     /// It has become this epoch's.
     Confirm { incarnation: u16, number: u64, epoch: u32 },
-    /// Of the asker's snapshots with numbers from `first` on and below `next` only these are open.
+    /// Of the sender's snapshots with numbers from `first` up to but not including `next`, only these are open.
     StillOpen { incarnation: u16, first: u64, next: u64, open: Vec<u64> },
-    /// The asker has committed and holds the locks of all these: swing the index entries of the `replaced`, rows that it deletes and
-    /// reservations that it has given up, to the new rows.
+    /// The sender has committed and holds the locks of all these: swing the index entries of the `replaced`, rows that it deletes
+    /// and reservations that it has given up, to the new rows.
     Publish { table: TableId, references: Vec<ObjectRef>, replaced: Vec<ObjectRef> },
     /// Which runs of pages hold the table's rows, from that page on? The first of them: see `protocol::runs::RUNS_MAX`.
     Pages { table: TableId, from_page: u32 },
@@ -73,14 +75,15 @@ pub(crate) enum Request<'a> {
     Recovery { body: &'a [u8] },
 }
 
-/// What becomes of an index. Each is a state to be in, not a change: done twice, or by two at a time, it is done once.
+/// The next state of an index. Each step names a state, not a change, so a step that is repeated, or done by two nodes
+/// at once, has the same effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IndexStep {
     /// It may be read.
     Open = 0,
-    /// No transaction reads it, and writers keep it.
+    /// No transaction reads it, and writers maintain it.
     Close = 1,
-    /// Writers let it be.
+    /// Writers no longer maintain it.
     Drop = 2,
 }
 

@@ -19,16 +19,17 @@ pub(crate) enum Message<'a> {
     Freeze(Arc<Configuration>),
     /// What have dead nodes left at this member? From the entry with this number on. Answer: [`Left`].
     Pull { number: u64, from: u32 },
-    /// These rows are to have been written.
+    /// These rows must have been written; write those that have not.
     Redo { number: u64, left: Vec<LeftEntry<'a>> },
-    /// Everything has been redone: release what else dead nodes hold, and the epoch is at least this. Answer: a flag,
-    /// whether everything before it is in this node's journal.
+    /// Everything has been redone: release everything else that dead nodes hold. The epoch is at least this. Answer: a
+    /// flag, whether everything before it is in this node's journal.
     Settle { number: u64, epoch_min: u32 },
     /// Go on in this configuration.
     Install(Arc<Configuration>),
-    /// Rows of the sender's, for its mirror that has been wanted since this configuration.
+    /// Rows of the sender, for its mirror that has been wanted since this configuration.
     Copy { since: u64, rows: Vec<CopyRow<'a>> },
-    /// Pages of the sender's, for the same, each with the version at or below which states of its slots are of an earlier use.
+    /// Pages of the sender, for the same mirror, each with the version at or below which states of its slots belong to an
+    /// earlier use.
     Floors { since: u64, pages: Vec<(u32, Version)> },
 }
 
@@ -173,9 +174,9 @@ impl Frozen {
 pub(crate) const MESSAGE_BYTES: usize = 16 << 10;
 /// Floors of pages in one message.
 pub(crate) const FLOORS_PER_MESSAGE: usize = MESSAGE_BYTES / 12;
-/// What a row or an entry costs beside key and value, and a little more.
+/// An upper bound for the bytes of a row or an entry beside key and value.
 pub(crate) const ROW_BYTES: usize = 64;
-/// What a message costs beside its rows, and a little more.
+/// An upper bound for the bytes of a message beside its rows.
 const ENVELOPE_BYTES: usize = 64;
 const _: () = assert!(PAYLOAD_BYTES_MAX + ROW_BYTES + ENVELOPE_BYTES <= MESSAGE_BYTES_MAX);
 

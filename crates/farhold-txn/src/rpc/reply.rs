@@ -1,4 +1,4 @@
-//! What a node answers to a request: a body, or an error as a number and words.
+//! What a node answers to a request: a body, or an error as a status and text.
 //!
 //! ```text
 //!   'R' │ version │ status │ number u64 │ body or error
@@ -41,7 +41,7 @@ pub(crate) fn encode_ask_again(number: u64) -> Vec<u8> {
     w.0
 }
 
-/// What came back: the body that the request asked for, or the status and the words of an error.
+/// What came back: the body that the request asked for, or the status and the text of an error.
 pub(crate) type Answer = Result<Vec<u8>, (u8, String)>;
 
 /// The number of a reply, and its body or the error that its sender met.
@@ -59,7 +59,7 @@ pub(crate) fn decode_reply(bytes: &[u8]) -> Result<(u64, Answer), TxnError> {
     Ok((number, Err((status, text))))
 }
 
-/// An error as a number and words. A new number only where the asker would act differently.
+/// An error as a status and text. A new status only where the caller would act differently.
 fn status_of(error: &TxnError) -> (u8, String) {
     match error {
         TxnError::Conflict => (1, String::new()),
@@ -78,7 +78,7 @@ fn status_of(error: &TxnError) -> (u8, String) {
     }
 }
 
-/// The error that a status means to the asker.
+/// The error that a status means to the caller.
 pub(crate) fn error_of(status: u8, text: String, node: NodeId) -> TxnError {
     match status {
         1 => TxnError::Conflict,

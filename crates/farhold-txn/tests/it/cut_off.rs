@@ -1,6 +1,6 @@
-//! Nodes that are cut off from each other for longer than a request may take, and starts of nodes that others hear of
-//! late or in another order, where rows have no copies: a commit is there in the end, or not at all, and nothing stays
-//! locked or reserved for nodes that cannot say so.
+//! Nodes that are cut off from each other for longer than a request may take, and starts of nodes of which others learn
+//! late or in another order, where rows have no copies. In the end a commit is there completely or not at all, and
+//! nothing stays locked or reserved for nodes that are gone.
 
 use farhold_fabric::provider::sim::{Fault, Faults, Hop, Rdma, Sim};
 use farhold_fabric::{Executor, Handle, RegionId};
@@ -8,7 +8,7 @@ use farhold_store::row::{Column, ColumnType, Datum, Schema, SecondaryIndex};
 use farhold_txn::{Node, NodeConfig, NodeId, Placement, Retry, Table, TableDef, Txn, TxnError, Worker};
 
 const TIMEOUT_NS: u64 = 1_000_000;
-/// More than a node needs that is there again.
+/// More time than a node needs that is back.
 const SOON_NS: u64 = 20 * TIMEOUT_NS;
 const HOME: NodeId = NodeId(0);
 const OTHER: NodeId = NodeId(1);
@@ -57,7 +57,7 @@ fn machine() -> (Executor, Handle, Sim) {
     (executor, handle, sim)
 }
 
-/// Kills a node, and waits until nothing waits for it any more.
+/// Kills a node, and waits until no task waits for it any more.
 async fn end(sim: &Sim, handle: &Handle, node: NodeId) {
     sim.inject(Fault::Kill(node));
     handle.sleep_ns(5 * TIMEOUT_NS).await;
@@ -121,7 +121,8 @@ async fn assert_nothing_is_left(workers: &[Worker]) {
     }
 }
 
-/// A transaction of node 0 changes rows of both nodes, and so many nanoseconds after it has begun ways are cut. What its client hears, when they are healed.
+/// A transaction of node 0 changes rows of both nodes; `ns` nanoseconds after its beginning, links are cut. Returns what its client hears
+/// once they are healed.
 fn cut_after(ns: u64, hops: &[Hop]) -> Result<(), TxnError> {
     let (executor, handle, sim) = machine();
     executor.run(async {
@@ -159,7 +160,7 @@ fn cut_after(ns: u64, hops: &[Hop]) -> Result<(), TxnError> {
     })
 }
 
-/// A node has a table's record, and what tells it to make the table is lost. No change of the cluster follows that would have it look.
+/// A node has a table's record, but the message to make the table is lost. No configuration change follows that would make it look.
 #[test]
 fn a_table_is_made_by_a_node_that_was_cut_off_when_it_should_have_been_told() {
     let mut told = Vec::new();
@@ -233,7 +234,7 @@ fn a_start_that_others_have_not_heard_of_is_told_again() {
     });
 }
 
-/// A node starts with empty memory while another one runs that has met it before: both would call two starts by one number.
+/// A node starts with empty memory while another one runs that has met it before: two starts would have the same number.
 #[test]
 fn a_node_whose_memory_is_lost_is_refused_until_all_have_ended() {
     let (executor, handle, sim) = machine();
@@ -338,7 +339,7 @@ fn an_insert_after_many_far_deletes_names_the_rows_that_matter() {
     });
 }
 
-/// A node is stopped while another one starts twice. When it goes on it hears of the first of these starts, and holds
+/// A node is stopped while another one starts twice. When it goes on, it learns of the first of these starts, and holds
 /// locks of the second.
 #[test]
 fn a_start_releases_nothing_that_a_later_one_has_locked() {
@@ -357,7 +358,8 @@ fn a_start_releases_nothing_that_a_later_one_has_locked() {
         handle.sleep_ns(TIMEOUT_NS + TIMEOUT_NS / 2).await;
         let third = start(&sim, OTHER, &handle);
         let table = third.node().table("person").expect("on every node");
-        // It grows: its home is asked past the commit point, with the old row locked, and hears of the earlier start first.
+        // The row grows: its home gets a request past the commit point, with the old row locked, and learns of the earlier
+        // start first.
         let mut txn = third.begin();
         let row = txn.get(&table, &key(&table, 1)).await.expect("by the hash index").expect("a row");
         txn.update(row, &value(&table, 1, &"bob".repeat(500))).expect("room");
@@ -372,7 +374,7 @@ fn a_start_releases_nothing_that_a_later_one_has_locked() {
     });
 }
 
-/// A request to reserve a key comes when the next start of its node has said so.
+/// A request to reserve a key arrives after the next start of its node has announced itself.
 #[test]
 fn nothing_is_reserved_for_a_start_that_is_over() {
     let (executor, handle, sim) = machine();
@@ -406,8 +408,8 @@ fn nothing_is_reserved_for_a_start_that_is_over() {
     });
 }
 
-/// A node ends while a snapshot of another one is open, and its next start has none of the older copies that the snapshot would read. Its rows must
-/// not be taken for absent.
+/// A node ends while a snapshot of another one is open, and its next start has none of the older copies that the snapshot would read. The
+/// snapshot must not treat its rows as absent.
 #[test]
 fn a_snapshot_shows_nothing_of_a_node_s_next_start() {
     let (executor, handle, sim) = machine();
@@ -438,7 +440,7 @@ fn a_snapshot_shows_nothing_of_a_node_s_next_start() {
     });
 }
 
-/// The node that keeps the epoch starts again. Others go on with rows of their own, and meet it by its epoch alone.
+/// The node that keeps the epoch starts again. Others go on with rows of their own, and access only its epoch.
 #[test]
 fn rows_of_one_s_own_are_written_after_the_epoch_s_keeper_has_started_again() {
     let (executor, handle, sim) = machine();

@@ -60,7 +60,7 @@ fn a_commit_that_nobody_waits_for_happens_wholly_or_not_at_all() {
     });
 }
 
-/// Polls it so many times, and then drops it. True: it has ended before.
+/// Polls it `waits` times, and then drops it. True: it has ended before.
 async fn drop_after<T>(worker: &Worker, waits: u32, mut work: Pin<Box<dyn Future<Output = T> + '_>>) -> bool {
     for _ in 0..=waits {
         if std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx).is_ready())).await {
@@ -71,8 +71,8 @@ async fn drop_after<T>(worker: &Worker, waits: u32, mut work: Pin<Box<dyn Future
     false
 }
 
-/// Dropped at each of its waits in turn. What is recorded is so on all nodes, or clients would lose what they write into a table that is recorded as
-/// dropped.
+/// Dropped at each of its waits in turn. What is recorded is so on all nodes, or clients would lose what they write into a
+/// table that is recorded as dropped.
 #[test]
 fn a_table_that_nobody_waits_for_is_what_is_recorded() {
     Cluster::new(3).run(async |cluster| {

@@ -60,7 +60,7 @@ fn far_rows_are_read_written_inserted_and_deleted() {
         put(&mut txn, &table, 12, "new", 72).await.expect("inserted");
         assert_eq!(aged(&mut txn, &table, 70).await, [2, 5, 8]);
         txn.commit().await.expect("committed");
-        // Deleted rows leave the indexes when their home hears of it, which moves the leaves that scans stamp.
+        // Deleted rows leave the indexes when their home learns of the delete, which moves the leaves that scans stamp.
         cluster.serve().await;
         for worker in &cluster.workers {
             let table = worker.node().table("people").expect("on every node");
@@ -240,7 +240,8 @@ fn a_snapshot_covers_all_nodes() {
     });
 }
 
-/// All workers are tasks of one thread, and rows are locked while their owners wait for answers: a scan that kept the thread would wait for itself.
+/// All workers are tasks of one thread, and rows are locked while their owners wait for answers. A scan that kept the thread busy would
+/// wait for itself.
 #[test]
 fn a_scan_lets_those_go_on_whom_it_waits_for() {
     Cluster::new(3).run(async |cluster| {
@@ -383,7 +384,7 @@ fn an_index_is_filled_while_others_write() {
         let mut txn = worker.begin();
         let gone = txn.scan(&table, ScanSpec::all().index(index)).await;
         assert_eq!(gone, Err(TxnError::SchemaChanged));
-        // A scan that has begun before asks for it behind the first look.
+        // A scan that began earlier asks for it after the first check.
         assert_eq!(table.keys_of(index).map(|_| ()), Err(TxnError::SchemaChanged));
         drop(txn);
         let unique_age = SecondaryIndex { name: "age".into(), columns: vec![0, 2], unique: true };
@@ -429,7 +430,7 @@ fn the_pages_of_dropped_tables_come_back() {
             let table = worker.create_table(spread()).await.expect("a table");
             let rows: Vec<_> = (1..=300).map(|id| (id, format!("p{id}"), id)).collect();
             fill(worker, &table, &rows).await;
-            // One that has read the table when it is dropped: its pages have to wait.
+            // A transaction that has read the table when it is dropped: the table's pages have to wait.
             let mut reader = other.begin();
             let there = other.node().table("people").expect("the table");
             assert!(look(&mut reader, &there, 1).await.is_some());
@@ -457,7 +458,8 @@ fn the_pages_of_dropped_tables_come_back() {
     });
 }
 
-/// One row moves, so its home has to hear which rows others replace: of so many that no message names them all. Nothing may be half done.
+/// One row moves, so its home must learn which rows are replaced. There are more of them than one message can name. Nothing may be half
+/// done.
 #[test]
 fn a_row_that_moves_beside_very_many_deletes_is_refused_or_found() {
     const ROWS: i32 = 9_000;
@@ -483,8 +485,8 @@ fn a_row_that_moves_beside_very_many_deletes_is_refused_or_found() {
     });
 }
 
-/// A caller that looks late, as a thread does on a busy machine: more answers than its inbox takes, and more than are kept for it. Each
-/// comes, though all requests are served before the first answer is read.
+/// A caller that reads its inbox late, as on a busy machine: there are more answers than its inbox takes, and more than are kept for
+/// it. Each arrives, although all requests are served before the first answer is read.
 #[test]
 fn no_answer_to_a_slow_caller_is_lost() {
     const CALLERS: usize = 120;
@@ -507,7 +509,7 @@ fn no_answer_to_a_slow_caller_is_lost() {
             })
         };
         let asking: Vec<_> = (0..CALLERS).map(ask).collect();
-        // Each of them asks in its first turn, and node 1 serves one request a turn.
+        // Each transaction sends its request in its first turn, and node 1 serves one request a turn.
         for _ in 0..4 {
             cluster.workers[0].handle().yield_now().await;
         }

@@ -88,7 +88,7 @@ fn a_full_file_system_refuses_a_transaction_and_the_node_goes_on() {
 }
 
 /// A full node must be able to start again with what it has: indexes are made anew from the rows, and take no more room
-/// than those of before did.
+/// than the earlier ones.
 #[test]
 fn a_node_whose_region_is_full_starts_again() {
     for (disk, seed) in

@@ -76,7 +76,7 @@ async fn write(worker: &Worker, seed: u64, rounds: &AtomicUsize, over: &AtomicUs
                 txn.delete(row)?;
                 put(&mut txn, &table, to, &token, years).await?;
             } else {
-                // In vain: the token is taken, or the transaction does not commit.
+                // This fails: the token is taken, or the transaction does not commit.
                 put(&mut txn, &table, to, if what == 6 { "nobody's" } else { &token }, years).await?;
                 return Ok(false);
             }
@@ -117,7 +117,7 @@ fn beside_writers<T>(nodes: &[(HomeAgent, Arc<Node>)], round: u64, act: impl FnO
     })
 }
 
-/// Nothing is left, as soon as the home agents have heard of the last transactions that were given up.
+/// Nothing is left once the home agents know of the last transactions that were given up.
 fn assert_quiet(node: &Node, round: u64) {
     const LOOKS_MAX: u32 = 100_000;
     let mut left = node.left_behind();
@@ -197,7 +197,7 @@ fn nobody_waits_for_it_any_more() {
     executor.run(async {
         let table = worker.create_table(none("people")).await.expect("a table");
         common::fill(&worker, &table, &[(1, "ann", 1)]).await;
-        // It is not known yet whether this will be a row, and so whether the index can be.
+        // It is undecided yet whether this will be a row, and so whether the index is possible.
         let mut undecided = worker.begin();
         put(&mut undecided, &table, 2, "ann", 2).await.expect("inserted");
         let mut creating = Box::pin(worker.create_index(&table, by_name.clone()));
@@ -208,7 +208,7 @@ fn nobody_waits_for_it_any_more() {
         })
         .await;
         drop(creating);
-        // Answered behind the message that takes the index away.
+        // Answered after the message that removes the index.
         worker.create_table(none("others")).await.expect("a table");
         assert!(indexes(0).is_empty() && indexes(1).is_empty());
         assert_eq!(undecided.commit().await, Err(TxnError::Conflict), "it began before the index");

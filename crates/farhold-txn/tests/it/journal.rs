@@ -109,7 +109,7 @@ fn name_of(disk: &Volatile, part: &str) -> String {
     disk.list().expect("names").into_iter().find(|name| name.contains(part)).expect("such a file")
 }
 
-/// The error of a start, after which journals and checkpoints are what they were.
+/// The error of a refused start, which leaves journals and checkpoints unchanged.
 fn refusal(disk: &Volatile) -> String {
     let before = files(disk);
     let error = open(disk).map(drop).expect_err("a refusal");
@@ -177,7 +177,7 @@ fn a_log_with_flipped_bits_is_refused() {
     with(&node, async |worker| assert!(has(&worker, 39).await));
 }
 
-/// Starts that are refused, again and again, leave the shortest segments, however long the others are.
+/// Repeated refused starts leave the shortest segments, however long the others are.
 #[test]
 fn starts_that_are_refused_leave_little() {
     let disk = written();
@@ -251,11 +251,11 @@ fn a_directory_of_another_cluster_s_shape_or_version_is_refused() {
     open(&disk).expect("whole again");
 }
 
-/// Without any one of its files a database would look younger than it is.
+/// Without any one of its files, a database would look older than it is.
 #[test]
 fn a_missing_file_is_noticed_whichever_it_is() {
     let disk = written();
-    // Behind a checkpoint that has ended files of before.
+    // After a checkpoint that has ended earlier files.
     let (node, _dir) = open(&disk).expect("a node");
     with(&node, async |worker| {
         for round in 0..4 {
@@ -452,13 +452,13 @@ fn without_the_other_node_s_journal_nothing_is_written() {
         let message = refused.expect_err("the other node is not there").to_string();
         assert!(message.contains("unavailable") || message.contains("has not started yet"), "{message}");
     });
-    // A node that comes later takes the same cut.
+    // A node that starts later takes the same cut.
     let other = open_of(&disk, &dir, 1, 2).expect("the other starts");
     drop((node, other));
     with_two(&disk, async |one, _| assert!(has(one, 2).await)).expect("both start");
 }
 
-/// A way to a disk on which every sync fails from some moment on, or whatever is written into checkpoints waits.
+/// Access to a disk on which every sync fails from some moment on, or on which writes of checkpoints wait.
 #[derive(Clone, Debug)]
 struct Failing {
     disk: Volatile,
@@ -478,7 +478,7 @@ impl Failing {
         Self { disk: disk.clone(), fails: Arc::default(), waits: Arc::default() }
     }
 
-    /// Whatever is written into checkpoints waits, or not any more.
+    /// Makes writes of checkpoints wait, or not any more.
     fn hold_checkpoints(&self, waits: bool) {
         *self.waits.0.lock().expect("whole") = waits;
         self.waits.1.notify_all();
@@ -547,7 +547,7 @@ impl DurableFile for FailingFile {
     }
 }
 
-/// What a future comes to; a panic if it waits for longer than any machine takes.
+/// The result of a future; panics if it waits for longer than any machine takes.
 async fn in_time<T>(worker: &Worker, future: impl Future<Output = T>) -> T {
     let until_ns = worker.handle().now_ns() + PATIENCE_NS;
     let mut future = pin!(future);
@@ -561,7 +561,7 @@ async fn in_time<T>(worker: &Worker, future: impl Future<Output = T>) -> T {
 }
 
 /// Rows have one copy each, so nothing is durable without the journal of every node: when one of them cannot be written any more, the
-/// sessions of all nodes hear it.
+/// sessions of all nodes get that error.
 #[test]
 fn a_journal_that_fails_ends_those_of_all_nodes() {
     let disk = Volatile::default();
@@ -582,8 +582,8 @@ fn a_journal_that_fails_ends_those_of_all_nodes() {
             let refused = in_time(worker, insert(worker, std::iter::once(1000))).await.expect_err("refused");
             assert!(matches!(refused, TxnError::NotDurable { committed: false, .. }), "{refused:?}");
         }
-        // What lies in memory alone is not told, and a transaction that only read has nothing of which the outcome
-        // could be unknown.
+        // A result that is only in memory is withheld, and a transaction that only read has no outcome that could be
+        // unknown.
         let mut reading = one.begin();
         look(&mut reading, &one.node().table("people").expect("the table"), 10 + told).await;
         let refused = in_time(one, reading.commit()).await.expect_err("not durable");
@@ -613,7 +613,7 @@ fn while_others_run_a_node_that_has_lost_its_memory_does_not_start() {
     open_of(&disk, &dir, 1, 2).expect("now it may");
 }
 
-/// A node whose rows others write has next to nothing in its journal but what its pages became, and that is needed until its own next checkpoint.
+/// The journal of a node whose rows only others write holds little but page events, and these are needed until its own next checkpoint.
 #[test]
 fn pages_taken_since_a_checkpoint_outlast_the_checkpoints_of_others() {
     const ROWS: i32 = 2000;
@@ -635,7 +635,7 @@ fn pages_taken_since_a_checkpoint_outlast_the_checkpoints_of_others() {
     .expect("both start");
 }
 
-/// What a future comes to while the node's journal is stepped.
+/// The result of a future while the node's journal is stepped.
 async fn stepping<T>(node: &Node, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
@@ -646,7 +646,8 @@ async fn stepping<T>(node: &Node, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// An insert tells that its key was free, also when the transaction takes it back: which a delete that no disk has yet may have made it.
+/// An insert reveals that its key was free, even if the transaction takes the insert back. A delete that is not durable yet may have
+/// freed the key.
 #[test]
 fn an_insert_that_is_taken_back_waits_for_the_delete_that_made_its_key_free() {
     let disk = Volatile::default();
@@ -662,7 +663,7 @@ fn an_insert_that_is_taken_back_waits_for_the_delete_that_made_its_key_free() {
         }));
         assert!(poll!(&mut deleting).is_pending(), "it waits for the disk");
         let mut taken_back = pin!(worker.run(Retry::never(), async |txn| {
-            // So long that it does not get the slot of the deleted row, which says of which epoch the delete is.
+            // Long enough that it does not get the slot of the deleted row, which records the epoch of the delete.
             let row = txn.insert(&table, &key(1), &common::value(&table, "new", 1, &"x".repeat(900))).await?;
             txn.delete(row)
         }));
@@ -672,7 +673,7 @@ fn an_insert_that_is_taken_back_waits_for_the_delete_that_made_its_key_free() {
     });
 }
 
-/// Also reports on tables: that one is there already, or is gone.
+/// The same for errors about tables: that one exists already, or is gone.
 #[test]
 fn what_is_told_of_a_table_waits_until_no_power_cut_takes_it_back() {
     let disk = Volatile::default();
@@ -700,7 +701,8 @@ fn what_is_told_of_a_table_waits_until_no_power_cut_takes_it_back() {
     });
 }
 
-/// What a snapshot has pushed into the next epoch is written with the one before it, and counts only with its own: a reader waits for that.
+/// Records that a snapshot has pushed into the next epoch are written with the epoch before it, but count only with their own: a reader
+/// waits for that epoch.
 #[test]
 fn nothing_is_read_that_a_power_cut_could_take_back() {
     let disk = Volatile::default();
@@ -737,8 +739,8 @@ fn nothing_is_read_that_a_power_cut_could_take_back() {
     });
 }
 
-/// A process ends between a write and its sync, and the system has what it wrote: what the next start shows of it is durable by then, and so
-/// is what is built upon it.
+/// A process ends between a write and its sync, and the system keeps what it wrote. What the next start shows of it is durable by then,
+/// and so is everything that depends on it.
 #[test]
 fn what_a_restart_shows_is_not_taken_back_by_a_power_cut() {
     let disk = Volatile::default();
@@ -765,7 +767,8 @@ fn what_a_restart_shows_is_not_taken_back_by_a_power_cut() {
     });
 }
 
-/// Writes go on while a checkpoint is written, however long that takes: its thread makes no segments meanwhile.
+/// Writes go on while a checkpoint is written, however long that takes, although its thread makes no segments
+/// meanwhile.
 #[test]
 fn the_journal_goes_on_while_a_checkpoint_waits_for_its_disk() {
     let disk = written();
@@ -798,7 +801,7 @@ fn the_journal_goes_on_while_a_checkpoint_waits_for_its_disk() {
     });
 }
 
-/// The list of files alone cannot be written. No checkpoint is made again and again, none is left beside another, and the rows come back.
+/// Only the list of files cannot be written. Checkpoints are not repeated endlessly, none is left beside another, and the rows come back.
 #[test]
 fn a_list_that_cannot_be_written_does_not_fill_the_disk() {
     let disk = written();
@@ -825,7 +828,8 @@ fn a_list_that_cannot_be_written_does_not_fill_the_disk() {
     });
 }
 
-/// A counter's word changes without a commit, so the journal does not have it, and a checkpoint has what it was by chance.
+/// A counter's word changes without a commit, so the journal does not have it, and a checkpoint has an arbitrary earlier
+/// value.
 #[test]
 fn numbers_are_given_once_over_restarts() {
     let disk = Volatile::default();
@@ -891,7 +895,7 @@ fn a_counter_that_was_set_before_a_restart_begins_there() {
     }
 }
 
-/// What a checkpoint has of a counter is what its word was by chance: also one from before it was set back.
+/// A checkpoint has an arbitrary earlier value of a counter's word, possibly from before the counter was set back.
 #[test]
 fn a_counter_that_was_set_back_stays_so() {
     let disk = Volatile::default();

@@ -132,8 +132,8 @@ fn duplicate_keys_are_named_and_the_transaction_goes_on() {
     });
 }
 
-/// A transaction that has read what is different by now has lost to another, and is told that. The key in the way is
-/// that of a row which it has changed, or has not found, and running it again may find the key free.
+/// A transaction whose reads are outdated has lost to another, and gets a conflict. The key in its way belongs to a row
+/// that it has changed, or has not found; when it runs again, the key may be free.
 #[test]
 fn a_transaction_that_has_lost_is_not_told_of_duplicates() {
     with_people(async |worker, table| {
@@ -141,7 +141,7 @@ fn a_transaction_that_has_lost_is_not_told_of_duplicates() {
         let mut swap = worker.begin();
         let bob = swap.get(&table, &key(2)).await.expect("a read").expect("a row");
         let ann = swap.get(&table, &key(1)).await.expect("a read").expect("a row");
-        // Her age is indexed: she is another object afterwards, of the same name.
+        // The age is indexed, so the row is another object afterwards, with the same name.
         let mut other = worker.begin();
         let row = other.get(&table, &key(1)).await.expect("a read").expect("a row");
         other.update(row, &value(&table, "ann", 31, "")).expect("updated");
@@ -219,7 +219,7 @@ fn a_unique_key_passes_from_a_deleted_row_to_another() {
     });
 }
 
-/// Rows move in the order in which they were read, which is not the one in which their keys come free.
+/// Rows move in the order in which they were read, which is not the order in which their keys become free.
 #[test]
 fn rows_may_trade_unique_keys() {
     with_people(async |worker, table| {
@@ -326,7 +326,7 @@ fn scans_have_bounds_order_and_limit() {
     });
 }
 
-/// A scan of 200,000 rows held its thread, and with it every connection that lives there, until it was done.
+/// A scan of 200,000 rows kept its thread busy, and with it every connection on that thread, until the scan had ended.
 #[test]
 fn a_long_scan_lets_others_run_and_can_be_stopped() {
     with_people(async |worker, table| {
@@ -449,7 +449,7 @@ fn a_snapshot_stays_as_it_was() {
     });
 }
 
-/// Memory that never comes back is noticed by nothing else before there is none left.
+/// No other test notices memory that is never released, until there is none left.
 #[test]
 fn what_is_kept_for_nobody_is_told() {
     with_people(async |worker, table| {
@@ -510,8 +510,8 @@ fn as_many_workers_write_as_the_node_says() {
     });
 }
 
-/// Its own inserts make the index grow, in which it has met that a key is not there. There is no other transaction to
-/// be in conflict with.
+/// Its own inserts make the index grow in which it has looked for an absent key. There is no other transaction that
+/// could conflict.
 #[test]
 fn a_transaction_is_in_no_conflict_with_its_own_inserts() {
     with_people(async |worker, table| {

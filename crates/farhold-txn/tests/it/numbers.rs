@@ -41,7 +41,7 @@ fn nodes_take_different_numbers() {
             let taken = futures::future::join_all(takers).await.concat();
             let unique: BTreeSet<(i64, u64)> = taken.iter().copied().collect();
             assert_eq!(unique.len(), taken.len(), "{nodes} nodes: a number was given twice");
-            // Nothing is left out: each counter has given a third, from its first number on.
+            // No number is missing: each counter has given a third, from its first number on.
             for of in 0..3 {
                 let own: Vec<u64> = unique.iter().filter(|(counter, _)| *counter == of).map(|(_, n)| *n).collect();
                 assert_eq!(own, (0..own.len() as u64).map(|n| 100 + 2 * n).collect::<Vec<_>>(), "{nodes} nodes");

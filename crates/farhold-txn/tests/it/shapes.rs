@@ -6,7 +6,7 @@ use farhold_txn::{HomeAgent, Node, NodeConfig, ReplicationConfig, TxnError};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Node 0 of so many, with so many copies of each row.
+/// Node 0 of a cluster, with this number of nodes and of copies of each row.
 fn open(dir: &TempDir, nodes: u8, replicas: u8) -> Result<Arc<Node>, TxnError> {
     let replication = ReplicationConfig { replicas, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
     Node::open(join(dir, 0), NodeConfig { nodes, region_bytes: 16 << 20, replication, ..NodeConfig::default() })
@@ -56,7 +56,7 @@ fn what_an_earlier_start_with_copies_has_left_is_made_anew_and_nobody_else_takes
     drop(open(&dir, 3, 3).expect("a node again: what it is a member of, the register says"));
 }
 
-/// Waits until the node's cluster does not take it.
+/// Waits until the node's cluster refuses it.
 fn refused(node: &Arc<Node>, dir: &TempDir) -> String {
     let agent = HomeAgent::start_member(node, dir.path()).expect("an agent");
     let error = loop {
@@ -75,7 +75,7 @@ fn a_register_of_another_cluster_refuses_the_node_and_says_why() {
     let dir = new_dir();
     let first = open(&dir, 2, 2).expect("a node");
     let agent = HomeAgent::start_member(&first, dir.path()).expect("an agent");
-    // It has founded the cluster, of which it is the only one.
+    // It has founded the cluster, and is its only node.
     while !matches!(farhold_txn::FileRegister::peek(dir.path()), Ok(Some(_))) {
         std::thread::yield_now();
     }

@@ -6,8 +6,8 @@
 //!   home                    stands still ............................................ goes on: its own threads first, then its inbox
 //! ```
 //!
-//! Between its waking and its look into the inbox its own threads must not take the rows for deleted, nor their keys for free. In virtual
-//! time, but for the home that ends: that takes memory which outlives it.
+//! After the home goes on and before it serves its inbox, its own threads must not treat the rows as deleted, nor their keys as free. The
+//! tests run in virtual time, except where the home ends: that needs memory which outlives it.
 
 use crate::common::new_dir;
 use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
@@ -26,7 +26,7 @@ use tempfile::TempDir;
 const TIMEOUT_NS: u64 = 1_000_000;
 /// How long a home sleeps between two looks into its inbox.
 const LOOK_NS: u64 = 2_000;
-/// More than a home needs that goes on.
+/// More time than a home needs after it goes on.
 const SOON_NS: u64 = 20 * TIMEOUT_NS;
 /// The node that is stopped, and what places rows on it.
 const HOME: NodeId = NodeId(1);
@@ -85,7 +85,7 @@ async fn ids(worker: &Worker, town: i32) -> Result<Vec<i32>, TxnError> {
     txn.commit().await.map(|_| found)
 }
 
-/// The id of the person in [`THERE`] with this name, by the unique index; as a reader may believe it.
+/// The id of the person in [`THERE`] with this name, by the unique index, as a read sees it before its commit.
 async fn named(worker: &Worker, name: &str) -> Result<Option<i32>, TxnError> {
     let table = worker.node().table("person").expect("on every node");
     let mut txn = worker.begin_read_only();
@@ -149,7 +149,7 @@ impl Cluster {
         assert_eq!(told, Err(TxnError::NodeUnavailable { node: HOME, committed: true }));
     }
 
-    /// The home serves again: nothing is left anywhere, and every index leads to every row.
+    /// The home serves again: nothing is left behind anywhere, and every index leads to every row.
     async fn go_on(&self) {
         self.is_still.set(false);
         assert!(self.workers[0].drain(SOON_NS).await, "what the commit has left");
@@ -169,8 +169,8 @@ fn in_virtual_time(test: impl AsyncFn(Cluster)) {
     }
 }
 
-/// The row that takes a unique value over has another key: the primary index leads to it from the start, the unique one only when its home
-/// has heard of it.
+/// The row that takes a unique value over has another key: the primary index leads to it from the start, the unique one only when its
+/// home knows of it.
 #[test]
 fn a_unique_value_that_goes_to_another_key_is_found_afterwards() {
     in_virtual_time(async |cluster| {
@@ -230,7 +230,7 @@ fn a_value_that_was_given_up_in_between_is_found_afterwards() {
     });
 }
 
-/// The home wakes, and its own threads are quicker than its look into the inbox: what they see is refused, or true.
+/// The home goes on, and its own threads run before it serves its inbox: their reads are refused, or correct.
 #[test]
 fn threads_of_the_home_believe_nothing_before_they_have_heard() {
     in_virtual_time(async |cluster| {
@@ -259,7 +259,7 @@ fn threads_of_the_home_believe_nothing_before_they_have_heard() {
     });
 }
 
-/// What a transaction that looks for the only row of [`THERE`] believes before its commit, by each way to it.
+/// What a transaction that looks for the only row of [`THERE`] sees before its commit, by each access path.
 async fn looks(worker: &Worker) -> [Result<usize, TxnError>; 3] {
     let table = worker.node().table("note").expect("on every node");
     let by_name = {
@@ -283,8 +283,8 @@ fn name_after(key: &[u8]) -> Vec<u8> {
     after
 }
 
-/// A row gets a value for which its slot is too short, from another node. The coordinator may end between any two steps of the commit, and
-/// the others hear of that only later: until then whoever looks finds the row, or that it is being changed.
+/// A row gets a value for which its slot is too short, from another node. The coordinator may end between any two steps of the commit,
+/// and the others hear of that only later: until then each reader finds the row, or finds that it is being changed.
 #[test]
 fn a_row_that_moves_is_there_at_each_step_of_its_commit() {
     for hash in [true, false] {
@@ -441,7 +441,8 @@ fn a_home_that_ends_instead_has_the_rows_when_it_starts_again() {
     });
 }
 
-/// It ends and starts again before the coordinator has looked, which then must not touch what is in the slots by now.
+/// It ends and starts again before the coordinator has looked. The coordinator must then not touch what is in the
+/// slots.
 #[test]
 fn a_home_that_starts_again_at_once_is_left_as_it_is() {
     let pair = Pair::new();
@@ -496,7 +497,8 @@ fn a_home_that_starts_again_while_a_range_is_validated_is_left_as_it_is() {
     assert_eq!(there, [1]);
 }
 
-/// A range is empty at one start of a home. The next start makes its index anew, with a row in the range, and as many changes as there were before.
+/// A range is empty at one start of a home. The next start makes its index anew, with a row in the range, and as many changes
+/// as there were before.
 #[test]
 fn a_range_is_of_one_start_of_its_home() {
     [false, true].into_iter().for_each(a_range_of_one_start);

@@ -261,7 +261,7 @@ async fn mix(cluster: &mut Cluster, plan: MixPlan, answers: &Mutex<Answers>, jso
         show_second(shown, interval, &answers.lock().expect("no holder panics"), clock.seconds(), json);
     })
     .await?;
-    // The run goes on until the node is back, without load.
+    // The run continues without load until the node is back.
     outcome.marks[told..].iter().for_each(|mark| tell_mark(mark, json));
     Ok(outcome)
 }
@@ -340,7 +340,7 @@ pub async fn run_mix(
                 }
             }
             Event::Finished { transactions, total, memory } => finished[node] = Some((transactions, total, memory)),
-            // It is back, and does not take part in the run any more.
+            // The node is back; it no longer takes part in the run.
             Event::Ready { .. } => outcome.returned.push(node),
             _ => {}
         }
@@ -371,7 +371,7 @@ pub async fn run_mix(
     Ok(outcome)
 }
 
-/// What a node that was killed had acknowledged until its last tick.
+/// What a killed node had acknowledged until its last tick.
 fn told_by_ticks(ticked: &Interval) -> [TypeTotals; 2] {
     [("new-order", ticked.new_orders), ("payment", ticked.payments)].map(|(name, commits)| TypeTotals {
         name: name.to_owned(),

@@ -25,7 +25,7 @@ pub async fn run(args: &StatusArgs, json: bool) -> Result<(), String> {
     }
 }
 
-/// What a node has said of itself.
+/// The state that a node has reported.
 #[derive(Default)]
 struct Told {
     pid: Option<u32>,

@@ -110,7 +110,7 @@ fn wrong_messages_are_refused() {
             assert_eq!(again.recv().await.bytes, b"!");
             assert_eq!(again.recv_timeout(1000).await, Err(FabricError::Timeout { waited_ns: 1000 }));
             drop(again);
-            // Nobody has met the closed port.
+            // No endpoint has used the closed port.
             let again = b.endpoint_at(&bed.handle(), to.port).unwrap();
             a.send(to, b"once more").unwrap();
             assert_eq!(again.recv().await.bytes, b"once more");

@@ -82,7 +82,7 @@ impl Bed {
         self.executor.handle()
     }
 
-    /// Runs all bodies truly beside each other, each with an endpoint: on threads of their own, or as tasks in virtual time.
+    /// Runs all bodies concurrently, each with an endpoint: on threads of their own, or as tasks in virtual time.
     pub(crate) fn together(&self, bodies: Vec<(Fabric, Start)>) {
         if let Place::Sim(_) = &self.place {
             self.executor.run(async {

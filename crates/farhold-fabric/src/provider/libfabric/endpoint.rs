@@ -19,9 +19,9 @@ use std::task::{Context, Poll};
 
 /// Polls without an answer between two offers of the core to others: some microseconds.
 const POLLS_PER_YIELD: u32 = 16;
-/// After as long without an answer the thread sleeps instead, so long each time, or until a message comes. With more threads
-/// than cores, those that offer their core get it back as often as an agent gets one, and an agent's share may be too small for
-/// its leases. An answer that has taken as long is at most a tenth later for it.
+/// After this time without an answer the thread sleeps instead, for the same time at once, or until a message comes. With more
+/// threads than cores, those that offer their core get it back as often as an agent gets one, and an agent's share may be too
+/// small for its leases. The sleep delays an answer that has taken this long by at most a tenth.
 const SLEEP_AFTER_NS: u64 = 1_000_000;
 const SLEEP_NS: u64 = 50_000;
 /// How long a message may take to leave before the thread sleeps.
@@ -53,7 +53,7 @@ pub(super) struct Endpoint {
     far: OnceCell<Rc<RefCell<Caller>>>,
     member: Arc<Member>,
     empty_polls: Cell<u32>,
-    /// Since when there was no answer, no message and no new request, as far as the polls have asked.
+    /// The time since which there has been no answer, no message and no new request, as far as polls could tell.
     empty_since_ns: Cell<Option<u64>>,
 }
 

@@ -99,7 +99,7 @@ impl Header {
     }
 
     /// The first parcel of some bytes: its header, its part of the body, and what follows. `None`: it is no parcel of this
-    /// protocol. In other versions only version and kind count, and all the rest is the part.
+    /// protocol. For other versions only version and kind are read, and everything else is the part.
     fn take(bytes: &[u8]) -> Option<(Self, &[u8], &[u8])> {
         let (head, rest) = bytes.split_at_checked(HEADER)?;
         let mut reader = Reader(head);
@@ -262,7 +262,7 @@ pub(super) fn request(tag: Tag, a: u32, b: u32) -> Vec<u8> {
 
 /// The operand of a flush that asks for the NIC's key and base, too: two words, none if the NIC is not available.
 pub(super) const NIC_KEY: u64 = 1;
-/// What the answer to LEARN says of the NIC: it may read the region, and write it.
+/// Flags of the NIC in the answer to LEARN: it may read the region, and write it.
 pub(super) const NIC_READS: u64 = 1;
 pub(super) const NIC_WRITES: u64 = 2;
 /// Bytes of an instruction in a request, without what it writes.
@@ -309,7 +309,7 @@ impl WireOp {
         }
     }
 
-    /// The next instruction. None: rubbish.
+    /// The next instruction; `None` for invalid bytes.
     pub fn take(reader: &mut Reader<'_>) -> Option<Self> {
         let kind = *OP_KINDS.get(usize::from(reader.u8()?))?;
         let region = RegionId(reader.u8()?);

@@ -131,7 +131,7 @@ impl Clock {
     }
 }
 
-/// Closed ports of other nodes, as those nodes reported them.
+/// Closed ports of other nodes, as reported by those nodes.
 #[derive(Default)]
 struct Closings {
     count: AtomicU64,
@@ -173,7 +173,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Life {
     is_live: bool,
     good_until_ns: u64,
-    /// How often it has shown itself: a refusal from before such a moment says nothing.
+    /// How often it has shown that it lives: an earlier refusal does not count any more.
     shown: u64,
 }
 
@@ -239,7 +239,7 @@ impl Shared {
         if node == this.node() || known.is_some_and(|it| now_ns < it.good_until_ns) {
             return;
         }
-        // Until it has answered it may live: an answer that is no longer good was of an earlier start, perhaps.
+        // Until it has answered it may live: an expired answer may have been about an earlier start.
         let shown = known.map_or(0, |it| it.shown);
         let good_until_ns = now_ns + this.config.connect_timeout_ns;
         lives.insert(node, Life { is_live: true, good_until_ns, shown });
@@ -258,7 +258,7 @@ impl Shared {
         drop(std::thread::Builder::new().name("farhold-asks".into()).spawn(ask));
     }
 
-    /// Another host has answered, or proved itself: whatever refusal is known is an earlier start's.
+    /// Another host has answered, or has proved its identity: any known refusal was about an earlier start.
     fn show_live(&self, node: NodeId) {
         if matches!(self.config.rendezvous, Rendezvous::Hosts { .. }) {
             let good_until_ns = self.clock.now_ns() + LIVE_ELSEWHERE_NS;
@@ -312,12 +312,12 @@ impl Shared {
         open.get(&region).map(|(_, registration)| (registration.key, registration.base))
     }
 
-    /// Takes a region away from NICs.
+    /// Closes a region to NICs.
     fn close_to_nics(&self, region: RegionId) {
         lock(&self.open).remove(&region);
     }
 
-    /// Takes all regions away from all NICs. A peer that may still use one asks for its new key before each transfer.
+    /// Closes all regions to all NICs. A peer that may still use one asks for its new key before each transfer.
     fn close_all_to_nics(&self) {
         lock(&self.open).clear();
     }

@@ -158,7 +158,7 @@ impl Unsent {
             }
         }
         self.queues.retain(|queue| !queue.frames.is_empty());
-        // The first may have taken all the room there was: the next goes first next time.
+        // The first tag may have taken all the room, so the next tag goes first next time.
         if !self.queues.is_empty() {
             self.queues.rotate_left(1);
         }
@@ -303,7 +303,7 @@ mod tests {
         assert!(packing.take().is_none());
     }
 
-    /// What is cut off, or says that it is longer than it is, ends a frame; what came before counts.
+    /// A parcel that is cut off, or whose header states too great a length, ends a frame; the parcels before it count.
     #[test]
     fn rubbish_ends_a_frame() {
         let mut packing = Packing::default();

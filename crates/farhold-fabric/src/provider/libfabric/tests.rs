@@ -1,5 +1,5 @@
-//! What must not work: strangers, other versions, rubbish, peers that go silent. Each is a typed error in time, nothing is
-//! written, and all other nodes go on.
+//! What must not work: strangers, other versions, rubbish, peers that go silent. Each gives a typed error in time, nothing
+//! is written, and all other nodes go on.
 
 use super::agent::entry::SESSIONS_PER_NODE_MAX;
 use super::caller::Caller;
@@ -781,7 +781,7 @@ fn many_instructions_wait_their_turn() {
     });
 }
 
-/// Answers of more frames than a home keeps for a worker: the worker asks for so much at a time as its home keeps.
+/// Answers of more frames than a home keeps for a worker: the worker asks for no more at a time than its home keeps.
 #[test]
 fn long_answers_wait_their_turn() {
     on_each(|bed| {
@@ -793,7 +793,7 @@ fn long_answers_wait_their_turn() {
     });
 }
 
-/// A thread whose session has broken ends. Its home hears of that, so it does not keep a place for each such thread.
+/// A thread whose session has broken ends. Its home learns of that, so it does not keep a place for each such thread.
 #[test]
 fn broken_sessions_of_ended_threads_take_no_places() {
     on_each(|bed| {

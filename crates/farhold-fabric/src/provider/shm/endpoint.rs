@@ -350,7 +350,7 @@ impl Provider for Shm {
             || self.receiver.borrow().is_pending()
             || match self.member.home.try_lock() {
                 Ok(receiver) => receiver.is_pending(),
-                // Another thread has taken the ready bits, and may go without a look at all they say.
+                // Another thread has taken the ready bits, and may leave before it has looked at all of their lanes.
                 Err(TryLockError::WouldBlock) => true,
                 Err(TryLockError::Poisoned(_)) => false,
             }

@@ -54,7 +54,7 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// A look at the kernel; `None` if what was looked for is gone.
+/// The result of a query to the kernel; `None` if its object is gone.
 fn look<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
     match looked {
         Ok(found) => Ok(Some(found)),
@@ -113,7 +113,7 @@ const STAT_MEMORY: usize = 20;
 /// `PF_EXITING` of Linux's `sched.h`.
 const EXITING: u64 = 0x4;
 
-/// Whether no thread of a process will touch its memory any more. This is so long before the process has ended: each thread of a
+/// Whether no thread of a process will touch its memory any more. This holds long before the process has ended: each thread of a
 /// dying process first releases the memory, the last of them then frees it, and only then are locks and the process gone.
 fn is_ending(pid: u32) -> io::Result<bool> {
     let Some(threads) = look(std::fs::read_dir(format!("/proc/{pid}/task")))? else { return Ok(false) };

@@ -78,7 +78,7 @@ pub(super) fn lock(file: &File, how: libc::c_int) -> io::Result<bool> {
 
 /// The process that runs this node, if one lives. A process that is ending, and touches nothing any more, does not count. A lock
 /// that is held after the end of the process that the entry names belongs to another process, or to a start which has not touched
-/// anything yet. An error says nothing about the node.
+/// anything yet. An error does not tell whether the node lives.
 pub(super) fn holder(cluster: &Path, node: NodeId) -> io::Result<Option<Recorded>> {
     let Some(process) = locked_by(cluster, node)? else { return Ok(None) };
     let touches_nothing = process.has_ended()? || process.is_ending()?;

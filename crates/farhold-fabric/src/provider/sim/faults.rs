@@ -16,7 +16,7 @@ pub enum Fault {
     /// The node is paused until this time: no task of its [machine](crate::Handle::of_machine) runs, it receives nothing, and
     /// what it has posted goes on.
     Pause(NodeId, u64),
-    /// Everything this way takes so much longer.
+    /// Everything in this direction takes this much longer.
     Delay(Hop, u64),
     /// Times are stretched by up to this many hundredths: instructions and their completions overtake each other.
     Jitter(u64),
@@ -27,11 +27,11 @@ pub enum Fault {
     /// Nothing passes this way: messages are lost, and instructions are given up. Instructions whose answer would come this way
     /// are executed, but their initiator gives them up.
     Cut(Hop),
-    /// Of the instructions that a cut loses from now on, this many of a hundred are executed all the same, some time after their
-    /// initiator has given them up. They are not executed once a later instruction or message of the same endpoint has arrived
-    /// there: a connection keeps its order, and a new connection comes after the end of the old.
+    /// Of the instructions that a cut loses from now on, this percentage is executed anyway, some time after the initiator has
+    /// given them up. They are not executed once a later instruction or message of the same endpoint has arrived there: a
+    /// connection keeps its order, and a new connection comes after the end of the old.
     Late(u64),
-    /// This way is as new.
+    /// This direction has no fault any more.
     Heal(Hop),
 }
 

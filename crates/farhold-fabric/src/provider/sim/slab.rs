@@ -1,4 +1,4 @@
-//! Things with small numbers that are used again; a number carries how often its place has been used, so an old one finds nothing.
+//! Items with small, reused numbers. A number includes how often its place has been used, so an old number finds nothing.
 
 /// See the module.
 pub(super) struct Slab<T> {

@@ -159,8 +159,8 @@ fn links_can_be_slow_and_cut() {
     });
 }
 
-/// A fenced node changes nothing any more, not even by what was under way, and its messages are dropped; its next incarnation is
-/// heard.
+/// A fenced node changes nothing any more, not even by what was under way, and its messages are dropped; messages of its next
+/// incarnation arrive.
 #[test]
 fn a_fenced_node_writes_nothing() {
     let executor = Executor::virtual_time(4);
@@ -209,14 +209,15 @@ fn a_start_that_is_not_admitted_writes_nothing() {
         let refused = Err(FabricError::NodeUnavailable { node: NodeId(0) });
         assert_eq!(write(&endpoint, at(0, 0), &[2; 8]).await, refused);
         assert_eq!(memory.word(0).unwrap().load(std::sync::atomic::Ordering::SeqCst), 0x0101_0101_0101_0101);
-        // Its own instructions it does always.
+        // It always executes its own instructions.
         write(&one.endpoint(&handle).unwrap(), at(0, 8), &[3; 8]).await.unwrap();
         two.set_birth(8);
         write(&endpoint, at(0, 0), &[2; 8]).await.unwrap();
     });
 }
 
-/// With the way back cut, an instruction is done and its initiator does not learn it; a paused node learns everything later.
+/// With the way back cut, an instruction is executed but its initiator does not learn so; a paused node learns everything
+/// later.
 #[test]
 fn answers_can_be_lost_or_late() {
     let executor = Executor::virtual_time(5);
@@ -269,7 +270,8 @@ fn unflushed_lines_may_be_lost() {
     assert!(cfg!(miri) || (lost > 0 && kept > 0), "{lost} lines lost, {kept} kept");
 }
 
-/// What a cut has lost may be done after it was given up, but not behind anything later of the same endpoint.
+/// Instructions that a cut has lost may be executed after they were given up, but not after anything later of the same
+/// endpoint.
 #[test]
 fn what_was_given_up_may_be_done_late_and_never_out_of_order() {
     let (mut late, mut never) = (0, 0);

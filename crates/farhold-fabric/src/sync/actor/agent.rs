@@ -118,17 +118,17 @@ impl WordAgent {
     }
 }
 
-/// The asker's side.
+/// The caller's side.
 pub struct Agent {
     endpoint: Rc<Endpoint>,
     to: Address,
     last: Cell<u64>,
-    /// Questions whose askers wait, and the answers that came while another task looked.
+    /// Questions whose callers wait, and the answers that came while another task looked.
     open: RefCell<HashMap<u64, Option<[u64; 2]>>>,
     message: Cell<Message>,
 }
 
-/// A question whose asker waits.
+/// A question whose caller waits.
 struct Open<'a> {
     agent: &'a Agent,
     number: u64,

@@ -102,8 +102,9 @@ impl Latch {
         }
     }
 
-    /// Takes the latch for `me`, with at most `attempts_max` attempts; between two it pauses. A future that is dropped before it is done, and one that fails
-    /// with [`LatchError::Fabric`], may have taken the latch or a place among those that wait: until `me` is declared dead, nobody passes it.
+    /// Takes the latch for `me`, with at most `attempts_max` attempts; between two it pauses. A future that is dropped before it is done,
+    /// or that fails with [`LatchError::Fabric`], may have taken the latch or a waiter's place: until `me` is declared dead, no other
+    /// waiter gets past it.
     ///
     /// # Errors
     /// [`LatchError::Busy`]: not acquired. [`LatchError::Lost`]: a caller declared `me` dead meanwhile. [`LatchError::Fabric`].

@@ -40,7 +40,7 @@ pub(super) const HEALING_NS_MAX: u64 = 60_000_000;
 /// Between two looks at whether something has come true.
 const LOOK_NS: u64 = 20_000;
 
-/// A node's process: its tasks look at `alive`.
+/// A node's process; its tasks check `alive`.
 #[derive(Clone)]
 pub(super) struct Process {
     pub node: Arc<Node>,
@@ -56,10 +56,11 @@ pub(super) struct Cluster {
     pub handle: Handle,
     register: RefCell<SimRegister>,
     disks: RefCell<Disks>,
-    /// Of the fabrics of earlier generations.
+    /// The traces of the fabrics of earlier generations.
     past_trace: Cell<u64>,
     pub processes: RefCell<Vec<Process>>,
-    /// Those that have ended where rows have one copy: what they would give back at their end is in the memory of their nodes' next starts.
+    /// Ended processes, where rows have one copy. They are kept, because what they would release at their end is in the memory of their
+    /// nodes' next starts.
     pub gone: RefCell<Vec<Process>>,
     /// When each node may start again, where rows have one copy.
     pub may_start_ns: RefCell<Vec<u64>>,
@@ -190,13 +191,13 @@ impl Cluster {
         self.register().slow(self.setup.founding_slow_ns);
         let started = (0..self.setup.nodes).map(|node| self.start(node)).collect();
         self.processes.replace(started);
-        // The tables are made and filled as soon as one node may: the others hear later that the cluster is founded.
+        // The tables are made and filled as soon as one node may: the others learn later that the cluster is founded.
         let (first_in, all_in) = (
             || self.process(0).node.is_member(),
             || self.processes.borrow().iter().all(|process| process.node.is_member()),
         );
         if self.setup.replicas == 1 {
-            // Journals have to hear of each other before the first commit.
+            // Journals must know each other before the first commit.
             self.handle.sleep_ns(SERVE_NS).await;
         }
         if !self.until(HEALING_NS_MAX, first_in).await {

@@ -56,7 +56,7 @@ impl Cluster {
             self.kill(node, Fault::Kill(NodeId(node)));
         }
         let after = self.disks.borrow().cut(&mut || random.below(u64::MAX));
-        // Clients hear that they will never know.
+        // Clients learn that the outcome stays unknown.
         for client in going {
             self.until(SERVE_NS, || client.task.try_take().is_some()).await;
         }
@@ -73,7 +73,7 @@ impl Cluster {
         self.tell("everybody has started again");
     }
 
-    /// Another network and another register: of what was wrong with these nothing goes on.
+    /// Another network and another register: faults of the earlier ones have ended.
     fn begin_a_life(&self) {
         self.past_trace.set(self.past_trace.get().rotate_left(1) ^ self.sim().trace_hash());
         self.lasting.borrow_mut().clear();
@@ -103,7 +103,7 @@ impl Cluster {
             return Ok(());
         }
         // A node that had left joins when another has taken over its rows. That one may have no room: the node that
-        // filled its region went with the power.
+        // filled its region ended with the power cut.
         let is_over = Rc::new(Cell::new(false));
         self.begin_to_drop_hogs(is_over.clone());
         let all_are_in = self.until(RESTART_NS_MAX, are_in).await;
@@ -114,7 +114,8 @@ impl Cluster {
         if *starts == Starts::default() {
             return Err(format!("not all are members: {:?}", self.register().configuration()));
         }
-        // The node that is away belongs to them, or one ended when it had founded: as the guide says, all are ended and started again.
+        // The absent node is one of the founders, or a node ended after it had founded. As the guide says, all nodes are ended and
+        // started again.
         self.tell("all are ended, and start again");
         for node in 0..nodes {
             self.kill(node, Fault::Kill(NodeId(node)));

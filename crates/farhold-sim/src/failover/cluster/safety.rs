@@ -64,7 +64,8 @@ impl Cluster {
         self.handle.sleep_until_ns(healed_ns.unwrap_or(0)).await;
     }
 
-    /// Until the node's death costs no rows: what died before it may still be coming back, later than planned.
+    /// Waits until the node's death loses no rows: nodes that died before it may still be coming back, later than
+    /// planned.
     async fn until_replaceable(self: &Rc<Self>, node: NodeId) {
         let until_ns = self.handle.now_ns() + HEALING_NS_MAX;
         let is_so = || self.register().configuration().is_none_or(|now| now.dispensable(&[node], |_| false) == [node]);
@@ -73,7 +74,7 @@ impl Cluster {
         }
     }
 
-    /// Sees to it that every session of a host that is cut off for ever hears something in time; then the host is replaced.
+    /// Checks that every session of a host that is cut off for ever gets an answer in time; then the host is replaced.
     async fn watch_sessions(&self, node: u8, clients: &[Running], broken: &mut Vec<String>) {
         let is_member = || self.register().configuration().is_some_and(|now| now.contains(NodeId(node)));
         if !self.until(EXPELLED_NS_MAX, || !is_member()).await {
@@ -104,7 +105,8 @@ impl Cluster {
         }
         let client = self.client(0, kill_at.coordinator, 1);
         let mut ended = None;
-        // The death comes at an event; here it is noticed in the next moment, and its process does nothing any more.
+        // The death comes at an event; here it is noticed at the next moment, and the dead process does nothing any
+        // more.
         let limit_ns = self.handle.now_ns() + RUN_NS_MAX;
         while ended.is_none() && self.handle.now_ns() < limit_ns {
             ended = client.task.try_take();

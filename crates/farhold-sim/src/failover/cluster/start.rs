@@ -42,7 +42,7 @@ impl Cluster {
             request_timeout_ns: 2_000_000,
             replication,
             journal,
-            // They abort when they like: a seed would not replay.
+            // They abort at unpredictable moments, so a seed would not replay.
             hardware_transactions: false,
             forgets_half_written: false,
         };

@@ -29,8 +29,8 @@ impl Cluster {
         }
     }
 
-    /// Ends what was begun under this number, unless that ended with a life of the cluster. What else lasts goes on, also where both did the
-    /// same.
+    /// Ends the fault that was begun under this number, unless it ended with a life of the cluster. Other lasting faults go on, even if
+    /// they had the same effect.
     fn end(&self, number: u64) {
         let ended = self.lasting.borrow_mut().extract_if(.., |(begun, _)| *begun == number).next();
         let Some((_, blow)) = ended else { return };
@@ -65,7 +65,7 @@ impl Cluster {
         }
     }
 
-    /// The ways that a fault is about.
+    /// The links that a fault affects.
     fn hops(&self, blow: Blow) -> Vec<Hop> {
         match blow {
             Blow::Cut(from, to, true, _) => vec![hop(from, to), hop(to, from)],
@@ -79,7 +79,7 @@ impl Cluster {
         }
     }
 
-    /// Does it; to do again what lasts changes nothing.
+    /// Begins a fault. Beginning a lasting fault again changes nothing.
     fn begin(&self, blow: Blow) {
         match blow {
             Blow::Kill(node) => self.kill(node, Fault::Kill(NodeId(node))),

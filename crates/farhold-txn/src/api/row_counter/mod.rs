@@ -108,8 +108,8 @@ impl Worker {
         Ok(if self.may_forget() { next.wrapping_add(self.offset(counter).await?) } else { next })
     }
 
-    /// Executes something on the word while a transaction holds its memory; also where that is. Others may make or drop the row
-    /// meanwhile: it is looked for as `retry` says.
+    /// Executes something on the word while a transaction holds its memory; returns the word's place as well. Other
+    /// transactions may make or drop the row meanwhile; `retry` says how often it is looked for again.
     async fn with_word(
         &self,
         retry: Retry,

@@ -33,7 +33,8 @@ use farhold_fabric::{Endpoint, FarPtr};
 /// How many blocks a transaction promises.
 const BLOCKS_AHEAD: i128 = 8;
 
-/// How far a position may be from where its life began, before that is said anew: compared as signed numbers, no two may be further apart than 2^63.
+/// How far a position may be from the beginning of its life before a new beginning is recorded. Positions are compared as signed numbers,
+/// so no two may be further apart than 2^63.
 const DISTANCE_MAX: u64 = 1 << 61;
 
 /// Positions that have been taken from the word.
@@ -153,8 +154,8 @@ impl Worker {
     ) -> Result<u64, TxnError> {
         self.promising(async |txn| {
             let found = txn.get(counter.table, counter.promise_key).await?;
-            // After the row was read. A caller that takes this position, or a later one, does so before this is
-            // committed or by what it says.
+            // Loaded after the row was read. A caller that takes this position, or a later one, either does so before
+            // this transaction commits, or goes by what it has written.
             let load = async |words: &Posted<&Endpoint>, at| words.execute(at, WordOp::Load).await;
             let (word, at) = self.with_word(Retry::never(), counter, load).await?;
             let first = Promise { next: word, from: word, offset: 0, life: self.life(at) };

@@ -45,13 +45,12 @@ impl Txn {
                 return refused;
             }
         };
-        // The commit point: from here on everything is done, whatever happens to other nodes, or to the caller that
-        // waits for it.
+        // The commit point. Everything below is completed, whatever happens to other nodes or to the waiting caller.
         let Held { admitted, durably, near_is_written, .. } = std::mem::take(&mut self.held);
         self.past_commit_point();
         let serial = self.serial;
         let until_ns = if self.is_patient { u64::MAX } else { core.outcome_until_ns() };
-        // Boxed one by one: neither pays for the size of the other.
+        // Boxed separately, so that neither has the size of the larger one.
         let rest: Work<CommitInfo> = match promise {
             Some(promise) => Box::pin(self.finish_replicated(epoch, promise, admitted, durably)),
             None => Box::pin(self.finish_alone(epoch, durably, near_is_written)),
@@ -81,7 +80,7 @@ impl Txn {
         let outcome = self.reach_commit_point(core).await;
         if outcome.is_err() {
             self.held.durably = Durably::default();
-            // What is dropped while it waits is still in `held`.
+            // If this future is dropped while it waits, its locks are still in `held`.
             drop(self.held.admitted.take());
             let near = std::mem::take(&mut self.held.near);
             let held = Held { near, far: self.held.far.clone(), ..Held::default() };
@@ -124,8 +123,8 @@ impl Txn {
         let durably = (!silent.is_empty() || !lost.is_empty()).then_some(durably);
         self.tidy_up(epoch);
         if let Some(replication) = &core.node.replication {
-            // It writes nothing. What it has given up is removed with certainty, because no restart of this node would
-            // remove it.
+            // It writes nothing. The rows that it has given up must be removed here, because no restart of this node
+            // would remove them.
             self.cancel_later(replication);
         } else {
             self.tidy_up_far(epoch, |node| has_heard(node) && !lost.contains(&node)).await;
@@ -204,7 +203,7 @@ impl Txn {
             && core.tries_hardware(self.near(core).order.len())
     }
 
-    /// Validates and writes the near rows; the commit point is behind it. `None`: nothing has happened near.
+    /// Validates and writes the near rows; afterwards the commit point is passed. `None`: no near row was changed.
     async fn commit_near_in_hardware(&mut self, core: &Core) -> Result<Option<u32>, TxnError> {
         let Some(epoch) = core.epoch.near() else { return Ok(None) };
         let snapshots_at = self.validate_far(core).await?;
@@ -234,8 +233,8 @@ const LEASES_FOR_OUTCOME: u64 = 8;
 
 impl Core {
     /// The latest time until which a commit past its commit point waits: longer than the others take to go on without a
-    /// node that does not answer, which a commit is then done without. Without copies each step of a commit has an end
-    /// of its own.
+    /// node that does not answer. The commit then completes without that node. Without copies each step of a commit has
+    /// an end of its own.
     pub fn outcome_until_ns(&self) -> u64 {
         let Some(replication) = &self.node.replication else { return u64::MAX };
         let leases_ns = replication.config.lease_ns.saturating_mul(LEASES_FOR_OUTCOME);

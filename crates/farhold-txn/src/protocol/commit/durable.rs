@@ -129,7 +129,8 @@ impl Txn {
         Ok(info)
     }
 
-    /// The latest epoch of anything that it has read; `None`: it has relied on rows being absent, as an insert does that it has taken back.
+    /// The latest epoch of anything that it has read. `None`: it has relied on the absence of rows, as an insert does that was taken
+    /// back.
     fn latest_read(&self) -> Option<u32> {
         let saw_nothing = self.state.rows.iter().any(|row| matches!(row.state, RowState::Absent | RowState::Gone));
         if saw_nothing || !self.state.groups().is_empty() || !self.state.buckets.is_empty() {
@@ -140,8 +141,8 @@ impl Txn {
 }
 
 impl Worker {
-    /// Returns when everything is durable that could be seen until now: for an answer that tells something of it
-    /// without a commit, such as that a key is taken.
+    /// Returns when everything is durable that could be seen until now: for an answer that reveals some of it without a
+    /// commit, such as that a key is taken.
     ///
     /// # Errors
     /// [`TxnError::NotDurable`]; the keeper of the epoch is unavailable.
@@ -155,7 +156,7 @@ impl Worker {
 }
 
 impl Core {
-    /// As [`Self::read_epoch`]; while another node takes over from the keeper, the caller is to try again.
+    /// As [`Self::read_epoch`]; while another node takes over from the keeper, the caller must try again.
     async fn retried_epoch(&self) -> Result<u32, TxnError> {
         self.read_epoch().await.map_err(|error| self.retryable(error))
     }
@@ -188,7 +189,7 @@ impl Core {
         self.durable_within(epoch, DURABLE_NS_MAX).await
     }
 
-    /// As [`Self::durable`], for so long. [`Journaling::wake_the_late`] wakes it then.
+    /// As [`Self::durable`], for at most `ns_max`; [`Journaling::wake_the_late`] wakes it then.
     pub async fn durable_within(&self, epoch: u32, ns_max: u64) -> Result<(), TxnError> {
         let Some(journaling) = self.node.journaling.as_ref().filter(|_| !planted!(AckBeforeDurable)) else {
             return Ok(());
@@ -206,7 +207,7 @@ impl Core {
                     Ok(false) => {}
                     Err(error) => return Poll::Ready(Err(error)),
                 }
-                // Looked at once more afterwards: the step may have been between.
+                // The epoch is checked once more afterwards, because the step may have come in between.
                 if known.as_ref().is_none_or(|known| !known.will_wake(cx.waker())) {
                     journaling.wait_for(epoch, cx.waker());
                     known = Some(cx.waker().clone());

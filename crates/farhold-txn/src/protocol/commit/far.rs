@@ -63,7 +63,7 @@ impl Txn {
             }
         };
         if idents.iter().any(|ident| is_void(ident.node())) {
-            // Another task of the worker has: the slots may be in the middle of others' rows by now.
+            // Another task of the worker has met a later start: the slots may lie inside other rows by now.
             return Err(self.refused(Refused::Changed));
         }
         let mut batch = core.take_batch();
@@ -81,7 +81,7 @@ impl Txn {
                 Ok(word) if word == Owner::DAMAGED.word() => refused = Some(Some(TxnError::HALF_WRITTEN)),
                 Ok(_) => refused = Some(None),
                 Err(error) => {
-                    // It may have been done, and its answer lost.
+                    // It may have been executed, and its answer lost.
                     self.held.far.push(*ident);
                     refused = Some(Some(core.far_error(error, ident.node())));
                 }
@@ -157,14 +157,15 @@ impl Txn {
             let read_at = self.state.groups().iter().map(|group| group.node);
             let mut nodes = read_at.chain(self.state.buckets.as_slice().iter().map(|(node, _)| *node));
             if nodes.any(|node| core.has_met_start(node, self.starts_met)) {
-                // Another task of the worker has: the stamps of an earlier start may be those of other leaves and buckets.
+                // Another task of the worker has met a later start: the stamps of an earlier start may be those of other
+                // leaves and buckets.
                 return Err(self.refused(Refused::Changed));
             }
         }
         Ok(snapshots_at)
     }
 
-    /// Other nodes where it has met ranges, and no rows. Nothing else is read there that the fabric would refuse if
+    /// Other nodes where it has read ranges but no rows. Nothing else is read there that the fabric would refuse if
     /// they had started again. The stamps of leaves, which only these nodes know, may occur again in the indexes of
     /// their next start.
     fn homes_of_ranges_alone(&self, rows: &[Row]) -> Vec<NodeId> {
@@ -254,7 +255,7 @@ impl Txn {
                 if core.node.replication.is_some() {
                     let _ = core.insist_call(node, &request, number).await;
                 } else if !matches!(core.call(node, &request).await, Ok(_) | Err(TxnError::SchemaChanged)) {
-                    // Not heard, or not for certain. (A table that is gone needs nothing.)
+                    // The node has not, or not certainly, received the request. (A table that is gone needs nothing.)
                     silent.push(node);
                 }
             }
@@ -270,7 +271,7 @@ impl Txn {
         by_node(inserted.map(|row| (row.ident.node(), row.table().store.id(), row.ident.reference())))
     }
 
-    /// What their index entries may lead to until then.
+    /// The objects that their index entries may lead to until then.
     fn replaced_at(&self, node: NodeId, table: TableId) -> impl Iterator<Item = ObjectRef> {
         let is_of = move |row: &&Row| row.ident.node() == node && row.table().store.id() == table;
         let replaced = self.state.rows.iter().filter(|row| row.state.leaves_nothing()).filter(is_of);
@@ -292,8 +293,8 @@ impl Txn {
         }
     }
 
-    /// Writes and unlocks some of the far rows; names the nodes whose rows could not be written. What comes after a step that is lost is not done there: a row
-    /// whose value is not there must not get its version.
+    /// Writes and unlocks some of the far rows; names the nodes whose rows could not be written. After a lost step, no further step is
+    /// executed there: a row whose value is missing must not get its version.
     pub(super) async fn write_far(&self, core: &Core, epoch: u32, is_one: impl Fn(Ident) -> bool) -> Vec<NodeId> {
         let mut rows: Vec<&Row> = self.far_writes().filter(|row| is_one(row.ident)).collect();
         let mut lost = Vec::new();
@@ -308,8 +309,8 @@ impl Txn {
         lost
     }
 
-    /// As [`Self::write_far`], insisting: an instruction whose answer is lost is done again, so the row stays locked until its
-    /// version is known to be there. It was let past its commit point in the configuration with this number.
+    /// As [`Self::write_far`], but an instruction whose answer is lost is repeated, so the row stays locked until its version
+    /// is known to be there. `number` is the configuration in which the transaction passed its commit point.
     pub(super) async fn write_far_insisting(
         &self,
         core: &Core,
@@ -355,8 +356,8 @@ impl Txn {
         steps
     }
 
-    /// Leaves out rows of homes where a step is lost, or that have started again meanwhile, which another task of the worker may have met: what is in the
-    /// slots there by now is others'.
+    /// Leaves out rows of homes where a step is lost, or that have started again meanwhile, which another task of the worker may have
+    /// met: the slots there hold other rows by now.
     fn keep_reached(&self, core: &Core, rows: &mut Vec<&Row>, lost: &mut Vec<NodeId>) {
         for node in rows.iter().map(|row| row.ident.node()) {
             if core.has_met_start(node, self.locked_met) && !lost.contains(&node) {
@@ -391,7 +392,7 @@ fn check_header(row: &Row, header: &[u8], owner: u64, locks_all: bool) -> Result
     if free { Ok(()) } else { Err(Refused::Locked) }
 }
 
-/// Frees far locks, if they are this owner's: at homes that are cut off as soon as they are not any more.
+/// Frees far locks that are this owner's; at homes that are cut off, as soon as they can be reached.
 pub(crate) async fn unlock_far(core: &Rc<Core>, idents: &[Ident], owner: u64) {
     if idents.is_empty() {
         return;

@@ -150,7 +150,7 @@ impl Txn {
         replication.view.saw_epoch(epoch);
         validate(near).map_err(|refused| self.refused(refused))?;
         // The lease is not looked at: mapped memory cannot be revoked, so fencing kills the process, and what it marks
-        // until then counts. The clock alone would be a twentieth of the commit.
+        // until then counts. Reading the clock would take a twentieth of the commit's time.
         let is_current = || core.node.catalog.indexes_version() == self.indexes_version;
         let admitted = replication.view.pass(core.slot.number(), || !replication.view.is_frozen() && is_current());
         let admitted = admitted.ok_or(TxnError::Recovering { node: core.me })?;

@@ -8,8 +8,9 @@
 //!   durable      around them, where there is a journal                                                durable.rs
 //! ```
 //!
-//! They share the order of `protocol/mod.rs` and its parts: rows that move (`prepare.rs`), the section that validates and writes near rows
-//! (`section/`), far rows (`far.rs`), instructions that are done for certain (`steps.rs`), what is done afterwards (`tidy.rs`).
+//! They share the order of `protocol/mod.rs` and its parts: rows that move (`prepare.rs`), the section that validates and writes near
+//! rows (`section/`), far rows (`far.rs`), instructions that are repeated until they are done (`steps.rs`), and the work after the commit
+//! (`tidy.rs`).
 
 pub(crate) mod distributed;
 pub(crate) mod durable;
@@ -66,7 +67,7 @@ impl Txn {
         self.commit_by_its_way().await
     }
 
-    /// As [`Self::commit`], before anything is durable: by the first of the three ways that can commit it.
+    /// As [`Self::commit`], but without waiting for durability: by the first of the three ways that can commit it.
     #[inline]
     async fn commit_by_its_way(mut self) -> Result<CommitInfo, TxnError> {
         let (state, node) = (&self.state, &self.core.node);
@@ -98,7 +99,7 @@ impl Txn {
         }
     }
 
-    /// Counts a refusal and says it.
+    /// Counts a refusal and returns its error.
     #[cold]
     pub(crate) fn refused(&self, refused: Refused) -> TxnError {
         self.core.slot.count(match refused {
@@ -133,7 +134,7 @@ impl Txn {
         // Where memory is mapped, one poll does it.
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         if release.as_mut().poll(&mut context).is_pending() {
-            // Without copies they are free when one of the two nodes starts again, as those of a node that is silent.
+            // Without copies the locks are freed when either node starts again, as are those of a silent node.
             if self.core.node.replication.is_some() {
                 self.core.leave_owed(release);
             } else {

@@ -45,9 +45,9 @@ impl Txn {
         Near { store, node: core.me, state, order: &state.order, owner: self.owner, odd }
     }
 
-    /// Nothing to write: all reads together must be of one moment. One row that was unlocked when it was read is so by
-    /// itself: a commit locks all its rows before it writes the first, so no other transaction can have seen a commit
-    /// that this read has missed.
+    /// Nothing to write: all reads together must be of one moment. A single row that was unlocked when it was read
+    /// needs no check: a commit locks all its rows before it writes the first, so no other transaction can have seen a
+    /// commit that this read has missed.
     #[inline]
     fn commit_reads(&mut self) -> Result<CommitInfo, TxnError> {
         self.serial = next_serial();

@@ -58,11 +58,11 @@ impl Txn {
 }
 
 impl Core {
-    /// Waits while a row has this odd version. A row of this node: until its writer has brought its record to all
-    /// holders, or cannot. The writer waits for no task that waits here. Before the commit point the wait has two
-    /// bounds: this node's lease, since a node that is cut off may never hear that it is gone; and the time of a
-    /// request, since a holder may be silent and needed. A row of another node: until a bound, and validation judges
-    /// what is there then. False: it may still be odd.
+    /// Waits while a row has this odd version. For a row of this node, the wait lasts until its writer has brought its
+    /// record to all holders, or cannot. The writer waits for no task that waits here. Before the commit point the wait
+    /// has two bounds: this node's lease, since a node that is cut off may never hear that it is gone; and the time of
+    /// a request, since a holder may be silent and needed. For a row of another node, the wait is bounded, and
+    /// validation then judges what is there. False: it may still be odd.
     async fn wait_while_odd(&self, ident: Ident, odd: Version, is_committed: bool) -> bool {
         if ident.node() != self.me {
             return self.wait_while_far_row_is_odd(ident, odd).await;
@@ -117,7 +117,7 @@ impl Settled {
         }
     }
 
-    /// Until the next such commit; for a bounded time, because it may be another worker's.
+    /// Waits until the next such commit, for a bounded time: the commit may be another worker's.
     async fn next(&self, handle: &Handle) {
         let seen = self.count.get();
         let mut bound = pin!(handle.sleep_ns(SETTLED_LOOK_NS));

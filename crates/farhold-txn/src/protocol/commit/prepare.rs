@@ -111,13 +111,13 @@ impl Txn {
         self.insert_far(table, node, &key, &value).await.map(|_| ()).map_err(moved_meanwhile)
     }
 
-    /// Does to a node's copy of a replicated row what will be done to ours.
+    /// Applies to a node's copy of a replicated row the change that this node's copy will get.
     async fn copy_to(&mut self, node: NodeId, handle: RowHandle) -> Result<(), TxnError> {
         let row = *self.state.row(handle);
         let table = SharedTable(row.table);
         let (key, value) = (self.state.key(&row).to_vec(), self.state.value(&row).to_vec());
-        // Where ours is not like its copy, another transaction is in the middle of changing all, and holds the lock of
-        // one of them. Or a death has left the copies different: then this write makes them alike.
+        // If this node's copy and the other differ, another transaction is changing all of them and holds the lock of
+        // one. Or a death has left the copies different; then this write makes them alike.
         let may_differ = self.core.node.records_may_differ();
         if row.state == RowState::Inserted {
             match self.insert_far(table, node, &key, &value).await {
@@ -128,7 +128,8 @@ impl Txn {
         }
         let Some(copy) = self.get_far(table, node, Index::Primary, &key).await? else {
             return match row.state {
-                // A node that is joining may not have been given it yet. If it is just being given, one of the two is refused.
+                // A joining node may not have received its copy yet. If the copy is just being sent, one of the two
+                // transactions is refused.
                 _ if self.core.is_joining(node) => Ok(()),
                 RowState::Deleted if may_differ => Ok(()),
                 RowState::Inserted => Err(TxnError::Conflict),
@@ -152,7 +153,7 @@ impl Txn {
 }
 
 impl Core {
-    /// Is a node being given its copies of replicated tables?
+    /// Is a node receiving its copies of replicated tables?
     fn is_joining(&self, node: NodeId) -> bool {
         self.node.replication.as_ref().is_some_and(|it| it.view.configuration().joining.contains(&node))
     }
@@ -175,7 +176,8 @@ fn moved_meanwhile(error: TxnError) -> TxnError {
     }
 }
 
-/// A key that is taken at a node where ours is not there, as a conflict: of another index it is an answer.
+/// At a node without a copy of this row, a taken primary key is a conflict. A taken key of another index stays an error
+/// for the caller.
 fn taken_meanwhile(error: TxnError) -> TxnError {
     match error {
         TxnError::DuplicateKey { index: Index::Primary, .. } => TxnError::Conflict,

@@ -20,10 +20,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 
-/// Marks of a record that is written in place: of at most so many holders, each with the end of a lap.
+/// The most marks of a record that is written in place: up to two a holder, the record's and that of the end of a lap.
 const IN_PLACE_MAX: usize = 8;
 
-/// Such waits between two messages to the reader of a ring without room.
+/// Waits between two messages to the reader of a ring without room.
 const TURNS_PER_MESSAGE: u32 = 32;
 
 impl Row {
@@ -99,13 +99,13 @@ impl Txn {
         committed
     }
 
-    /// The rows of its record: of those that it locks, not the reservations that it has given up.
+    /// The rows of its record: those that it locks, without the reservations that it has given up.
     fn written(&self) -> impl Iterator<Item = &Row> {
         let locked = self.state.order.iter().map(|position| &self.state.rows[*position as usize]);
         locked.filter(|row| row.state.is_write())
     }
 
-    /// It has at most so many bytes.
+    /// An upper bound for the bytes of its record.
     pub(crate) fn record_bytes(&self) -> u64 {
         let bytes = |row: &Row| {
             let value = if row.state == RowState::Deleted { 0 } else { self.state.value(row).len() };
@@ -252,7 +252,7 @@ impl Txn {
 
 impl Core {
     /// Writes a record into rings that this process has mapped, bodies first and then the marks; false if it has not mapped
-    /// them all, or one of them is not what it was. A ring that is written twice holds the same.
+    /// them all, or one of them has changed. Writing a ring a second time does no harm.
     fn write_in_place(&self, replication: &Replication, record: &mut RecordWriter, places: &[(NodeId, Place)]) -> bool {
         let at = |lsn| replication.layout.record(self.me, self.slot.number(), lsn);
         let mut marks: [Option<(Arc<RegionMemory>, u64, u64)>; IN_PLACE_MAX] = [const { None }; IN_PLACE_MAX];
@@ -337,7 +337,7 @@ impl Core {
         if let Err(FabricError::StaleKey { .. }) = applied {
             let _ = self.look_again(holder, LOG);
         }
-        // Of this ring, not of one that the node's next start has made since.
+        // The answer must be about this ring, not about one that the node's next start has made since.
         if let Ok(applied) = applied
             && replication.view.is_there(holder, number)
             && let Some(writer) = replication.writers(worker)?.get_mut(holder)

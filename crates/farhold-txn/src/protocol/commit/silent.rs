@@ -1,5 +1,5 @@
-//! What a commit leaves undone at a home, where rows have no copies: the home has not answered in time that its indexes
-//! lead to the new rows, or was cut off while its rows were written.
+//! What a commit leaves undone at a home, where rows have no copies: the home has not confirmed in time that its
+//! indexes lead to the new rows, or was cut off while its rows were written.
 //!
 //! ```text
 //!   commit point ─► publish ─► write far, unlock ─► remove        the caller is told: committed
@@ -16,7 +16,7 @@
 //! Invariant: no row at a home changes before all its indexes lead to the rows that take the places of others.
 //!
 //! The home's process may be stopped while its memory can be written. When it goes on, its own threads may look before
-//! any of them has served its inbox. They meet the old rows locked, as in the middle of any commit, and are refused.
+//! any of them has served its inbox. They find the old rows locked, as in the middle of any commit, and are refused.
 //! Had the rows been written, a deleted row would be absent to them while no index leads to its successor: reads would
 //! miss it, and its unique key would be free. Serving the inbox first would not help: a thread may wake in the middle
 //! of a look-up.
@@ -27,8 +27,8 @@
 //!
 //! The cost: rows there stay locked as long as the home is stopped or cut off, and until the coordinator's next start
 //! if the coordinator ends meanwhile. Over a network the end of a process is not known: a home that never comes back is
-//! asked for ever, and memory of tables that are dropped meanwhile stays in use. A home that is killed and starts again
-//! between two looks of the coordinator has the rows as they were before.
+//! asked for ever, and the memory of tables that are dropped meanwhile stays in use. A home that is killed and starts
+//! again between two looks of the coordinator has the rows as they were before.
 
 use crate::base::ident::Ident;
 use crate::protocol::commit::durable::Durably;
@@ -44,11 +44,11 @@ use std::rc::Rc;
 /// that; the next start of such a process takes longer than both.
 const AGAIN_NS: u64 = 2_000_000;
 
-/// What the rows that a transaction has locked at homes say after a wait.
+/// The state, after a wait, of the rows that a transaction has locked at homes.
 #[derive(Default)]
 pub(super) struct Locks {
     held: Vec<Ident>,
-    /// The lock went before the version came: the two are written together.
+    /// The lock was released before the version arrived, because both are written in one batch.
     unlocked_early: Vec<Ident>,
     /// By a later start of the home, or by the transaction.
     pub freed: Vec<Ident>,
@@ -64,8 +64,9 @@ impl Locks {
 }
 
 impl Txn {
-    /// Finishes a commit at the `silent` homes, each as soon as it has answered or ended, and at those where writes were `lost`. The journal's epoch stays
-    /// open until then, as for any commit whose rows are not written: without those homes nothing becomes durable anyway.
+    /// Finishes a commit at the `silent` homes, each as soon as it has answered or ended, and at those where writes were
+    /// `lost`. The journal's epoch stays open until then, as for any commit whose rows are not written: without those homes
+    /// nothing becomes durable anyway.
     pub(super) async fn finish_at_silent(
         self,
         epoch: u32,
@@ -92,7 +93,7 @@ impl Txn {
         drop(durably);
     }
 
-    /// Writes the rows at a home that are not written yet; true if it must be repeated.
+    /// Writes the rows at a home that are not written yet; true if this must be repeated.
     async fn write_what_is_left(&self, core: &Core, epoch: u32, node: NodeId, has_begun: bool) -> bool {
         let found = self.look_at_locks(core, |it| it == node).await;
         let is_another = found.has_started_again || core.has_met_start(node, self.locked_met);
@@ -109,7 +110,7 @@ impl Txn {
         false
     }
 
-    /// Gives rows their versions that have their values; true if some of it was lost.
+    /// Gives the rows that have their values their versions; true if an instruction was lost.
     async fn write_versions(&self, core: &Core, epoch: u32, idents: &[Ident]) -> bool {
         let mut batch = core.take_batch();
         let rows = self.far_writes().filter(|row| idents.contains(&row.ident));
@@ -136,7 +137,7 @@ impl Txn {
             let begun = row.version.with(Version::WRITING).0.to_le_bytes();
             match batch.bytes(look) {
                 Ok(header) if header[..8] == owner => locks.held.push(row.ident),
-                // By a start that has found the row half written.
+                // A start that found the row half written has set this lock.
                 Ok(header) if header[..8] == Owner::DAMAGED.word().to_le_bytes() => locks.freed.push(row.ident),
                 Ok(header) if header[8..] == begun => locks.unlocked_early.push(row.ident),
                 Ok(_) => locks.freed.push(row.ident),

@@ -1,4 +1,4 @@
-//! Instructions and requests that may be done twice: done once, or until they are done for certain.
+//! Instructions and requests that may be repeated: tried once, or repeated until they are certainly done.
 
 use crate::base::back_off::BackOff;
 use crate::base::error::TxnError;
@@ -70,7 +70,7 @@ impl Core {
     }
 
     /// Does instructions on other nodes until each is done or its node has left the cluster as it was in the configuration
-    /// with the number `since`. `None`: this node has, or is dead.
+    /// with the number `since`. `None`: this node has left, or is dead.
     pub async fn insist(&self, replication: &Replication, mut steps: Vec<Step<'_>>, since: u64) -> Option<()> {
         let is_there = |node| replication.view.present.contains(node) && replication.view.is_same_start(node, since);
         let mut again = BackOff::new(AGAIN_NS, AGAIN_NS_MAX);
@@ -111,7 +111,7 @@ impl Core {
     /// Asks a node until it has answered, or has left the cluster as it was in the configuration with the number `since`.
     ///
     /// # Errors
-    /// What it has answered; [`TxnError::NodeUnavailable`] of this node if it has been expelled, or has ended.
+    /// The error that it has answered; [`TxnError::NodeUnavailable`] of this node if it has been expelled, or has ended.
     pub async fn insist_call(&self, node: NodeId, request: &Request<'_>, since: u64) -> Result<(), TxnError> {
         let Some(replication) = &self.node.replication else { return Ok(()) };
         let view = &replication.view;

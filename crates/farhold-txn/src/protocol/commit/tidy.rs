@@ -39,7 +39,7 @@ impl Txn {
             if !is_of(node) {
                 continue;
             }
-            // Also one that is stopped or cut off for longer than a request may take.
+            // The request reaches also a node that is stopped or cut off for longer than a request may take.
             if self.core.endpoint.maps_others() {
                 self.core.tell_certainly(node, &request).await;
             } else {
@@ -48,8 +48,8 @@ impl Txn {
         }
     }
 
-    /// As [`Self::tidy_up_far`], certainly, and without making the commit wait. The record is finished only then: it
-    /// alone says what must leave the indexes, if this node dies before the homes have heard of it.
+    /// As [`Self::tidy_up_far`], certainly, and without making the commit wait. The record is finished only afterwards:
+    /// if this node dies before the homes have heard, only the record tells which rows must leave the indexes.
     pub(super) fn tidy_up_far_later(&self, epoch: u32, number: u64, sent: Sent) {
         let (removals, cancellations) = (self.removals(epoch), self.cancellations());
         if removals.is_empty() && cancellations.is_empty() {
@@ -60,7 +60,7 @@ impl Txn {
         self.core.leave_owed(async move {
             for (node, request) in removals {
                 if let Err(TxnError::NodeUnavailable { .. }) = core.insist_call(node, &request, number).await {
-                    // This node is: it is for others to redo the record.
+                    // This node is expelled; the others redo the record.
                     return;
                 }
             }

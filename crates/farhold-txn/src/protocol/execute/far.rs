@@ -80,7 +80,8 @@ impl Txn {
         }
         for _ in 0..LOOKUPS_MAX {
             let Some(mut far_index) = self.core.far_index(home, id).await? else {
-                // The table is on its way to its home, or gone from there, or its home has just started and is opening it: its home says which.
+                // The table is on its way to its home, or gone from there, or its home has just started and is opening it: its
+                // home says which.
                 return self.get_by_message(table, home, Index::Primary, key).await;
             };
             let (mut lookup, mut step) = FarLookup::start(&far_index, hash);
@@ -90,7 +91,7 @@ impl Txn {
                     FarStep::Read { at, bytes } => {
                         reads += 1;
                         if let Some(turn) = reads.checked_sub(READS_AT_ONCE) {
-                            // A writer is at the bucket, or was when its node ended.
+                            // A writer is changing the bucket, or was when its node ended.
                             if turn > PAUSES_MAX {
                                 return Err(self.core.busy_or_gone(home));
                             }
@@ -168,7 +169,8 @@ impl Txn {
         Err(TxnError::Conflict)
     }
 
-    /// Reads an object if it is of this key: `None` if it is not, which a hash index cannot know.
+    /// Reads an object if it has this key. `None` if it has another: a hash index cannot tell keys with equal hashes
+    /// apart.
     async fn read_if_key(&mut self, table: SharedTable, ident: Ident, key: &[u8]) -> Result<Option<FarRead>, TxnError> {
         let known_before = self.state.find(ident).is_some();
         let read = self.read_object_far(table, ident, table.payload_hint()).await?;
@@ -182,7 +184,7 @@ impl Txn {
         };
         if self.state.key(self.state.row(row)) == key || planted!(StaleLocation) {
             if read == FarRead::Absent && !known_before {
-                // The home will be asked which object has the key now; this one is of the past, or will be met again.
+                // The home will be asked which object has the key now; this one is outdated, or will be found again.
                 self.state.skip(row);
             }
             return Ok(Some(read));
@@ -243,7 +245,7 @@ impl Txn {
         Err(TxnError::Conflict)
     }
 
-    /// A defect: takes header and payload as they come.
+    /// A planted defect: reads header and payload without a check for tearing.
     async fn read_torn(&mut self, table: SharedTable, ident: Ident, room: usize) -> Result<FarRead, TxnError> {
         let bytes = self.core.clone().read_far(ident.far(), farhold_fabric::object::HEADER_BYTES + room).await?;
         let word = |at: usize| bytes[at..at + 8].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
@@ -273,12 +275,13 @@ impl Txn {
         let configuration = self.core.node.configuration().map_or(0, |installed| installed.number);
         let (table_id, owner) = (table.store.id(), self.owner.word());
         let request = Request::Reserve { table: table_id, owner, configuration, key, value, mine };
-        // Unanswered until it is: this transaction may be dropped, or told that the node does not answer, meanwhile.
+        // Marked as unanswered until the answer comes: meanwhile this transaction may be dropped, or learn that the
+        // node does not answer.
         let unanswered = self.state.reserved_at.insert(home, false);
         let is_posted = Cell::new(false);
         let reserved = self.core.clone().ask_noting(home, &request, Reserved::decode, &is_posted).await;
         match unanswered {
-            // Nothing is reserved at a node that has heard nothing.
+            // A node that has received nothing has reserved nothing.
             None if !is_posted.get() => drop(self.state.reserved_at.remove(&home)),
             Some(before) if reserved.is_ok() || !is_posted.get() => drop(self.state.reserved_at.insert(home, before)),
             None if reserved.is_ok() => drop(self.state.reserved_at.insert(home, true)),
@@ -295,12 +298,12 @@ impl Txn {
         }
     }
 
-    /// Why an insert cannot be: the row in the way, which then counts as read, or another's insert.
+    /// Why an insert is refused: the row in the way, which then counts as read, or another transaction's insert.
     async fn key_is_taken_far(&mut self, table: SharedTable, home: NodeId, taken: Taken) -> TxnError {
         let duplicate = TxnError::DuplicateKey { table: table.store.id(), index: taken.index };
         let ident = Ident::new(home, taken.reference);
         if let Some(known) = self.state.find(ident) {
-            // Met on the way to another row, and now it matters.
+            // It was skipped on the way to another row, but now it matters.
             self.state.unskip(known);
             let is_live = self.state.row(known).state.is_live();
             return if is_live { self.far_unless_doomed(duplicate).await } else { TxnError::Conflict };
@@ -315,8 +318,8 @@ impl Txn {
         }
     }
 
-    /// Has something that it has read changed by now, or is it just being changed? Then what it has read may belong to no single moment, and
-    /// an error that follows from it may be wrong. Not looked for in a large transaction.
+    /// Has anything that it has read changed by now, or is it being changed? Then its reads may belong to no single moment, and an error
+    /// that follows from them may be wrong. Large transactions skip this check.
     ///
     /// # Errors
     /// [`TxnError::Conflict`].
@@ -431,7 +434,8 @@ fn carry_leaves(changes: &[Change], stamps: &mut Stamps<LeafStamp>) {
 }
 
 impl Txn {
-    /// Another task of the worker may have met a later start of a node meanwhile, whose hash indexes are elsewhere.
+    /// Another task of the worker may meanwhile have met a later start of a node. The hash indexes of that start are at
+    /// other places.
     fn check_start(&self, node: NodeId) -> Result<(), TxnError> {
         if self.core.has_met_start(node, self.starts_met) { Err(TxnError::Conflict) } else { Ok(()) }
     }
@@ -441,7 +445,7 @@ impl Txn {
 pub struct Met {
     /// Which of the worker's meetings with later starts this was.
     at: u64,
-    /// Of the region of rows, if that was there.
+    /// The key of the region of rows, if that was there.
     key: Option<RegionKey>,
 }
 
@@ -460,7 +464,7 @@ impl Core {
     #[cold]
     pub async fn check_damage(&self, object: FarPtr) -> Result<(), TxnError> {
         if self.node.replication.is_some() {
-            // The others have all of it.
+            // The other nodes have the whole row.
             return Ok(());
         }
         let lock = self.read_far(object.add(LOCK), size_of::<u64>()).await?;
@@ -485,14 +489,14 @@ impl Core {
     fn keep_far_index(&self, node: NodeId, table: TableId, index: FarIndex) {
         let mut known = self.far_indexes.borrow_mut();
         if known.len() >= self.far_indexes_max.get() {
-            // Tables come and go, and their numbers do not come again.
+            // Tables come and go, and their numbers are never reused.
             known.retain(|(_, table), _| self.node.catalog.by_id(*table).is_some());
             self.far_indexes_max.set(2 * known.len().max(FAR_INDEXES_MIN));
         }
         known.insert((node, table), index);
     }
 
-    /// The reason why something there has been locked for longer than any of its node's threads needs.
+    /// The error for something there that has been locked for longer than any thread of that node needs.
     #[cold]
     fn busy_or_gone(&self, node: NodeId) -> TxnError {
         let is_gone = self.node.replication.is_none() && !self.node.fabric.node_is_live(node);
@@ -511,11 +515,11 @@ impl Core {
         TxnError::far(error, node)
     }
 
-    /// Has the endpoint look for a region again, because another than it had met may be there; true if it has found one. What this worker
-    /// knows of a node's rows is void then, and nothing but this would show it.
+    /// Makes the endpoint look for a region again, because another one may have replaced it; true if it has found one. What this worker
+    /// knows of the node's rows is void then; only this call detects that.
     ///
-    /// Several tasks may have instructions under way when a node starts again, and look one after the other. Only the first has met a
-    /// start: between two of them a transaction may have locked rows of that start.
+    /// When a node starts again, several tasks may have instructions under way and call this one after the other. Only the first call
+    /// counts as having met the start: between two calls a transaction may have locked rows of that start.
     #[cold]
     pub fn look_again(&self, node: NodeId, region: RegionId) -> bool {
         let found = self.endpoint.refresh(node, region);
@@ -527,12 +531,12 @@ impl Core {
             let key = found.as_ref().ok().copied();
             let is_later = match found {
                 Ok(_) => key != before,
-                // The endpoint learns by itself of one that is there later.
+                // The endpoint finds a region that appears later by itself.
                 Err(FabricError::NoSuchRegion { .. }) => {
                     self.touched.borrow_mut().remove(&node);
                     true
                 }
-                // The endpoint has the key that it had: whoever uses it looks again.
+                // The endpoint keeps its old key; the next use of that key leads here again.
                 Err(_) => false,
             };
             if is_later {
@@ -544,7 +548,8 @@ impl Core {
         found.is_ok()
     }
 
-    /// Looks at a node whose region was not there at the last look: what is locked there from now on is locked in a start that is known.
+    /// Looks again at a node whose region was missing at the last look. What is locked there from now on is then locked in a known
+    /// start.
     pub fn look_if_unknown(&self, node: NodeId) {
         let is_unknown = || self.met_at.borrow().get(&node).is_some_and(|met| met.key.is_none());
         if self.starts_met.get() > 0 && is_unknown() {
@@ -563,12 +568,12 @@ impl Core {
         Ok(())
     }
 
-    /// Has it met a later start of a node since it had met so many?
+    /// Has it met a later start of this node since `starts_met` was `since`?
     pub fn has_met_start(&self, node: NodeId, since: u64) -> bool {
         self.starts_met.get() > since && self.met_at.borrow().get(&node).is_some_and(|met| met.at > since)
     }
 
-    /// Is there a node to go to?
+    /// Does a node serve the row?
     #[inline]
     pub fn check_served(&self, home: NodeId) -> Result<(), TxnError> {
         if home.0 == crate::base::nodes::NOBODY { Err(TxnError::Recovering { node: self.me }) } else { Ok(()) }
@@ -585,7 +590,7 @@ impl Core {
         self.batches.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// For the next.
+    /// Keeps a batch's memory for [`Self::take_batch`].
     pub fn give_batch(&self, mut batch: Batch) {
         batch.clear();
         self.batches.borrow_mut().push(batch);

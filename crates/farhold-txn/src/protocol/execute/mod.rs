@@ -1,4 +1,4 @@
-//! Execution: rows come into the read set, inserts are reserved. Other transactions see nothing of it but reservations.
+//! Execution: rows come into the read set, inserts are reserved. Other transactions see only the reservations.
 
 pub(crate) mod far;
 pub(crate) mod near;

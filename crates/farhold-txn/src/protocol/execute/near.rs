@@ -19,16 +19,16 @@ const LOOKS_MAX: u32 = 200;
 /// commit: if that succeeds, this transaction's read is useless. 32 pauses are about 1 µs on Zen 3.
 const LOCKED_LOOKS_MAX: u32 = 32;
 
-/// Rows of a transaction that is asked whether it is doomed when it meets a key that is taken.
+/// The most rows of a transaction that checks, when it meets a taken key, whether its commit would be refused anyway.
 pub(super) const DOOMED_ROWS_MAX: usize = 1_000;
 
-/// Is an object in the middle of a commit that makes it a row? Index entries lead to it before it is written, and the row whose place it takes can be found
-/// no more. If the coordinator has died, it may stay so for as long as the others need to notice that.
+/// Is an object in the middle of a commit that makes it a row? Index entries lead to it before it is written, and the row that it
+/// replaces can no longer be found. If the coordinator has died, this may last until the others have noticed that.
 pub(super) fn is_undecided(is_absent: bool, lock: u64) -> bool {
     is_absent && lock != 0 && !planted!(LockedAbsenceBelieved)
 }
 
-/// What became of the copy of one object.
+/// The outcome of copying one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NearRead {
     /// A row, now in the read set.
@@ -182,7 +182,8 @@ impl Txn {
             let ident = self.near_ident(reference);
             if let Some(known) = self.state.find(ident) {
                 if matches!(self.state.row(known).state, RowState::Absent | RowState::Skipped) {
-                    // It was met by another index, or as a row: what says that this key has none is here.
+                    // The object was found by another index, or as a row. The proof that this key has no row is this
+                    // stamp.
                     self.keep_stamp(table, found.stamp);
                 }
                 return Some(self.state.own_view(table, index, key, known));
@@ -259,7 +260,7 @@ impl Txn {
         }
     }
 
-    /// Why an insert cannot be: the row in the way, which then counts as read, or another's insert.
+    /// Why an insert is refused: the row in the way, which then counts as read, or another transaction's insert.
     #[cold]
     fn key_is_taken(&mut self, table: SharedTable, index: Index, reference: ObjectRef, occupant: Occupant) -> TxnError {
         let duplicate = TxnError::DuplicateKey { table: table.store.id(), index };
@@ -279,17 +280,16 @@ impl Txn {
         }
     }
 
-    /// The error that a key is taken; or a conflict, if something near that the transaction has read is different by
-    /// now, or is just being changed. Its commit would be refused then, and the row in its way may be one that it has
-    /// changed, or has not found.
-    /// Not looked for in a large transaction, which may meet as many keys as it has rows.
+    /// The error that a key is taken; or a conflict, if a near row that the transaction has read has changed since, or
+    /// is being changed. Its commit would be refused then, and the row in its way may be one that it has changed, or
+    /// has not found. Large transactions skip this check: they may meet as many taken keys as they have rows.
     #[cold]
     pub(crate) fn unless_doomed(&self, duplicate: TxnError) -> TxnError {
         let (store, me) = (&*self.core.node.store, self.core.me);
         let has_changed = |row: &Row| {
             row.ident.node() == me && row.is_of_others() && {
                 let object = store.object(row.ident.reference());
-                // The lock first: what was written under a lock that is gone by now shows in the version.
+                // The lock is read first: what was written under a lock that is released by now shows in the version.
                 object.lock_word() != 0 || object.version().number() != row.version.number()
             }
         };

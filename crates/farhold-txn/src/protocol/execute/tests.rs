@@ -14,7 +14,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// So many nodes of this process, which answer each other.
+/// Runs a test on `count` nodes of this process, which answer each other.
 fn with_nodes(count: u8, test: impl AsyncFnOnce(&[Worker])) {
     let directory = tempfile::tempdir().expect("a directory");
     let executor = Executor::real(1);

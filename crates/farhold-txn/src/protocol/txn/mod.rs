@@ -31,7 +31,7 @@ pub struct Savepoint {
     pub(crate) mark: u32,
 }
 
-/// What a commit tells.
+/// What a commit returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommitInfo {
     /// The epoch: a snapshot taken before this call has a smaller one or shows its writes. 0 if nothing was written.
@@ -45,8 +45,8 @@ pub struct CommitInfo {
 
 /// A serializable transaction. Dropping it aborts it. It stays on its worker's thread.
 ///
-/// Its reads are of committed rows, but the rows need not be of one moment: a transaction whose reads contradict each other
-/// is refused at its commit. So what was read is certain only when [`commit`](Self::commit) has returned.
+/// It reads committed rows, but they need not be of one moment: a transaction whose reads contradict each other is refused
+/// at its commit. So what was read is certain only when [`commit`](Self::commit) has returned.
 pub struct Txn {
     pub(crate) core: Rc<Core>,
     /// Taken out by `drop` alone.
@@ -61,11 +61,12 @@ pub struct Txn {
     pub(crate) held: Held,
     /// See [`CommitInfo::serial`].
     pub(crate) serial: u64,
-    /// [`Core::starts_met`] when it began. What it has read at a node is void once a later start of that is met: its indexes are others.
+    /// [`Core::starts_met`] when it began. What it has read at a node is void once a later start of that node is met, because that start
+    /// has other indexes.
     pub(crate) starts_met: u64,
-    /// The same when it took its locks. A start that is met later has freed them.
+    /// The same count when it took its locks. A start that is met later has freed them.
     pub(crate) locked_met: u64,
-    /// It writes copies of a replicated table one by one: what it does to one it does to no other.
+    /// It writes copies of a replicated table one by one: a write to one copy goes to no other copy.
     pub(crate) copying: bool,
     /// Its commit returns when its outcome is known, or this node is out of the cluster, however long that takes.
     pub(crate) is_patient: bool,
@@ -76,7 +77,7 @@ pub struct Txn {
 pub(crate) enum Stage {
     /// It reads and writes.
     Running,
-    /// An operation has failed in a way that nothing can be built on.
+    /// An operation has failed in a way that rules out a commit.
     Failed,
     /// Committed, or taken back.
     Over,
@@ -325,7 +326,7 @@ impl Txn {
         Ok(SharedTable(NonNull::from(&**shared)))
     }
 
-    /// Remembers an error that nothing can be built on.
+    /// Remembers an error that rules out a commit.
     #[inline]
     pub(crate) fn note<T>(&mut self, result: Result<T, TxnError>) -> Result<T, TxnError> {
         match result {
@@ -348,7 +349,7 @@ impl Txn {
         self.check_room(payload_len)
     }
 
-    /// Is there room for so many bytes more?
+    /// Is there room for `len` more bytes?
     #[inline]
     pub(crate) fn check_room(&self, len: usize) -> Result<(), TxnError> {
         let bytes = self.state.bytes_used() + len;

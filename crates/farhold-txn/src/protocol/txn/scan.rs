@@ -20,7 +20,7 @@ enum Scanned {
     All,
     /// A writer is at work on the row of this key, which has not been read.
     BusyAt(Vec<u8>),
-    /// It is the others' turn; the row of this key is the next one.
+    /// Other tasks get a turn; the row with this key is the next one.
     PausedAt(Vec<u8>),
 }
 
@@ -41,8 +41,8 @@ impl Txn {
         self.scan_while(table, spec, &|| true).await
     }
 
-    /// As [`scan`](Self::scan), as long as `go_on` says so; it is asked every thousand rows or so. The rows of a scan that was
-    /// stopped are some of them: only the caller knows that it was.
+    /// As [`scan`](Self::scan), while `go_on` returns true; it is called about every thousand rows. A scan that was stopped
+    /// returns a part of the rows; only the caller knows that it was stopped.
     ///
     /// # Errors
     /// As there.
@@ -372,7 +372,7 @@ impl Txn {
                             let key = self.index_key(spec.index, handle)?;
                             self.state.visit_known(table, spec.index, &key, handle)?
                         }
-                        // Stale: the row went after its home had named it; the leaf's stamp will say so.
+                        // Stale: the row was removed after its home had named it; the leaf's stamp will show that.
                         FarRead::Absent | FarRead::Stale => Visited::Nothing,
                     };
                 if let Visited::Row(handle) = visited {
@@ -441,7 +441,7 @@ impl State {
         }
         Ok(match self.read_near(table.0, ident, table.store.store().object(ident.reference())) {
             NearRead::Row(handle) => Visited::Row(handle),
-            // Stale: the row went after the leaf was copied; the leaf's stamp will say so.
+            // Stale: the row was removed after the leaf was copied; the leaf's stamp will show that.
             NearRead::Absent | NearRead::Stale => Visited::Nothing,
             NearRead::Busy => Visited::Busy,
             NearRead::Damaged => return Err(TxnError::HALF_WRITTEN),
@@ -458,7 +458,7 @@ impl State {
         Ok(self.own_view(table, index, key, known)?.map_or(Visited::Nothing, Visited::Row))
     }
 
-    /// What the transaction itself sees where an index names a row that it has met: that row, one that it has put in its place, or nothing.
+    /// What the transaction itself sees where an index names a row that it has read: that row, its replacement, or nothing.
     #[inline]
     pub(crate) fn own_view(
         &self,
@@ -475,7 +475,7 @@ impl State {
         };
         let Some(seen) = seen else { return Ok(None) };
         let row = self.row(seen);
-        // In a secondary index this may be the place that the transaction's change takes it away from.
+        // In a secondary index this may be the old place, which the transaction's change removes.
         let has_left = index != Index::Primary && row.has_new_value() && !self.is_at(row, index, key)?;
         Ok((!has_left).then_some(seen))
     }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
 
-/// Stamps, found by a walk while they are few, by a hash table from then on. While they are few, some may be there
-/// twice.
+/// A set of stamps, searched by a walk while they are few and by a hash table above that. While they are few, there may
+/// be duplicates.
 #[derive(Debug)]
 pub(crate) struct Stamps<T> {
     held: Vec<T>,
@@ -14,7 +14,7 @@ pub(crate) struct Stamps<T> {
     places: HashMap<T, usize>,
 }
 
-/// Up to so many are walked over.
+/// Up to this number they are searched by a walk.
 const WALK_MAX: usize = 32;
 
 impl<T> Default for Stamps<T> {
@@ -67,8 +67,8 @@ impl<T: Copy + Eq + Hash> Stamps<T> {
         }
     }
 
-    /// A write of the transaction's own has made these of the stamp of before: if it has held that, it holds these.
-    /// Stamps that another transaction had outdated already stay so.
+    /// A write of the transaction's own has turned the stamp `before` into the stamps `after`: if the set holds
+    /// `before`, it holds these instead. Stamps that another transaction had already outdated stay outdated.
     pub fn carry(&mut self, before: T, after: impl IntoIterator<Item = T>) {
         if self.places.is_empty() {
             let count = self.held.len();

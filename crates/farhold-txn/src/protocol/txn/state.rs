@@ -36,7 +36,7 @@ pub(crate) enum RowState {
     Inserted,
     /// Made by this transaction and deleted by it.
     Gone,
-    /// Met on the way to another: nothing that the transaction knows depends on it.
+    /// Read on the way to another row: no result of the transaction depends on it.
     Skipped,
 }
 
@@ -105,8 +105,8 @@ impl Row {
     /// The table.
     #[inline]
     pub fn table(&self) -> &TableShared {
-        // SAFETY: it came from `SharedTable`: the catalog keeps the table while a transaction runs that has begun before its drop, and a
-        // state has rows only while its transaction is counted in, because it is cleared before that is counted out.
+        // SAFETY: it came from `SharedTable`: the catalog keeps the table while a transaction runs that began before its drop. A state
+        // has rows only while its transaction is counted in, because it is cleared before the transaction is counted out.
         unsafe { self.table.as_ref() }
     }
 }
@@ -138,7 +138,7 @@ struct Logged {
     new_len: u32,
 }
 
-/// The bytes of a transaction. Initialised once, as far as it has ever grown, so that a read fills it in place.
+/// The bytes of a transaction. Initialised as far as they have ever grown, so that a read fills them in place.
 #[derive(Debug, Default)]
 struct Arena {
     bytes: Vec<u8>,
@@ -173,14 +173,15 @@ impl Arena {
     }
 }
 
-/// Most bytes that a transaction may hold. What it reads is looked at once a turn, so it may hold a turn's rows more; places in the arena have 32
-/// bits. In this crate's own tests a transaction that comes to the limit must be cheap.
+/// Most bytes that a transaction may hold. Reads are checked once a turn, so it may exceed this by a turn's rows; places in the arena
+/// have 32 bits. The limit is low in this crate's own tests, so that reaching it is cheap.
 pub(crate) const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 1 << 31 };
-/// Kept when a transaction gives its memory back: one that was larger does not keep the memory of a large load.
+/// Memory that is kept when a transaction gives its memory back, so that a large load does not keep its memory for
+/// good.
 const KEPT_BYTES_MAX: usize = 4 << 20;
 const KEPT_ROWS_MAX: usize = 64 << 10;
 
-/// Of a key in an index of some table on a node.
+/// The hash of a key in an index of some table on a node.
 fn hash_of(node: NodeId, index: Index, key: &[u8]) -> u64 {
     hash_key(key) ^ (u64::from(node.0) << 32 | index.number() as u64)
 }
@@ -267,13 +268,13 @@ impl State {
         self.arena.room(len)
     }
 
-    /// Where a row's object is known already.
+    /// The handle of an object that is already in the set.
     #[inline]
     pub fn find(&self, ident: Ident) -> Option<RowHandle> {
         self.places.find(&self.rows, ident)
     }
 
-    /// Is it a row that leaves nothing where this transaction commits?
+    /// Is it a row of which nothing is left when this transaction commits?
     pub fn is_given_up(&self, ident: Ident) -> bool {
         self.find(ident).is_some_and(|known| self.row(known).state.leaves_nothing())
     }
@@ -350,7 +351,7 @@ impl State {
         &mut self.arena.bytes[row.new_at as usize..(row.new_at + row.new_len) as usize]
     }
 
-    /// Has it a new value that no rollback brings back?
+    /// Does it have a new value that no rollback needs again?
     #[inline]
     fn is_own_place(&self, row: &Row) -> bool {
         row.has_new_value() && (!self.logging || row.new_at >= self.saved_to)
@@ -449,7 +450,7 @@ impl State {
         }
     }
 
-    /// Those of [`Self::replacing`] that may have this key in the index of a table on a node.
+    /// The inserts of [`Self::replacing`] that may have this key in the index of a table on a node.
     pub fn replacing_with(&self, node: NodeId, index: Index, key: &[u8]) -> &[u32] {
         self.replacing_by_key.get(&hash_of(node, index, key)).map_or(&[], Vec::as_slice)
     }
@@ -515,7 +516,7 @@ impl State {
     }
 }
 
-/// Finds a row by its object: by a walk while there are few, by a hash table from then on.
+/// Finds a row by its object: by a walk while there are few, by a hash table above that.
 #[derive(Debug, Default)]
 struct Places {
     /// Positions plus one; 0 is empty. Its length is a power of two, at least twice the number of rows; empty while unused.
@@ -523,7 +524,8 @@ struct Places {
     in_use: bool,
 }
 
-/// Up to so many rows a walk over them is faster than a table to be cleared (a walk over 32 takes some 10 ns).
+/// Up to this number of rows, a walk over them is faster than a table that must be cleared (a walk over 32 takes some
+/// 10 ns).
 const WALK_MAX: usize = 32;
 
 impl Places {

@@ -4,7 +4,7 @@
 //!   slot number ─► block: where its state is ─► room: version │ table │ key_len │ payload_len │ class │ key, value
 //! ```
 //!
-//! Of two states of a slot the one with the greater version is the newer, whichever way they came. A delete leaves its
+//! Of two states of a slot the one with the greater version is the newer, whichever arrived first. A delete leaves its
 //! version behind, so that an older state that comes late finds it. A patch changes one version into the next. A patch
 //! whose base version is not here yet, because that comes by another ring or with the copy of a row, waits for it. For
 //! slots that are forgotten because their page has had another use, the floor of the page says which states come too
@@ -69,7 +69,7 @@ const PAGE_SLOTS: u32 = (PAGE_BYTES / ALIGN) as u32;
 /// What a block has for each slot.
 const ENTRY_BYTES: usize = 4;
 const NOWHERE: u32 = 0;
-/// The part that is prefetched of a row that is about to be read as a whole: the rest comes by itself.
+/// The part that is prefetched of a row that is about to be read as a whole; the hardware prefetches the rest.
 const ROW_BYTES_AHEAD: usize = 256;
 
 fn slot_of(reference: ObjectRef) -> u32 {
@@ -137,7 +137,7 @@ impl MirrorRows {
         }
     }
 
-    /// Patches a slot that has got another version as far as that goes; patches of earlier versions are of no use.
+    /// Applies the waiting patches of a slot that has got another version; patches of earlier versions are dropped.
     fn patch_on(&mut self, slot: u32) {
         loop {
             let place = self.place(slot);

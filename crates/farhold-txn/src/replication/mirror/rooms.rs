@@ -35,7 +35,7 @@ impl SlotCopy {
 /// units.
 #[derive(Default)]
 pub(super) struct Rooms {
-    /// Each of [`LARGE_PAGE`] bytes, but for the first, which grows until it is so long.
+    /// Each of [`LARGE_PAGE`] bytes, but for the first, which grows up to that length.
     chunks: Vec<Bytes>,
     /// The first unit that was never used.
     next: usize,
@@ -49,7 +49,7 @@ pub(super) struct Rooms {
 pub(crate) struct Spare(Arc<Mutex<Vec<Bytes>>>);
 
 impl Spare {
-    /// So many bytes, which have memory already.
+    /// This many spare bytes, which have memory already.
     pub fn new(bytes: u64) -> Self {
         let chunks = (0..bytes.div_ceil(LARGE_PAGE as u64)).map(|_| Bytes::zeroed(LARGE_PAGE)).collect();
         Self(Arc::new(Mutex::new(chunks)))
@@ -92,7 +92,7 @@ pub(super) const AT_PAYLOAD_LEN: usize = 16;
 pub(super) const AT_CLASS: usize = 20;
 /// Bytes of a room before the payload.
 pub(super) const HEADER_BYTES: usize = 24;
-/// A slot has a longer header, so a room of its class holds so much more.
+/// A slot has a longer header, so a room of its class holds this much more.
 pub(super) const LESS_BYTES: usize = farhold_fabric::object::HEADER_BYTES - HEADER_BYTES;
 
 /// Bytes of payload in a room of a class.
@@ -125,7 +125,7 @@ impl Rooms {
         self.free[usize::from(class.0)].push(place);
     }
 
-    /// So many zeros, at most a large page of them.
+    /// A place with `bytes` zero bytes, at most a large page.
     pub(super) fn extend(&mut self, bytes: usize) -> u32 {
         let units = bytes.div_ceil(UNIT_BYTES);
         // Place 0 belongs to no row.

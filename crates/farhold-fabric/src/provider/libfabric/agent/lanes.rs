@@ -22,7 +22,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Gives the lane back; what was put stays.
+    /// Gives the lane back; messages in it stay.
     pub(super) fn close(self) {
         self.sender.release(&self.memory);
     }

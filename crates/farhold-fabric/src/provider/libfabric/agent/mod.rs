@@ -46,7 +46,7 @@ const LOOK_NS: u64 = 50_000;
 const LOOK_NS_WITHOUT_WAIT: u64 = 500_000;
 const NAP_MIN: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// Longest sleep if the provider wakes the agent: a bound on what a lost wake could cost.
+/// Longest sleep if the provider wakes the agent: this bounds the delay that a lost wake could cause.
 const SLEEP_MAX: Duration = Duration::from_millis(5);
 
 /// See the module.

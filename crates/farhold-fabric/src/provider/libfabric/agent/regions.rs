@@ -41,7 +41,7 @@ pub(super) fn check_member(place: &Place<'_>, standing: Standing) -> Result<(), 
     if standing == Standing::Member { Ok(()) } else { Err(unavailable) }
 }
 
-/// Key and bounds are good: how the NIC gets there now.
+/// Checks the bounds, and answers how the NIC reaches the bytes now. The key has been checked before.
 pub(super) fn open_to_nic(
     place: &Place<'_>,
     op: &WireOp,

@@ -1,4 +1,4 @@
-//! What a request asks for is done, and answered: batches of instructions, by the CPU next to the memory, and questions.
+//! Executes and answers requests: batches of instructions, by the CPU next to the memory, and questions.
 
 use super::regions::{check_member, learn, open_to_nic};
 use super::{Home, Place};
@@ -30,7 +30,7 @@ impl Home {
         }
     }
 
-    /// None: rubbish, which gets no answer.
+    /// `None` for an invalid request, which gets no answer.
     fn carry_out(&mut self, place: &Place<'_>, index: usize, body: &[u8], answer: &mut Vec<u8>) -> Option<()> {
         let mut reader = Reader(body);
         let tag = Tag::of(reader.u32()?)?;

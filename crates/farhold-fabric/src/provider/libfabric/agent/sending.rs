@@ -5,8 +5,8 @@ use crate::provider::libfabric::channel::{self, Channel};
 use crate::provider::libfabric::frame::{self, Header};
 use crate::provider::libfabric::packing::Filled;
 
-/// Frames kept for a worker that does not take them, and for all workers: beyond that the worker counts as dead. A worker asks for a quarter of its
-/// part at a time ([`ANSWERING_MAX`](crate::provider::libfabric::caller::ANSWERING_MAX)).
+/// Frames kept for a worker that does not take them, and for all workers: beyond that the worker counts as dead. A worker asks
+/// for a quarter of its part at a time ([`ANSWERING_MAX`](crate::provider::libfabric::caller::ANSWERING_MAX)).
 const UNSENT_PER_SESSION_MAX: usize = 1024;
 const UNSENT_MAX: usize = 16_384;
 

@@ -24,7 +24,7 @@ pub(super) const STRANGER_NS_MAX: u64 = 2_000_000_000;
 
 pub(super) struct Session {
     pub(super) state: State,
-    /// Tells this session from earlier sessions in its place, whose frames may still be under way.
+    /// Distinguishes this session from earlier sessions in its place, whose frames may still be under way.
     pub(super) count: u32,
     /// The worker's libfabric address, and the channel's number for it.
     pub(super) name: Vec<u8>,
@@ -59,7 +59,7 @@ pub(super) enum State {
 }
 
 impl Session {
-    /// Of its frames.
+    /// The tag of its frames.
     pub(super) fn tag(&self, index: usize) -> u64 {
         u64::from(self.count) << 32 | index as u64 | if self.is_known { 0 } else { STRANGER }
     }

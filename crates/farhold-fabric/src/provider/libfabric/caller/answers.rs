@@ -245,7 +245,7 @@ impl State {
 
     pub(super) fn end_bulk(&mut self, slot: u32, is_done: bool) {
         let Some(piece) = self.bulk_active.remove(&slot) else { return };
-        // All that wait have until the next one ends.
+        // The deadline of all waiting transfers counts from here.
         self.bulk_ended_ns = self.last_look_ns;
         if is_done { self.land(piece.flight, 1) } else { self.classify(&piece) }
     }
@@ -327,7 +327,7 @@ impl State {
             self.break_session(node, epoch);
             self.strand(node, epoch);
         }
-        // What waits behind transfers that do not end: their provider may keep all places for ever.
+        // Gives up transfers that wait behind transfers which do not end: the provider may keep all slots for ever.
         let begun_ns = self.bulk_ended_ns;
         self.drop_waiting(|it| it.since_ns != 0 && now_ns > it.since_ns.max(begun_ns) + timeout_ns);
     }
@@ -347,7 +347,7 @@ impl State {
     }
 }
 
-/// The NIC's key and base, if the answer has them.
+/// The NIC's key and base, if they are in the answer.
 pub(super) fn nic_of(answer: &[u8]) -> Option<(u64, u64)> {
     let mut reader = Reader(answer);
     Some((reader.u64()?, reader.u64()?))

@@ -64,7 +64,7 @@ impl Caller {
         Some(flight)
     }
 
-    /// May a node owe so much more? One request is always let through.
+    /// May a node owe this many more bytes? One request is always let through.
     fn has_room(&mut self, node: NodeId, answer_bytes: usize) -> bool {
         let answering = self.known(node).answering;
         answering == 0 || answering + answer_bytes <= ANSWERING_MAX

@@ -48,8 +48,8 @@ const READ_PIECE: usize = (BODY_MAX - 8) / 8 * 8;
 /// Most bytes of the answers to one request, where it has more than one instruction: they fit into one parcel, so the first of a
 /// long batch's answers are on their way, and taken, while the home agent does the rest.
 const ANSWERS_MAX: usize = BODY_MAX;
-/// Most bytes of the answers that a node owes this worker; further requests wait here. The home agent keeps what the provider does not take at
-/// once, and ends the session of a worker for which it would have to keep too much.
+/// Most bytes of the answers that a node owes this worker; further requests wait here. The home agent keeps what the provider
+/// does not take at once, and ends the session of a worker for which it would have to keep too much.
 pub(super) const ANSWERING_MAX: usize = 4 << 20;
 /// Transfers by the NIC with one node at a time: those that never end leave room for other nodes'.
 const BULK_PER_NODE_MAX: usize = SIZE.bulk as usize * 3 / 4;
@@ -60,13 +60,13 @@ const TURNS_PER_CLOCK: u32 = 32;
 const UNHEARD_NS_MAX: u64 = 100_000_000;
 /// How old a request must be before the kernel is asked whether its node still runs, and how often it is asked.
 const LOOK_AFTER_NS: u64 = 20_000_000;
-/// How long a node that did not answer a hello is not asked again, so that a caller waits for it only once.
+/// How long a node that did not answer a hello is left alone, so that a caller waits for it only once.
 const RETRY_AFTER_NS: u64 = 50_000_000;
 /// The same for a node that had answered before and then did not, and how long it may then take. A hello blocks the thread, so a
 /// node that is cut off costs at most a tenth of the thread's time.
 const LOST_RETRY_AFTER_NS: u64 = 1_000_000_000;
 const LOST_CONNECT_NS_MAX: u64 = 100_000_000;
-/// How long a node may take that had answered until now: its silence may be a busy machine's.
+/// How long a node may take that had answered until now: a busy machine may have delayed it.
 const AGAIN_CONNECT_NS_MAX: u64 = 500_000_000;
 /// How long a message may take to leave the thread.
 const FLUSH_NS_MAX: u64 = 10_000_000;
@@ -78,7 +78,8 @@ const TURNS_PER_YIELD: u32 = 16;
 const FAREWELL_NS_MAX: u64 = 200_000_000;
 /// Turns that a request waits for its owner to look for its end: the owner may look for something else first.
 const PACKED_TURNS_MAX: u32 = 8;
-/// Polls that other owners leave to the poller before one of them takes polling over: the poller may be kept from it.
+/// Polls that other owners leave to the poller before one of them takes polling over: the poller may be prevented from
+/// polling.
 const LEFT_TO_OTHERS_MAX: u32 = 1024;
 /// Frames that wait for the provider before a sender is told to wait.
 const UNSENT_MAX: usize = 1024;
@@ -347,7 +348,7 @@ impl Caller {
 
 #[cfg(test)]
 impl Caller {
-    /// Makes a session with a node, and takes it for broken.
+    /// Makes a session with a node, and treats it as broken.
     pub fn break_a_new_session(&mut self, node: NodeId) -> Result<(), FabricError> {
         self.session(node)?;
         let epoch = self.known(node).epoch;
@@ -365,7 +366,8 @@ impl Drop for Caller {
                 self.transmit(node, Kind::Bye, 0, &[]);
             }
         }
-        // What is left behind is lost: an answer for which its asker would wait in vain, as long as a request may take.
+        // Anything unsent is lost, such as an answer for which its receiver would wait in vain, for as long as a
+        // request may take.
         self.flush(self.shared.config.request_timeout_ns.min(LAST_FLUSH_NS_MAX));
         // This caller's registrations hold the domain open, and the provider may write into the buffers until it is closed.
         self.state.bulk_waiting.clear();

@@ -264,7 +264,7 @@ impl Caller {
     }
 }
 
-/// What a REFUSED says.
+/// The error that a REFUSED reports.
 pub(super) fn refusal(node: NodeId, body: &[u8]) -> FabricError {
     let mut reader = Reader(body);
     let why = reader.u32();

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 pub(super) const NEVER_CLOSED: &str = "shm";
 /// The tag of frames of the channel's earlier owner. It is no session's tag: it would be of node 255, and not a stranger's.
 pub(super) const NOBODY: u64 = 0xffff_ffff_7fff_ffff;
-/// How long a channel that is given up may take to send what it has.
+/// How long a channel that is given up may take to send its frames.
 const DRAIN_TURNS_MAX: u32 = 10_000;
 
 /// The channels that are not in use.
@@ -68,7 +68,7 @@ impl Drop for Channel {
         }
         let Open { raw, size, traits, .. } = &self.open;
         if self.open.unposted.borrow().len() == size.rx as usize {
-            // Its opening failed: of use to no later owner.
+            // Its opening failed, so no later owner can use it.
             std::mem::forget(raw.clone());
             return;
         }

@@ -1,4 +1,4 @@
-//! What becomes of instructions that no initiator waits for: those of a dead machine, and those that were given up.
+//! The fate of instructions that no initiator waits for: those of a dead machine, and those that were given up.
 
 use super::{Event, Flight, State};
 use crate::address::{Address, NodeId};
@@ -7,12 +7,12 @@ use crate::provider::sim::model::Hop;
 use crate::provider::sim::touch::touch;
 use crate::provider::sim::trace::What;
 
-/// The bit of a key that says of an instruction that it has been made late.
+/// The bit of a key that marks an instruction as made late.
 pub(super) const DECIDED: u64 = 1 << 63;
 /// How long an instruction of a dead machine may linger in the network.
 const LINGER_NS_MAX: u64 = 3_000_000;
 
-/// An instruction that has been given up, and may be done yet.
+/// An instruction that has been given up, and may still be executed.
 pub(super) struct Late {
     /// Of its own.
     pub(super) flight: u64,
@@ -44,7 +44,7 @@ impl State {
         }
     }
 
-    /// An instruction is about to be given up that the way has lost: it may be done yet.
+    /// A lost instruction is about to be given up; it may still be executed.
     #[cold]
     pub(super) fn may_come_late(&mut self, number: u64, index: u32, step: u32) {
         let random = self.random_u64();
@@ -75,7 +75,7 @@ impl State {
         self.schedule(at_ns, Event::Step { flight, op: index, step });
     }
 
-    /// Something of an endpoint has come to a node: what the endpoint had posted there before does not come any more.
+    /// Something of an endpoint has arrived at a node: earlier instructions of the endpoint no longer arrive there.
     #[cold]
     pub(super) fn too_late(&mut self, from: Address, to: NodeId, posted: u64) {
         let is_before = |late: &Late| late.from == from && late.to == to && late.posted < posted;

@@ -134,7 +134,7 @@ pub(super) struct InboxState {
     pub lanes: BTreeMap<Address, u64>,
 }
 
-/// What a lane counts: a message with its header.
+/// The bytes that a lane counts: a message with its header.
 pub(super) fn lane_bytes(len: usize) -> u64 {
     16 + (len as u64).next_multiple_of(16)
 }
@@ -157,7 +157,7 @@ pub(super) struct Link {
 /// A batch under way.
 pub(super) struct Flight {
     pub node: NodeId,
-    /// Of the endpoint that has posted it.
+    /// The port of the endpoint that has posted it.
     port: u16,
     /// Counts with the events.
     posted: u64,
@@ -172,7 +172,7 @@ pub(super) struct Flight {
     /// It is.
     pub done: bool,
     pub abandoned: bool,
-    /// Its initiator's machine has died: what becomes of each instruction is open.
+    /// Its initiator's machine has died: the fate of each instruction is undecided.
     orphan: bool,
     pub waker: Option<Waker>,
 }

@@ -43,7 +43,7 @@ impl State {
         self.events.peek().map(|Reverse(next)| next.at_ns)
     }
 
-    /// The engine runs.
+    /// Notes that the engine runs.
     #[inline]
     pub fn begin_turn(&mut self, now_ns: u64, engine: &Waker) {
         self.now_ns = now_ns;
@@ -63,7 +63,7 @@ impl State {
         earlier
     }
 
-    /// After an event has been scheduled while the engine sleeps: sees to it that the engine wakes in time.
+    /// After an event has been scheduled while the engine sleeps: makes the engine wake in time.
     pub fn see_to_engine(&mut self, handle: &Handle) {
         if let Some(next_ns) = self.next_ns()
             && self.engine.is_some()

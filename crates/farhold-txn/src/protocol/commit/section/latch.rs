@@ -11,7 +11,7 @@ const LOOKS_MAX: u32 = 64;
 pub(crate) const NAME: &str = "latch";
 
 /// Validates and writes, all or nothing; returns the epoch. `epoch` is called while all rows to write are locked, `before_write`
-/// after validation: it is the last that can refuse.
+/// after validation; it is the last step that can refuse.
 #[inline]
 pub(crate) fn commit(
     near: &Near<'_>,
@@ -71,7 +71,7 @@ fn lock_one(near: &Near<'_>, row: &crate::protocol::txn::state::Row) -> Result<(
                 if holder == Owner::DAMAGED.word() {
                     return Err(Refused::Damaged);
                 }
-                // A holder on this very thread cannot go on while we look.
+                // A holder on this thread cannot proceed while this loop runs.
                 let ours = Owner::from_word(holder)
                     .is_some_and(|holder| holder.node() == near.owner.node() && holder.worker() == near.owner.worker());
                 if ours || looks == LOOKS_MAX || object.version() != row.version {

@@ -69,7 +69,7 @@ impl<'a> Near<'a> {
         self.writes().for_each(|row| self.object(row).touch(self.payload_len(row)));
     }
 
-    /// Whether at least half of the transaction's rows are written.
+    /// Whether the transaction writes at least half of its rows.
     #[cold]
     fn is_mostly_writes(&self) -> bool {
         2 * self.order.len() >= self.state.rows.len()
@@ -82,8 +82,8 @@ impl<'a> Near<'a> {
     }
 }
 
-/// Is everything near that was read as it was? The rows to write are locked, by their versions, or about to be looked at by
-/// the hardware transaction that this runs in.
+/// Is everything near that was read as it was? The rows to write are locked, at their versions, or the hardware transaction
+/// in which this runs checks them.
 #[inline]
 pub(crate) fn validate(near: &Near<'_>) -> Result<(), Refused> {
     for row in &near.state.rows {
@@ -103,7 +103,7 @@ pub(crate) fn validate(near: &Near<'_>) -> Result<(), Refused> {
     if ranges_stand(near) { Ok(()) } else { Err(Refused::Changed) }
 }
 
-/// Is every range and every key near that was not found as it was?
+/// Are all near ranges, and all near keys that were absent, as they were?
 #[inline(always)]
 pub(crate) fn ranges_stand(near: &Near<'_>) -> bool {
     for group in near.state.groups().iter().filter(|group| group.node == near.node) {
@@ -172,9 +172,9 @@ fn write_one(near: &Near<'_>, row: &Row, epoch: u32, write: impl Fn(&Object<'_>,
     }
 }
 
-/// Where rows take the places of others, these come after them, and the new ones stay reserved until then: the process
-/// may end at any moment. Its next start (`farhold-store`'s `table/rebuild.rs`) rolls back while a reservation of this
-/// owner is no row yet, and rolls forward from then on.
+/// Where rows replace others, the replaced rows are written after the new ones, and the new ones stay reserved until
+/// then: the process may end at any moment. Its next start (`farhold-store`'s `table/rebuild.rs`) rolls back while a
+/// reservation of this owner is no row yet, and rolls forward from then on.
 #[cold]
 fn write_moving(near: &Near<'_>, epoch: u32) {
     let with = |is_one: fn(&RowState) -> bool| near.writes().filter(move |row| is_one(&row.state));

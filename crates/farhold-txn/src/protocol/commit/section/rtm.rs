@@ -105,7 +105,7 @@ impl Instructions for Soft {
 }
 
 impl Core {
-    /// Is a section that writes so many rows to be tried as a hardware transaction?
+    /// Is a section that writes `rows` rows to be tried as a hardware transaction?
     #[inline]
     pub fn tries_hardware(&self, rows: usize) -> bool {
         planted!(SoftRtm) || self.node.hardware.is_some() && self.trust.is_given(rows)
@@ -242,7 +242,7 @@ fn attempt(
     done
 }
 
-/// What runs inside of the hardware transaction.
+/// The body of the hardware transaction.
 #[inline]
 fn body(near: &Near<'_>, epoch: &impl Fn() -> u32, is_plain: &impl Fn() -> bool) -> Result<u32, Stopped> {
     all_free(near)?;
@@ -273,19 +273,20 @@ fn all_free(near: &Near<'_>) -> Result<(), Stopped> {
 
 /// A worker's experience with hardware transactions, which decides whether it tries them:
 ///
-/// - While at least half of a window's sections commit so, it does; otherwise the next [`LATCHES`] sections take the latches at
-///   once, and a new window begins. A window in so many sections costs at most 2 % of futile attempts, and finds out when they
-///   begin to succeed.
-/// - Where the cache had no room for the rows that a section writes, it will have none the next time. Of sections that write as
-///   many, one in [`LARGE_PER_TRY`] is tried. Lines that are only read have more room: what they overflow says nothing of this.
+/// - While at least half of a window's sections commit as hardware transactions, it tries them. Otherwise the next [`LATCHES`]
+///   sections take the latches at once, and a new window begins. One window in this many sections costs at most 2 % of futile
+///   attempts, and shows when they begin to succeed.
+/// - Where the cache had no room for the rows that a section writes, it will have none the next time. Of the sections that
+///   write at least as many rows, one in [`LARGE_PER_TRY`] is tried. Lines that are only read have more room: an overflow by
+///   reads says nothing about writes.
 #[derive(Debug)]
 pub(crate) struct Trust {
     tried: Cell<u32>,
     committed: Cell<u32>,
     latches: Cell<u32>,
-    /// The least rows for which there was no room.
+    /// The lowest number of rows for which there was no room.
     large: Cell<usize>,
-    /// As large sections since one was tried.
+    /// Sections that large since one was last tried.
     untried: Cell<u32>,
 }
 
@@ -304,7 +305,7 @@ impl Default for Trust {
 }
 
 impl Trust {
-    /// Is the next section, which writes so many rows, to be tried as a hardware transaction?
+    /// Is the next section, which writes `rows` rows, to be tried as a hardware transaction?
     #[inline]
     pub fn is_given(&self, rows: usize) -> bool {
         let latches = self.latches.get();
@@ -318,7 +319,7 @@ impl Trust {
         self.untried.get() == 0
     }
 
-    /// A section with so many rows has been a hardware transaction.
+    /// A section with `rows` rows has committed as a hardware transaction.
     #[inline]
     pub fn committed(&self, rows: usize) {
         if rows >= self.large.get() {
@@ -327,7 +328,7 @@ impl Trust {
         self.note(true);
     }
 
-    /// The hardware has, or has not, done its work for a section that was tried.
+    /// Notes whether the hardware executed a section that was tried.
     #[inline]
     pub fn note(&self, worked: bool) {
         self.tried.set(self.tried.get() + 1);
