@@ -12,6 +12,7 @@ CRATE_BENCHES = {
     "kv": ("09-kv", "farhold-bench", "kv", "A key-value store of far rows"),
     "sync": ("10-counters-and-latches", "farhold-bench", "sync", "Counters and latches by whoever executes"),
     "ordered": ("03-ordered-index", "farhold-btree", "ordered", "The ordered index and its rivals"),
+    "scans": ("24-scans", "farhold-scan", "kernels", "Comparisons on packed codes"),
     "transactions": ("04-transactions", "farhold-txn", "txn", "Transactions of a few rows"),
 }
 LIBFABRIC = ("libfabric", "kv")  # they also measure libfabric

@@ -11,7 +11,7 @@
 //!
 //! Where to find what: the protocol that keeps a row whole, `object/protocol.rs`; memory, `slab/`; what a table does for
 //! transactions, `table/`; other ways to read a row whole, measured beside this one, `atomicity/`; remote point lookups,
-//! `index/hash/`; reading at an epoch, `snapshot/`; rows as bytes, `row/`.
+//! `index/hash/`; reading at an epoch, `snapshot/`; rows as bytes, `row/`; columns as bytes, `column/`.
 //!
 //! Invariants:
 //! - A version of an address never comes back, and grows with every change, over all uses of that address.
@@ -21,6 +21,7 @@
 #![deny(missing_docs)]
 
 pub mod atomicity;
+pub mod column;
 pub mod durable;
 pub mod index;
 pub mod log;

@@ -269,8 +269,8 @@ fn deleted_rows_stay_for_those_who_may_see_them() {
     assert_eq!(scan(&table, &new), BTreeMap::new());
 }
 
-/// A commit of another node asks for a copy of a row, and gives up before it is made. What is copied then, while others write, is
-/// no state of the row.
+/// A commit of another node asks for a copy of a row, and gives up before the copy is made. A copy that is made then, while
+/// others write, is no state of the row.
 #[test]
 fn no_copy_is_made_for_an_owner_that_has_unlocked_the_row() {
     let (table, mut alloc) = fresh(vec![]);

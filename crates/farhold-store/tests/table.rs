@@ -222,8 +222,8 @@ fn a_run_begins_its_next_use_above_all_that_was_in_it() {
     }
 }
 
-/// A transaction of another node has found a row, and locks it by one instruction later, when the row has been deleted and its page has
-/// been given back because memory was short. The word that it locks must not be eight zero bytes of a row that has come there since.
+/// A transaction of another node has found a row, and locks it by one instruction later. By then the row has been deleted, and its page
+/// given back because memory was short. The word that it locks must not be eight zero bytes of a row that has been placed there since.
 #[test]
 fn a_stale_reference_never_locks_what_is_no_lock() {
     let store = Store::format(region(8 * (64 << 10)), NodeId(0)).expect("a store");

@@ -127,8 +127,8 @@ impl Join {
     /// Begins a join.
     ///
     /// # Errors
-    /// [`JoinError::BudgetTooSmall`] if the pool has less than [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN) left; [`JoinError::Invalid`] for a
-    /// specification that makes no sense.
+    /// [`JoinError::BudgetTooSmall`] if the pool has less than [`BUDGET_BYTES_MIN`](crate::BUDGET_BYTES_MIN) left;
+    /// [`JoinError::Invalid`] for a specification that makes no sense.
     pub fn new(spec: JoinSpec, options: JoinOptions) -> Result<Self, JoinError> {
         spec.check()?;
         if let Some(algorithm) = options.algorithm {

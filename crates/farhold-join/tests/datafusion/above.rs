@@ -72,3 +72,20 @@ fn constants_of_partitions_do_not_pass_a_join() {
         }
     });
 }
+
+/// Both inputs have nine partitions, so the probe side has nine, whichever it is; a share for each would take memory that three
+/// threads cannot use.
+#[test]
+fn a_probe_side_of_many_partitions_has_as_many_shares_as_threads() {
+    let union =
+        |side: &str| format!("(SELECT id FROM {side} UNION ALL SELECT id FROM {side} UNION ALL SELECT id FROM {side})");
+    let query = format!("SELECT count(*), sum(u.id) FROM {} u JOIN {} v ON u.id = v.id", union("l"), union("r"));
+    on_runtime(async {
+        let expected = rows(&plain(&tables(), 3), &query).await.unwrap();
+        let bed = tight("shared");
+        let shown = bed.explain(&query).await;
+        assert!(shown.contains("FewerExec: partitions=3"), "{shown}");
+        assert_eq!(bed.rows(&query).await.unwrap(), expected);
+        bed.assert_clean();
+    });
+}

@@ -77,8 +77,9 @@ fn table(partitions: usize, first: impl Fn() -> Result<()> + Send + Sync + 'stat
     Arc::new(StreamingTableExec::try_new(batch.schema(), parts, None, [], false, None).unwrap())
 }
 
-/// Runs `work` while tasks without work come from outside. While a runtime begins, a thread of it may go to sleep although a task waits, and be
-/// woken only by a later task (tokio 1.54): of two tasks that wait for each other and keep their threads, one would never begin.
+/// Runs `work` while tasks without work come from outside. While a runtime begins, a thread of it may go to sleep although a
+/// task waits, and be woken only by a later task (tokio 1.54): of two tasks that wait for each other and keep their threads,
+/// one would never begin.
 fn waking<T>(runtime: &Runtime, work: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {

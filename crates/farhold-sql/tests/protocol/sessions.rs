@@ -231,6 +231,28 @@ fn a_join_does_not_wait_for_its_own_session() {
     assert_eq!(client.rows("SELECT count(*) FROM a JOIN a AS b ON a.id = b.id + 0"), [["20000"]]);
 }
 
+/// What it needs is held by another session's cursor: it waits until the cursor is closed, and can be stopped until then.
+#[test]
+fn a_join_waits_for_the_memory_of_another_session() {
+    let engine = EngineConfig { query_threads: 1, join_memory_bytes: Some(1400 << 10), ..EngineConfig::default() };
+    let server = server_of(engine, |_| {});
+    let mut holder = Client::connect(server.local_addr());
+    holder.run("CREATE TABLE a (id BIGINT PRIMARY KEY)");
+    holder.run("INSERT INTO a SELECT value FROM generate_series(1, 20000)");
+    holder.run("BEGIN; DECLARE c CURSOR FOR SELECT a.id + b.id AS n FROM a JOIN a AS b ON a.id % 100 = b.id % 100");
+    holder.run("FETCH 1 FROM c");
+    let mut waiter = Client::connect(server.local_addr());
+    let join = "SELECT count(*) FROM a JOIN a AS b ON a.id = b.id + 0";
+    waiter.run("SET statement_timeout = 300");
+    let answers = waiter.ask(&query(join));
+    assert_eq!(error(&answers).as_deref(), Some("57014"), "{answers:?}");
+    waiter.run("SET statement_timeout = 0");
+    waiter.send(&query(join));
+    holder.run("COMMIT");
+    let answers = waiter.until_ready();
+    assert_eq!(error(&answers), None, "{answers:?}");
+}
+
 #[test]
 fn a_client_that_vanishes_during_a_fetch_ends_it() {
     let server = server_with(|config| config.limits.connections_max = 1);

@@ -12,7 +12,7 @@
 //! Objects lie at multiples of [`LINE`].
 //!
 //! Far reads do no input or output themselves: [`Mechanism::post`] adds the next round's instructions to a batch, and
-//! [`Mechanism::judge`] evaluates their results. So many reads share a batch.
+//! [`Mechanism::judge`] evaluates their results. In this way, many reads can share a batch.
 //!
 //! Assumptions about the fabric: `read_object` is executed where the data lives. Other reads move each 64-byte line whole. If
 //! memory is [mapped](FarRead::mapped), they are loads of this processor, which move only words whole. A provider with neither (a

@@ -153,8 +153,8 @@ impl Datum {
         }
     }
 
-    /// Whether a column can hold the datum as it is: a row that is written with it is found by it. One that is too long, has other digits, or has blanks that
-    /// would be cut, is in no row.
+    /// Whether a column can hold the datum as it is: a row that is written with it is found by it. One that is too long, has
+    /// other digits, or has blanks that would be cut, is in no row.
     #[must_use]
     pub fn is_held_by(&self, column: &Column) -> bool {
         match (self.fit(column), self, column.data_type) {

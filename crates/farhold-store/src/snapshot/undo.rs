@@ -210,7 +210,7 @@ mod tests {
         table.remove(reference, epoch, alloc);
     }
 
-    /// A snapshot's state of a row that has been changed since is read, whatever owner has the row now. The row's present state,
+    /// The snapshot's state of a row that has changed since is read, whichever owner has the row now. The row's present state,
     /// if it is the snapshot's, is not read while the row is locked: its owner may be about to commit in the snapshot's epoch.
     #[test]
     fn an_older_state_is_read_of_a_locked_row() {

@@ -147,7 +147,7 @@ impl TableStore {
     }
 
     /// Releases the locks of dead owners while this node lives on: those of a far node that was fenced. Rows that such an owner
-    /// was writing are reported, and [`Owner::DAMAGED`] gets their locks, so that no transaction takes them for whole.
+    /// was writing are reported, and [`Owner::DAMAGED`] gets their locks, so that no transaction treats them as whole.
     ///
     /// The caller guarantees that the dead owners change nothing any more. Other owners may go on meanwhile.
     pub fn release_locks(&self, is_dead: impl Fn(Owner) -> bool) -> Rebuilt {

@@ -9,7 +9,7 @@ use farhold_btree::{Insert, OrderedIndex};
 use farhold_fabric::{Meta, Version};
 use std::sync::atomic::{Ordering, fence};
 
-/// What became of an insert's reservation.
+/// The outcome of an insert's reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserve {
     /// The object is there, absent and unlocked, in all indexes: other transactions see that the row is about to be inserted.
@@ -213,7 +213,8 @@ impl TableStore {
         self.with_row(reference, alloc, |key, value, index_key| {
             let other = self.name(&self.primary, key, reference, replaces);
             if let Some(index) = &self.hash {
-                // The old row is in it, as in the primary index: the transaction holds its lock. Another thread may have been stopped between the two.
+                // The old row is in it, as in the primary index: the transaction holds its lock. Another thread may have been stopped
+                // between its changes of the two indexes.
                 let named = other.or_else(|| index.lookup(hash_key(key), key).0);
                 if let Some(other) = named.filter(|other| *other != reference) {
                     let _ = index.replace(hash_key(key), other, reference);
@@ -249,8 +250,8 @@ impl TableStore {
     }
 
     /// As [`Self::publish`], for a message that may be served twice, by two threads, or late. An index names the object only if
-    /// it has named one of those that it `replaces`. A second call changes nothing, whatever has become of the row since: no
-    /// index names what has been replaced.
+    /// it has named one of those that it `replaces`. A second call changes nothing, whatever has happened to the row since: no
+    /// index names a replaced row any more.
     pub fn publish_over(&self, reference: ObjectRef, replaces: &dyn Fn(ObjectRef) -> bool, alloc: &mut AllocCache) {
         // One that is being written has been published before. Its writer may have ended in the middle, and is not waited for.
         let once = |object: Object<'_>, into: &mut Vec<u8>| read_some(object, reference, into).ok().flatten();
@@ -414,9 +415,9 @@ impl TableStore {
     }
 }
 
-/// Whether two rows were there at one moment. A transaction that deletes the one and inserts the other, which is no violation,
-/// holds both locks until both are written: a thread that has seen the new row sees the old one locked or gone. But the
-/// transaction may do all that between a look at the old row and one at the new; so the first is looked at again.
+/// Whether two rows were there at one moment. A transaction that deletes the first and inserts the second is no violation. It
+/// holds both locks until both are written, so a thread that has seen the new row sees the old one locked or gone. But the
+/// transaction may do all of this between the read of the old row and the read of the new one, so the first row is read again.
 fn are_rows_together(first: ObjectRef, second: ObjectRef, mut is_settled: impl FnMut(ObjectRef) -> bool) -> bool {
     is_settled(first) && is_settled(second) && is_settled(first)
 }
@@ -428,7 +429,7 @@ pub struct FillRoom {
     key: Vec<u8>,
 }
 
-/// What became of an entry in one index.
+/// The outcome of entering a key in one index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entered {
     Yes,

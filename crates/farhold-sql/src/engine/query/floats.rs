@@ -4,7 +4,7 @@
 //! their bits. So whatever is compared, grouped, joined or sorted by goes through `float_key(x)` first, which is one number for all that are
 //! equal. It is put in twice: before the optimiser, whose own reasoning (constants, pushed-down conditions) must see it, and after it, for
 //! the joins and groups that the optimiser makes of subqueries, set operations and DISTINCT. What a scan decides by itself
-//! ([`RowFilter`](crate::engine::scan::RowFilter)) and indexes know the order of PostgreSQL.
+//! ([`RowFilter`](farhold_scan::rows::RowFilter)) and indexes know the order of PostgreSQL.
 //!
 //! An interval is compared as so many microseconds, where a month has 30 days and a day 24 hours; Arrow compares months, days and nanoseconds one
 //! after the other. Its key has fewer than 30 days and fewer than 24 hours. Groups show the first of their equal intervals, not the key.

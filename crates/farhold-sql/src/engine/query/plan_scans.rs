@@ -16,7 +16,7 @@ use super::BATCH_ROWS;
 use crate::engine::cancel::{CancelHandle, Pace};
 use crate::engine::catalog::TableInfo;
 use crate::engine::scalar::Parameters;
-use crate::engine::scan::{BatchDecoder, FarTable, Gathered, RowFilter, RowSource, ScanKey, scan_key};
+use crate::engine::scan::{BatchDecoder, FarTable, Gathered, RowSource, ScanFilter, ScanKey, scan_key};
 use crate::engine::{direct, error};
 use crate::{SqlError, SqlState};
 
@@ -44,7 +44,7 @@ pub(crate) fn scans(plan: &LogicalPlan) -> Result<Vec<PlanScan>, SqlError> {
             // The planner strips the qualifiers before it asks the table, and so do we.
             let filters: Vec<Expr> = unnormalize_cols(scan.filters.iter().cloned());
             let key = scan_key(table, &filters);
-            let is_decided = RowFilter::split(&table.info, &filters).1.is_empty();
+            let is_decided = ScanFilter::split(&table.info, &filters).1.is_empty();
             let columns: BTreeSet<usize> = match &scan.projection {
                 // Filters that a row's bytes do not decide are decided of all columns.
                 Some(columns) if is_decided => columns.iter().copied().collect(),
@@ -71,7 +71,7 @@ pub(crate) fn scans(plan: &LogicalPlan) -> Result<Vec<PlanScan>, SqlError> {
 pub(crate) fn all_narrow(scans: &[PlanScan]) -> bool {
     !scans.is_empty()
         && scans.iter().all(|scan| {
-            let (filter, _) = RowFilter::split(&scan.table, &scan.filters);
+            let (filter, _) = ScanFilter::split(&scan.table, &scan.filters);
             let (access, _, _) = direct::choose(&scan.table, filter.sargs(), &[]);
             access.is_narrow(&scan.table)
         })
@@ -106,7 +106,8 @@ pub(super) async fn gather(
     nodes: u64,
 ) -> Result<Gathered, SqlError> {
     let table = &scan.table;
-    let (filter, _) = RowFilter::split(table, &scan.filters);
+    let (filter, _) = ScanFilter::split(table, &scan.filters);
+    let rows = filter.on_rows(table);
     let (access, _, _) = direct::choose(table, filter.sargs(), &[]);
     let full = if scan.with_row_number { &table.arrow_full } else { &table.arrow };
     let columns: Vec<usize> = scan.columns.iter().copied().collect();
@@ -134,7 +135,7 @@ pub(super) async fn gather(
         for &handle in &handles {
             pace.step().await?;
             let (key, value) = (txn.key(handle), txn.value(handle));
-            if !filter.matches(key, value, &mut scratch) {
+            if !rows.matches(key, value, &mut scratch) {
                 continue;
             }
             decoder.append(key, value);

@@ -17,6 +17,7 @@ pub(crate) use bind::{
 };
 
 pub(crate) use evaluate::cut_to;
+pub(crate) use farhold_scan::predicate::Comparison;
 pub(crate) use letters::{lower, upper};
 pub(crate) use like::like;
 
@@ -73,54 +74,6 @@ pub(crate) fn wall_clock_us() -> i64 {
     )]
     let now = std::time::SystemTime::now();
     now.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_micros()).unwrap_or(i64::MAX))
-}
-
-/// A comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Comparison {
-    Equal,
-    NotEqual,
-    Less,
-    LessEqual,
-    Greater,
-    GreaterEqual,
-}
-
-impl Comparison {
-    /// As statements write it.
-    pub(crate) const fn sign(self) -> &'static str {
-        match self {
-            Self::Equal => "=",
-            Self::NotEqual => "<>",
-            Self::Less => "<",
-            Self::LessEqual => "<=",
-            Self::Greater => ">",
-            Self::GreaterEqual => ">=",
-        }
-    }
-
-    /// The same comparison with its sides swapped.
-    pub(crate) const fn flipped(self) -> Self {
-        match self {
-            Self::Less => Self::Greater,
-            Self::LessEqual => Self::GreaterEqual,
-            Self::Greater => Self::Less,
-            Self::GreaterEqual => Self::LessEqual,
-            other => other,
-        }
-    }
-
-    /// Whether it holds for this order of the sides.
-    pub(crate) const fn holds(self, order: std::cmp::Ordering) -> bool {
-        match self {
-            Self::Equal => order.is_eq(),
-            Self::NotEqual => order.is_ne(),
-            Self::Less => order.is_lt(),
-            Self::LessEqual => order.is_le(),
-            Self::Greater => order.is_gt(),
-            Self::GreaterEqual => order.is_ge(),
-        }
-    }
 }
 
 /// A function of [`Scalar::Call`].

@@ -10,8 +10,8 @@ use arrow::array::{
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
+use farhold_store::row::{ColumnReader, Stored};
 
-use super::column::{ColumnReader, Stored};
 use crate::engine::catalog::TableInfo;
 
 /// A batch ends with the row that brings its texts and byte strings to this: long rows make short batches, since operators hold some batches
@@ -59,7 +59,7 @@ impl BatchDecoder {
             .iter()
             .zip(schema.fields())
             .map(|(&column, field)| {
-                let reader = ColumnReader::new(table, column);
+                let reader = ColumnReader::new(table.schema(), column);
                 let data_type = field.data_type().clone();
                 let values = Values::new(&reader, &data_type, capacity);
                 let valid = reader.nullable().then(|| BooleanBufferBuilder::new(capacity));
@@ -109,7 +109,7 @@ impl Values {
         if matches!(data_type, DataType::Decimal128(..)) {
             return Self::I128(Vec::with_capacity(capacity));
         }
-        match reader.stored {
+        match reader.stored() {
             Stored::Bool => Self::Bool(BooleanBufferBuilder::new(capacity)),
             Stored::I16 => Self::I16(Vec::with_capacity(capacity)),
             Stored::I32 => Self::I32(Vec::with_capacity(capacity)),

@@ -15,10 +15,11 @@ use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use farhold_scan::rows::RowFilter;
 use farhold_txn::{PageTask, Snapshot};
 
 use super::decode::BatchDecoder;
-use super::filter::RowFilter;
+use super::filter::ScanFilter;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
 use crate::engine::error;
@@ -46,20 +47,21 @@ impl SnapshotScan {
     pub(super) fn new(
         (table, schema, columns): (Arc<TableInfo>, SchemaRef, Vec<usize>),
         (snapshot, tasks): (Arc<Snapshot>, Arc<[PageTask]>),
-        (filter, conditions): (RowFilter, Vec<Expr>),
+        (filter, conditions): (&ScanFilter, Vec<Expr>),
         partitions: usize,
         limit: Option<usize>,
         cancel: CancelHandle,
         statistics: Statistics,
     ) -> Self {
         let properties = Self::properties_of(&schema, partitions);
+        let filter = Arc::new(filter.on_rows(&table));
         Self {
             table,
             schema,
             columns: columns.into(),
             snapshot: Some(snapshot),
             tasks,
-            filter: Arc::new(filter),
+            filter,
             conditions,
             limit,
             cancel,

@@ -1,55 +1,36 @@
-//! Conditions decided on a row's bytes, before anything of it is copied.
+//! From the planner's filters to a predicate on one table's rows.
 
 use std::cmp::Ordering;
 
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Expr, Operator};
+use farhold_scan::predicate::{Comparison, Condition, Constant, Predicate};
+use farhold_scan::rows::RowFilter;
 
-use super::column::{ColumnReader, Stored};
 use crate::engine::catalog::TableInfo;
 use crate::engine::query::without_key;
-use crate::engine::scalar::{Comparison, Scalar};
+use crate::engine::scalar::Scalar;
 use crate::engine::types::{datum_at, round_decimal};
 use crate::engine::{ColumnType, Datum};
 
-/// One condition. A null fails every one but `Null`.
-#[derive(Clone, Debug)]
-enum Term {
-    Integer(ColumnReader, Comparison, i64),
-    Wide(ColumnReader, Comparison, i128),
-    Float(ColumnReader, Comparison, f64),
-    Bytes(ColumnReader, Comparison, Vec<u8>),
-    Prefix(ColumnReader, Vec<u8>, bool),
-    Bool(ColumnReader, bool),
-    /// Is null, or is not.
-    Null(ColumnReader, bool),
-    IntegerIn(ColumnReader, Vec<i64>, bool),
-    BytesIn(ColumnReader, Vec<Vec<u8>>, bool),
-    /// One of these conjunctions holds.
-    Any(Vec<Vec<Term>>),
-    Never,
-}
-
-/// Conditions that all must hold.
+/// What a scan decides of a query's conditions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RowFilter {
-    terms: Vec<Term>,
+pub(crate) struct ScanFilter {
+    predicate: Predicate,
     /// The same as scalars over the table's columns, where an index may help.
     sargs: Vec<Scalar>,
-    /// The part of the rows that will pass, about.
-    selectivity: f64,
 }
 
-impl RowFilter {
+impl ScanFilter {
     /// Whether it can decide `expression`.
     pub(crate) fn supports(table: &TableInfo, expression: &Expr) -> bool {
-        Self::everything().add(table, expression).is_some()
+        Self::default().add(table, expression).is_some()
     }
 
     /// Of those of `filters` that it can decide, and the others: the optimiser may change a filter after it has been told
     /// that it can be decided.
     pub(crate) fn split<'e>(table: &TableInfo, filters: &'e [Expr]) -> (Self, Vec<&'e Expr>) {
-        let mut filter = Self::everything();
+        let mut filter = Self::default();
         let mut others = Vec::new();
         for expression in filters {
             let mut more = filter.clone();
@@ -61,35 +42,19 @@ impl RowFilter {
         (filter, others)
     }
 
-    /// Lets every row pass.
-    pub(crate) fn everything() -> Self {
-        Self { selectivity: 1.0, ..Self::default() }
+    /// The conditions.
+    pub(crate) fn predicate(&self) -> &Predicate {
+        &self.predicate
+    }
+
+    /// For the rows of its table.
+    pub(crate) fn on_rows(&self, table: &TableInfo) -> RowFilter {
+        RowFilter::new(table.schema(), &self.predicate)
     }
 
     /// What an index may use of it.
     pub(crate) fn sargs(&self) -> &[Scalar] {
         &self.sargs
-    }
-
-    /// The part of the rows that will pass, about.
-    pub(crate) fn selectivity(&self) -> f64 {
-        self.selectivity
-    }
-
-    /// Whether it lets every row pass.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.terms.is_empty()
-    }
-
-    /// How many bytes of each value, from its start, it looks at.
-    pub(crate) fn value_bytes(&self) -> usize {
-        self.terms.iter().map(Term::value_bytes).max().unwrap_or(0)
-    }
-
-    /// Whether the row passes.
-    #[inline]
-    pub(crate) fn matches(&self, key: &[u8], value: &[u8], scratch: &mut Vec<u8>) -> bool {
-        self.terms.iter().all(|term| term.holds(key, value, scratch))
     }
 
     fn add(&mut self, table: &TableInfo, expression: &Expr) -> Option<()> {
@@ -101,27 +66,18 @@ impl RowFilter {
             }
             Expr::BinaryExpr(binary) if binary.op == Operator::Or => {
                 let mut ways = Vec::new();
-                let mut selectivity = 0.0;
                 for side in [&binary.left, &binary.right] {
-                    let mut way = Self::everything();
+                    let mut way = Self::default();
                     way.add(table, side)?;
-                    selectivity += way.selectivity;
-                    match way.terms.as_slice() {
-                        [Term::Any(_)] => {
-                            if let Some(Term::Any(more)) = way.terms.pop() {
-                                ways.extend(more);
-                            }
-                        }
-                        _ => ways.push(way.terms),
-                    }
+                    ways.push(way.predicate);
                 }
-                self.push(Term::Any(ways), f64::min(selectivity, 1.0));
+                self.predicate.push_any(ways);
                 Some(())
             }
             Expr::Literal(value, _) => match value {
                 ScalarValue::Boolean(Some(true)) => Some(()),
                 ScalarValue::Boolean(_) | ScalarValue::Null => {
-                    self.push(Term::Never, 0.0);
+                    self.predicate.push(Condition::Never, 0.0);
                     Some(())
                 }
                 _ => None,
@@ -166,55 +122,41 @@ impl RowFilter {
                 if !data_type.is_text() {
                     return None;
                 }
-                self.push(
-                    Term::Prefix(ColumnReader::new(table, column), prefix.as_bytes().to_vec(), like.negated),
-                    0.1,
-                );
+                self.predicate.push(Condition::Prefix(column, prefix.as_bytes().to_vec(), like.negated), 0.1);
                 Some(())
             }
             _ => None,
         }
     }
 
-    fn push(&mut self, term: Term, selectivity: f64) {
-        self.terms.push(term);
-        self.selectivity *= selectivity;
-    }
-
     fn compare(&mut self, table: &TableInfo, name: &str, comparison: Comparison, literal: &ScalarValue) -> Option<()> {
         let (column, data_type) = find(table, name)?;
         if literal.is_null() {
-            self.push(Term::Never, 0.0);
+            self.predicate.push(Condition::Never, 0.0);
             return Some(());
         }
         let datum = to_datum(literal)?;
         if has_blanks(&datum, data_type) {
             return None;
         }
-        let reader = ColumnReader::new(table, column);
-        let term = match (data_type, &datum) {
-            (ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt, datum) => {
-                Term::Integer(reader, comparison, integer(datum)?)
-            }
-            (ColumnType::Date, Datum::Date(v)) => Term::Integer(reader, comparison, i64::from(*v)),
-            (ColumnType::Timestamp, Datum::Timestamp(v)) => Term::Integer(reader, comparison, *v),
+        let constant = match (data_type, &datum) {
+            (ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt, datum) => Constant::Integer(integer(datum)?),
+            (ColumnType::Date, Datum::Date(v)) => Constant::Integer(i64::from(*v)),
+            (ColumnType::Timestamp, Datum::Timestamp(v)) => Constant::Integer(*v),
             (ColumnType::Decimal { scale, .. }, Datum::Decimal { unscaled, scale: from }) => {
                 let unscaled = round_decimal(*unscaled, *from, scale)?;
                 // A constant with more digits than the column has is the planner's to compare.
                 if *from > scale && datum.compare(&Datum::Decimal { unscaled, scale }) != Some(Ordering::Equal) {
                     return None;
                 }
-                match i64::try_from(unscaled) {
-                    Ok(v) if reader.stored != Stored::I128 => Term::Integer(reader, comparison, v),
-                    _ => Term::Wide(reader, comparison, unscaled),
-                }
+                i64::try_from(unscaled).map_or(Constant::Wide(unscaled), Constant::Integer)
             }
-            (ColumnType::Double, Datum::Double(v)) => Term::Float(reader, comparison, *v),
-            (ColumnType::Real, Datum::Real(v)) => Term::Float(reader, comparison, f64::from(*v)),
-            (data_type, Datum::Text(text)) if data_type.is_text() => {
-                Term::Bytes(reader, comparison, text.as_bytes().to_vec())
+            (ColumnType::Double, Datum::Double(v)) => Constant::Float(*v),
+            (ColumnType::Real, Datum::Real(v)) => Constant::Float(f64::from(*v)),
+            (data_type, Datum::Text(text)) if data_type.is_text() => Constant::Bytes(text.as_bytes().to_vec()),
+            (ColumnType::Boolean, Datum::Boolean(v)) if comparison == Comparison::Equal => {
+                Constant::Integer(i64::from(*v))
             }
-            (ColumnType::Boolean, Datum::Boolean(v)) if comparison == Comparison::Equal => Term::Bool(reader, *v),
             _ => return None,
         };
         let selectivity = match comparison {
@@ -222,7 +164,7 @@ impl RowFilter {
             Comparison::NotEqual => 0.95,
             _ => 0.33,
         };
-        self.push(term, selectivity);
+        self.predicate.push(Condition::Compare(column, comparison, constant), selectivity);
         self.sargs.push(Scalar::Compare(
             comparison,
             Box::new(Scalar::Column(column)),
@@ -236,23 +178,22 @@ impl RowFilter {
         if data_type != ColumnType::Boolean {
             return None;
         }
-        self.push(Term::Bool(ColumnReader::new(table, column), wanted), 0.5);
+        let wanted = Constant::Integer(i64::from(wanted));
+        self.predicate.push(Condition::Compare(column, Comparison::Equal, wanted), 0.5);
         Some(())
     }
 
     fn null(&mut self, table: &TableInfo, inner: &Expr, wanted: bool) -> Option<()> {
         let Expr::Column(column) = inner else { return None };
         let (column, _) = find(table, &column.name)?;
-        self.push(Term::Null(ColumnReader::new(table, column), wanted), if wanted { 0.05 } else { 0.95 });
+        self.predicate.push(Condition::Null(column, wanted), if wanted { 0.05 } else { 0.95 });
         Some(())
     }
 
     fn in_list(&mut self, table: &TableInfo, list: &datafusion::logical_expr::expr::InList) -> Option<()> {
         let Expr::Column(column) = list.expr.as_ref() else { return None };
         let (column, data_type) = find(table, &column.name)?;
-        let reader = ColumnReader::new(table, column);
-        let mut integers = Vec::new();
-        let mut texts = Vec::new();
+        let mut constants = Vec::with_capacity(list.list.len());
         let mut any_null = false;
         for item in &list.list {
             let Expr::Literal(value, _) = item else { return None };
@@ -264,88 +205,24 @@ impl RowFilter {
             if has_blanks(&datum, data_type) {
                 return None;
             }
-            match (data_type, datum) {
-                (ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt, datum) => integers.push(integer(&datum)?),
-                (ColumnType::Date, Datum::Date(v)) => integers.push(i64::from(v)),
-                (ColumnType::Timestamp, Datum::Timestamp(v)) => integers.push(v),
-                (data_type, Datum::Text(text)) if data_type.is_text() => texts.push(text.into_bytes()),
+            constants.push(match (data_type, datum) {
+                (ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt, datum) => {
+                    Constant::Integer(integer(&datum)?)
+                }
+                (ColumnType::Date, Datum::Date(v)) => Constant::Integer(i64::from(v)),
+                (ColumnType::Timestamp, Datum::Timestamp(v)) => Constant::Integer(v),
+                (data_type, Datum::Text(text)) if data_type.is_text() => Constant::Bytes(text.into_bytes()),
                 _ => return None,
-            }
+            });
         }
         #[allow(clippy::cast_precision_loss)]
         let selectivity = (0.05 * list.list.len() as f64).min(0.5);
         let selectivity = if list.negated { 1.0 - selectivity } else { selectivity };
         // `x NOT IN (…, NULL)` is never true.
-        let term = if any_null && list.negated {
-            Term::Never
-        } else if data_type.is_text() {
-            texts.sort();
-            Term::BytesIn(reader, texts, list.negated)
-        } else {
-            integers.sort_unstable();
-            Term::IntegerIn(reader, integers, list.negated)
-        };
-        self.push(term, selectivity);
+        let condition =
+            if any_null && list.negated { Condition::Never } else { Condition::In(column, constants, list.negated) };
+        self.predicate.push(condition, selectivity);
         Some(())
-    }
-}
-
-impl Term {
-    fn value_bytes(&self) -> usize {
-        match self {
-            Self::Integer(reader, ..)
-            | Self::Wide(reader, ..)
-            | Self::Float(reader, ..)
-            | Self::Bytes(reader, ..)
-            | Self::Prefix(reader, ..)
-            | Self::Bool(reader, ..)
-            | Self::Null(reader, ..)
-            | Self::IntegerIn(reader, ..)
-            | Self::BytesIn(reader, ..) => reader.value_bytes(),
-            Self::Any(ways) => ways.iter().flatten().map(Self::value_bytes).max().unwrap_or(0),
-            Self::Never => 0,
-        }
-    }
-
-    #[inline]
-    fn holds(&self, key: &[u8], value: &[u8], scratch: &mut Vec<u8>) -> bool {
-        match self {
-            Self::Integer(reader, comparison, constant) => {
-                !reader.is_null(value) && comparison.holds(reader.integer(key, value).cmp(constant))
-            }
-            Self::Wide(reader, comparison, constant) => {
-                !reader.is_null(value) && comparison.holds(reader.wide(key, value).cmp(constant))
-            }
-            Self::Float(reader, comparison, constant) => {
-                let found = if reader.stored == Stored::F32 {
-                    f64::from(reader.f32(key, value))
-                } else {
-                    reader.f64(key, value)
-                };
-                // NaN is above every number, and equal to itself.
-                let order = found.partial_cmp(constant).unwrap_or_else(|| found.is_nan().cmp(&constant.is_nan()));
-                !reader.is_null(value) && comparison.holds(order)
-            }
-            Self::Bytes(reader, comparison, constant) => {
-                !reader.is_null(value) && comparison.holds(reader.bytes(key, value, scratch).cmp(constant.as_slice()))
-            }
-            Self::Prefix(reader, prefix, negated) => {
-                !reader.is_null(value) && reader.bytes(key, value, scratch).starts_with(prefix) != *negated
-            }
-            Self::Bool(reader, wanted) => !reader.is_null(value) && reader.bool(key, value) == *wanted,
-            Self::Null(reader, wanted) => reader.is_null(value) == *wanted,
-            Self::IntegerIn(reader, list, negated) => {
-                !reader.is_null(value) && list.binary_search(&reader.integer(key, value)).is_ok() != *negated
-            }
-            Self::BytesIn(reader, list, negated) => {
-                !reader.is_null(value) && {
-                    let bytes = reader.bytes(key, value, scratch);
-                    list.binary_search_by(|item| item.as_slice().cmp(bytes)).is_ok() != *negated
-                }
-            }
-            Self::Any(ways) => ways.iter().any(|terms| terms.iter().all(|term| term.holds(key, value, scratch))),
-            Self::Never => false,
-        }
     }
 }
 

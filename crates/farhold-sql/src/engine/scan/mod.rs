@@ -5,7 +5,6 @@
 //!   Txn ──────► rows of a key range ──────► the same filter and decoder ──► batches, kept for the plan (Gathered)
 //! ```
 
-mod column;
 mod decode;
 mod exec;
 mod filter;
@@ -14,6 +13,6 @@ mod sample;
 
 pub(crate) use decode::BatchDecoder;
 pub(crate) use exec::is_same_scan;
-pub(crate) use filter::RowFilter;
+pub(crate) use filter::ScanFilter;
 pub(crate) use provider::{FarTable, Gathered, QueryInput, RowSource, ScanKey, scan_key};
 pub(crate) use sample::SampleCache;

@@ -20,7 +20,7 @@ use datafusion::physical_plan::filter::FilterExecBuilder;
 use farhold_txn::{PageTask, Placement, Snapshot, TableId};
 
 use super::exec::SnapshotScan;
-use super::filter::RowFilter;
+use super::filter::ScanFilter;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
 
@@ -93,9 +93,10 @@ impl FarTable {
         if self.info.table.placement() == Placement::Replicated { own } else { own * self.nodes }
     }
 
-    fn statistics_of(&self, schema: &SchemaRef, filter: &RowFilter, bound: bool) -> Statistics {
+    fn statistics_of(&self, schema: &SchemaRef, filter: &ScanFilter, bound: bool) -> Statistics {
         #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let rows = if bound { 1 } else { ((self.row_count() as f64 * filter.selectivity()) as usize).max(1) };
+        let rows =
+            if bound { 1 } else { ((self.row_count() as f64 * filter.predicate().selectivity()) as usize).max(1) };
         let width: usize = schema.fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(24)).sum();
         let mut statistics = Statistics::new_unknown(schema);
         statistics.num_rows = Precision::Inexact(rows);
@@ -115,12 +116,12 @@ impl TableProvider for FarTable {
     }
 
     fn statistics(&self) -> Option<Statistics> {
-        Some(self.statistics_of(&self.schema(), &RowFilter::everything(), false))
+        Some(self.statistics_of(&self.schema(), &ScanFilter::default(), false))
     }
 
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
         let decide = |filter: &&Expr| {
-            if RowFilter::supports(&self.info, filter) {
+            if ScanFilter::supports(&self.info, filter) {
                 TableProviderFilterPushDown::Exact
             } else {
                 TableProviderFilterPushDown::Unsupported
@@ -142,10 +143,10 @@ impl TableProvider for FarTable {
             .ok_or_else(|| DataFusionError::Internal("a scan without rows to read".to_owned()))?;
         let full = self.schema();
         let mut columns: Vec<usize> = projection.cloned().unwrap_or_else(|| (0..full.fields().len()).collect());
-        let (_, others) = RowFilter::split(&self.info, filters);
+        let (_, others) = ScanFilter::split(&self.info, filters);
         if let Some(rest) = conjunction(others.into_iter().cloned()) {
             // What the bytes do not decide is decided above the scan, of all columns.
-            let decided: Vec<Expr> = filters.iter().filter(|f| RowFilter::supports(&self.info, f)).cloned().collect();
+            let decided: Vec<Expr> = filters.iter().filter(|f| ScanFilter::supports(&self.info, f)).cloned().collect();
             let all = self.scan_decided(&input, state, (0..full.fields().len()).collect(), filters, &decided, None)?;
             let predicate = state.create_physical_expr(rest, &DFSchema::try_from(full.as_ref().clone())?)?;
             let filtered =
@@ -169,7 +170,7 @@ impl FarTable {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let full = self.schema();
         let schema = Arc::new(full.project(&columns)?);
-        let (filter, _) = RowFilter::split(&self.info, filters);
+        let (filter, _) = ScanFilter::split(&self.info, filters);
         let (access, _, _) = crate::engine::direct::choose(&self.info, filter.sargs(), &[]);
         let statistics = self.statistics_of(&schema, &filter, access.point);
         match &input.rows {
@@ -199,7 +200,7 @@ impl FarTable {
                 Ok(Arc::new(SnapshotScan::new(
                     (Arc::clone(&self.info), schema, columns),
                     (Arc::clone(snapshot), Arc::clone(tasks)),
-                    (filter, filters.to_vec()),
+                    (&filter, filters.to_vec()),
                     partitions,
                     limit,
                     input.cancel.clone(),

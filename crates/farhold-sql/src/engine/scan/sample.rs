@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::stats::Precision;
 use datafusion::common::{ColumnStatistics, Statistics};
+use farhold_store::row::{ColumnReader, Stored};
 use farhold_txn::{PageTask, Snapshot};
 
-use super::column::{ColumnReader, Stored};
-use super::filter::RowFilter;
+use super::filter::ScanFilter;
 use crate::engine::catalog::TableInfo;
 
 /// Rows of a sample.
@@ -73,21 +73,23 @@ impl Sample {
         &self,
         table: &TableInfo,
         (columns, schema): (&[usize], &SchemaRef),
-        filter: &RowFilter,
+        filter: &ScanFilter,
         row_count: u64,
     ) -> Statistics {
-        let mut scratch = Vec::new();
-        let passing: Vec<&Row> = self.rows.iter().filter(|(k, v)| filter.matches(k, v, &mut scratch)).collect();
+        let (rows, mut scratch) = (filter.on_rows(table), Vec::new());
+        let passing: Vec<&Row> = self.rows.iter().filter(|(k, v)| rows.matches(k, v, &mut scratch)).collect();
         let selectivity = if self.rows.is_empty() {
-            filter.selectivity()
+            filter.predicate().selectivity()
         } else {
             // None of the sampled: fewer than one in so many.
             (passing.len() as f64).max(0.5) / self.rows.len() as f64
         };
         let rows = ((row_count as f64 * selectivity) as usize).max(1);
         let width: usize = schema.fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(24)).sum();
-        let column_statistics =
-            columns.iter().map(|&column| column_of(&ColumnReader::new(table, column), &passing, rows)).collect();
+        let column_statistics = columns
+            .iter()
+            .map(|&column| column_of(&ColumnReader::new(table.schema(), column), &passing, rows))
+            .collect();
         Statistics {
             num_rows: Precision::Inexact(rows),
             total_byte_size: Precision::Inexact(rows * width.max(1)),
@@ -100,7 +102,7 @@ impl Sample {
 /// (DataFusion 55), and the planner leaves it out of what is sorted by.
 fn column_of(reader: &ColumnReader, rows: &[&Row], of: usize) -> ColumnStatistics {
     let mut statistics = ColumnStatistics::new_unknown();
-    let distinct = match reader.stored {
+    let distinct = match reader.stored() {
         Stored::Text | Stored::Bytes => {
             let mut scratch = Vec::new();
             let mut seen: HashMap<Vec<u8>, u32> = HashMap::with_capacity(rows.len());

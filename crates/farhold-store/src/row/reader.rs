@@ -1,21 +1,27 @@
 //! Where one column's bytes are in a row, for readers that take them from there many times.
 
-use farhold_store::row::{KeyScalar, NullBit, Place, VarField};
-
-use crate::engine::ColumnType;
-use crate::engine::catalog::TableInfo;
+use super::{ColumnType, KeyScalar, NullBit, Place, Schema, VarField};
 
 /// How a column's bytes encode its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
+pub enum Stored {
+    /// A byte
     Bool,
+    /// 16 bits
     I16,
+    /// 32 bits: integers, dates, decimals of up to 9 digits in the value part
     I32,
+    /// 64 bits: integers, timestamps, decimals of up to 18 digits
     I64,
+    /// 128 bits: longer decimals
     I128,
+    /// 32-bit float
     F32,
+    /// 64-bit float
     F64,
+    /// Text
     Text,
+    /// Bytes
     Bytes,
 }
 
@@ -31,8 +37,8 @@ enum Source {
 
 /// Reads one column of rows.
 #[derive(Clone, Debug)]
-pub(crate) struct ColumnReader {
-    pub(crate) stored: Stored,
+pub struct ColumnReader {
+    stored: Stored,
     source: Source,
     null: Option<NullBit>,
     /// It lies within so many bytes of the value.
@@ -70,12 +76,12 @@ impl Stored {
 }
 
 /// The longest that a value can be up to the end of a column among its variable ones.
-fn variable_bytes(table: &TableInfo, column: usize) -> usize {
+fn variable_bytes(schema: &Schema, column: usize) -> usize {
     const CHARACTER_BYTES_MAX: usize = 4;
-    let layout = table.schema().layout();
+    let layout = schema.layout();
     let mut bytes = layout.fixed_bytes();
     // The variable columns lie in the order of the table.
-    for (position, other) in table.columns().iter().enumerate().take(column + 1) {
+    for (position, other) in schema.columns().iter().enumerate().take(column + 1) {
         if !matches!(layout.place(position), Place::Variable { .. }) {
             continue;
         }
@@ -109,7 +115,8 @@ macro_rules! number {
     ($name:ident, $scalar:ty) => {
         /// The number at this column.
         #[inline(always)]
-        pub(crate) fn $name(&self, key: &[u8], value: &[u8]) -> $scalar {
+        #[must_use]
+        pub fn $name(&self, key: &[u8], value: &[u8]) -> $scalar {
             match &self.source {
                 Source::ValueAt(at) => {
                     let mut bytes = [0; size_of::<$scalar>()];
@@ -125,9 +132,9 @@ macro_rules! number {
 }
 
 impl ColumnReader {
-    /// For a column of a table.
-    pub(crate) fn new(table: &TableInfo, column: usize) -> Self {
-        let schema = table.schema();
+    /// For a column of a table's rows.
+    #[must_use]
+    pub fn new(schema: &Schema, column: usize) -> Self {
         let data_type = schema.columns()[column].data_type;
         let (source, null, in_key) = match schema.layout().place(column) {
             Place::Key { offset: Some(offset), .. } => (Source::KeyAt(offset as usize), None, true),
@@ -145,25 +152,35 @@ impl ColumnReader {
         let value_bytes = match &source {
             Source::KeyAt(_) | Source::KeyBehind(_) => 0,
             Source::ValueAt(at) => at + stored.bytes(),
-            Source::Variable(_) => variable_bytes(table, column),
+            Source::Variable(_) => variable_bytes(schema, column),
         };
         let null_bytes = null.map_or(0, |bit| bit.byte as usize + 1);
         Self { stored, source, null, value_bytes: value_bytes.max(null_bytes) }
     }
 
+    /// How its bytes encode the values.
+    #[inline]
+    #[must_use]
+    pub const fn stored(&self) -> Stored {
+        self.stored
+    }
+
     /// How many bytes of the value, from its start, hold the column in every row.
-    pub(crate) fn value_bytes(&self) -> usize {
+    #[must_use]
+    pub fn value_bytes(&self) -> usize {
         self.value_bytes
     }
 
     /// Whether it can be null at all.
-    pub(crate) fn nullable(&self) -> bool {
+    #[must_use]
+    pub fn nullable(&self) -> bool {
         self.null.is_some()
     }
 
     /// Whether it is null.
     #[inline(always)]
-    pub(crate) fn is_null(&self, value: &[u8]) -> bool {
+    #[must_use]
+    pub fn is_null(&self, value: &[u8]) -> bool {
         self.null.is_some_and(|bit| bit.is_set(value))
     }
 
@@ -176,7 +193,8 @@ impl ColumnReader {
 
     /// The boolean at this column.
     #[inline(always)]
-    pub(crate) fn bool(&self, key: &[u8], value: &[u8]) -> bool {
+    #[must_use]
+    pub fn bool(&self, key: &[u8], value: &[u8]) -> bool {
         match &self.source {
             Source::ValueAt(at) => value[*at] != 0,
             Source::KeyAt(at) => key[*at] != 0,
@@ -186,7 +204,8 @@ impl ColumnReader {
 
     /// Any integer as 64 bits (not `I128`).
     #[inline(always)]
-    pub(crate) fn integer(&self, key: &[u8], value: &[u8]) -> i64 {
+    #[must_use]
+    pub fn integer(&self, key: &[u8], value: &[u8]) -> i64 {
         match self.stored {
             Stored::I16 => i64::from(self.i16(key, value)),
             Stored::I32 => i64::from(self.i32(key, value)),
@@ -196,7 +215,8 @@ impl ColumnReader {
 
     /// Any integer as 128 bits.
     #[inline(always)]
-    pub(crate) fn wide(&self, key: &[u8], value: &[u8]) -> i128 {
+    #[must_use]
+    pub fn wide(&self, key: &[u8], value: &[u8]) -> i128 {
         match self.stored {
             Stored::I128 => self.i128(key, value),
             _ => i128::from(self.integer(key, value)),
@@ -205,7 +225,8 @@ impl ColumnReader {
 
     /// The bytes of a text or byte column; `scratch` holds them where a key escapes them.
     #[inline(always)]
-    pub(crate) fn bytes<'a>(&self, key: &'a [u8], value: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
+    #[must_use]
+    pub fn bytes<'a>(&self, key: &'a [u8], value: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
         if let Source::Variable(field) = &self.source {
             return field.get(value);
         }

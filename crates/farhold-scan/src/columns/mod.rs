@@ -1,0 +1,316 @@
+//! A predicate compiled for the chunks of some rows: which rows of a block pass.
+//!
+//! A comparison with a constant becomes a range of codes once for each chunk, and the kernel compares packed codes. What has no
+//! codes is compared row by row. A condition on a chunk with none of its codes in the range costs nothing, and the rows need no
+//! look at all if every row passes or none.
+
+#[cfg(test)]
+mod conformance;
+
+use std::ops::Bound;
+
+use farhold_store::column::{BLOCK_ROWS, Chunk, Encoding, ordered_double, ordered_real};
+use farhold_store::row::{ColumnType, Schema};
+
+use crate::kernels::{Bits, Kernel, Range};
+use crate::predicate::{Comparison, Condition, Constant, Predicate};
+
+/// No row.
+const NONE: Bits = [0; BLOCK_ROWS / 64];
+
+/// Where a condition holds in a chunk.
+#[derive(Clone, Debug)]
+enum Term {
+    /// In rows whose code is in one of the ranges, or (`true`) in none.
+    Codes(usize, Vec<Range>, bool),
+    /// In rows whose decimal of more than 18 digits compares so.
+    Wide(usize, Comparison, i128),
+    /// In rows whose text compares so.
+    Text(usize, Comparison, Vec<u8>),
+    /// In rows whose text is one of these, in order, or (`true`) none.
+    TextIn(usize, Vec<Vec<u8>>, bool),
+    /// In rows whose text begins so, or (`true`) does not.
+    Prefix(usize, Vec<u8>, bool),
+    Null(usize, bool),
+    Any(Vec<Vec<Term>>),
+    Never,
+}
+
+/// Decides a [`Predicate`] on the chunks of the same rows.
+#[derive(Clone, Debug)]
+pub struct ColumnFilter<'a> {
+    chunks: &'a [Chunk<'a>],
+    terms: Vec<Term>,
+    kernel: &'static Kernel,
+}
+
+impl<'a> ColumnFilter<'a> {
+    /// For the chunks of a table's columns, one each and in the order of the schema, all of the same rows.
+    ///
+    /// # Panics
+    /// If a constant is not of its column's kind.
+    #[must_use]
+    pub fn new(schema: &Schema, predicate: &Predicate, chunks: &'a [Chunk<'a>]) -> Self {
+        let compile = Compile { schema, chunks };
+        Self { chunks, terms: compile.conjunction(predicate.conditions()), kernel: Kernel::best() }
+    }
+
+    /// Whether no row passes, as the chunks' least and greatest values show.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.terms.iter().any(Term::is_nothing)
+    }
+
+    /// Sets in `bits` which rows of a block pass. Bits beyond the last row are not set.
+    ///
+    /// # Panics
+    /// If the chunks have no such block.
+    pub fn select(&self, block: usize, bits: &mut Bits) {
+        let rows = self.chunks.first().map_or(0, Chunk::rows);
+        let here = rows.saturating_sub(block * BLOCK_ROWS).min(BLOCK_ROWS);
+        assert!(here > 0, "block {block} of {rows} rows");
+        *bits = NONE;
+        for (word, bits) in bits.iter_mut().enumerate() {
+            *bits = match here.saturating_sub(word * 64) {
+                0 => 0,
+                64.. => u64::MAX,
+                some => u64::MAX >> (64 - some),
+            };
+        }
+        self.conjunction(&self.terms, block, bits);
+    }
+
+    /// Takes away what fails one of `terms`.
+    fn conjunction(&self, terms: &[Term], block: usize, bits: &mut Bits) {
+        for term in terms {
+            if *bits == NONE {
+                return;
+            }
+            self.term(term, block, bits);
+        }
+    }
+
+    fn term(&self, term: &Term, block: usize, bits: &mut Bits) {
+        match term {
+            Term::Codes(column, ranges, negated) => {
+                let chunk = &self.chunks[*column];
+                let mut found = NONE;
+                for range in ranges {
+                    let mut more = NONE;
+                    self.kernel.select(chunk.codes(block), chunk.width(), *range, &mut more);
+                    found.iter_mut().zip(more).for_each(|(found, more)| *found |= more);
+                }
+                if *negated {
+                    found = found.map(|word| !word);
+                }
+                and(bits, &found);
+                self.without_nulls(*column, block, bits);
+            }
+            Term::Wide(column, comparison, constant) => {
+                let chunk = &self.chunks[*column];
+                each(bits, block, |row| chunk.wide(row).is_some_and(|value| comparison.holds(value.cmp(constant))));
+            }
+            Term::Text(column, comparison, constant) => {
+                let holds = |text: &[u8]| comparison.holds(text.cmp(constant.as_slice()));
+                each(bits, block, |row| self.chunks[*column].text(row).is_some_and(holds));
+            }
+            Term::TextIn(column, list, negated) => {
+                let holds = |text: &[u8]| list.binary_search_by(|item| item.as_slice().cmp(text)).is_ok() != *negated;
+                each(bits, block, |row| self.chunks[*column].text(row).is_some_and(holds));
+            }
+            Term::Prefix(column, prefix, negated) => {
+                let holds = |text: &[u8]| text.starts_with(prefix) != *negated;
+                each(bits, block, |row| self.chunks[*column].text(row).is_some_and(holds));
+            }
+            Term::Null(column, wanted) => match (self.chunks[*column].nulls(block), wanted) {
+                (None, true) => *bits = NONE,
+                (None, false) => {}
+                (Some(nulls), true) => and(bits, &nulls),
+                (Some(_), false) => self.without_nulls(*column, block, bits),
+            },
+            Term::Any(ways) => {
+                let mut found = NONE;
+                for way in ways {
+                    let mut passing = *bits;
+                    self.conjunction(way, block, &mut passing);
+                    found.iter_mut().zip(passing).for_each(|(found, passing)| *found |= passing);
+                }
+                *bits = found;
+            }
+            Term::Never => *bits = NONE,
+        }
+    }
+
+    fn without_nulls(&self, column: usize, block: usize, bits: &mut Bits) {
+        if let Some(nulls) = self.chunks[column].nulls(block) {
+            bits.iter_mut().zip(nulls).for_each(|(bits, nulls)| *bits &= !nulls);
+        }
+    }
+}
+
+impl Term {
+    fn is_nothing(&self) -> bool {
+        match self {
+            Self::Codes(_, ranges, negated) => ranges.is_empty() && !negated,
+            Self::Any(ways) => ways.iter().all(|way| way.iter().any(Self::is_nothing)),
+            Self::Never => true,
+            _ => false,
+        }
+    }
+}
+
+fn and(bits: &mut Bits, other: &Bits) {
+    bits.iter_mut().zip(other).for_each(|(bits, other)| *bits &= other);
+}
+
+/// Takes away the rows that are still in and for which `holds` does not hold.
+fn each(bits: &mut Bits, block: usize, holds: impl Fn(usize) -> bool) {
+    for (word, bits) in bits.iter_mut().enumerate() {
+        let mut left = *bits;
+        while left != 0 {
+            let bit = left.trailing_zeros() as usize;
+            left &= left - 1;
+            if !holds(block * BLOCK_ROWS + word * 64 + bit) {
+                *bits &= !(1 << bit);
+            }
+        }
+    }
+}
+
+struct Compile<'c> {
+    schema: &'c Schema,
+    chunks: &'c [Chunk<'c>],
+}
+
+impl Compile<'_> {
+    fn conjunction(&self, conditions: &[Condition]) -> Vec<Term> {
+        conditions.iter().map(|condition| self.condition(condition)).collect()
+    }
+
+    fn condition(&self, condition: &Condition) -> Term {
+        match condition {
+            Condition::Compare(column, comparison, constant) => self.compare(*column, *comparison, constant),
+            Condition::In(column, constants, negated) => self.list(*column, constants, *negated),
+            Condition::Prefix(column, prefix, negated) => self.prefix(*column, prefix, *negated),
+            Condition::Null(column, wanted) => Term::Null(*column, *wanted),
+            Condition::Any(ways) => Term::Any(ways.iter().map(|way| self.conjunction(way)).collect()),
+            Condition::Never => Term::Never,
+        }
+    }
+
+    fn compare(&self, column: usize, comparison: Comparison, constant: &Constant) -> Term {
+        let chunk = &self.chunks[column];
+        match (chunk.encoding(), constant) {
+            (Encoding::Frame | Encoding::Dictionary, constant) => {
+                // Not to be equal is to be in no range of what is equal.
+                let negated = comparison == Comparison::NotEqual;
+                let range = self.integers(column, if negated { Comparison::Equal } else { comparison }, constant);
+                Term::Codes(column, range.into_iter().collect(), negated)
+            }
+            (Encoding::Wide, Constant::Wide(wide)) => Term::Wide(column, comparison, *wide),
+            (Encoding::Wide, Constant::Integer(integer)) => Term::Wide(column, comparison, i128::from(*integer)),
+            (Encoding::TextDictionary, Constant::Bytes(bytes)) => {
+                let bytes = bytes.as_slice();
+                let (least, greatest, negated) = match comparison {
+                    Comparison::Equal => (Bound::Included(bytes), Bound::Included(bytes), false),
+                    Comparison::NotEqual => (Bound::Included(bytes), Bound::Included(bytes), true),
+                    Comparison::Less => (Bound::Unbounded, Bound::Excluded(bytes), false),
+                    Comparison::LessEqual => (Bound::Unbounded, Bound::Included(bytes), false),
+                    Comparison::Greater => (Bound::Excluded(bytes), Bound::Unbounded, false),
+                    Comparison::GreaterEqual => (Bound::Included(bytes), Bound::Unbounded, false),
+                };
+                Term::Codes(column, range(chunk.text_range(least, greatest)).into_iter().collect(), negated)
+            }
+            (Encoding::Text, Constant::Bytes(bytes)) => Term::Text(column, comparison, bytes.clone()),
+            (encoding, constant) => panic!("{encoding:?} {} {constant:?}", comparison.sign()),
+        }
+    }
+
+    /// The codes of a chunk of integers that compare so; not for `<>`.
+    fn integers(&self, column: usize, comparison: Comparison, constant: &Constant) -> Option<Range> {
+        // The least value that is not below the constant, and the greatest that is not above it.
+        let (not_below, not_above) = match constant {
+            Constant::Integer(integer) => (Some(*integer), Some(*integer)),
+            // Beyond 64 bits: all values are on one side of it.
+            Constant::Wide(wide) => match i64::try_from(*wide) {
+                Ok(integer) => (Some(integer), Some(integer)),
+                Err(_) if *wide < 0 => (Some(i64::MIN), None),
+                Err(_) => (None, Some(i64::MAX)),
+            },
+            Constant::Float(float) if self.schema.columns()[column].data_type == ColumnType::Real => {
+                around_real(*float)
+            }
+            // The zeros are neighbours, and equal.
+            Constant::Float(0.0) => (Some(ordered_double(-0.0)), Some(ordered_double(0.0))),
+            Constant::Float(float) => (Some(ordered_double(*float)), Some(ordered_double(*float))),
+            constant @ Constant::Bytes(_) => panic!("an integer {} {constant:?}", comparison.sign()),
+        };
+        let (least, greatest) = match comparison {
+            Comparison::Equal => (not_below?, not_above?),
+            Comparison::NotEqual => panic!("<> is no range"),
+            Comparison::Less => (i64::MIN, not_below.map_or(Some(i64::MAX), |value| value.checked_sub(1))?),
+            Comparison::LessEqual => (i64::MIN, not_above?),
+            Comparison::Greater => (not_above.map_or(Some(i64::MIN), |value| value.checked_add(1))?, i64::MAX),
+            Comparison::GreaterEqual => (not_below?, i64::MAX),
+        };
+        range(self.chunks[column].integer_range(least, greatest))
+    }
+
+    fn list(&self, column: usize, constants: &[Constant], negated: bool) -> Term {
+        let chunk = &self.chunks[column];
+        if chunk.encoding() == Encoding::Text {
+            let texts = constants.iter().map(|constant| match constant {
+                Constant::Bytes(bytes) => bytes.clone(),
+                other => panic!("a list of {other:?}"),
+            });
+            let mut texts: Vec<Vec<u8>> = texts.collect();
+            texts.sort();
+            return Term::TextIn(column, texts, negated);
+        }
+        let equal = |constant: &Constant| match self.compare(column, Comparison::Equal, constant) {
+            Term::Codes(_, ranges, _) => ranges,
+            other => panic!("{other:?} in a list"),
+        };
+        Term::Codes(column, constants.iter().flat_map(equal).collect(), negated)
+    }
+
+    fn prefix(&self, column: usize, prefix: &[u8], negated: bool) -> Term {
+        let chunk = &self.chunks[column];
+        if chunk.encoding() == Encoding::Text {
+            return Term::Prefix(column, prefix.to_vec(), negated);
+        }
+        let after = after_prefix(prefix);
+        let greatest = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        Term::Codes(column, range(chunk.text_range(Bound::Included(prefix), greatest)).into_iter().collect(), negated)
+    }
+}
+
+fn range(codes: Option<(u64, u64)>) -> Option<Range> {
+    codes.and_then(|(first, last)| Range::new(first, last))
+}
+
+/// The least real that is not below a double, and the greatest that is not above it.
+fn around_real(float: f64) -> (Option<i64>, Option<i64>) {
+    if float == 0.0 {
+        return (Some(ordered_real(-0.0)), Some(ordered_real(0.0)));
+    }
+    let nearest = float as f32;
+    let ordered = ordered_real(nearest);
+    match f64::from(nearest).partial_cmp(&float) {
+        Some(std::cmp::Ordering::Less) => (Some(ordered + 1), Some(ordered)),
+        Some(std::cmp::Ordering::Greater) => (Some(ordered), Some(ordered - 1)),
+        _ => (Some(ordered), Some(ordered)),
+    }
+}
+
+/// The least byte string that is above all that begin with `prefix`.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let mut after = prefix.to_vec();
+    while let Some(last) = after.pop() {
+        if last < u8::MAX {
+            after.push(last + 1);
+            return Some(after);
+        }
+    }
+    None
+}

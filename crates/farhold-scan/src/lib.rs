@@ -1,0 +1,16 @@
+//! Scans: which rows of a table pass a predicate, whatever the rows lie in.
+//!
+//! ```text
+//!   predicate    conditions on columns, with constants of the columns' kinds
+//!      ├─ rows       compiled for the bytes of rows
+//!      └─ columns    compiled for a column chunk: a condition is a range of codes
+//!             └─ kernels   which packed codes of a block are in a range, one for each kind of processor
+//! ```
+//!
+//! A row passes or does not, the same in every form: the conformance tests of `columns` compare with `rows`.
+#![deny(missing_docs)]
+
+pub mod columns;
+pub mod kernels;
+pub mod predicate;
+pub mod rows;

@@ -1,0 +1,95 @@
+//! From the bytes of rows to chunks.
+
+use super::encode::{Nulls, TextValues, encode_integers, encode_texts, encode_wide};
+use super::{CHUNK_ROWS_MAX, ordered_double, ordered_real};
+use crate::row::{ColumnReader, Schema, Stored};
+
+/// The values of one column so far.
+enum Values {
+    Integers(Vec<i64>),
+    Wide(Vec<i128>),
+    Texts(TextValues),
+}
+
+struct Column {
+    reader: ColumnReader,
+    values: Values,
+    nulls: Nulls,
+}
+
+/// Collects rows of a table, and makes a chunk of each column.
+pub struct ChunkBuilder {
+    columns: Vec<Column>,
+    rows: usize,
+    scratch: Vec<u8>,
+}
+
+impl ChunkBuilder {
+    /// For the rows of a table.
+    #[must_use]
+    pub fn new(schema: &Schema) -> Self {
+        let column = |column| {
+            let reader = ColumnReader::new(schema, column);
+            let values = match reader.stored() {
+                Stored::Text | Stored::Bytes => Values::Texts(TextValues::default()),
+                Stored::I128 => Values::Wide(Vec::new()),
+                _ => Values::Integers(Vec::new()),
+            };
+            Column { reader, values, nulls: Nulls::default() }
+        };
+        Self { columns: (0..schema.columns().len()).map(column).collect(), rows: 0, scratch: Vec::new() }
+    }
+
+    /// Rows so far.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether a chunk takes no more rows.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.rows == CHUNK_ROWS_MAX
+    }
+
+    /// Appends a row.
+    ///
+    /// # Panics
+    /// If it [`is_full`](Self::is_full), or the bytes are no row of the table.
+    pub fn append(&mut self, key: &[u8], value: &[u8]) {
+        assert!(!self.is_full(), "a chunk has at most {CHUNK_ROWS_MAX} rows");
+        for column in &mut self.columns {
+            if column.reader.is_null(value) {
+                column.nulls.set(self.rows);
+            }
+            let reader = &column.reader;
+            // A null keeps its room in the row, so its value may be read all the same.
+            match &mut column.values {
+                Values::Integers(values) => values.push(match reader.stored() {
+                    Stored::Bool => i64::from(reader.bool(key, value)),
+                    Stored::F32 => ordered_real(reader.f32(key, value)),
+                    Stored::F64 => ordered_double(reader.f64(key, value)),
+                    _ => reader.integer(key, value),
+                }),
+                Values::Wide(values) => values.push(reader.wide(key, value)),
+                Values::Texts(values) if reader.is_null(value) => values.push(&[]),
+                Values::Texts(values) => values.push(reader.bytes(key, value, &mut self.scratch)),
+            }
+        }
+        self.rows += 1;
+    }
+
+    /// The chunks of the rows so far, one for each column in the order of the schema. The builder is empty afterwards.
+    pub fn finish(&mut self) -> Vec<Vec<u8>> {
+        self.rows = 0;
+        let chunk = |column: &mut Column| {
+            let nulls = std::mem::take(&mut column.nulls);
+            match &mut column.values {
+                Values::Integers(values) => encode_integers(&std::mem::take(values), &nulls),
+                Values::Wide(values) => encode_wide(&std::mem::take(values), &nulls),
+                Values::Texts(values) => encode_texts(&std::mem::take(values), &nulls),
+            }
+        };
+        self.columns.iter_mut().map(chunk).collect()
+    }
+}

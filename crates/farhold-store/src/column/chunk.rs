@@ -1,0 +1,462 @@
+//! Reading a chunk.
+
+use std::ops::Bound;
+
+use super::pack::{self, Lane, block_bytes, lane_bits};
+use super::{BLOCK_ROWS, CHUNK_ROWS_MAX};
+
+/// Why bytes are no chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a column chunk is damaged: {0}")]
+pub struct ChunkError(pub(super) &'static str);
+
+/// How the values of a chunk follow from its codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// Integers: the first value plus the code.
+    Frame,
+    /// Integers: entries of 8 bytes, in order.
+    Dictionary,
+    /// Decimals of more than 18 digits: 16 bytes a row, without codes.
+    Wide,
+    /// Texts or byte strings: entries in order.
+    TextDictionary,
+    /// Texts or byte strings: an entry a row, without codes.
+    Text,
+}
+
+impl Encoding {
+    const ALL: [Self; 5] = [Self::Frame, Self::Dictionary, Self::Wide, Self::TextDictionary, Self::Text];
+
+    pub(super) fn number(self) -> u8 {
+        Self::ALL.iter().position(|other| *other == self).unwrap_or_default() as u8
+    }
+
+    /// Whether rows are known by codes, which are ordered as the values.
+    #[must_use]
+    pub const fn has_codes(self) -> bool {
+        matches!(self, Self::Frame | Self::Dictionary | Self::TextDictionary)
+    }
+}
+
+/// What a chunk begins with: all numbers little-endian, all places counted from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) encoding: Encoding,
+    pub(super) width: u32,
+    pub(super) rows: u32,
+    pub(super) nulls: u32,
+    /// The least value, of a frame.
+    pub(super) first: i64,
+    pub(super) greatest_code: u64,
+    pub(super) entries: u32,
+    /// 0: no row is NULL.
+    pub(super) nulls_at: u32,
+    pub(super) entries_at: u32,
+    pub(super) codes_at: u32,
+    pub(super) len: u32,
+}
+
+impl Header {
+    const MAGIC: u32 = u32::from_le_bytes(*b"FHC1");
+    pub(super) const BYTES: usize = 64;
+    /// Where the checksum of all other bytes stands.
+    pub(super) const CHECKSUM_AT: usize = 56;
+
+    pub(super) fn write(self, bytes: &mut [u8]) {
+        bytes[..4].copy_from_slice(&Self::MAGIC.to_le_bytes());
+        bytes[4] = self.encoding.number();
+        bytes[5] = self.width as u8;
+        bytes[8..16].copy_from_slice(&self.first.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.greatest_code.to_le_bytes());
+        let words = [self.rows, self.nulls, self.entries, self.nulls_at, self.entries_at, self.codes_at, self.len];
+        for (to, word) in bytes[24..].chunks_exact_mut(4).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, ChunkError> {
+        let head = bytes.first_chunk::<{ Self::BYTES }>().ok_or(ChunkError("it is shorter than a header"))?;
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        if word(0) != Self::MAGIC {
+            return Err(ChunkError("it does not begin like one"));
+        }
+        let encoding = Encoding::ALL.get(usize::from(head[4])).ok_or(ChunkError("its encoding is unknown"))?;
+        Ok(Self {
+            encoding: *encoding,
+            width: u32::from(head[5]),
+            first: long(8) as i64,
+            greatest_code: long(16),
+            rows: word(24),
+            nulls: word(28),
+            entries: word(32),
+            nulls_at: word(36),
+            entries_at: word(40),
+            codes_at: word(44),
+            len: word(48),
+        })
+    }
+
+    pub(super) fn blocks(self) -> usize {
+        (self.rows as usize).div_ceil(BLOCK_ROWS)
+    }
+
+    /// Do its parts lie in `bytes`?
+    fn check(self, bytes: &[u8]) -> Result<(), ChunkError> {
+        if self.len as usize != bytes.len() {
+            return Err(ChunkError("its length is another"));
+        }
+        if self.rows as usize > CHUNK_ROWS_MAX || self.nulls > self.rows || self.width > u64::BITS {
+            return Err(ChunkError("its numbers are out of range"));
+        }
+        let fits = |at: u32, len: usize| {
+            (at as usize).checked_add(len).is_some_and(|end| at as usize >= Self::BYTES && end <= bytes.len())
+        };
+        let nulls_fit = match self.nulls_at {
+            0 => self.nulls == 0,
+            at => self.nulls > 0 && fits(at, self.blocks() * pack::ROW_BYTES),
+        };
+        if !nulls_fit {
+            return Err(ChunkError("its NULLs lie outside"));
+        }
+        if self.encoding.has_codes() && !fits(self.codes_at, self.blocks() * block_bytes(self.width)) {
+            return Err(ChunkError("its codes lie outside"));
+        }
+        let entries = self.entries as usize;
+        let inside = match self.encoding {
+            Encoding::Frame => true,
+            Encoding::Dictionary => fits(self.entries_at, entries * 8),
+            Encoding::Wide => self.entries == self.rows && fits(self.entries_at, entries * 16),
+            Encoding::Text | Encoding::TextDictionary => fits(self.entries_at, (entries + 1) * 4),
+        };
+        if !inside || (self.encoding == Encoding::Text && self.entries != self.rows) {
+            return Err(ChunkError("its entries lie outside"));
+        }
+        Ok(())
+    }
+}
+
+/// Texts or byte strings one after another.
+#[derive(Clone, Copy, Debug)]
+pub struct Texts<'a> {
+    /// Where each begins among `bytes`, and where the last one ends.
+    offsets: &'a [[u8; 4]],
+    bytes: &'a [u8],
+}
+
+impl<'a> Texts<'a> {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    /// There are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One of them; empty if its place is damaged.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[must_use]
+    pub fn get(&self, index: usize) -> &'a [u8] {
+        let [begin, end] = [index, index + 1].map(|at| u32::from_le_bytes(self.offsets[at]) as usize);
+        self.bytes.get(begin..end).unwrap_or_default()
+    }
+
+    /// How many are before the first for which `before` does not hold.
+    fn partition_point(&self, before: impl Fn(&[u8]) -> bool) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if before(self.get(middle)) { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+}
+
+/// The values of one column of some rows. It is made by [`encode_integers`](super::encode_integers) and its like.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk<'a> {
+    bytes: &'a [u8],
+    header: Header,
+}
+
+impl<'a> Chunk<'a> {
+    /// The chunk in `bytes`.
+    ///
+    /// # Errors
+    /// They are no chunk.
+    pub fn open(bytes: &'a [u8]) -> Result<Self, ChunkError> {
+        let header = Header::read(bytes)?;
+        header.check(bytes)?;
+        Ok(Self { bytes, header })
+    }
+
+    /// Compares the checksum.
+    ///
+    /// # Errors
+    /// It is another.
+    pub fn verify(&self) -> Result<(), ChunkError> {
+        let stands = self.bytes[Header::CHECKSUM_AT..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        if stands == Some(checksum(self.bytes)) { Ok(()) } else { Err(ChunkError("its checksum is wrong")) }
+    }
+
+    /// How its values are held.
+    #[must_use]
+    pub fn encoding(&self) -> Encoding {
+        self.header.encoding
+    }
+
+    /// Rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.header.rows as usize
+    }
+
+    /// Rows that are NULL.
+    #[must_use]
+    pub fn null_count(&self) -> usize {
+        self.header.nulls as usize
+    }
+
+    /// Blocks of rows; the last may have fewer than 1,024.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.header.blocks()
+    }
+
+    /// Bits of a code.
+    #[must_use]
+    pub fn width(&self) -> u32 {
+        self.header.width
+    }
+
+    /// Bytes of it all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// It has no row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.header.rows == 0
+    }
+
+    /// The packed codes of a block. Those beyond the last row are 0.
+    ///
+    /// # Panics
+    /// If there is no such block, or the encoding has no codes.
+    #[must_use]
+    pub fn codes(&self, block: usize) -> &'a [u8] {
+        assert!(self.header.encoding.has_codes() && block < self.blocks(), "a block of codes");
+        let bytes = block_bytes(self.header.width);
+        &self.bytes[self.header.codes_at as usize + block * bytes..][..bytes]
+    }
+
+    /// The rows of a block that are NULL: a bit a row from the lowest bit of the first word on. `None`: none of the whole chunk's is.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    #[must_use]
+    pub fn nulls(&self, block: usize) -> Option<[u64; BLOCK_ROWS / 64]> {
+        assert!(block < self.blocks(), "a block");
+        if self.header.nulls_at == 0 {
+            return None;
+        }
+        let bytes = &self.bytes[self.header.nulls_at as usize + block * pack::ROW_BYTES..][..pack::ROW_BYTES];
+        let mut nulls = [0; BLOCK_ROWS / 64];
+        for (to, word) in nulls.iter_mut().zip(bytes.as_chunks().0) {
+            *to = u64::from_le_bytes(*word);
+        }
+        Some(nulls)
+    }
+
+    /// Whether a row is NULL.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[must_use]
+    pub fn is_null(&self, row: usize) -> bool {
+        assert!(row < self.rows(), "a row");
+        self.header.nulls_at != 0 && self.bytes[self.header.nulls_at as usize + row / 8] >> (row % 8) & 1 == 1
+    }
+
+    /// A row's code.
+    ///
+    /// # Panics
+    /// If there is no such row, or the encoding has no codes.
+    #[must_use]
+    pub fn code(&self, row: usize) -> u64 {
+        pack::get(self.codes(row / BLOCK_ROWS), self.header.width, row % BLOCK_ROWS)
+    }
+
+    /// A row's integer; `None` if it is NULL or no integer.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[must_use]
+    pub fn integer(&self, row: usize) -> Option<i64> {
+        if self.is_null(row) {
+            return None;
+        }
+        match self.header.encoding {
+            Encoding::Frame => Some(self.header.first.wrapping_add(self.code(row) as i64)),
+            Encoding::Dictionary => {
+                self.integer_entries().get(self.code(row) as usize).map(|entry| i64::from_le_bytes(*entry))
+            }
+            _ => None,
+        }
+    }
+
+    /// A row's decimal of more than 18 digits, or its integer; `None` if it is NULL or neither.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[must_use]
+    pub fn wide(&self, row: usize) -> Option<i128> {
+        if self.header.encoding != Encoding::Wide {
+            return self.integer(row).map(i128::from);
+        }
+        if self.is_null(row) {
+            return None;
+        }
+        Some(i128::from_le_bytes(self.entry_bytes::<16>()[row]))
+    }
+
+    /// A row's text or byte string; `None` if it is NULL or neither.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[must_use]
+    pub fn text(&self, row: usize) -> Option<&'a [u8]> {
+        if self.is_null(row) {
+            return None;
+        }
+        match self.header.encoding {
+            Encoding::Text => Some(self.texts().get(row)),
+            Encoding::TextDictionary => {
+                let (texts, code) = (self.texts(), self.code(row) as usize);
+                (code < texts.len()).then(|| texts.get(code))
+            }
+            _ => None,
+        }
+    }
+
+    /// The integers of a block; those of NULLs and beyond the last row have no meaning.
+    ///
+    /// # Panics
+    /// If there is no such block, or they are no integers.
+    pub fn integers(&self, block: usize, out: &mut [i64; BLOCK_ROWS]) {
+        let packed = self.codes(block);
+        match lane_bits(self.header.width) {
+            8 => self.integers_in::<u8>(packed, out),
+            16 => self.integers_in::<u16>(packed, out),
+            32 => self.integers_in::<u32>(packed, out),
+            _ => self.integers_in::<u64>(packed, out),
+        }
+    }
+
+    fn integers_in<T: Lane>(&self, packed: &[u8], out: &mut [i64; BLOCK_ROWS]) {
+        let mut codes = [T::default(); BLOCK_ROWS];
+        T::unpack(packed, self.header.width, &mut codes);
+        if self.header.encoding == Encoding::Frame {
+            let first = self.header.first;
+            for (out, code) in out.iter_mut().zip(codes) {
+                *out = first.wrapping_add(code.into() as i64);
+            }
+        } else {
+            let entries = self.integer_entries();
+            for (out, code) in out.iter_mut().zip(codes) {
+                *out = entries.get(code.into() as usize).map_or(0, |entry| i64::from_le_bytes(*entry));
+            }
+        }
+    }
+
+    /// The texts: of a dictionary in order, otherwise a row's each.
+    ///
+    /// # Panics
+    /// If the encoding has none.
+    #[must_use]
+    pub fn texts(&self) -> Texts<'a> {
+        assert!(matches!(self.header.encoding, Encoding::Text | Encoding::TextDictionary), "texts");
+        let (at, entries) = (self.header.entries_at as usize, self.header.entries as usize);
+        let (offsets, bytes) = self.bytes[at..].split_at((entries + 1) * 4);
+        Texts { offsets: offsets.as_chunks().0, bytes }
+    }
+
+    fn integer_entries(&self) -> &'a [[u8; 8]] {
+        self.entry_bytes::<8>()
+    }
+
+    fn entry_bytes<const N: usize>(&self) -> &'a [[u8; N]] {
+        let (at, entries) = (self.header.entries_at as usize, self.header.entries as usize);
+        self.bytes[at..at + entries * N].as_chunks().0
+    }
+
+    /// The codes of all integers from `least` to `greatest`, both included: the first and the last; `None` if there is none. NULLs have code 0, too.
+    ///
+    /// # Panics
+    /// If its values are no integers.
+    #[must_use]
+    pub fn integer_range(&self, least: i64, greatest: i64) -> Option<(u64, u64)> {
+        if self.header.nulls == self.header.rows || least > greatest {
+            return None;
+        }
+        match self.header.encoding {
+            Encoding::Frame => {
+                let first = self.header.first;
+                let last = first.wrapping_add(self.header.greatest_code as i64);
+                if least > last || greatest < first {
+                    return None;
+                }
+                Some((least.max(first).wrapping_sub(first) as u64, greatest.min(last).wrapping_sub(first) as u64))
+            }
+            Encoding::Dictionary => {
+                let entries = self.integer_entries();
+                let below = entries.partition_point(|entry| i64::from_le_bytes(*entry) < least);
+                let upto = entries.partition_point(|entry| i64::from_le_bytes(*entry) <= greatest);
+                codes_between(below, upto)
+            }
+            _ => panic!("the values of this chunk are no integers"),
+        }
+    }
+
+    /// The codes of all entries between two texts: the first and the last; `None` if there is none. NULLs have code 0, too.
+    ///
+    /// # Panics
+    /// If its encoding is no dictionary of texts.
+    #[must_use]
+    pub fn text_range(&self, least: Bound<&[u8]>, greatest: Bound<&[u8]>) -> Option<(u64, u64)> {
+        assert!(self.header.encoding == Encoding::TextDictionary, "a dictionary of texts");
+        let texts = self.texts();
+        let below = match least {
+            Bound::Included(least) => texts.partition_point(|entry| entry < least),
+            Bound::Excluded(least) => texts.partition_point(|entry| entry <= least),
+            Bound::Unbounded => 0,
+        };
+        let upto = match greatest {
+            Bound::Included(greatest) => texts.partition_point(|entry| entry <= greatest),
+            Bound::Excluded(greatest) => texts.partition_point(|entry| entry < greatest),
+            Bound::Unbounded => texts.len(),
+        };
+        codes_between(below, upto)
+    }
+}
+
+fn codes_between(below: usize, upto: usize) -> Option<(u64, u64)> {
+    (below < upto).then(|| (below as u64, upto as u64 - 1))
+}
+
+/// Of all bytes but its own.
+pub(super) fn checksum(bytes: &[u8]) -> u64 {
+    let mut digest = crc64fast::Digest::new();
+    digest.write(&bytes[..Header::CHECKSUM_AT]);
+    digest.write(&bytes[Header::CHECKSUM_AT + 8..]);
+    digest.sum64()
+}

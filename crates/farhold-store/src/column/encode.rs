@@ -1,0 +1,241 @@
+//! Making a chunk: the encoding that takes the fewest bytes.
+
+use std::collections::HashMap;
+
+use super::chunk::{Encoding, Header, checksum};
+use super::pack::{self, block_bytes, width_of};
+use super::{BLOCK_ROWS, CHUNK_ROWS_MAX};
+
+/// Which rows are NULL.
+#[derive(Clone, Debug, Default)]
+pub struct Nulls {
+    /// A bit a row; rows beyond the end are not NULL.
+    words: Vec<u64>,
+    count: u32,
+}
+
+impl Nulls {
+    /// Says that a row is NULL.
+    pub fn set(&mut self, row: usize) {
+        if self.words.len() <= row / 64 {
+            self.words.resize(row / 64 + 1, 0);
+        }
+        let word = &mut self.words[row / 64];
+        self.count += u32::from(*word >> (row % 64) & 1 == 0);
+        *word |= 1 << (row % 64);
+    }
+
+    /// Whether a row is NULL.
+    #[must_use]
+    pub fn is_set(&self, row: usize) -> bool {
+        self.words.get(row / 64).is_some_and(|word| word >> (row % 64) & 1 == 1)
+    }
+
+    /// How many rows are NULL.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count as usize
+    }
+}
+
+/// Texts or byte strings, a row's each; a NULL's is empty.
+#[derive(Clone, Debug, Default)]
+pub struct TextValues {
+    /// Where each ends.
+    ends: Vec<u32>,
+    bytes: Vec<u8>,
+}
+
+impl TextValues {
+    /// Appends a row's.
+    ///
+    /// # Panics
+    /// If all of them have 4 GiB and more.
+    pub fn push(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+        self.ends.push(u32::try_from(self.bytes.len()).expect("a chunk has less than 4 GiB of texts"));
+    }
+
+    /// Rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// No rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    fn get(&self, row: usize) -> &[u8] {
+        let begin = if row == 0 { 0 } else { self.ends[row - 1] };
+        &self.bytes[begin as usize..self.ends[row] as usize]
+    }
+}
+
+/// The chunk of integers. A NULL's has no meaning.
+///
+/// # Panics
+/// If there are more than 65,536.
+#[must_use]
+pub fn encode_integers(values: &[i64], nulls: &Nulls) -> Vec<u8> {
+    let present = || values.iter().enumerate().filter(|(row, _)| !nulls.is_set(*row)).map(|(_, value)| *value);
+    let (first, last) = present().fold((i64::MAX, i64::MIN), |(low, high), value| (low.min(value), high.max(value)));
+    let (first, last) = if first > last { (0, 0) } else { (first, last) };
+    let span = last.wrapping_sub(first) as u64;
+    let head = Head { rows: values.len(), nulls };
+    if let Some(entries) = few_integers(present(), width_of(span), values.len()) {
+        let code = |row: usize| entries.partition_point(|entry| *entry < values[row]) as u64;
+        let bytes = entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
+        return head.encode(Encoding::Dictionary, 0, (entries.len(), bytes), Some((entries.len() as u64 - 1, &code)));
+    }
+    let code = |row: usize| values[row].wrapping_sub(first) as u64;
+    head.encode(Encoding::Frame, first, (0, Vec::new()), Some((span, &code)))
+}
+
+/// Entries of a dictionary of integers at most: a code of two bytes less than half the bits of what it replaces.
+const INTEGER_ENTRIES_MAX: usize = 4096;
+
+/// The different integers in order, if a dictionary of them and its codes take less room than codes of `width` bits.
+fn few_integers(values: impl Iterator<Item = i64>, width: u32, rows: usize) -> Option<Vec<i64>> {
+    // A dictionary saves nothing where codes are this short.
+    const WIDTH_MIN: u32 = 8;
+    if width <= WIDTH_MIN {
+        return None;
+    }
+    let mut different = std::collections::HashSet::new();
+    for value in values {
+        different.insert(value);
+        if different.len() > INTEGER_ENTRIES_MAX {
+            return None;
+        }
+    }
+    let bits = u64::from(width_of(different.len() as u64 - 1));
+    let blocks = rows.div_ceil(BLOCK_ROWS) as u64;
+    let saved = blocks * pack::ROW_BYTES as u64 * (u64::from(width).saturating_sub(bits));
+    if saved <= different.len() as u64 * 8 {
+        return None;
+    }
+    let mut entries: Vec<i64> = different.into_iter().collect();
+    entries.sort_unstable();
+    Some(entries)
+}
+
+/// The chunk of decimals with up to 38 digits: of integers where all of them fit. A NULL's has no meaning.
+///
+/// # Panics
+/// If there are more than 65,536.
+#[must_use]
+pub fn encode_wide(values: &[i128], nulls: &Nulls) -> Vec<u8> {
+    let short = |(row, value): (usize, &i128)| if nulls.is_set(row) { Some(0) } else { i64::try_from(*value).ok() };
+    if let Some(values) = values.iter().enumerate().map(short).collect::<Option<Vec<i64>>>() {
+        return encode_integers(&values, nulls);
+    }
+    let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    Head { rows: values.len(), nulls }.encode(Encoding::Wide, 0, (values.len(), bytes), None)
+}
+
+/// The chunk of texts or byte strings.
+///
+/// # Panics
+/// If there are more than 65,536, or the chunk would have 4 GiB.
+#[must_use]
+pub fn encode_texts(values: &TextValues, nulls: &Nulls) -> Vec<u8> {
+    let rows = values.len();
+    let head = Head { rows, nulls };
+    let mut codes: HashMap<&[u8], u32> = HashMap::new();
+    let mut dictionary_bytes = 0;
+    for row in (0..rows).filter(|row| !nulls.is_set(*row)) {
+        let text = values.get(row);
+        codes.entry(text).or_insert_with(|| {
+            dictionary_bytes += text.len() + 4;
+            0
+        });
+    }
+    let width = width_of((codes.len() as u64).saturating_sub(1));
+    let plain_bytes = values.bytes.len() + 4 * rows;
+    let texts = |entries: &mut dyn Iterator<Item = &[u8]>| {
+        let (mut offsets, mut bytes) = (vec![0; 4], Vec::new());
+        for entry in entries {
+            bytes.extend_from_slice(entry);
+            offsets.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        }
+        offsets.extend_from_slice(&bytes);
+        offsets
+    };
+    if rows > 0 && dictionary_bytes + rows.div_ceil(BLOCK_ROWS) * block_bytes(width) >= plain_bytes.max(1) {
+        let bytes = texts(&mut (0..rows).map(|row| values.get(row)));
+        return head.encode(Encoding::Text, 0, (rows, bytes), None);
+    }
+    let mut entries: Vec<&[u8]> = codes.keys().copied().collect();
+    entries.sort_unstable();
+    for (code, entry) in entries.iter().enumerate() {
+        codes.insert(entry, code as u32);
+    }
+    let code = |row: usize| u64::from(codes[values.get(row)]);
+    let greatest = (entries.len() as u64).saturating_sub(1);
+    let bytes = texts(&mut entries.iter().copied());
+    head.encode(Encoding::TextDictionary, 0, (entries.len(), bytes), Some((greatest, &code)))
+}
+
+/// What every chunk has.
+struct Head<'a> {
+    rows: usize,
+    nulls: &'a Nulls,
+}
+
+impl Head<'_> {
+    /// `codes`: the greatest, and those of the rows that are not NULL.
+    fn encode(
+        &self,
+        encoding: Encoding,
+        first: i64,
+        (entries, entry_bytes): (usize, Vec<u8>),
+        codes: Option<(u64, &dyn Fn(usize) -> u64)>,
+    ) -> Vec<u8> {
+        assert!(self.rows <= CHUNK_ROWS_MAX, "a chunk has at most {CHUNK_ROWS_MAX} rows");
+        let greatest_code = codes.map_or(0, |(greatest, _)| greatest);
+        let mut header = Header {
+            encoding,
+            width: width_of(greatest_code),
+            rows: self.rows as u32,
+            nulls: self.nulls.count() as u32,
+            first,
+            greatest_code,
+            entries: entries as u32,
+            nulls_at: 0,
+            entries_at: 0,
+            codes_at: 0,
+            len: 0,
+        };
+        let blocks = header.blocks();
+        let mut bytes = vec![0; Header::BYTES];
+        if header.nulls > 0 {
+            header.nulls_at = bytes.len() as u32;
+            bytes.extend(self.nulls.words.iter().flat_map(|word| word.to_le_bytes()));
+            bytes.resize(header.nulls_at as usize + blocks * pack::ROW_BYTES, 0);
+        }
+        if let Some((_, code)) = codes {
+            header.codes_at = bytes.len() as u32;
+            let block_len = block_bytes(header.width);
+            bytes.resize(bytes.len() + blocks * block_len, 0);
+            for block in 0..blocks {
+                let rows = block * BLOCK_ROWS..self.rows.min((block + 1) * BLOCK_ROWS);
+                let mut unpacked = [0; BLOCK_ROWS];
+                for (to, row) in unpacked.iter_mut().zip(rows) {
+                    *to = if self.nulls.is_set(row) { 0 } else { code(row) };
+                }
+                let packed = &mut bytes[header.codes_at as usize + block * block_len..][..block_len];
+                pack::pack(&unpacked, header.width, packed);
+            }
+        }
+        header.entries_at = bytes.len() as u32;
+        bytes.extend_from_slice(&entry_bytes);
+        header.len = u32::try_from(bytes.len()).expect("a chunk has less than 4 GiB");
+        header.write(&mut bytes);
+        let sum = checksum(&bytes);
+        bytes[Header::CHECKSUM_AT..Header::CHECKSUM_AT + 8].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+}

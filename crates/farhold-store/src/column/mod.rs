@@ -1,0 +1,36 @@
+//! Columns: the values of one column of up to 65,536 rows, as bytes that never change.
+//!
+//! ```text
+//!   chunk:  header │ nulls: a bit a row │ dictionary: offsets, entries │ codes, packed in blocks of 1,024 │
+//!
+//!   frame       value = first + code                         integers, and what is ordered like them
+//!   dictionary  value = entries[code], entries in order      few different values
+//!   plain       one entry a row, in the order of the rows    texts with many different values; wide decimals
+//! ```
+//!
+//! Invariants:
+//! - Codes are ordered as their values are (not in `plain`). So a comparison with a constant is a range of codes, and a scan
+//!   compares packed codes without decoding one ([`Chunk::integer_range`], [`Chunk::text_range`]).
+//! - A NULL has code 0. Its bit says that it is NULL.
+//! - A chunk is one run of bytes without pointers: it can be copied to another node's memory and read there.
+//! - Nothing is read from a chunk whose header does not fit its length ([`Chunk::open`]); [`Chunk::verify`] compares its checksum.
+//!
+//! Booleans, integers, dates, timestamps and decimals of up to 18 digits are integers; floats are by [`ordered_double`].
+
+mod build;
+mod chunk;
+mod encode;
+mod ordered;
+pub mod pack;
+#[cfg(test)]
+mod tests;
+
+pub use build::ChunkBuilder;
+pub use chunk::{Chunk, ChunkError, Encoding, Texts};
+pub use encode::{Nulls, TextValues, encode_integers, encode_texts, encode_wide};
+pub use ordered::{double_of, ordered_double, ordered_real, real_of};
+
+/// Rows of a block: what is packed, compared and decoded at a time.
+pub const BLOCK_ROWS: usize = 1024;
+/// The most rows of a chunk.
+pub const CHUNK_ROWS_MAX: usize = 1 << 16;
