@@ -218,9 +218,9 @@ impl ScanFilter {
         #[allow(clippy::cast_precision_loss)]
         let selectivity = (0.05 * list.list.len() as f64).min(0.5);
         let selectivity = if list.negated { 1.0 - selectivity } else { selectivity };
-        // `x NOT IN (…, NULL)` is never true.
-        let condition =
-            if any_null && list.negated { Condition::Never } else { Condition::In(column, constants, list.negated) };
+        // `x NOT IN (…, NULL)` is never true, and neither is `x IN (NULL)`, whatever the column's type.
+        let never = if list.negated { any_null } else { constants.is_empty() };
+        let condition = if never { Condition::Never } else { Condition::In(column, constants, list.negated) };
         self.predicate.push(condition, selectivity);
         Some(())
     }
