@@ -143,10 +143,4 @@ impl Predicate {
     pub const fn selectivity(&self) -> f64 {
         self.selectivity
     }
-
-    /// Whether every row passes.
-    #[must_use]
-    pub fn is_everything(&self) -> bool {
-        self.conditions.is_empty()
-    }
 }
