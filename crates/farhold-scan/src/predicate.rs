@@ -1,9 +1,11 @@
 //! Conditions on rows, before it is known what the rows lie in: bytes of rows, or columns.
 //!
-//! A condition compares one column with constants. The constants are of the column's kind already: whoever makes a predicate
-//! converts them, and leaves out what cannot be converted without a loss.
+//! A condition compares one column with constants. The constants are of the column's kind already: the maker of a predicate
+//! converts them, and leaves out what cannot be converted without a loss. [`Predicate::check`] asserts it.
 
 use std::cmp::Ordering;
+
+use farhold_store::row::{ColumnType, Schema};
 
 /// A comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,7 +70,7 @@ impl Comparison {
 pub enum Constant {
     /// Of a boolean (0, 1), an integer, a date, a timestamp, or a decimal in units of the column's scale.
     Integer(i64),
-    /// Of a decimal, where it does not fit 64 bits.
+    /// The same, where it does not fit 64 bits.
     Wide(i128),
     /// Of a float. NaN is equal to itself and above everything; the zeros are equal.
     Float(f64),
@@ -76,14 +78,59 @@ pub enum Constant {
     Bytes(Vec<u8>),
 }
 
+impl Constant {
+    /// Whether it may stand beside a column of this type.
+    #[must_use]
+    pub const fn is_of(&self, data_type: ColumnType) -> bool {
+        match data_type {
+            ColumnType::Real | ColumnType::Double => matches!(self, Self::Float(_)),
+            ColumnType::Char(_) | ColumnType::Varchar(_) | ColumnType::Text | ColumnType::Bytea => {
+                matches!(self, Self::Bytes(_))
+            }
+            ColumnType::Boolean
+            | ColumnType::SmallInt
+            | ColumnType::Int
+            | ColumnType::BigInt
+            | ColumnType::Decimal { .. }
+            | ColumnType::Date
+            | ColumnType::Timestamp => matches!(self, Self::Integer(_) | Self::Wide(_)),
+        }
+    }
+
+    /// That of a column which is neither a float nor text. [`Predicate::check`] has been called, here and for the next two.
+    pub(crate) fn whole(&self) -> i128 {
+        match self {
+            Self::Integer(integer) => i128::from(*integer),
+            Self::Wide(wide) => *wide,
+            other => unreachable!("{other:?} has been checked to be an integer"),
+        }
+    }
+
+    /// That of a float.
+    pub(crate) fn float(&self) -> f64 {
+        match self {
+            Self::Float(float) => *float,
+            other => unreachable!("{other:?} has been checked to be a float"),
+        }
+    }
+
+    /// That of a text or a byte string.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            other => unreachable!("{other:?} has been checked to be bytes"),
+        }
+    }
+}
+
 /// A condition on a row. A NULL fails every one but [`Null`](Self::Null).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Condition {
     /// A column beside a constant.
     Compare(usize, Comparison, Constant),
-    /// A column is one of some constants, or (`true`) none of them.
+    /// A column is one of some constants, or (`true`) none of them. Of no constants a column is none, unless it is NULL.
     In(usize, Vec<Constant>, bool),
-    /// A text begins with these bytes, or (`true`) does not.
+    /// A text or byte string begins with these bytes, or (`true`) does not.
     Prefix(usize, Vec<u8>, bool),
     /// A column is NULL, or (`false`) is not.
     Null(usize, bool),
@@ -113,10 +160,10 @@ impl Predicate {
         Self { conditions: Vec::new(), selectivity: 1.0 }
     }
 
-    /// Adds a condition that about this part of the rows passes.
+    /// Adds a condition that about this part of the rows passes. [`Condition::Never`] makes it none, whatever the caller says.
     pub fn push(&mut self, condition: Condition, selectivity: f64) {
+        self.selectivity *= if matches!(condition, Condition::Never) { 0.0 } else { selectivity };
         self.conditions.push(condition);
-        self.selectivity *= selectivity;
     }
 
     /// One of several predicates holds.
@@ -132,6 +179,14 @@ impl Predicate {
         self.push(Condition::Any(conjunctions), selectivity);
     }
 
+    /// Asserts that it is about columns of this table, and that each constant is of its column's kind.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn check(&self, schema: &Schema) {
+        self.conditions.iter().for_each(|condition| condition.check(schema));
+    }
+
     /// The conditions, all of which must hold.
     #[must_use]
     pub fn conditions(&self) -> &[Condition] {
@@ -142,5 +197,112 @@ impl Predicate {
     #[must_use]
     pub const fn selectivity(&self) -> f64 {
         self.selectivity
+    }
+}
+
+impl Condition {
+    fn check(&self, schema: &Schema) {
+        let column = |at: usize| {
+            let columns = schema.columns();
+            columns.get(at).unwrap_or_else(|| panic!("a condition on column {at} of {}", columns.len()))
+        };
+        let beside = |at: usize, constant: &Constant| {
+            let column = column(at);
+            let (name, data_type) = (&column.name, column.data_type);
+            assert!(constant.is_of(data_type), "{constant:?} beside the column {name}, which is {data_type}");
+        };
+        match self {
+            Self::Compare(at, _, constant) => beside(*at, constant),
+            Self::In(at, constants, _) => {
+                column(*at);
+                for constant in constants {
+                    beside(*at, constant);
+                }
+            }
+            Self::Prefix(at, ..) => {
+                let column = column(*at);
+                let is_text = column.data_type.is_text() || column.data_type == ColumnType::Bytea;
+                assert!(is_text, "a prefix beside the column {}, which is {}", column.name, column.data_type);
+            }
+            Self::Null(at, _) => {
+                column(*at);
+            }
+            Self::Any(ways) => ways.iter().flatten().for_each(|condition| condition.check(schema)),
+            Self::Never => {}
+        }
+    }
+}
+
+/// The order of a column's float and a constant, or of two constants: NaN is equal to itself and above everything.
+#[inline]
+pub(crate) fn compare_floats(left: f64, right: f64) -> Ordering {
+    left.partial_cmp(&right).unwrap_or_else(|| left.is_nan().cmp(&right.is_nan()))
+}
+
+#[cfg(test)]
+mod tests {
+    use farhold_store::row::Column;
+
+    use super::*;
+
+    fn passes(condition: Condition) -> bool {
+        let types = [
+            ColumnType::Int,
+            ColumnType::Double,
+            ColumnType::Text,
+            ColumnType::Bytea,
+            ColumnType::Decimal { precision: 38, scale: 0 },
+            ColumnType::Boolean,
+        ];
+        let columns = types.iter().enumerate().map(|(n, data_type)| Column::new(format!("c{n}"), *data_type));
+        let schema = Schema::new(columns.collect(), vec![0]).unwrap();
+        let mut predicate = Predicate::everything();
+        predicate.push_any(vec![Predicate::everything(), {
+            let mut way = Predicate::everything();
+            way.push(condition, 0.5);
+            way
+        }]);
+        std::panic::catch_unwind(|| predicate.check(&schema)).is_ok()
+    }
+
+    #[test]
+    fn constants_of_another_kind_are_refused() {
+        let kinds = [Constant::Integer(1), Constant::Wide(1), Constant::Float(1.0), Constant::Bytes(vec![1])];
+        let expected = [
+            [true, true, false, false],
+            [false, false, true, false],
+            [false, false, false, true],
+            [false, false, false, true],
+            [true, true, false, false],
+            [true, true, false, false],
+        ];
+        for (column, expected) in expected.iter().enumerate() {
+            for (constant, expected) in kinds.iter().zip(expected) {
+                assert_eq!(passes(Condition::Compare(column, Comparison::Less, constant.clone())), *expected);
+                assert_eq!(passes(Condition::In(column, vec![constant.clone()], false)), *expected);
+            }
+            assert!(passes(Condition::In(column, Vec::new(), true)));
+            assert_eq!(passes(Condition::Prefix(column, Vec::new(), false)), matches!(column, 2 | 3));
+        }
+        // One of a list of the right kind.
+        assert!(!passes(Condition::In(0, vec![Constant::Integer(1), Constant::Float(1.0)], false)));
+    }
+
+    #[test]
+    fn columns_that_the_table_lacks_are_refused() {
+        assert!(passes(Condition::Null(5, true)));
+        assert!(!passes(Condition::Null(6, true)));
+        assert!(!passes(Condition::In(6, Vec::new(), false)));
+        assert!(!passes(Condition::Prefix(6, Vec::new(), false)));
+        assert!(!passes(Condition::Compare(6, Comparison::Equal, Constant::Integer(1))));
+    }
+
+    #[test]
+    fn never_leaves_no_rows() {
+        let mut predicate = Predicate::everything();
+        predicate.push(Condition::Null(0, true), 0.25);
+        assert!((predicate.selectivity() - 0.25).abs() < 1e-9);
+        predicate.push(Condition::Never, 0.5);
+        assert!(predicate.selectivity() <= 0.0);
     }
 }

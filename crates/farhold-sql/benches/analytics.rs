@@ -1,7 +1,8 @@
 //! CH-benCHmark's queries over live rows, against DataFusion over in-memory Arrow tables of the same rows:
 //! `cargo bench -p farhold-sql --bench analytics -- [--warehouses N] [--threads N] [--rounds N] [--only Q]`; `--quick` takes a small database.
 //!
-//! `--explain Q` shows what query Q does both ways instead. Each query runs three times each way; the best counts. Also: rows a second that a scan decodes.
+//! `--explain Q` prints both plans of query Q instead. Each query runs three times each way, and the best time counts.
+//! It also prints how many rows per second a scan decodes.
 #![expect(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 use std::rc::Rc;
@@ -132,7 +133,7 @@ async fn single(session: &mut Session, sql: &str) -> i64 {
     batches(session, sql).await[0].column(0).as_primitive::<arrow::datatypes::Int64Type>().value(0)
 }
 
-/// Rows of the result, and the best time.
+/// The number of rows of the result, and the best time.
 fn ours(session: &mut Session, runtime: &tokio::runtime::Runtime, sql: &str, rounds: u32) -> (usize, f64) {
     best(rounds, || runtime.block_on(batches(session, sql)).iter().map(RecordBatch::num_rows).sum())
 }
@@ -160,7 +161,7 @@ fn best(rounds: u32, mut body: impl FnMut() -> usize) -> (usize, f64) {
     (rows, best)
 }
 
-/// The same rows as Arrow tables of as many partitions as there are threads.
+/// The same rows as Arrow tables, with one partition per thread.
 fn memory_tables(session: &mut Session, runtime: &tokio::runtime::Runtime, threads: usize) -> SessionContext {
     let mut config = SessionConfig::new().with_target_partitions(threads);
     config.options_mut().sql_parser.dialect = Dialect::PostgreSQL;

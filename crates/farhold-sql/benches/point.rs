@@ -1,7 +1,8 @@
-//! What a statement of the direct path costs: `cargo bench -p farhold-sql --bench point` prints a table; `--quick` runs each
-//! part briefly.
+//! The cost of a statement on the direct path: `cargo bench -p farhold-sql --bench point` prints a table; `--quick`
+//! runs each part briefly.
 //!
-//! One session on one thread, no wire: `Session::execute` of prepared statements, each in a transaction of its own.
+//! One session on one thread, without the wire protocol: `Session::execute` of prepared statements, each in its own
+//! transaction.
 #![expect(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 use std::rc::Rc;
@@ -17,9 +18,9 @@ struct Turns {
     turns: u32,
 }
 
-/// The table.
+/// Prints the table.
 pub fn main() {
-    // Within the tests it is always quick.
+    // The tests always run it quick.
     let quick = cfg!(test) || std::env::args().any(|arg| arg == "--quick" || arg == "--test");
     let turns = if quick { Turns { rows: 200, turns: 200 } } else { Turns { rows: 100_000, turns: 300_000 } };
     for (name, nanoseconds) in run(&turns) {

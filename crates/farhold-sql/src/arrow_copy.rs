@@ -1,7 +1,7 @@
-//! The yardstick of the analytical path: DataFusion over a copy of the same rows in Arrow memory.
+//! The baseline of the analytical path: DataFusion over a copy of the same rows in Arrow memory.
 //!
-//! For the bench alone. The copy is spread over as many partitions as a scan of the live rows has, and the planner has the
-//! same settings, so what differs is where the rows come from: decoded from live objects, or ready as columns.
+//! Only the bench uses it. The copy has as many partitions as a scan of the live rows, and the planner has the same
+//! settings, so the only difference is the source of the rows: decoded from live objects, or already columnar.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ pub struct ArrowCopy {
 }
 
 impl ArrowCopy {
-    /// Copies every table, as one snapshot each.
+    /// Copies every table, each as one snapshot.
     ///
     /// # Errors
-    /// What a `SELECT *` can fail with; threads that cannot be started.
+    /// Any error of a `SELECT *`; threads that cannot be started.
     pub async fn of(node: &Arc<Node>, worker: &Worker) -> Result<Self, SqlError> {
         let config = EngineConfig::default();
         let threads = config.query_threads;
@@ -61,15 +61,15 @@ impl ArrowCopy {
         Ok(Self { context, runtime })
     }
 
-    /// Plans and runs a query to its end; the rows it gave.
+    /// Plans and runs a query to its end. Returns the number of rows.
     ///
     /// # Errors
-    /// What DataFusion says of the query.
+    /// DataFusion's errors.
     pub fn query(&self, sql: &str) -> Result<u64, SqlError> {
         let context = self.context.clone();
         let sql = sql.to_owned();
         let run = async move {
-            // On a worker thread, as the engine's queries are.
+            // On a worker thread, like the engine's queries.
             let task = tokio::spawn(async move { context.sql(&sql).await?.collect().await });
             let batches = task.await.map_err(|error| SqlError::new(SqlState::INTERNAL_ERROR, error.to_string()))?;
             let batches = batches.map_err(|error| refused(&error))?;

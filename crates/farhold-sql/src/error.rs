@@ -1,4 +1,4 @@
-//! What a statement can fail with: a message for the user and a SQLSTATE for the program.
+//! Errors of statements: a message for the user and a SQLSTATE for the program.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ macro_rules! states {
         impl SqlState {
             $($(#[$doc])* pub const $name: SqlState = SqlState($code);)*
 
-            /// The one with these five characters, if it is one of Farhold's.
+            /// The state with this code, if Farhold uses it.
             pub(crate) fn of_code(code: &str) -> Option<Self> {
                 [$($code),*].into_iter().find(|known| *known == code).map(Self)
             }
@@ -20,71 +20,71 @@ macro_rules! states {
 }
 
 states! {
-    /// The connection to the node that holds the data is gone.
+    /// The connection to the node that holds the data is lost.
     CONNECTION_FAILURE = "08006";
-    /// The peer broke the protocol.
+    /// The client violated the protocol.
     PROTOCOL_VIOLATION = "08P01";
-    /// PostgreSQL has it, Farhold does not.
+    /// PostgreSQL supports it, Farhold does not.
     FEATURE_NOT_SUPPORTED = "0A000";
-    /// A subquery used as an expression gave more than one row.
+    /// A subquery used as an expression returned more than one row.
     CARDINALITY_VIOLATION = "21000";
     /// A string does not fit its column.
     STRING_TOO_LONG = "22001";
     /// A number does not fit its type.
     NUMERIC_OUT_OF_RANGE = "22003";
-    /// A query that has its rows, but not the way that was planned.
+    /// A query succeeded, but was not executed as planned.
     WARNING = "01000";
-    /// Text that is no date or time.
+    /// Text that is not a date or time.
     INVALID_DATETIME = "22007";
-    /// A date or time outside of what the type can hold.
+    /// A date or time outside of its type's range.
     DATETIME_OVERFLOW = "22008";
     /// An offset from UTC that no time zone has.
     INVALID_TIME_ZONE = "22009";
-    /// A part of a text with a negative length, or before its beginning.
+    /// A substring of negative length, or before the start.
     SUBSTRING_ERROR = "22011";
     /// Division by zero.
     DIVISION_BY_ZERO = "22012";
-    /// A frame that begins or ends a negative distance from its row.
+    /// A frame bound at a negative distance.
     INVALID_PRECEDING_OR_FOLLOWING_SIZE = "22013";
     /// An interval with a number that does not fit.
     INTERVAL_FIELD_OVERFLOW = "22015";
-    /// A number of parts that is not above zero.
+    /// A number of parts that is not positive.
     INVALID_NTILE_ARGUMENT = "22014";
-    /// The number of a row that is not above zero.
+    /// A row number that is not positive.
     INVALID_NTH_VALUE_ARGUMENT = "22016";
-    /// A pattern that is no regular expression.
+    /// A pattern that is not a regular expression.
     INVALID_REGULAR_EXPRESSION = "2201B";
-    /// The logarithm of what has none.
+    /// A logarithm outside of its domain.
     INVALID_LOGARITHM_ARGUMENT = "2201E";
-    /// A root or a power of what has none.
+    /// A root or a power outside of its domain.
     INVALID_POWER_ARGUMENT = "2201F";
-    /// Bounds or a number of parts that make none.
+    /// Invalid bounds or an invalid number of buckets.
     INVALID_WIDTH_BUCKET_ARGUMENT = "2201G";
     /// A negative LIMIT.
     INVALID_LIMIT = "2201W";
     /// A negative OFFSET.
     INVALID_OFFSET = "2201X";
-    /// A place that bytes do not have.
+    /// A position outside of the bytes.
     ARRAY_SUBSCRIPT_ERROR = "2202E";
     /// A pattern that ends with its escape character.
     INVALID_ESCAPE_SEQUENCE = "22025";
     /// Bytes that are not UTF-8.
     CHARACTER_NOT_IN_REPERTOIRE = "22021";
-    /// A parameter or setting with a value it cannot have.
+    /// An invalid value of a parameter or setting.
     INVALID_PARAMETER_VALUE = "22023";
-    /// A sequence has come to its last number.
+    /// A sequence has reached its limit.
     SEQUENCE_LIMIT = "2200H";
-    /// Text that is no value of the type.
+    /// Text that is not a value of the type.
     INVALID_TEXT = "22P02";
-    /// Bytes that are no value of the type.
+    /// Bytes that are not a value of the type.
     INVALID_BINARY = "22P03";
     /// A malformed line in COPY data.
     BAD_COPY_FORMAT = "22P04";
-    /// NULL where a value has to be.
+    /// NULL where a value is required.
     NULL_VALUE_NOT_ALLOWED = "22004";
     /// NULL in a NOT NULL column.
     NOT_NULL_VIOLATION = "23502";
-    /// A key that is already there.
+    /// A duplicate key.
     UNIQUE_VIOLATION = "23505";
     /// A cursor in a state that the command cannot use.
     INVALID_CURSOR_STATE = "24000";
@@ -96,13 +96,13 @@ states! {
     NO_ACTIVE_TRANSACTION = "25P01";
     /// A command in a transaction that has failed.
     IN_FAILED_TRANSACTION = "25P02";
-    /// Something that others need.
+    /// An object on which others depend.
     DEPENDENT_OBJECTS = "2BP01";
     /// No such prepared statement.
     INVALID_STATEMENT_NAME = "26000";
-    /// A client that was silent within a transaction for too long.
+    /// A client was idle within a transaction for too long.
     IDLE_IN_TRANSACTION_TIMEOUT = "25P03";
-    /// A start-up without what a session needs.
+    /// A start-up message without required parameters.
     INVALID_AUTHORIZATION = "28000";
     /// The password is wrong.
     INVALID_PASSWORD = "28P01";
@@ -112,61 +112,61 @@ states! {
     INVALID_SAVEPOINT = "3B001";
     /// No such schema.
     INVALID_SCHEMA_NAME = "3F000";
-    /// Another transaction came first; the same transaction may be tried again.
+    /// A conflict with another transaction; a retry may succeed.
     SERIALIZATION_FAILURE = "40001";
     /// Only other nodes know the outcome of a COMMIT.
     RESOLUTION_UNKNOWN = "08007";
-    /// The outcome of a COMMIT is not known.
+    /// The outcome of a COMMIT is unknown.
     COMPLETION_UNKNOWN = "40003";
     /// The statement does not parse.
     SYNTAX_ERROR = "42601";
-    /// A value for a column that is always generated.
+    /// A value for a column that is GENERATED ALWAYS.
     GENERATED_ALWAYS = "428C9";
-    /// A definition that makes no sense.
+    /// An invalid definition.
     INVALID_TABLE_DEFINITION = "42P16";
     /// A column named twice.
     DUPLICATE_COLUMN = "42701";
-    /// A name that fits more than one column.
+    /// A name that matches more than one column.
     AMBIGUOUS_COLUMN = "42702";
     /// No such column.
     UNDEFINED_COLUMN = "42703";
     /// No such object.
     UNDEFINED_OBJECT = "42704";
-    /// A relation or a query of WITH named twice.
+    /// A relation or a WITH query is named twice.
     DUPLICATE_ALIAS = "42712";
     /// A column outside of GROUP BY.
     GROUPING_ERROR = "42803";
-    /// Types that do not go together.
+    /// Types that cannot be combined.
     DATATYPE_MISMATCH = "42804";
-    /// A value of one type cannot be one of the other.
+    /// No cast exists between the types.
     CANNOT_COERCE = "42846";
     /// No such function or operator.
     UNDEFINED_FUNCTION = "42883";
-    /// An object or a value is of another kind than the statement wants.
+    /// An object or a value of another kind than the statement requires.
     WRONG_OBJECT_TYPE = "42809";
     /// No such table.
     UNDEFINED_TABLE = "42P01";
     /// No such parameter.
     UNDEFINED_PARAMETER = "42P02";
-    /// A cursor of that name is open already.
+    /// A cursor with this name is already open.
     DUPLICATE_CURSOR = "42P03";
-    /// A prepared statement of that name is there already.
+    /// A prepared statement with this name already exists.
     DUPLICATE_STATEMENT = "42P05";
-    /// A table of that name is there already.
+    /// A table with this name already exists.
     DUPLICATE_TABLE = "42P07";
-    /// A column reference that makes no sense where it stands.
+    /// A column reference that is not valid in its place.
     INVALID_COLUMN_REFERENCE = "42P10";
-    /// A window that says again what the one that it names says.
+    /// An invalid window.
     WINDOWING_ERROR = "42P20";
-    /// The disk of the journal, or the one that joins spill to, is full: nothing was written.
+    /// The disk of the journal, or of the joins' spill files, is full: nothing was written.
     DISK_FULL = "53100";
-    /// Memory is used up: the query's budget or the data region.
+    /// Out of memory: in the queries' budget or the data region.
     OUT_OF_MEMORY = "53200";
-    /// The connections are used up.
+    /// All connections are in use.
     TOO_MANY_CONNECTIONS = "53300";
     /// A row, a key or a statement is too large.
     PROGRAM_LIMIT_EXCEEDED = "54000";
-    /// Statements that run each other too deeply.
+    /// A statement that is nested too deeply or too complex.
     STATEMENT_TOO_COMPLEX = "54001";
     /// More columns than a result or a table may have.
     TOO_MANY_COLUMNS = "54011";
@@ -180,9 +180,9 @@ states! {
     ADMIN_SHUTDOWN = "57P01";
     /// A client that was silent for too long.
     IDLE_SESSION_TIMEOUT = "57P05";
-    /// The node cannot serve now.
+    /// The node cannot serve at the moment.
     CANNOT_CONNECT_NOW = "57P03";
-    /// The directory that joins spill to cannot be used.
+    /// The directory of the joins' spill files cannot be used.
     IO_ERROR = "58030";
     /// A bug in Farhold.
     INTERNAL_ERROR = "XX000";
@@ -204,18 +204,18 @@ impl fmt::Display for SqlState {
     }
 }
 
-/// Why a statement failed, in PostgreSQL's terms. Kept below 128 bytes: every result carries one.
+/// Why a statement failed, in PostgreSQL's terms. Kept below 128 bytes, because every `Result` has room for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqlError {
     /// The SQLSTATE.
     pub state: SqlState,
-    /// One sentence in lower case without a full stop, as PostgreSQL's.
+    /// One sentence in lower case without a full stop, as in PostgreSQL.
     pub message: String,
-    /// What exactly: the key that is there already, the line of a COPY.
+    /// The details: the existing key, the line of a COPY.
     pub detail: Option<Box<str>>,
     /// What the user can do.
     pub hint: Option<Box<str>>,
-    /// Where in the statement, in characters from 1.
+    /// The position in the statement, in characters from 1.
     pub position: Option<usize>,
     /// The constraint that was violated.
     pub constraint: Option<Box<str>>,
@@ -230,7 +230,7 @@ impl SqlError {
         Self { state, message: message.into(), detail: None, hint: None, position: None, constraint: None, table: None }
     }
 
-    /// 0A000: PostgreSQL has it, Farhold does not.
+    /// 0A000: PostgreSQL supports it, Farhold does not.
     #[must_use]
     pub fn unsupported(what: impl fmt::Display) -> Self {
         Self::new(SqlState::FEATURE_NOT_SUPPORTED, format!("{what} is not supported"))
@@ -254,14 +254,14 @@ impl SqlError {
         Self::new(SqlState::QUERY_CANCELED, message)
     }
 
-    /// With a DETAIL line.
+    /// Adds a DETAIL line.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into().into_boxed_str());
         self
     }
 
-    /// With a HINT line.
+    /// Adds a HINT line.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into().into_boxed_str());

@@ -1,10 +1,10 @@
-//! Files to COPY: turns a Parquet or CSV file into chunks of CSV text for `COPY … FROM STDIN (FORMAT csv)`.
+//! Import of files: turns a Parquet or CSV file into chunks of CSV text for `COPY … FROM STDIN (FORMAT csv)`.
 //!
-//! One way in for every file: the server's COPY checks types, lengths and keys, so the importer only has to spell the
-//! values. A Parquet file is read batch by batch; a CSV file is passed through as it is.
+//! All files take the same path: the server's COPY checks types, lengths and keys, so the importer only has to format
+//! the values. A Parquet file is read batch by batch; a CSV file is passed through unchanged.
 //!
-//! Nothing is lost on the way: a column of a CSV file has a type only if that writes every text of it as it stands, and a type of Parquet's that
-//! has no counterpart here, or a value that its counterpart cannot hold, is refused.
+//! No information is lost: a column of a CSV file gets a type only if formatting each value gives back its text, and a
+//! Parquet type without a counterpart, or a value that the counterpart cannot hold, is refused.
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek};
@@ -17,9 +17,9 @@ use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchR
 
 use crate::engine::{ColumnType, csv_names, csv_types, datum_at, format_datum, from_arrow, to_arrow};
 
-/// Rows of a Parquet batch, and so of a chunk.
+/// Rows per Parquet batch, and so per chunk.
 const BATCH_ROWS: usize = 8192;
-/// Bytes of a chunk of a CSV file.
+/// Bytes per chunk of a CSV file.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Why a file cannot be imported.
@@ -28,7 +28,7 @@ pub enum ImportError {
     /// The file cannot be read.
     #[error("{}: {}", .0.display(), .1)]
     Io(PathBuf, std::io::Error),
-    /// The file is not what its name or the format says.
+    /// The file does not have the format of its name, or is not as the format requires.
     #[error("{}: {}", .0.display(), .1)]
     Format(PathBuf, String),
     /// A column's type has no counterpart here.
@@ -41,7 +41,7 @@ pub enum ImportError {
     },
 }
 
-/// What the file holds.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// Comma-separated values with a header line.
@@ -50,7 +50,7 @@ pub enum FileKind {
     Parquet,
 }
 
-/// A file on its way into a table.
+/// A file being imported into a table.
 pub struct ImportFile {
     path: PathBuf,
     columns: Vec<String>,
@@ -68,9 +68,9 @@ enum Source {
 pub struct Chunk {
     /// The text; for a CSV file a chunk may end inside a line.
     pub csv: Vec<u8>,
-    /// Rows in it, where that is known (Parquet).
+    /// The number of rows in it, if known (Parquet).
     pub rows: Option<u64>,
-    /// Bytes of the file behind it (CSV).
+    /// The number of file bytes that it represents (CSV).
     pub file_bytes: u64,
 }
 
@@ -78,7 +78,8 @@ impl ImportFile {
     /// Opens a file and reads its columns.
     ///
     /// # Errors
-    /// [`ImportError::Io`], or [`ImportError::Format`] if it is no such file.
+    /// [`ImportError::Io`]; [`ImportError::Format`] if the file has another format; [`ImportError::Type`] for a column of
+    /// a Parquet file that no column type holds.
     pub fn open(path: &Path, kind: FileKind) -> Result<Self, ImportError> {
         let io = |error| ImportError::Io(path.to_owned(), error);
         let mut file = File::open(path).map_err(io)?;
@@ -113,20 +114,20 @@ impl ImportFile {
         }
     }
 
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     pub fn bytes_total(&self) -> u64 {
         self.bytes_total
     }
 
-    /// Rows of the file, where it says so.
+    /// The number of rows in the file, if it is recorded there.
     pub fn rows_total(&self) -> Option<u64> {
         self.rows_total
     }
 
-    /// `CREATE TABLE` for the file's columns. A CSV file is read to its end for their types.
+    /// A `CREATE TABLE` for the file's columns. A CSV file is read to its end to find the types.
     ///
     /// # Errors
-    /// [`ImportError::Format`] if it has no such column, or a type that no column has; [`ImportError::Io`].
+    /// [`ImportError::Format`] if there is no column `key`, or the CSV cannot be read; [`ImportError::Io`].
     pub fn create_table(&self, table: &str, key: &str) -> Result<String, ImportError> {
         if !self.columns.iter().any(|column| column == key) {
             let known = self.columns.join(", ");
@@ -144,12 +145,12 @@ impl ImportFile {
         Ok(format!("CREATE TABLE {} ({columns}, PRIMARY KEY ({}))", quote(table), quote(key)))
     }
 
-    /// `DROP TABLE` for what [`create_table`](Self::create_table) makes.
+    /// A `DROP TABLE` for the table of [`create_table`](Self::create_table).
     pub fn drop_table(table: &str) -> String {
         format!("DROP TABLE {}", quote(table))
     }
 
-    /// The `COPY` statement that takes the chunks.
+    /// The `COPY` statement to which the chunks belong.
     pub fn copy_statement(&self, table: &str) -> String {
         let columns: Vec<String> = self.columns.iter().map(|column| quote(column)).collect();
         let header = matches!(self.source, Source::Csv(_));
@@ -187,7 +188,7 @@ fn csv_error(path: &Path, error: std::io::Error) -> ImportError {
     }
 }
 
-/// The rows as COPY's CSV. Texts are quoted: an empty one without quotes is NULL.
+/// Writes the rows as CSV for COPY. Texts are quoted, because an unquoted empty text is NULL.
 fn write_csv(batch: &RecordBatch, types: &[ColumnType], csv: &mut Vec<u8>) -> Result<(), String> {
     let columns = batch.columns().iter().zip(types).zip(batch.schema_ref().fields()).map(|((column, to), field)| {
         let is_quoted = to.is_text() || *to == ColumnType::Bytea;
@@ -215,7 +216,7 @@ fn write_csv(batch: &RecordBatch, types: &[ColumnType], csv: &mut Vec<u8>) -> Re
     Ok(())
 }
 
-/// A column's values in the array that holds values of the column type. Moments with a time zone are those of UTC.
+/// A column converted to the Arrow type of the column type. Timestamps with a time zone become UTC.
 fn values(column: &ArrayRef, to: ColumnType) -> Result<ArrayRef, String> {
     let cast = |column: &ArrayRef, to: &DataType| {
         let options = CastOptions { safe: false, ..CastOptions::default() };
@@ -235,10 +236,10 @@ fn values(column: &ArrayRef, to: ColumnType) -> Result<ArrayRef, String> {
     }
 }
 
-/// The type that holds a column of a Parquet file.
+/// The column type for a column of a Parquet file.
 fn column_type(column: &str, data_type: &DataType) -> Result<ColumnType, ImportError> {
     match data_type {
-        // It has no values.
+        // The column has no values.
         DataType::Null => Ok(ColumnType::BigInt),
         data_type => from_arrow(data_type)
             .ok_or_else(|| ImportError::Type { column: column.to_owned(), data_type: data_type.to_string() }),
@@ -345,7 +346,7 @@ mod tests {
         assert!(error.to_string().contains("column at: a timestamp has nanoseconds"), "{error}");
     }
 
-    /// The types of a CSV file come from all of its lines.
+    /// All lines of a CSV file determine its types.
     #[test]
     fn a_text_far_behind_decides_the_type() {
         let lines: Vec<String> = (1..20_000).map(|n| format!("{n},{n}\n")).collect();

@@ -1,11 +1,11 @@
 //! SQL for Farhold: PostgreSQL's dialect, types, errors and wire protocol over the rows of `farhold-txn`.
 //!
-//! Two halves meet in [`Session`]: [`engine`] (catalog, planning, execution) and [`server`] (the wire protocol).
-//! A statement that a primary key or an index answers is compiled once and then runs on the connection's own thread;
-//! every other query runs over one consistent state of the database on shared query threads.
+//! [`Session`] connects the two halves: [`engine`] (catalog, planning, execution) and [`server`] (the wire protocol). A
+//! statement that a primary key or an index answers is compiled once and runs on the connection's own thread. Every
+//! other query runs over one snapshot of the database on shared query threads.
 #![deny(missing_docs)]
 
-// The unit tests of the server share the client of `tests/protocol`, which knows the crate by its name.
+// The server's unit tests share the client of `tests/protocol`, which refers to the crate by its name.
 #[cfg(test)]
 extern crate self as farhold_sql;
 

@@ -16,6 +16,7 @@
 mod base;
 mod api;
 mod cluster;
+mod columns;
 mod ddl;
 mod durability;
 mod home;
@@ -38,6 +39,7 @@ pub use cluster::configuration::{Configuration, Mirror, Serving};
 pub use cluster::progress::{Leading, Moving, Progress};
 pub use cluster::register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
 pub use cluster::settings::ReplicationConfig;
+pub use columns::NoColumns;
 pub use durability::JournalConfig;
 pub use durability::open::Generation;
 pub use farhold_fabric::NodeId;

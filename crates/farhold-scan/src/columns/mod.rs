@@ -21,10 +21,12 @@ const NONE: Bits = [0; BLOCK_ROWS / 64];
 /// Where a condition holds in a chunk.
 #[derive(Clone, Debug)]
 enum Term {
-    /// In rows whose code is in one of the ranges, or (`true`) in none.
+    /// In rows whose code is in one of the ranges, or (`true`) in none. No two ranges overlap or adjoin.
     Codes(usize, Vec<Range>, bool),
     /// In rows whose decimal of more than 18 digits compares so.
     Wide(usize, Comparison, i128),
+    /// In rows whose decimal of more than 18 digits is one of these, in order, or (`true`) none.
+    WideIn(usize, Vec<i128>, bool),
     /// In rows whose text compares so.
     Text(usize, Comparison, Vec<u8>),
     /// In rows whose text is one of these, in order, or (`true`) none.
@@ -48,9 +50,21 @@ impl<'a> ColumnFilter<'a> {
     /// For the chunks of a table's columns, one each and in the order of the schema, all of the same rows.
     ///
     /// # Panics
-    /// If a constant is not of its column's kind.
+    /// If the predicate does not fit the table ([`Predicate::check`]), or the chunks are not one a column, with the same number of
+    /// rows and encodings for their columns' types ([`Chunk::open_for`] returns an error for those that are not).
     #[must_use]
     pub fn new(schema: &Schema, predicate: &Predicate, chunks: &'a [Chunk<'a>]) -> Self {
+        predicate.check(schema);
+        assert_eq!(chunks.len(), schema.columns().len(), "a chunk for each column");
+        for (column, chunk) in schema.columns().iter().zip(chunks) {
+            let (name, encoding) = (&column.name, chunk.encoding());
+            assert!(
+                encoding.fits(column.data_type),
+                "{encoding:?} of the column {name}, which is {}",
+                column.data_type
+            );
+            assert_eq!(chunk.rows(), chunks[0].rows(), "rows of the column {name}");
+        }
         let compile = Compile { schema, chunks };
         Self { chunks, terms: compile.conjunction(predicate.conditions()), kernel: Kernel::best() }
     }
@@ -110,6 +124,10 @@ impl<'a> ColumnFilter<'a> {
                 let chunk = &self.chunks[*column];
                 each(bits, block, |row| chunk.wide(row).is_some_and(|value| comparison.holds(value.cmp(constant))));
             }
+            Term::WideIn(column, list, negated) => {
+                let holds = |value: i128| list.binary_search(&value).is_ok() != *negated;
+                each(bits, block, |row| self.chunks[*column].wide(row).is_some_and(holds));
+            }
             Term::Text(column, comparison, constant) => {
                 let holds = |text: &[u8]| comparison.holds(text.cmp(constant.as_slice()));
                 each(bits, block, |row| self.chunks[*column].text(row).is_some_and(holds));
@@ -152,6 +170,8 @@ impl Term {
     fn is_nothing(&self) -> bool {
         match self {
             Self::Codes(_, ranges, negated) => ranges.is_empty() && !negated,
+            Self::WideIn(_, list, negated) => list.is_empty() && !negated,
+            Self::TextIn(_, list, negated) => list.is_empty() && !negated,
             Self::Any(ways) => ways.iter().all(|way| way.iter().any(Self::is_nothing)),
             Self::Never => true,
             _ => false,
@@ -200,17 +220,16 @@ impl Compile<'_> {
 
     fn compare(&self, column: usize, comparison: Comparison, constant: &Constant) -> Term {
         let chunk = &self.chunks[column];
-        match (chunk.encoding(), constant) {
-            (Encoding::Frame | Encoding::Dictionary, constant) => {
+        match chunk.encoding() {
+            Encoding::Frame | Encoding::Dictionary => {
                 // Not to be equal is to be in no range of what is equal.
                 let negated = comparison == Comparison::NotEqual;
                 let range = self.integers(column, if negated { Comparison::Equal } else { comparison }, constant);
                 Term::Codes(column, range.into_iter().collect(), negated)
             }
-            (Encoding::Wide, Constant::Wide(wide)) => Term::Wide(column, comparison, *wide),
-            (Encoding::Wide, Constant::Integer(integer)) => Term::Wide(column, comparison, i128::from(*integer)),
-            (Encoding::TextDictionary, Constant::Bytes(bytes)) => {
-                let bytes = bytes.as_slice();
+            Encoding::Wide => Term::Wide(column, comparison, constant.whole()),
+            Encoding::TextDictionary => {
+                let bytes = constant.bytes();
                 let (least, greatest, negated) = match comparison {
                     Comparison::Equal => (Bound::Included(bytes), Bound::Included(bytes), false),
                     Comparison::NotEqual => (Bound::Included(bytes), Bound::Included(bytes), true),
@@ -221,8 +240,7 @@ impl Compile<'_> {
                 };
                 Term::Codes(column, range(chunk.text_range(least, greatest)).into_iter().collect(), negated)
             }
-            (Encoding::Text, Constant::Bytes(bytes)) => Term::Text(column, comparison, bytes.clone()),
-            (encoding, constant) => panic!("{encoding:?} {} {constant:?}", comparison.sign()),
+            Encoding::Text => Term::Text(column, comparison, constant.bytes().to_vec()),
         }
     }
 
@@ -243,11 +261,11 @@ impl Compile<'_> {
             // The zeros are neighbours, and equal.
             Constant::Float(0.0) => (Some(ordered_double(-0.0)), Some(ordered_double(0.0))),
             Constant::Float(float) => (Some(ordered_double(*float)), Some(ordered_double(*float))),
-            constant @ Constant::Bytes(_) => panic!("an integer {} {constant:?}", comparison.sign()),
+            Constant::Bytes(_) => unreachable!("a column that is no text has been checked to have no such constant"),
         };
         let (least, greatest) = match comparison {
             Comparison::Equal => (not_below?, not_above?),
-            Comparison::NotEqual => panic!("<> is no range"),
+            Comparison::NotEqual => unreachable!("the caller negates ="),
             Comparison::Less => (i64::MIN, not_below.map_or(Some(i64::MAX), |value| value.checked_sub(1))?),
             Comparison::LessEqual => (i64::MIN, not_above?),
             Comparison::Greater => (not_above.map_or(Some(i64::MIN), |value| value.checked_add(1))?, i64::MAX),
@@ -257,21 +275,25 @@ impl Compile<'_> {
     }
 
     fn list(&self, column: usize, constants: &[Constant], negated: bool) -> Term {
-        let chunk = &self.chunks[column];
-        if chunk.encoding() == Encoding::Text {
-            let texts = constants.iter().map(|constant| match constant {
-                Constant::Bytes(bytes) => bytes.clone(),
-                other => panic!("a list of {other:?}"),
-            });
-            let mut texts: Vec<Vec<u8>> = texts.collect();
-            texts.sort();
-            return Term::TextIn(column, texts, negated);
+        match self.chunks[column].encoding() {
+            Encoding::Text => {
+                let mut texts: Vec<Vec<u8>> = constants.iter().map(|constant| constant.bytes().to_vec()).collect();
+                texts.sort();
+                Term::TextIn(column, texts, negated)
+            }
+            Encoding::Wide => {
+                let mut values: Vec<i128> = constants.iter().map(Constant::whole).collect();
+                values.sort_unstable();
+                Term::WideIn(column, values, negated)
+            }
+            Encoding::Frame | Encoding::Dictionary | Encoding::TextDictionary => {
+                let equal = |constant: &Constant| match self.compare(column, Comparison::Equal, constant) {
+                    Term::Codes(_, ranges, _) => ranges,
+                    other => unreachable!("{other:?} of an encoding with codes"),
+                };
+                Term::Codes(column, Range::merged(constants.iter().flat_map(equal).collect()), negated)
+            }
         }
-        let equal = |constant: &Constant| match self.compare(column, Comparison::Equal, constant) {
-            Term::Codes(_, ranges, _) => ranges,
-            other => panic!("{other:?} in a list"),
-        };
-        Term::Codes(column, constants.iter().flat_map(equal).collect(), negated)
     }
 
     fn prefix(&self, column: usize, prefix: &[u8], negated: bool) -> Term {

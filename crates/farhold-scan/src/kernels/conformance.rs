@@ -51,6 +51,27 @@ fn the_kernels_agree_with_comparing_each_code() {
 fn the_best_is_available_and_the_portable_one_always() {
     assert!(Kernel::best().is_available());
     assert!(ALL.last().is_some_and(|kernel| kernel.name == "portable" && kernel.is_available()));
-    let names: Vec<&str> = ALL.iter().filter(|kernel| kernel.is_available()).map(|kernel| kernel.name).collect();
-    println!("kernels of this processor: {}", names.join(", "));
+    for kernel in ALL.iter().filter(|kernel| !kernel.is_available()) {
+        eprintln!("skipped: this processor has no {}", kernel.name);
+    }
+}
+
+#[test]
+#[should_panic(expected = "codes of 65 bits")]
+fn codes_of_more_than_64_bits_are_refused() {
+    Kernel::best().select(&[0; 65 * 128], 65, Range::new(0, 0).unwrap(), &mut [0; BLOCK_ROWS / 64]);
+}
+
+#[test]
+fn ranges_are_merged() {
+    let ranges = |ranges: &[(u64, u64)]| -> Vec<Range> {
+        ranges.iter().map(|(first, last)| Range::new(*first, *last).unwrap()).collect()
+    };
+    let merged = |some: &[(u64, u64)]| Range::merged(ranges(some));
+    assert_eq!(merged(&[]), ranges(&[]));
+    assert_eq!(merged(&[(7, 7), (3, 3), (5, 5), (4, 4)]), ranges(&[(3, 5), (7, 7)]), "neighbours");
+    assert_eq!(merged(&[(2, 9), (3, 4), (12, 13), (9, 10)]), ranges(&[(2, 10), (12, 13)]), "within, and overlapping");
+    assert_eq!(merged(&[(1, u64::MAX), (0, 0)]), ranges(&[(0, u64::MAX)]));
+    assert_eq!(merged(&[(0, u64::MAX), (5, 5), (u64::MAX, u64::MAX)]), ranges(&[(0, u64::MAX)]));
+    assert_eq!(merged(&[(u64::MAX, u64::MAX), (0, 0)]), ranges(&[(0, 0), (u64::MAX, u64::MAX)]));
 }

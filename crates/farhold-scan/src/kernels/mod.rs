@@ -1,8 +1,13 @@
 //! Which codes of a packed block are in a range: one function for each kind of processor.
 //!
-//! A kernel unpacks a row of lanes into registers, subtracts the range's first code, compares with its span, and leaves the bits
-//! of consecutive codes in consecutive places. It stores nothing else, so its speed is that of reading the codes: see
-//! `benches/kernels.rs`.
+//! A kernel takes a row of lanes into registers, subtracts the range's first code, compares with its span, and leaves the bits of
+//! consecutive codes in consecutive places. A range of one code is compared at once. The kernel stores nothing else, so its speed is
+//! that of reading the codes: see `benches/kernels.rs`.
+//!
+//! A code that lies in one word is compared where it is, without a shift. Measured with AVX2 in the second-level cache of an EPYC of
+//! the third generation, this and the single comparison gain 60 % for equality on 2, 4 and 8 bits and 27 % on 10 bits; ranges gain
+//! 35 % on 2 bits and 5 to 25 % on others. From memory, some 10 % is left, measured on a busy machine. The gain with AVX-512 is
+//! unmeasured.
 //!
 //! All kernels give the same bits. The codes of a block are those of [`farhold_store::column::pack`].
 
@@ -36,6 +41,20 @@ impl Range {
         if first <= last { Some(Self { first, span: last - first }) } else { None }
     }
 
+    /// Ranges of the same codes that neither overlap nor adjoin, in order: a kernel runs once for each.
+    #[must_use]
+    pub fn merged(mut ranges: Vec<Self>) -> Vec<Self> {
+        ranges.sort_unstable_by_key(|range| range.first);
+        ranges.dedup_by(|next, range| {
+            let joins = next.first - range.first <= range.span.saturating_add(1);
+            if joins {
+                range.span = range.span.max(next.first - range.first + next.span);
+            }
+            joins
+        });
+        ranges
+    }
+
     /// The part of it that codes of `width` bits can be in.
     fn of_width(self, width: u32) -> Option<Self> {
         let greatest = if width == 0 { 0 } else { u64::MAX >> (u64::BITS - width) };
@@ -54,7 +73,7 @@ pub struct Kernel {
     pub name: &'static str,
     /// Whether this processor can.
     is_available: fn() -> bool,
-    /// The codes are at least a block of that width, the range is within the width, and the width is not 0.
+    /// The codes are at least a block of that width, the range is within the width, and the width is 1 to 64.
     ///
     /// # Safety
     /// `is_available()` has said yes.
@@ -89,8 +108,9 @@ impl Kernel {
     /// Sets in `bits` which codes of the block are in the range.
     ///
     /// # Panics
-    /// If `packed` is shorter than a block of codes of `width` bits, or the processor cannot run this kernel.
+    /// If `packed` is shorter than a block of codes of `width` bits, the width is above 64, or the processor cannot run this kernel.
     pub fn select(&self, packed: &[u8], width: u32, range: Range, bits: &mut Bits) {
+        assert!(width <= u64::BITS, "codes of {width} bits");
         assert!(packed.len() >= block_bytes(width), "a block of codes");
         let Some(range) = range.of_width(width) else {
             *bits = [0; BLOCK_ROWS / 64];

@@ -2,7 +2,7 @@
 
 use farhold_store::row::{ColumnReader, Schema, Stored};
 
-use crate::predicate::{Comparison, Condition, Constant, Predicate};
+use crate::predicate::{Comparison, Condition, Constant, Predicate, compare_floats};
 
 /// A condition on bytes.
 #[derive(Clone, Debug)]
@@ -12,9 +12,13 @@ enum Term {
     Float(ColumnReader, Comparison, f64),
     Bytes(ColumnReader, Comparison, Vec<u8>),
     Prefix(ColumnReader, Vec<u8>, bool),
-    Bool(ColumnReader, bool),
+    /// Whether false passes, and true.
+    Bool(ColumnReader, [bool; 2]),
     Null(ColumnReader, bool),
+    /// Lists are in order.
     IntegerIn(ColumnReader, Vec<i64>, bool),
+    WideIn(ColumnReader, Vec<i128>, bool),
+    FloatIn(ColumnReader, Vec<f64>, bool),
     BytesIn(ColumnReader, Vec<Vec<u8>>, bool),
     Any(Vec<Vec<Term>>),
     Never,
@@ -30,9 +34,10 @@ impl RowFilter {
     /// For the rows of a table.
     ///
     /// # Panics
-    /// If a constant is not of its column's kind.
+    /// If the predicate does not fit the table ([`Predicate::check`]).
     #[must_use]
     pub fn new(schema: &Schema, predicate: &Predicate) -> Self {
+        predicate.check(schema);
         Self { terms: terms(schema, predicate.conditions()) }
     }
 
@@ -64,24 +69,7 @@ fn term(schema: &Schema, condition: &Condition) -> Term {
     let reader = |column: &usize| ColumnReader::new(schema, *column);
     match condition {
         Condition::Compare(column, comparison, constant) => compare(reader(column), *comparison, constant),
-        Condition::In(column, constants, negated) => {
-            let (mut integers, mut texts) = (Vec::new(), Vec::new());
-            for constant in constants {
-                match constant {
-                    Constant::Integer(integer) => integers.push(*integer),
-                    Constant::Bytes(bytes) => texts.push(bytes.clone()),
-                    other => panic!("a list of {other:?}"),
-                }
-            }
-            let reader = reader(column);
-            if matches!(reader.stored(), Stored::Text | Stored::Bytes) {
-                texts.sort();
-                Term::BytesIn(reader, texts, *negated)
-            } else {
-                integers.sort_unstable();
-                Term::IntegerIn(reader, integers, *negated)
-            }
-        }
+        Condition::In(column, constants, negated) => list(reader(column), constants, *negated),
         Condition::Prefix(column, prefix, negated) => Term::Prefix(reader(column), prefix.clone(), *negated),
         Condition::Null(column, wanted) => Term::Null(reader(column), *wanted),
         Condition::Any(ways) => Term::Any(ways.iter().map(|way| terms(schema, way)).collect()),
@@ -91,20 +79,55 @@ fn term(schema: &Schema, condition: &Condition) -> Term {
 
 fn compare(reader: ColumnReader, comparison: Comparison, constant: &Constant) -> Term {
     match (reader.stored(), constant) {
-        (Stored::Bool, Constant::Integer(wanted)) if comparison == Comparison::Equal => {
-            Term::Bool(reader, *wanted != 0)
+        (Stored::Bool, constant) => {
+            let passing = [0, 1].map(|value: i128| comparison.holds(value.cmp(&constant.whole())));
+            Term::Bool(reader, passing)
         }
+        (Stored::F32 | Stored::F64, constant) => Term::Float(reader, comparison, constant.float()),
+        (Stored::Text | Stored::Bytes, constant) => Term::Bytes(reader, comparison, constant.bytes().to_vec()),
         (Stored::I16 | Stored::I32 | Stored::I64, Constant::Integer(integer)) => {
             Term::Integer(reader, comparison, *integer)
         }
-        (Stored::I128, Constant::Integer(integer)) => Term::Wide(reader, comparison, i128::from(*integer)),
-        (Stored::I16 | Stored::I32 | Stored::I64 | Stored::I128, Constant::Wide(wide)) => {
-            Term::Wide(reader, comparison, *wide)
+        (Stored::I16 | Stored::I32 | Stored::I64 | Stored::I128, constant) => {
+            Term::Wide(reader, comparison, constant.whole())
         }
-        (Stored::F32 | Stored::F64, Constant::Float(float)) => Term::Float(reader, comparison, *float),
-        (Stored::Text | Stored::Bytes, Constant::Bytes(bytes)) => Term::Bytes(reader, comparison, bytes.clone()),
-        (stored, constant) => panic!("{stored:?} {} {constant:?}", comparison.sign()),
     }
+}
+
+fn list(reader: ColumnReader, constants: &[Constant], negated: bool) -> Term {
+    match reader.stored() {
+        Stored::Bool => {
+            let passing = [0, 1].map(|value| constants.iter().any(|constant| constant.whole() == value) != negated);
+            Term::Bool(reader, passing)
+        }
+        Stored::I16 | Stored::I32 | Stored::I64 => {
+            // A column of 64 bits has none of the others.
+            let mut list: Vec<i64> = constants.iter().filter_map(|constant| constant.whole().try_into().ok()).collect();
+            list.sort_unstable();
+            Term::IntegerIn(reader, list, negated)
+        }
+        Stored::I128 => {
+            let mut list: Vec<i128> = constants.iter().map(Constant::whole).collect();
+            list.sort_unstable();
+            Term::WideIn(reader, list, negated)
+        }
+        Stored::F32 | Stored::F64 => {
+            let mut list: Vec<f64> = constants.iter().map(Constant::float).collect();
+            list.sort_by(|left, right| compare_floats(*left, *right));
+            Term::FloatIn(reader, list, negated)
+        }
+        Stored::Text | Stored::Bytes => {
+            let mut list: Vec<Vec<u8>> = constants.iter().map(|constant| constant.bytes().to_vec()).collect();
+            list.sort();
+            Term::BytesIn(reader, list, negated)
+        }
+    }
+}
+
+/// The float of a column.
+#[inline]
+fn float_at(reader: &ColumnReader, key: &[u8], value: &[u8]) -> f64 {
+    if reader.stored() == Stored::F32 { f64::from(reader.f32(key, value)) } else { reader.f64(key, value) }
 }
 
 impl Term {
@@ -118,6 +141,8 @@ impl Term {
             | Self::Bool(reader, ..)
             | Self::Null(reader, ..)
             | Self::IntegerIn(reader, ..)
+            | Self::WideIn(reader, ..)
+            | Self::FloatIn(reader, ..)
             | Self::BytesIn(reader, ..) => reader.value_bytes(),
             Self::Any(ways) => ways.iter().flatten().map(Self::value_bytes).max().unwrap_or(0),
             Self::Never => 0,
@@ -134,14 +159,7 @@ impl Term {
                 !reader.is_null(value) && comparison.holds(reader.wide(key, value).cmp(constant))
             }
             Self::Float(reader, comparison, constant) => {
-                let found = if reader.stored() == Stored::F32 {
-                    f64::from(reader.f32(key, value))
-                } else {
-                    reader.f64(key, value)
-                };
-                // NaN is above every number, and equal to itself.
-                let order = found.partial_cmp(constant).unwrap_or_else(|| found.is_nan().cmp(&constant.is_nan()));
-                !reader.is_null(value) && comparison.holds(order)
+                !reader.is_null(value) && comparison.holds(compare_floats(float_at(reader, key, value), *constant))
             }
             Self::Bytes(reader, comparison, constant) => {
                 !reader.is_null(value) && comparison.holds(reader.bytes(key, value, scratch).cmp(constant.as_slice()))
@@ -149,10 +167,19 @@ impl Term {
             Self::Prefix(reader, prefix, negated) => {
                 !reader.is_null(value) && reader.bytes(key, value, scratch).starts_with(prefix) != *negated
             }
-            Self::Bool(reader, wanted) => !reader.is_null(value) && reader.bool(key, value) == *wanted,
+            Self::Bool(reader, passing) => !reader.is_null(value) && passing[usize::from(reader.bool(key, value))],
             Self::Null(reader, wanted) => reader.is_null(value) == *wanted,
             Self::IntegerIn(reader, list, negated) => {
                 !reader.is_null(value) && list.binary_search(&reader.integer(key, value)).is_ok() != *negated
+            }
+            Self::WideIn(reader, list, negated) => {
+                !reader.is_null(value) && list.binary_search(&reader.wide(key, value)).is_ok() != *negated
+            }
+            Self::FloatIn(reader, list, negated) => {
+                !reader.is_null(value) && {
+                    let float = float_at(reader, key, value);
+                    list.binary_search_by(|item| compare_floats(*item, float)).is_ok() != *negated
+                }
             }
             Self::BytesIn(reader, list, negated) => {
                 !reader.is_null(value) && {

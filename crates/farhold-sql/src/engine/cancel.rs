@@ -1,7 +1,8 @@
 //! Stopping a running statement.
 //!
-//! A statement in progress looks at one flag: between the steps of a transaction, and in scans once a page. The flag is
-//! armed for one statement at a time and counts them, so a cancel or a time-out that comes too late hits nothing.
+//! A running statement checks one flag: between the steps of a transaction, and in scans once per page. The flag is
+//! armed for one statement at a time and carries its number, so a cancel or a time-out that comes too late has no
+//! effect.
 //!
 //! ```text
 //!   CancelRequest ─┐                     ┌─► work of the session's thread (Pace)
@@ -9,8 +10,9 @@
 //!   client gone ───┘   armed while a     └─► BatchStream::next ─► the query's own flag ─► query threads
 //!                      statement runs
 //! ```
-//! A query of a cursor outlives the statement that declared it, and its threads work ahead between two `FETCH`es. So a query has
-//! a flag of its own, which only a statement that waits for its rows sets: a cancel while the session is idle hits no cursor.
+//! A cursor's query outlives the statement that declared it, and its threads work ahead between two `FETCH`es. So a
+//! query has its own flag, which only a statement that waits for its rows can set: a cancel while the session is idle
+//! stops no cursor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,24 +29,24 @@ const STATE: u32 = 3;
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// The statement's number, then two bits of state.
+    /// The statement's number, above two bits of state.
     word: AtomicU32,
     notify: Notify,
 }
 
-/// Stops the statement that its session is running, with 57014; from any thread.
+/// Stops the statement that its session is running, with 57014. It works from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct CancelHandle {
     shared: Arc<Shared>,
 }
 
 impl CancelHandle {
-    /// Asks the running statement to stop. Nothing runs: nothing happens.
+    /// Asks the running statement to stop. Without one it does nothing.
     pub fn cancel(&self) {
         self.stop(self.statement(), CANCELLED);
     }
 
-    /// As [`cancel`](Self::cancel), in the words of `statement_timeout`.
+    /// As [`cancel`](Self::cancel), with the message of `statement_timeout`.
     pub fn time_out(&self) {
         self.stop(self.statement(), TIMED_OUT);
     }
@@ -57,27 +59,28 @@ impl CancelHandle {
         }
     }
 
-    /// A flag that is armed as long as it lives: a query's own.
+    /// A flag that stays armed for its whole life, for one query.
     pub(crate) fn running() -> Self {
         let handle = Self::default();
         handle.begin();
         handle
     }
 
-    /// Stops what looks at this flag as `other` was stopped.
+    /// Stops the work that checks this flag, for the reason for which `other` was stopped.
     pub(crate) fn stop_as(&self, other: &Self) {
         let why = (other.shared.word.load(Ordering::Relaxed) & STATE).max(CANCELLED);
         self.stop(self.statement(), why);
     }
 
-    /// The number of the statement that runs or ran last.
+    /// The number of the current or last statement.
     fn statement(&self) -> u32 {
         self.shared.word.load(Ordering::Relaxed) >> 2
     }
 
-    /// Arms the flag until what this gives is dropped. Within another statement's span nothing changes: that one's end counts.
+    /// Arms the flag until the returned guard is dropped. Within another statement's span it changes nothing: the outer
+    /// guard disarms.
     ///
-    /// To be called by the session's thread alone.
+    /// Only the session's thread may call it.
     pub(crate) fn arm(&self) -> Armed {
         if self.shared.word.load(Ordering::Relaxed) & STATE != IDLE {
             return Armed(None);
@@ -95,7 +98,7 @@ impl CancelHandle {
         self.shared.word.store(self.statement() << 2 | IDLE, Ordering::Release);
     }
 
-    /// Whether the running statement shall stop.
+    /// Whether the running statement must stop.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.shared.word.load(Ordering::Relaxed) & STATE >= CANCELLED
@@ -114,7 +117,7 @@ impl CancelHandle {
         })
     }
 
-    /// Completes when the running statement shall stop.
+    /// Completes when the running statement must stop.
     pub(crate) async fn cancelled(&self) {
         loop {
             let notified = self.shared.notify.notified();
@@ -141,22 +144,23 @@ impl Drop for Armed {
     }
 }
 
-/// Long work on the session's thread, in steps: every so many of them it looks at the flag and lets the thread's other
-/// connections run, and its timers.
+/// Long work on the session's thread, in steps. After every [`STEPS`](Self::STEPS) steps it checks the flag and yields
+/// to the thread's other connections and timers.
 pub(crate) struct Pace {
     cancel: CancelHandle,
     steps: u32,
 }
 
 impl Pace {
-    /// Steps between two looks. A step is a row, some microseconds; so neighbours wait about a millisecond.
+    /// Steps between two yields. A step handles one row in some microseconds, so other connections wait about a
+    /// millisecond.
     const STEPS: u32 = 256;
 
     pub(crate) fn new(cancel: &CancelHandle) -> Self {
         Self { cancel: cancel.clone(), steps: 0 }
     }
 
-    /// A step is done. Tells whether it has let others run.
+    /// Counts one step. Returns whether it has yielded.
     ///
     /// # Errors
     /// 57014.
@@ -167,7 +171,8 @@ impl Pace {
             return Ok(false);
         }
         self.steps = 0;
-        // The runtime's own: it looks at sockets and timers before it goes on, which a task that wakes itself does not ask for.
+        // The runtime's `yield_now` polls sockets and timers before the task runs again; a task that only wakes itself
+        // does not.
         tokio::task::yield_now().await;
         self.cancel.check().map(|()| true)
     }
@@ -188,7 +193,7 @@ mod tests {
         let armed = handle.arm();
         handle.cancel();
         assert_eq!(handle.check().unwrap_err().state.code(), "57014");
-        // The span of a part neither clears the flag nor ends the whole.
+        // The guard of a nested span neither clears the flag nor ends the outer span.
         drop(handle.arm());
         assert!(handle.is_cancelled());
         drop(armed);

@@ -1,26 +1,29 @@
-//! What an engine is told at its start.
+//! The engine's configuration.
 
 use std::path::PathBuf;
 
-/// What an engine is told at its start.
+/// The engine's configuration, fixed when it opens.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// The database's name, as clients ask for it.
+    /// The database's name in the catalog. Clients may ask for any name when they connect.
     pub database: String,
-    /// Threads that run analytical queries, which is also the partitions of a plan: as many as processors, but no more than one for each
-    /// 32 MiB of the queries' memory (four always). Each partition of each operator has buffers.
+    /// Threads that run analytical queries, and so the number of partitions of a plan. The default is one per
+    /// processor. At most one thread runs per 32 MiB of query memory (but four always may): each partition of each
+    /// operator has buffers.
     pub query_threads: usize,
-    /// What all running queries together may hold, in bytes; more is error 53200.
+    /// The memory limit of all running queries together, in bytes; beyond it a query fails with 53200.
     pub query_memory_bytes: usize,
-    /// How much of that joins may hold; what does not fit is spilled. Without it, all.
+    /// The part of it that joins may use; the rest spills. `None` means all of it.
     pub join_memory_bytes: Option<usize>,
-    /// Where joins spill to. Files have no name there.
+    /// The directory to which joins spill. The files in it have no names (they are unlinked).
     pub spill_directory: PathBuf,
-    /// Rules around the joins that plans are made without, by their settings' names (`farhold_join.`).
+    /// Whether a table is kept as columns too if its definition does not say (`WITH (columns = …)`).
+    pub columns: bool,
+    /// Planner rules around the joins that are switched off, by their settings' names (`farhold_join.`).
     pub without_rules: Vec<String>,
 }
 
-/// What a thread of the queries should have, and how many threads there may be with less.
+/// The memory that each query thread should have, and the number of threads allowed with less.
 const THREAD_BYTES: usize = 32 << 20;
 const THREADS_ALWAYS: usize = 4;
 
@@ -38,6 +41,7 @@ impl Default for EngineConfig {
             query_memory_bytes: 2 << 30,
             join_memory_bytes: None,
             spill_directory: std::env::temp_dir(),
+            columns: false,
             without_rules: Vec::new(),
         }
     }

@@ -1,20 +1,23 @@
-//! PostgreSQL's dialect, corrected where the parser reads it in another way than PostgreSQL does.
+//! PostgreSQL's dialect, corrected where the parser differs from PostgreSQL.
 //!
-//! The parser reads everything behind `IS [NOT] DISTINCT FROM` as its right side: `a IS DISTINCT FROM b AND c` becomes
-//! `a IS DISTINCT FROM (b AND c)`. In PostgreSQL the operator binds as strongly as every other `IS`.
+//! - The parser takes everything after `IS [NOT] DISTINCT FROM` as its right operand: `a IS DISTINCT FROM b AND c`
+//!   becomes `a IS DISTINCT FROM (b AND c)`. In PostgreSQL the operator has the precedence of every other `IS`.
+//! - It gives `^` precedence over a sign, `-2 ^ 2` as `-(2 ^ 2)`; in PostgreSQL a sign binds more strongly.
+//! - A string that continues after a line end is one string; the parser took the second part for an alias.
+//! - It extends an operator over all characters that an operator may contain: in `a>=-1`, and in `a</* a comment */b`.
+//!   PostgreSQL has no operator that ends in a sign and consists of these characters alone, and none that contains the
+//!   start of a comment.
+//! - It accepts ON, FOR, WINDOW and TO after an expression of the select list as its name; PostgreSQL does so only
+//!   after AS.
+//! - It treats every IN whose list begins with a query as IN of that query: `x IN ((SELECT 1), 2)`.
+//! - It takes VALUES in parentheses for a function: `x = (VALUES (1))`, `x > ANY (VALUES (1))`.
+//! - It has neither BETWEEN SYMMETRIC nor `trim(FROM x)`, and loses the side of `trim(LEADING x, y)`.
+//! - It loses the digits of `INTERVAL(3) '…'`.
+//! - It takes every INTERVAL for the start of a literal, and tries it as a type and as a word, each nested one again.
+//!   INTERVAL before anything but a string or a number is a name.
 //!
-//! It lets a sign take in what `^` binds, `-2 ^ 2` as `-(2 ^ 2)`; in PostgreSQL a sign binds more strongly. A string that goes on
-//! behind a line end is one string; the parser took the second part for an alias.
-//! It reads on behind an operator for as long as characters may be of one: in `a >= -1` without the blanks, and in `a</* a comment */b`. PostgreSQL has no
-//! operator that ends in a sign and is made of these characters alone, and none in which a comment begins.
-//! It takes ON, FOR, WINDOW and TO behind a select list's expression for its name; in PostgreSQL they are one only behind AS.
-//! It takes every IN whose list begins with a query for one of that query: `x IN ((SELECT 1), 2)`.
-//! It takes VALUES in parentheses for a function: `x = (VALUES (1))`, `x > ANY (VALUES (1))`.
-//! It knows neither BETWEEN SYMMETRIC nor `trim(FROM x)`, and loses the side of `trim(LEADING x, y)`.
-//! It loses the digits of `INTERVAL(3) '…'`. INTERVAL before anything but a string or a number is a name; the parser tries it as a type and as a word, in each of those within it again.
-//!
-//! What is not corrected must be PostgreSQL's: each method that `PostgreSqlDialect` overrides is handed on, and a test
-//! parses all suites with both.
+//! All else must be as in PostgreSQL: each method that `PostgreSqlDialect` overrides is forwarded, and a test parses
+//! all suites with both dialects.
 
 use std::any::TypeId;
 use std::ops::ControlFlow;
@@ -104,13 +107,13 @@ impl Dialects for Dialect {
         }))
     }
 
-    /// An argument's name is an identifier in PostgreSQL. The parser's PostgreSQL has expressions there, and so reads each argument twice: 2^n
-    /// looks for calls in calls.
+    /// An argument's name is an identifier in PostgreSQL. The parser's PostgreSQL dialect allows an expression there,
+    /// and so parses each argument twice: 2^n attempts for nested calls.
     fn supports_named_fn_args_with_expr_name(&self) -> bool {
         false
     }
 
-    /// `SELECT 1 ON CONFLICT`, `SELECT 1 FOR UPDATE`: words that name a column only behind AS.
+    /// `SELECT 1 ON CONFLICT`, `SELECT 1 FOR UPDATE`: these words name a column only after AS.
     fn is_column_alias(&self, keyword: &Keyword, parser: &mut Parser<'_>) -> bool {
         let needs_as = matches!(keyword, Keyword::ON | Keyword::FOR | Keyword::WINDOW | Keyword::TO);
         !needs_as && POSTGRESQL.is_column_alias(keyword, parser)
@@ -162,7 +165,7 @@ fn is_values(parser: &Parser<'_>) -> bool {
     *token(0) == Token::LParen && matches!(token(1), Token::Word(word) if word.keyword == Keyword::VALUES)
 }
 
-/// `VALUES (1), (2))` behind `ANY (`, where the parser looks for SELECT and WITH only.
+/// `VALUES (1), (2))` after `ANY (`, where the parser expects only SELECT and WITH.
 fn is_quantified_values(parser: &Parser<'_>) -> bool {
     let is_values = matches!(&parser.peek_token_ref().token, Token::Word(word) if word.keyword == Keyword::VALUES);
     if !is_values {
@@ -175,7 +178,7 @@ fn is_quantified_values(parser: &Parser<'_>) -> bool {
     is_open && matches!(taken.next(), Some(Token::Word(word)) if quantifiers.contains(&word.keyword))
 }
 
-/// `IN ((SELECT 1), 2)`: what stands behind the first element is no part of a query.
+/// `IN ((SELECT 1), 2)`: the text after the first element does not belong to a query.
 fn list_with_queries(parser: &mut Parser<'_>, left: &Expr) -> Option<Result<Expr, ParserError>> {
     use Keyword::{EXCEPT, FETCH, FOR, IN, INTERSECT, LIMIT, NOT, OFFSET, ORDER, UNION};
     const AFTER_QUERIES: [Keyword; 8] = [UNION, INTERSECT, EXCEPT, ORDER, LIMIT, OFFSET, FETCH, FOR];
@@ -202,7 +205,7 @@ fn list_with_queries(parser: &mut Parser<'_>, left: &Expr) -> Option<Result<Expr
     Some(list.map(|list| Expr::InList { expr: Box::new(left.clone()), list, negated: begin == 1 }))
 }
 
-/// The keyword so many tokens ahead.
+/// The keyword `ahead` tokens from the current position.
 fn keyword(parser: &Parser<'_>, ahead: usize) -> Keyword {
     match &parser.peek_nth_token_ref(ahead).token {
         Token::Word(word) if word.quote_style.is_none() => word.keyword,
@@ -210,10 +213,10 @@ fn keyword(parser: &Parser<'_>, ahead: usize) -> Keyword {
     }
 }
 
-/// How many BETWEEN may be within the operands of BETWEEN SYMMETRIC, which become two each.
+/// The limit on BETWEENs within the operands of BETWEEN SYMMETRIC, each of which is duplicated.
 const BETWEENS_MAX: usize = 64;
 
-/// `x BETWEEN SYMMETRIC a AND b` is `x BETWEEN a AND b OR x BETWEEN b AND a`, in PostgreSQL as well.
+/// `x BETWEEN SYMMETRIC a AND b` becomes `x BETWEEN a AND b OR x BETWEEN b AND a`, as in PostgreSQL.
 fn between_symmetric(parser: &mut Parser<'_>, left: &Expr) -> Option<Result<Expr, ParserError>> {
     let negated = keyword(parser, 0) == Keyword::NOT;
     let begin = usize::from(negated);
@@ -254,7 +257,7 @@ fn bounds(parser: &mut Parser<'_>) -> Result<(Expr, Expr), ParserError> {
     Ok((low, parser.parse_subexpr(precedence)?))
 }
 
-/// How many BETWEEN there are in an expression.
+/// The number of BETWEENs in an expression.
 fn betweens(expr: &Expr) -> usize {
     struct Count(usize);
     impl Visitor for Count {
@@ -270,7 +273,8 @@ fn betweens(expr: &Expr) -> usize {
     count.0
 }
 
-/// `trim(FROM x)`, `trim(LEADING FROM x)` of blanks, and all that have a side, which the parser loses in `trim(LEADING x, y)`: the characters of `y`.
+/// `trim(FROM x)` and `trim(LEADING FROM x)`, which remove blanks, and all forms with a side: the parser loses the side
+/// in `trim(LEADING x, y)`. `y` holds the characters to remove.
 fn trim_from(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
     if keyword(parser, 0) != Keyword::TRIM || parser.peek_nth_token_ref(1).token != Token::LParen {
         return None;
@@ -302,10 +306,10 @@ fn trim_from(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
     Some(trim())
 }
 
-/// The token behind the first parentheses that are within others.
+/// The token after the first parenthesised group nested in another.
 fn token_after_group<'p>(parser: &'p Parser<'_>) -> &'p Token {
     let mut depth = 0;
-    // The current token is the last one that was taken.
+    // The current token is the last one consumed.
     let mut at = parser.get_current_index() + 1;
     let mut is_closed = false;
     loop {
@@ -323,7 +327,7 @@ fn token_after_group<'p>(parser: &'p Parser<'_>) -> &'p Token {
     }
 }
 
-/// Whether INTERVAL is a name here: PostgreSQL has no interval of anything but a string, and the parser also takes numbers.
+/// Whether INTERVAL is a name here: PostgreSQL has interval literals of strings only; the parser also accepts numbers.
 fn is_named_interval(parser: &Parser<'_>) -> bool {
     let token = |n| &parser.peek_nth_token_ref(n).token;
     if !matches!(token(0), Token::Word(word) if word.keyword == Keyword::INTERVAL) {
@@ -356,7 +360,7 @@ fn has_digits(parser: &Parser<'_>) -> bool {
     )
 }
 
-/// `INTERVAL(3) '...'` is `CAST('...' AS INTERVAL(3))`: the parser loses the digits.
+/// `INTERVAL(3) '...'` becomes `CAST('...' AS INTERVAL(3))`: the parser loses the digits.
 fn interval_of_digits(parser: &mut Parser<'_>) -> Option<Result<Expr, ParserError>> {
     if keyword(parser, 0) != Keyword::INTERVAL || !has_digits(parser) {
         return None;
@@ -378,7 +382,7 @@ mod tests {
         grouped(&parser.parse_expr().expect("an expression"))
     }
 
-    /// With every operator that the test uses in parentheses.
+    /// An expression with every operator that the test uses in parentheses.
     fn grouped(expression: &Expr) -> String {
         match expression {
             Expr::IsDistinctFrom(a, b) => format!("({} <> {})", grouped(a), grouped(b)),
@@ -418,7 +422,7 @@ mod tests {
         }
     }
 
-    /// The parser tried each of them twice, as a type and as a word: 2^n looks.
+    /// The parser tried each of them twice, as a type and as a word: 2^n attempts.
     #[test]
     fn intervals_of_intervals_are_names() {
         for link in ["interval ", "interval -", "interval second "] {
@@ -516,7 +520,8 @@ mod tests {
         assert_eq!(expression("'foo'\n'bar'\n'it''s'"), "'foobarit''s'");
     }
 
-    /// A method that a new `PostgreSqlDialect` overrides and [`Dialect`] does not shows as a statement read differently.
+    /// If a new version of `PostgreSqlDialect` overrides a method that [`Dialect`] does not forward, a statement is
+    /// parsed differently.
     #[test]
     fn everything_else_is_as_postgresql() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slt");

@@ -1,4 +1,4 @@
-//! The lower crates' errors in PostgreSQL's terms.
+//! Maps the errors of the lower crates to PostgreSQL's.
 
 use datafusion::common::SchemaError;
 use datafusion::error::DataFusionError;
@@ -10,7 +10,7 @@ use farhold_txn::TxnError;
 use super::ColumnType;
 use crate::{SqlError, SqlState};
 
-/// A join that cannot go on.
+/// A join that failed.
 fn from_join(error: &JoinError) -> SqlError {
     match error {
         JoinError::Spill(cause) if cause.kind() == std::io::ErrorKind::StorageFull => {
@@ -107,7 +107,7 @@ pub(crate) fn from_txn(error: &TxnError) -> SqlError {
     }
 }
 
-/// Whether a transaction that met this error may go on (and be rolled back to a savepoint).
+/// Whether a transaction that met this error may continue (after a rollback to a savepoint).
 pub(crate) fn txn_survives(error: &SqlError) -> bool {
     !matches!(
         error.state,
@@ -120,12 +120,12 @@ pub(crate) fn txn_survives(error: &SqlError) -> bool {
     )
 }
 
-/// 42P20: a window that cannot be.
+/// 42P20: an invalid window.
 pub(crate) fn windowing(message: impl Into<String>) -> SqlError {
     SqlError::new(SqlState::WINDOWING_ERROR, message)
 }
 
-/// A statement that would take more stack than a thread has: PostgreSQL's "stack depth limit exceeded".
+/// A statement that needs more stack than a thread has: PostgreSQL's "stack depth limit exceeded".
 pub(crate) fn too_deep() -> SqlError {
     SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "the statement is nested too deeply")
 }
@@ -140,7 +140,7 @@ pub(crate) fn from_parser(error: &ParserError) -> SqlError {
     }
 }
 
-/// A query that cannot be planned or failed while it ran.
+/// A query that cannot be planned, or that failed while it ran.
 pub(crate) fn from_datafusion(error: &DataFusionError) -> SqlError {
     match error {
         DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => from_datafusion(inner),
@@ -170,9 +170,9 @@ pub(crate) fn from_datafusion(error: &DataFusionError) -> SqlError {
                 "Give farhold serve more --query-memory, or --join-memory where that is set, or run fewer queries at a time.",
             )
         }
-        // Of a logical expression, its text is the planner's own.
+        // For a logical expression the message contains the planner's internal text, so it is replaced.
         DataFusionError::NotImplemented(message) if message.contains("does not support logical expression") => {
-            SqlError::unsupported("a subquery that uses columns of the query around it, in this place,")
+            SqlError::unsupported("a correlated subquery in this place")
         }
         DataFusionError::NotImplemented(message) => {
             SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, format!("not supported: {}", first_line(message)))
@@ -184,15 +184,16 @@ pub(crate) fn from_datafusion(error: &DataFusionError) -> SqlError {
     }
 }
 
-/// What the optimiser and the physical planner say. The names of a statement have been found by then: one that is not, or is several, is their
-/// own, of a correlated subquery that they joined, if the plan had one.
+/// Errors of the optimiser and the physical planner. The statement's own names have been resolved by then. So an
+/// unknown or ambiguous name is an internal one; if the plan had a correlated subquery, it comes from the join that
+/// replaced it.
 pub(crate) fn from_optimizer(error: &DataFusionError, is_correlated: bool) -> SqlError {
     match error.find_root() {
         DataFusionError::SchemaError(..) if is_correlated => {
-            SqlError::unsupported("a subquery that uses columns of the query around it, in this place,")
+            SqlError::unsupported("a correlated subquery in this place")
         }
         DataFusionError::SchemaError(inner, _) => {
-            SqlError::unsupported(format!("a query with this plan ({})", first_line(&inner.to_string())))
+            SqlError::unsupported(format!("this query plan ({})", first_line(&inner.to_string())))
         }
         _ => from_datafusion(error),
     }
@@ -214,8 +215,8 @@ fn from_schema(error: &SchemaError) -> SqlError {
         SchemaError::AmbiguousReference { field } => {
             SqlError::new(SqlState::AMBIGUOUS_COLUMN, format!("column reference \"{}\" is ambiguous", field.name))
         }
-        // Nothing that a query says is wrong about it.
-        other => SqlError::unsupported(format!("a query with this plan ({})", first_line(&other.to_string()))),
+        // The error is not the statement's fault.
+        other => SqlError::unsupported(format!("this query plan ({})", first_line(&other.to_string()))),
     }
 }
 
@@ -250,7 +251,8 @@ fn from_cast(message: &str) -> SqlError {
     SqlError::new(state, first_line(message))
 }
 
-/// An error of a function of ours, which DataFusion has put in a text of its own: where it asks for the types of its arguments.
+/// An error of one of this crate's functions that DataFusion has wrapped in its own text. This happens where it asks
+/// the function to coerce its argument types.
 fn of_ours(message: &str) -> Option<SqlError> {
     let (_, said) = message.split_once("External error: ")?;
     let (code, words) = said.split_once(": ")?;
@@ -264,7 +266,7 @@ fn of_ours(message: &str) -> Option<SqlError> {
     })
 }
 
-/// DataFusion's planner has one kind of error for many faults; its words tell them apart.
+/// DataFusion's planner has one error kind for many faults; the message tells them apart.
 fn from_plan(message: &str) -> SqlError {
     if let Some(error) = of_ours(message) {
         return error;
@@ -287,7 +289,7 @@ fn from_plan(message: &str) -> SqlError {
     if lower.contains("step cannot be zero") {
         return SqlError::new(SqlState::INVALID_PARAMETER_VALUE, "step size cannot equal zero");
     }
-    // What else it says are the planner's own names of the keys.
+    // The rest of the message consists of the planner's internal names of the keys.
     if let Some((_, column)) = text.split_once("column \"")
         && let Some((column, _)) = column.split_once("\" must appear in the GROUP BY")
     {
@@ -343,7 +345,7 @@ fn from_plan(message: &str) -> SqlError {
     SqlError::new(state, text)
 }
 
-/// What DataFusion's functions say of their arguments, the state of PostgreSQL's, and its words.
+/// Messages of DataFusion's functions about their arguments, with the state and the message of PostgreSQL's functions.
 const OF_FUNCTIONS: [(&str, SqlState, &str); 9] = [
     ("negative count not allowed", SqlState::SUBSTRING_ERROR, "negative substring length not allowed"),
     ("overlay start position must be", SqlState::SUBSTRING_ERROR, "negative substring length not allowed"),
@@ -356,8 +358,8 @@ const OF_FUNCTIONS: [(&str, SqlState, &str); 9] = [
     ("regex parse error", SqlState::INVALID_REGULAR_EXPRESSION, "invalid regular expression"),
 ];
 
-/// An error of a function that is known by its words, of which the first line tells. All of them are the detail: of a pattern, the last line says what is
-/// wrong with it, and those before it where.
+/// An error of a function, recognised by the first line of its message. The whole message becomes the detail: for a
+/// pattern, the last line states the fault and the lines before it show the position.
 fn of_function(message: &str) -> Option<SqlError> {
     let lower = first_line(message).to_ascii_lowercase();
     let (_, state, words) = OF_FUNCTIONS.iter().find(|(said, ..)| lower.contains(said))?;
@@ -380,7 +382,7 @@ fn from_execution(message: &str) -> SqlError {
         return SqlError::new(SqlState::OUT_OF_MEMORY, "out of memory").with_detail(message.trim());
     }
     if lower.contains("cannot access field at argument") {
-        let message = "missing FROM-clause entry for a table: what stands before the point is a column";
+        let message = "missing FROM-clause entry for a table: the name before the dot is a column";
         return SqlError::new(SqlState::UNDEFINED_TABLE, message);
     }
     if lower.contains("more than one row") {

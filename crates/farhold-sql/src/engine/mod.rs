@@ -57,11 +57,11 @@ use self::query::QueryEngine;
 use self::sequence::{Numbers, Sequences, SessionNumbers};
 use crate::SqlError;
 
-/// The stack of a thread that parses, plans or computes what clients send: statements that the limits of `parse` let through need no more, with all
-/// that parses, walks, prints and drops trees of 2,000 levels.
+/// The stack of a thread that parses, plans or evaluates what clients send. It suffices for every statement within the
+/// limits of `parse`, including code that parses, walks, prints and drops trees of 2,000 levels.
 pub use farhold_join::STACK_BYTES;
 
-/// What all sessions of a process share: the node, the catalog's cache, the query threads.
+/// The state shared by all sessions of a process: the node, the catalog cache, the query threads.
 pub struct Engine {
     config: EngineConfig,
     catalog: Arc<Catalog>,
@@ -74,7 +74,7 @@ impl Engine {
     /// Opens the database of `node`: reads the catalog, starts the query threads.
     ///
     /// # Errors
-    /// When the threads cannot be started.
+    /// The threads cannot be started.
     #[allow(clippy::unused_async)]
     pub async fn open(node: Arc<Node>, config: EngineConfig, worker: &Worker) -> Result<Arc<Self>, SqlError> {
         let _ = worker;
@@ -85,18 +85,19 @@ impl Engine {
         Ok(Arc::new(Self { config, catalog, queries, row_numbers, sequences: Sequences::default() }))
     }
 
-    /// What it was told at its start.
+    /// The configuration with which the engine was opened.
     #[must_use]
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }
 
-    /// Where a statement's expressions get numbers from.
+    /// The source of the sequence and row numbers that a statement's expressions use.
     pub(crate) fn numbers<'a>(&'a self, session: &'a SessionNumbers, worker: &'a Worker) -> Numbers<'a> {
         Numbers { catalog: &self.catalog, sequences: &self.sequences, rows: &self.row_numbers, session, worker }
     }
 
-    /// A session for one connection, on the thread of `worker`, which needs [`STACK_BYTES`] of stack for any statement.
+    /// A session for one connection, on the thread of `worker`. The thread needs [`STACK_BYTES`] of stack, so that any
+    /// statement may run.
     #[must_use]
     pub fn session(self: &Arc<Self>, worker: Rc<Worker>, user: &str) -> Session {
         Session::new(Arc::clone(self), worker, user)

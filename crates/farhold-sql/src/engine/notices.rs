@@ -1,10 +1,10 @@
-//! What a session has to say beside the answer of a statement.
+//! The notices that a session sends besides the result of a statement.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::SqlError;
 
-/// The notices of one session, the oldest first; its running queries have them, too.
+/// The notices of one session, the oldest first; its running queries share the list.
 #[derive(Clone, Default)]
 pub(crate) struct Notices(Arc<Mutex<Vec<SqlError>>>);
 

@@ -1,4 +1,4 @@
-//! What a statement is once prepared, and what it gives when executed.
+//! A prepared statement, and the result of its execution.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::SqlError;
 
 /// A statement, parsed and bound.
 pub struct Prepared {
-    /// The statement as it came.
+    /// The statement's text, as received.
     pub sql: String,
     /// The types of `$1`, `$2`, ….
     pub parameters: Vec<ColumnType>,
@@ -26,12 +26,12 @@ pub struct Prepared {
     long: RefCell<Option<Long>>,
 }
 
-/// What the planner makes of a statement that runs without it while it has few rows.
+/// The planner's version of a statement that runs on the direct path while it reads few rows.
 #[derive(Clone)]
 pub(crate) struct Long {
-    /// The version of the catalog that it was planned for.
+    /// The catalog version for which it was planned.
     pub(crate) version: u64,
-    /// `None`: its rows would be of other types than those that the client has been told.
+    /// `None` if the planned rows would have other types than those announced to the client.
     pub(crate) query: Option<Rc<PlannedQuery>>,
 }
 
@@ -46,12 +46,12 @@ impl Prepared {
         }
     }
 
-    /// What was kept for this version of the catalog.
+    /// The planner's version, if it was kept for this version of the catalog.
     pub(crate) fn long(&self, version: u64) -> Option<Long> {
         self.long.borrow().clone().filter(|long| long.version == version)
     }
 
-    /// Keeps what the planner has made of the statement.
+    /// Keeps the planner's version of the statement.
     pub(crate) fn keep_long(&self, long: Long) {
         *self.long.borrow_mut() = Some(long);
     }
@@ -73,26 +73,26 @@ impl Prepared {
         matches!(bound.plan, Plan::Query(_) | Plan::Direct(Program::Select(_) | Program::Constant(_)))
     }
 
-    /// Whether it is a query or writes rows, as opposed to statements about the session or definitions.
+    /// Whether it is a query or writes rows. Statements about the session, and definitions, are neither.
     pub(crate) fn is_optimizable(&self) -> bool {
         let bound = self.bound.borrow();
         let writes = matches!(bound.plan, Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_));
         writes || matches!(bound.plan, Plan::Query(_) | Plan::Direct(_))
     }
 
-    /// Whether the statement runs without a planner, on the session's thread.
+    /// Whether the statement runs on the session's thread, without the planner.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         matches!(self.bound.borrow().plan, Plan::Direct(_) | Plan::Utility(_))
     }
 }
 
-/// What an executed statement gives.
+/// The result of an executed statement.
 #[allow(clippy::large_enum_variant, reason = "one a statement, and the small ones are the frequent ones")]
 pub enum Output {
     /// Rows.
     Rows(Rows),
-    /// It is done.
+    /// The statement has completed.
     Command(CommandTag),
     /// It waits for the data of a COPY … FROM STDIN.
     CopyIn(CopyIn),
@@ -102,14 +102,14 @@ pub enum Output {
 
 /// Rows of a result, each with the columns of [`Prepared::columns`].
 pub enum Rows {
-    /// A few, made by the direct path. Every datum has its column's type or is null.
+    /// A few rows, made by the direct path. Every datum has its column's type or is NULL.
     Direct {
         /// The rows.
         rows: Vec<Vec<Datum>>,
-        /// What `CommandComplete` says.
+        /// The tag of `CommandComplete`.
         tag: CommandTag,
     },
-    /// Made by the query threads.
+    /// Rows made by the query threads.
     Batches(QueryRows),
 }
 
@@ -117,7 +117,7 @@ pub enum Rows {
 pub struct QueryRows {
     stream: BatchStream,
     count: u64,
-    /// The statement lasts as long as its rows, unless its span is the caller's.
+    /// Keeps the statement armed as long as its rows, unless the caller's span does.
     armed: Option<Armed>,
 }
 
@@ -126,16 +126,16 @@ impl QueryRows {
         Self { stream, count: 0, armed: None }
     }
 
-    /// Makes the span of the statement that of its rows.
+    /// Keeps the statement's span open as long as its rows.
     pub(crate) fn hold(&mut self, armed: Armed) {
         self.armed = Some(armed);
     }
 
-    /// The next batch, never empty; `None` after the last one, and then [`tag`](Self::tag) holds.
+    /// The next batch, never empty; `None` after the last one, when [`tag`](Self::tag) is final.
     ///
     /// # Errors
-    /// What stopped the query. Within a transaction block the session is to be told
-    /// ([`told`](super::Session::told)).
+    /// The error that stopped the query. Within a transaction block the caller must report it to the session
+    /// ([`report_error`](super::Session::report_error)).
     pub async fn next(&mut self) -> Option<Result<RecordBatch, SqlError>> {
         let batch = self.stream.next().await;
         if let Some(Ok(batch)) = &batch {
@@ -144,7 +144,7 @@ impl QueryRows {
         batch
     }
 
-    /// As [`next`](Self::next), as datums.
+    /// As [`next`](Self::next), with the rows as datums.
     ///
     /// # Errors
     /// As [`next`](Self::next).
@@ -157,7 +157,7 @@ impl QueryRows {
         Some((0..batch.num_rows()).map(row).collect())
     }
 
-    /// What `CommandComplete` says, once all rows are out.
+    /// The tag of `CommandComplete`, valid once all rows are out.
     #[must_use]
     pub fn tag(&self) -> CommandTag {
         CommandTag::rows("SELECT", self.count)

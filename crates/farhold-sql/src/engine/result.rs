@@ -1,4 +1,4 @@
-//! What a result says of itself: its columns, and the tag at its end.
+//! The description of a result: its columns, and its final tag.
 
 use std::fmt;
 
@@ -11,19 +11,19 @@ use super::ColumnType;
 pub struct OutputColumn {
     /// Its name.
     pub name: String,
-    /// Its type on the wire; `Text` where none of ours fits (then `arrow_type` says more). Values of a `Char` come without
-    /// their trailing blanks.
+    /// Its type on the wire; `Text` if no column type fits (then `arrow_type` is more specific). Values of a `Char`
+    /// have no trailing blanks.
     pub data_type: ColumnType,
-    /// Its type in [`Rows::Batches`](super::Rows::Batches). A string may come as `Utf8` or `Utf8View`.
+    /// Its type in [`Rows::Batches`](super::Rows::Batches). A string column is either `Utf8` or `Utf8View`.
     pub arrow_type: DataType,
 }
 
-/// What `CommandComplete` says: `INSERT 0 3`, `CREATE TABLE`.
+/// The tag in `CommandComplete`: `INSERT 0 3`, `CREATE TABLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommandTag {
     /// The verb.
     pub verb: &'static str,
-    /// The rows it concerned, where the verb has that.
+    /// The number of rows, for verbs that have one.
     pub rows: Option<u64>,
 }
 

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use crate::{SqlError, SqlState};
 
-/// A setting that PostgreSQL's clients know. What kind of value it takes decides what SET accepts.
+/// The kind of values that SET accepts for a setting of PostgreSQL's clients.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Any text; kept, told, without effect here.
+    /// Any text; it is kept and shown, but has no effect here.
     Text,
     /// Only these words.
     OneOf(&'static [&'static str]),
-    /// Milliseconds, or a number with a unit.
+    /// Milliseconds, or a number with a time unit.
     Milliseconds,
     /// A number of rows.
     Count,
-    /// SHOW only.
+    /// Can be shown, but not set.
     ReadOnly,
 }
 
@@ -23,7 +23,7 @@ struct Setting {
     name: &'static str,
     default: &'static str,
     kind: Kind,
-    /// Told to the client when it changes (`ParameterStatus`).
+    /// Whether changes are reported to the client (`ParameterStatus`).
     reported: bool,
 }
 
@@ -38,7 +38,7 @@ const fn reported(name: &'static str, default: &'static str, kind: Kind) -> Sett
 const BOOLEANS: &[&str] = &["on", "off"];
 const ISOLATION: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
 
-/// Alphabetical.
+/// In alphabetical order.
 const SETTINGS: &[Setting] = &[
     reported("application_name", "", Kind::Text),
     setting("bytea_output", "hex", Kind::OneOf(&["hex"])),
@@ -48,7 +48,7 @@ const SETTINGS: &[Setting] = &[
     setting("default_transaction_isolation", "serializable", Kind::OneOf(ISOLATION)),
     setting("default_transaction_read_only", "off", Kind::OneOf(&["off"])),
     setting("extra_float_digits", "1", Kind::Text),
-    // Rows after which COPY … FROM STDIN outside of a transaction block commits; 0 = all rows or none.
+    // Rows after which COPY … FROM STDIN outside of a transaction block commits; 0 means all rows or none.
     setting("farhold.copy_chunk_rows", "0", Kind::Count),
     setting("idle_in_transaction_session_timeout", "0", Kind::Milliseconds),
     setting("idle_session_timeout", "0", Kind::Milliseconds),
@@ -71,12 +71,12 @@ const SETTINGS: &[Setting] = &[
     setting("synchronous_commit", "on", Kind::Text),
     reported("timezone", "UTC", Kind::OneOf(&["utc", "gmt", "etc/utc", "zulu", "default"])),
     setting("transaction_isolation", "serializable", Kind::OneOf(ISOLATION)),
-    // Said by BEGIN READ ONLY and SET TRANSACTION READ ONLY.
+    // Set by BEGIN READ ONLY and SET TRANSACTION READ ONLY.
     setting("transaction_read_only", "off", Kind::OneOf(&["off"])),
     setting("work_mem", "0", Kind::Text),
 ];
 
-/// The version of PostgreSQL whose behaviour clients may expect.
+/// The version of PostgreSQL whose behaviour is offered to clients.
 pub(crate) const SERVER_VERSION: &str = concat!("15.0 (Farhold ", env!("CARGO_PKG_VERSION"), ")");
 const SERVER_VERSION_NUMBER: &str = "150000";
 
@@ -91,30 +91,30 @@ const SERVER_VERSION_NUMBER: &str = "150000";
 pub(crate) struct Settings {
     user: String,
     values: Values,
-    /// What the client has set at its start, which RESET goes back to.
+    /// The client's start-up values, to which RESET returns.
     at_start: Values,
-    /// Reported ones that have changed since the client was told.
+    /// Reported settings that have changed since they were last reported.
     changed: Vec<&'static str>,
-    /// Of a transaction that has set something.
+    /// Present in a transaction that has changed a setting.
     layers: Option<Box<Layers>>,
-    /// How often something has changed.
+    /// The number of changes.
     version: u64,
 }
 
-/// What differs from the built-in defaults.
+/// The values that differ from the built-in defaults.
 #[derive(Clone, Debug, Default)]
 struct Values {
     known: BTreeMap<&'static str, String>,
-    /// Names with a dot that are nobody's: kept as told.
+    /// Unknown names with a dot, kept as set.
     custom: BTreeMap<String, String>,
 }
 
-/// What the end of a transaction, or of a part of it, makes of the settings.
+/// The values that the end of a transaction, or a rollback to a savepoint, restores.
 #[derive(Clone, Debug)]
 struct Layers {
-    /// As they were before it.
+    /// The values before the transaction.
     before: Values,
-    /// As a commit leaves them: without what SET LOCAL has set.
+    /// The values after a commit: without the effects of SET LOCAL.
     kept: Values,
     /// The values and `kept` of each savepoint.
     savepoints: Vec<(Values, Values)>,
@@ -137,17 +137,17 @@ impl Settings {
         Self { user: user.to_owned(), ..Self::default() }
     }
 
-    /// Whose session it is.
+    /// The session's user.
     pub(crate) fn user(&self) -> &str {
         &self.user
     }
 
-    /// Grows with each change of a setting.
+    /// A counter that grows with each change of a setting.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
-    /// The value, as SHOW tells it.
+    /// The value, in the format of SHOW.
     pub(crate) fn get(&self, name: &str) -> Option<String> {
         let Some(setting) = find(name) else { return self.values.custom.get(&name.to_ascii_lowercase()).cloned() };
         if setting.name == "session_authorization" {
@@ -165,17 +165,17 @@ impl Settings {
         SETTINGS.iter().map(|s| (s.name.to_owned(), self.get(s.name).unwrap_or_default())).collect()
     }
 
-    /// Rows after which a COPY of its own commits; 0 = all rows or none.
+    /// Rows after which a COPY in its own transaction commits; 0 means all rows or none.
     pub(crate) fn copy_chunk_rows(&self) -> u64 {
         self.values.known.get("farhold.copy_chunk_rows").and_then(|rows| rows.parse().ok()).unwrap_or(0)
     }
 
-    /// The client has set what it sets at its start.
+    /// Marks the end of the client's start-up parameters.
     pub(crate) fn started(&mut self) {
         self.at_start = self.values.clone();
     }
 
-    /// SET; with `None` RESET. A value that would change what statements mean and cannot be honoured is refused.
+    /// SET; with `None` RESET. A value is refused if it would change the meaning of statements and is not supported.
     pub(crate) fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), SqlError> {
         self.set_local(name, value)?;
         if let Some(layers) = &mut self.layers {
@@ -187,7 +187,7 @@ impl Settings {
     /// SET LOCAL: until the end of the transaction.
     pub(crate) fn set_local(&mut self, name: &str, value: Option<&str>) -> Result<(), SqlError> {
         let Some(setting) = find(name) else {
-            // The joins' settings (`farhold_join.`) are for programs: here nobody would read them.
+            // The settings of joins (`farhold_join.`) are for programs; set here, they would have no effect.
             let lower = name.to_ascii_lowercase();
             if !name.contains('.') || lower.starts_with("farhold.") || lower.starts_with("farhold_join.") {
                 return Err(unknown(name));
@@ -220,7 +220,7 @@ impl Settings {
                 value.to_owned()
             }
             (Kind::OneOf(words), Some(value)) => {
-                // Clients write an encoding's name as they please: UTF-8, 'utf8', SQL_ASCII.
+                // Clients write the name of the encoding in different ways: UTF-8, 'utf8', SQL_ASCII.
                 let name: String = value.chars().filter(char::is_ascii_alphanumeric).collect();
                 let value = if setting.name == "client_encoding" { name.as_str() } else { value };
                 let lower = match value.to_ascii_lowercase().as_str() {
@@ -234,7 +234,7 @@ impl Settings {
                 match setting.name {
                     "client_encoding" => "UTF8".to_owned(),
                     "timezone" => "UTC".to_owned(),
-                    // Whatever is asked for, a transaction is serializable.
+                    // Every transaction is serializable, whatever level is requested.
                     "transaction_isolation" | "default_transaction_isolation" => "serializable".to_owned(),
                     _ => lower,
                 }
@@ -255,7 +255,7 @@ impl Settings {
         Ok(())
     }
 
-    /// A transaction with so many savepoints is about to change something.
+    /// Called before a transaction with this number of savepoints changes a setting.
     pub(crate) fn begin_transaction(&mut self, savepoints: usize) {
         let values = &self.values;
         self.layers.get_or_insert_with(|| {
@@ -271,7 +271,7 @@ impl Settings {
         }
     }
 
-    /// The transaction is undone.
+    /// The transaction was rolled back.
     pub(crate) fn rollback(&mut self) {
         if let Some(layers) = self.layers.take() {
             self.become_these(layers.before);
@@ -285,14 +285,14 @@ impl Settings {
         }
     }
 
-    /// RELEASE: so many savepoints are left.
+    /// RELEASE: `left` savepoints remain.
     pub(crate) fn release(&mut self, left: usize) {
         if let Some(layers) = &mut self.layers {
             layers.savepoints.truncate(left);
         }
     }
 
-    /// ROLLBACK TO the savepoint of this number.
+    /// ROLLBACK TO the savepoint with this index.
     pub(crate) fn rollback_to(&mut self, savepoint: usize) {
         let Some(layers) = &mut self.layers else { return };
         layers.savepoints.truncate(savepoint + 1);
@@ -335,7 +335,7 @@ impl Settings {
 }
 
 impl Values {
-    /// Takes over what `other` says of one setting.
+    /// Copies one setting from `other`.
     fn copy(&mut self, name: &str, other: &Self) {
         if let Some(setting) = find(name) {
             match other.known.get(setting.name) {
@@ -352,7 +352,7 @@ impl Values {
     }
 }
 
-/// Clients compare some names by their case.
+/// The names in the case that clients expect.
 fn reported_name(name: &str) -> String {
     match name {
         "datestyle" => "DateStyle",
@@ -378,7 +378,7 @@ fn parse_milliseconds(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// As PostgreSQL shows a time: in the largest unit that leaves no rest.
+/// A time as PostgreSQL shows it: in the largest unit without a remainder.
 fn format_milliseconds(value: &str) -> String {
     let milliseconds: u64 = value.parse().unwrap_or(0);
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms")];
@@ -446,10 +446,10 @@ mod tests {
         settings.rollback();
         is(&settings, "0");
         assert_eq!(settings.get("a.b"), None);
-        // What was told and undone meanwhile is told again, as it is now.
+        // A change that was undone before it was reported is reported with its current value.
         assert_eq!(settings.take_changed(), [("application_name".to_owned(), String::new())]);
 
-        // One savepoint was there before anything was set.
+        // One savepoint existed before the first change of a setting.
         settings.begin_transaction(1);
         settings.set_local("work_mem", Some("2")).unwrap();
         settings.set("work_mem", Some("3")).unwrap();

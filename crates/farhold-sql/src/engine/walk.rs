@@ -1,7 +1,8 @@
-//! Walks through the tree of a statement.
+//! Walks the tree of a statement.
 //!
-//! The parser's `visit` is generic over the visitor, and so is each of the hundreds of functions below it: 19 types of visitors were 9.4 of the
-//! 14.9 MB of this crate's code. Here all visitors share one walk, which calls them through a table of functions.
+//! The parser's `visit` is generic over the visitor, and so is each of the hundreds of functions below it: 19 visitor
+//! types took 9.4 of the 14.9 MB of this crate's code. Here all visitors share one walk, which calls them through a
+//! table of functions.
 
 use std::ops::ControlFlow;
 
@@ -10,25 +11,25 @@ use datafusion::sql::sqlparser::ast::{
     VisitMut, Visitor, VisitorMut,
 };
 
-/// Shows a tree to a visitor.
+/// Walks a tree with a visitor.
 pub(crate) fn visit<V: Visitor>(tree: &impl Visit, visitor: &mut V) -> ControlFlow<V::Break> {
     let mut stopping = Stopping { visitor, stopped: None };
     let _ = tree.visit(&mut Looking(&mut stopping));
     stopping.stopped.map_or(ControlFlow::Continue(()), ControlFlow::Break)
 }
 
-/// Lets a visitor change a tree.
+/// Walks a tree with a visitor that may change it.
 pub(crate) fn change<V: VisitorMut>(tree: &mut impl VisitMut, visitor: &mut V) -> ControlFlow<V::Break> {
     let mut stopping = Stopping { visitor, stopped: None };
     let _ = tree.visit(&mut Changing(&mut stopping));
     stopping.stopped.map_or(ControlFlow::Continue(()), ControlFlow::Break)
 }
 
-/// Whether something holds of an expression in a tree, those of the queries in it aside.
+/// Whether `holds` is true for an expression in a tree, not counting nested queries.
 pub(crate) fn exists_outside_queries(tree: &impl Visit, holds: impl Fn(&Expr) -> bool) -> bool {
     struct Search<F> {
         holds: F,
-        /// Queries around.
+        /// The number of enclosing queries.
         depth: usize,
     }
     impl<F: Fn(&Expr) -> bool> Visitor for Search<F> {
@@ -51,7 +52,7 @@ pub(crate) fn exists_outside_queries(tree: &impl Visit, holds: impl Fn(&Expr) ->
     visit(tree, &mut Search { holds, depth: 0 }).is_break()
 }
 
-/// Whether there is a query in a tree.
+/// Whether a tree contains a query.
 pub(crate) fn has_query(tree: &impl Visit) -> bool {
     struct Queries;
     impl Visitor for Queries {
@@ -79,23 +80,23 @@ macro_rules! constraint_of {
     };
 }
 
-/// ON, USING or NATURAL of a join.
+/// The ON, USING or NATURAL of a join.
 pub(crate) fn constraint(operator: &JoinOperator) -> Option<&JoinConstraint> {
     constraint_of!(operator)
 }
 
-/// As that, to be changed.
+/// As [`constraint`], mutable.
 pub(crate) fn constraint_mut(operator: &mut JoinOperator) -> Option<&mut JoinConstraint> {
     constraint_of!(operator)
 }
 
-/// A visitor, and what it has stopped with.
+/// A visitor, and the value with which it has stopped.
 struct Stopping<'a, V, B> {
     visitor: &'a mut V,
     stopped: Option<B>,
 }
 
-/// What all visitors are to the one walk.
+/// The interface of all visitors to the shared walk.
 macro_rules! walk {
     ($walk:ident, $steps:ident, $visitor:ident, $($step:ident($node:ty),)+) => {
         trait $steps {
@@ -120,7 +121,7 @@ macro_rules! walk {
     };
 }
 
-/// Both walks, by the steps of a visitor.
+/// Defines both walks, from the methods of a visitor.
 macro_rules! walks {
     ($($step:ident($node:ident),)+) => {
         walk!(Looking, Look, Visitor, $($step(&$node),)+);

@@ -1,4 +1,4 @@
-//! Functions that clients call on the catalog, beyond those of `datafusion-pg-catalog`.
+//! Functions that clients call on the catalog, in addition to those of `datafusion-pg-catalog`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use datafusion::prelude::SessionContext;
 
 use super::{IndexKind, IndexOf, OWNER_OID, Relation, Relations, constraint_oid};
 
-/// Puts the functions into the context; those of the same name are replaced.
+/// Registers the functions; those of the same name are replaced.
 pub(super) fn register(context: &SessionContext, relations: &Arc<dyn Relations>) {
     let defining = |name, spell: fn(&Definitions, i32, i64) -> Option<String>| {
         Function::new(name, Body::Spelled { relations: Arc::clone(relations), spell })
@@ -31,7 +31,7 @@ pub(super) fn register(context: &SessionContext, relations: &Arc<dyn Relations>)
             Some(if oid == OWNER_OID { definitions.owner.clone() } else { format!("unknown (OID={oid})") })
         }),
         defining("farhold_default", |definitions, table, column| definitions.defaults.get(&(table, column)).cloned()),
-        // Expressions are kept as their text.
+        // Expressions are stored as text.
         Function::new("pg_get_expr", Body::First),
     ];
     for function in functions {
@@ -42,7 +42,7 @@ pub(super) fn register(context: &SessionContext, relations: &Arc<dyn Relations>)
     }
 }
 
-/// What always gives the same here. Sizes are not known by table.
+/// Functions with a constant result here. The sizes of single tables are not known.
 const CONSTANTS: &[(&str, Constant)] = &[
     ("col_description", Constant::NullText),
     ("has_column_privilege", Constant::True),
@@ -99,12 +99,12 @@ enum Constant {
     EncodingNumber,
 }
 
-/// Everything spelled out, by object number.
+/// The definitions of all objects as text, by OID.
 struct Definitions {
-    /// The whole, and each column.
+    /// The whole definition, and each column.
     indexes: HashMap<i32, (String, Vec<String>)>,
     constraints: HashMap<i32, String>,
-    /// By table and number of the column.
+    /// By table and column number.
     defaults: HashMap<(i32, i64), String>,
     owner: String,
 }
@@ -128,7 +128,7 @@ impl Definitions {
     }
 }
 
-/// The statement that would make an index.
+/// The statement that would create an index.
 pub(super) fn index_definition(table: &Relation, index: &IndexOf) -> String {
     let unique = if index.kind == IndexKind::Plain { "" } else { "UNIQUE " };
     let (name, relation) = (super::quoted(&index.name), super::quoted(&table.name));
@@ -147,7 +147,7 @@ enum Body {
     Constant(Constant),
     /// The first argument, as text.
     First,
-    /// Of an object number, and of the second argument, if there is one and it is a number.
+    /// The text for an OID, and for the second argument if that is a number.
     Spelled {
         relations: Arc<dyn Relations>,
         spell: fn(&Definitions, i32, i64) -> Option<String>,
@@ -210,7 +210,7 @@ impl ScalarUDFImpl for Function {
             })),
             Body::First => {
                 let Some(first) = arguments.args.first() else {
-                    return datafusion::common::plan_err!("{} wants an argument", self.name());
+                    return datafusion::common::plan_err!("{} requires an argument", self.name());
                 };
                 first.cast_to(&DataType::Utf8, None)
             }

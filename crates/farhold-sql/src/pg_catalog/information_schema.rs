@@ -1,4 +1,5 @@
-//! The schema `information_schema`: our `columns`, with PostgreSQL's types and positions, beside what DataFusion brings.
+//! The schema `information_schema`: our own `columns`, with PostgreSQL's types and positions, and the relations of
+//! DataFusion.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::engine::from_field;
 pub(super) const NAME: &str = "information_schema";
 const COLUMNS: &str = "columns";
 
-/// The most bytes that PostgreSQL says of a text without a length, and of a character of the others.
+/// PostgreSQL's maximum size in bytes of a text without a length, and of a character of other texts.
 const TEXT_BYTES_MAX: i32 = 1 << 30;
 const CHARACTER_BYTES_MAX: i32 = 4;
 
@@ -100,7 +101,7 @@ impl InformationSchema {
         // Scopes, elements of arrays.
         row.resize(row.len() + 4, Value::Null);
         row.extend([text(&column.position.to_string()), text("NO"), text("NO")]);
-        // Identities.
+        // Identity columns.
         row.resize(row.len() + 5, Value::Null);
         row.extend([text("NO"), text("NEVER"), Value::Null]);
         row.push(text(if column.schema == "public" { "YES" } else { "NO" }));
@@ -140,7 +141,7 @@ fn int(value: Option<i32>) -> Value {
     value.map_or(Value::Null, Value::Int)
 }
 
-/// `None`: an array.
+/// `None` for an array.
 fn column_type(field: &FieldRef) -> Option<ColumnType> {
     match field.data_type() {
         DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => None,
@@ -148,7 +149,7 @@ fn column_type(field: &FieldRef) -> Option<ColumnType> {
     }
 }
 
-/// What is told of a column.
+/// The description of a column.
 struct Described<'a> {
     schema: &'a str,
     table: &'a str,
@@ -156,11 +157,11 @@ struct Described<'a> {
     position: usize,
     default: Option<&'a str>,
     nullable: bool,
-    /// `None`: an array.
+    /// `None` for an array.
     data_type: Option<ColumnType>,
 }
 
-/// What is told of a type.
+/// The description of a type.
 struct Shape {
     name: &'static str,
     internal_name: &'static str,
@@ -233,7 +234,7 @@ impl Shape {
     }
 }
 
-/// As PostgreSQL 15 has them.
+/// The columns of PostgreSQL 15.
 const COLUMNS_OF_COLUMNS: &[(&str, Kind)] = &[
     ("table_catalog", Text),
     ("table_schema", Text),

@@ -1,10 +1,11 @@
-//! `pg_catalog` and `information_schema`: what clients ask a PostgreSQL server about itself.
+//! `pg_catalog` and `information_schema`: the relations by which clients inspect a PostgreSQL server.
 //!
-//! `datafusion-pg-catalog` brings the parts that are the same in every database (types, functions, operators) and the rewriting of
-//! clients' queries into what DataFusion plans. Here is what it cannot know: our tables, columns, indexes and constraints with their
-//! real definitions, and the functions that spell them out. Psql's `\d`, JDBC's metadata and everything that draws a schema live on it.
+//! `datafusion-pg-catalog` provides what is the same in every database (types, functions, operators), and rewrites
+//! clients' queries to forms that DataFusion can plan. This module adds the database's own tables, columns, indexes and
+//! constraints with their definitions, and the functions that return these as text. Psql's `\d`, JDBC's metadata and
+//! every tool that shows a schema depend on it.
 //!
-//! Object numbers come from the table's own number, so that they stay the same as long as the table does:
+//! OIDs are computed from the table's number, so that they stay the same for the life of the table:
 //! ```text
 //! 16384 + 128 * table          the table
 //!                    + 1 …     its indexes, primary key first
@@ -28,12 +29,12 @@ use crate::engine::ColumnType;
 
 pub(crate) use rewrite::rewrite;
 
-/// Objects of a database begin here; lower numbers are PostgreSQL's own.
+/// OIDs of database objects begin here; lower ones are PostgreSQL's own.
 const FIRST_NORMAL_OID: i32 = 16_384;
-const OIDS_A_TABLE: i32 = 128;
+const OIDS_PER_TABLE: i32 = 128;
 const CONSTRAINT_OFFSET: i32 = 64;
 
-/// The role that owns everything.
+/// The role that owns all objects.
 const OWNER_OID: i32 = 10;
 /// `pg_catalog`
 const PG_CATALOG_OID: i32 = 11;
@@ -47,9 +48,9 @@ const DATABASE_OID: i32 = 16_383;
 /// The number of UTF8 among PostgreSQL's encodings.
 const UTF8: i32 = 6;
 
-/// Where the tables are told from.
+/// The source of the tables.
 pub(crate) trait Relations: Debug + Send + Sync {
-    /// All tables as they are now.
+    /// All current tables.
     fn relations(&self) -> Vec<Relation>;
     /// The name of the role that owns them.
     fn owner(&self) -> String {
@@ -60,15 +61,15 @@ pub(crate) trait Relations: Debug + Send + Sync {
 /// A table.
 #[derive(Clone, Debug)]
 pub(crate) struct Relation {
-    /// Its number, which no other table ever had.
+    /// Its number, which is never reused.
     pub(crate) number: u32,
     /// Its name.
     pub(crate) name: String,
-    /// About how many rows it has; -1 when nobody knows.
+    /// The approximate number of rows; -1 if unknown.
     pub(crate) rows: i64,
     /// Its columns.
     pub(crate) columns: Vec<Attribute>,
-    /// Its indexes, the primary key's first.
+    /// Its indexes, that of the primary key first.
     pub(crate) indexes: Vec<IndexOf>,
 }
 
@@ -79,7 +80,7 @@ pub(crate) struct Attribute {
     pub(crate) name: String,
     /// Its type.
     pub(crate) data_type: ColumnType,
-    /// It takes NULL.
+    /// Whether it accepts NULL.
     pub(crate) nullable: bool,
     /// Its default, as SQL.
     pub(crate) default: Option<String>,
@@ -92,52 +93,52 @@ pub(crate) struct IndexOf {
     pub(crate) name: String,
     /// Positions of its columns in the table, from 0.
     pub(crate) columns: Vec<usize>,
-    /// What it is for.
+    /// Its purpose.
     pub(crate) kind: IndexKind,
 }
 
-/// What an index is for.
+/// The purpose of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IndexKind {
     /// The primary key.
     PrimaryKey,
-    /// No two rows are equal in it.
+    /// A unique constraint.
     Unique,
-    /// Finding rows.
+    /// Access to rows only.
     Plain,
 }
 
 impl Relation {
     fn oid(&self) -> i32 {
-        FIRST_NORMAL_OID.wrapping_add(OIDS_A_TABLE.wrapping_mul(self.number.cast_signed()))
+        FIRST_NORMAL_OID.wrapping_add(OIDS_PER_TABLE.wrapping_mul(self.number.cast_signed()))
     }
 
-    /// Its indexes with their numbers.
+    /// Its indexes with their OIDs.
     fn numbered_indexes(&self) -> impl Iterator<Item = (i32, &IndexOf)> {
         let first = self.oid() + 1;
         self.indexes.iter().enumerate().map(move |(at, index)| (first + at as i32, index))
     }
 
-    /// The names of an index's columns, quoted where SQL needs it.
+    /// The names of an index's columns, quoted where necessary.
     fn column_list(&self, index: &IndexOf) -> String {
         let names: Vec<String> = index.columns.iter().map(|&column| quoted(&self.columns[column].name)).collect();
         names.join(", ")
     }
 }
 
-/// The number of the constraint that an index of that number stands for.
+/// The OID of the constraint that an index implements.
 fn constraint_oid(index: i32) -> i32 {
     index - 1 + CONSTRAINT_OFFSET
 }
 
-/// An identifier as SQL takes it back.
+/// An identifier in SQL syntax.
 fn quoted(name: &str) -> String {
     let plain = name.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '$');
     if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
-/// Puts `pg_catalog` and `information_schema` into the catalog `database`, and their functions into the context.
+/// Adds `pg_catalog` and `information_schema` to the catalog `database`, and their functions to the context.
 pub(crate) fn register(context: &SessionContext, database: &str, relations: &Arc<dyn Relations>) -> Result<()> {
     use datafusion_pg_catalog::pg_catalog::context::EmptyContextProvider;
     datafusion_pg_catalog::setup_pg_catalog(context, database, EmptyContextProvider).map_err(|error| *error)?;

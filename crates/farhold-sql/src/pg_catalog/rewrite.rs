@@ -1,14 +1,14 @@
-//! Catalog queries in words that DataFusion plans, where no rule of `datafusion-pg-catalog` finds them.
+//! Rewrites catalog queries that DataFusion cannot plan and that no rule of `datafusion-pg-catalog` covers.
 //!
-//! All of this works on the text, before it is parsed, and on queries that read the catalog alone.
+//! All rewriting works on the text before it is parsed, and only on queries that read nothing but the catalog.
 
 use crate::engine::{Opaque, opaque_end};
 
-/// Parts of clients' queries and what stands for them, with all blanks between words taken as one.
+/// Parts of clients' queries and their replacements. Any whitespace between words counts as one blank.
 const REPLACED: &[(&str, &str)] = &[
-    // psql's \dT asks whether a row type is a composite type made as such. There are none.
+    // psql's \dT checks whether a row type was created as a composite type. There are none.
     ("(SELECT c.relkind = 'c' FROM pg_catalog.pg_class c WHERE c.oid = t.typrelid)", "false"),
-    // psql's \d asks for a column's default in a subquery, which the rules take for one that cannot be planned.
+    // psql's \d reads a column's default by a subquery, which the rules treat as one that cannot be planned.
     (
         "(SELECT pg_catalog.pg_get_expr(d.adbin, d.adrelid, true) FROM pg_catalog.pg_attrdef d \
          WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.atthasdef)",
@@ -22,7 +22,7 @@ const REPLACED: &[(&str, &str)] = &[
     ("NULL, NULL, NULL, d.description AS \"REMARKS\"", "NULL AS a, NULL AS b, NULL AS c, d.description AS \"REMARKS\""),
 ];
 
-/// The same where a client expands an array into rows within the select list: the rows are joined in its place.
+/// Replacements for queries that expand an array into rows within the select list: the rows are joined instead.
 const EXPANDED: &[(&str, &str)] = &[
     // JDBC: primary keys.
     (
@@ -54,7 +54,7 @@ const EXPANDED: &[(&str, &str)] = &[
     ),
 ];
 
-/// The query with every known part replaced. Strings and quoted identifiers stay as they are.
+/// The query with every known part replaced. Strings and quoted identifiers are unchanged.
 pub(crate) fn rewrite(sql: &str) -> String {
     let mut sql = squeezed(sql);
     let expanded = if sql.contains("_pg_expandarray") { EXPANDED } else { &[] };
@@ -66,8 +66,9 @@ pub(crate) fn rewrite(sql: &str) -> String {
     without_array_subqueries(sql)
 }
 
-/// Replaces `ARRAY(SELECT …)`, which DataFusion does not have. In the queries of the known clients it gathers privileges, role
-/// memberships, storage options and the like, of which there are none here: it is empty, and what it is joined into is NULL.
+/// Replaces `ARRAY(SELECT …)`, which DataFusion does not support. In the queries of known clients it collects
+/// privileges, role memberships, storage options and the like, which do not exist here. So the array becomes empty, and
+/// its `array_to_string` NULL.
 fn without_array_subqueries(mut sql: String) -> String {
     const JOINED: &str = "array_to_string(";
     const GATHERED: &str = "array(";
@@ -97,14 +98,14 @@ fn is_select(text: &str) -> bool {
     text.trim_start().get(..6).is_some_and(|word| word.eq_ignore_ascii_case("select"))
 }
 
-/// The parts of a text, each from its first byte to behind its last one: what is quoted and comments as wholes, all else
-/// character by character.
+/// The parts of a text, as start and end positions: quoted parts and comments as a whole, everything else character by
+/// character.
 fn parts(sql: &str) -> impl Iterator<Item = (usize, usize, Option<Opaque>)> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let character = sql[at..].chars().next()?;
         let start = at;
-        // A text that has been parsed ends what it begins.
+        // A text that parses has no unterminated part.
         let (end, opaque) = match opaque_end(sql, at) {
             Ok(Some((end, opaque))) => (end, Some(opaque)),
             _ => (at + character.len_utf8(), None),
@@ -114,7 +115,7 @@ fn parts(sql: &str) -> impl Iterator<Item = (usize, usize, Option<Opaque>)> {
     })
 }
 
-/// Every `from` that begins outside of quotes replaced.
+/// Replaces every `from` that begins outside of quotes.
 fn replaced(sql: &str, from: &str, to: &str) -> String {
     let mut out = String::with_capacity(sql.len());
     let mut behind = 0;
@@ -132,7 +133,7 @@ fn replaced(sql: &str, from: &str, to: &str) -> String {
     out
 }
 
-/// Where `call` (in lower case) stands as a word of its own, outside of quotes.
+/// The position of `call` (in lower case) as a separate word outside of quotes.
 fn find_call(sql: &str, call: &str, from: usize) -> Option<usize> {
     let mut before = b' ';
     for (at, end, opaque) in parts(sql) {
@@ -147,7 +148,7 @@ fn find_call(sql: &str, call: &str, from: usize) -> Option<usize> {
     None
 }
 
-/// The parenthesis that closes the one at `open`.
+/// The position of the parenthesis that closes the one at `open`.
 fn closing(sql: &str, open: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, _, opaque) in parts(sql).filter(|(at, ..)| *at >= open) {
@@ -166,7 +167,7 @@ fn closing(sql: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// Blanks and comments between words as one space.
+/// The text with all blanks and comments between words reduced to one space.
 fn squeezed(sql: &str) -> String {
     let mut out = String::with_capacity(sql.len());
     for (start, end, opaque) in parts(sql) {

@@ -1,4 +1,4 @@
-//! The schema `pg_catalog`: our views over what `datafusion-pg-catalog` brings.
+//! The schema `pg_catalog`: our own views, and otherwise those of `datafusion-pg-catalog`.
 
 use std::fmt;
 use std::sync::Arc;

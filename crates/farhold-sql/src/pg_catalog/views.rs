@@ -1,4 +1,4 @@
-//! The tables of `pg_catalog` that tell of this database, column by column as PostgreSQL 15 has them.
+//! The tables of `pg_catalog` that describe this database, with the columns of PostgreSQL 15.
 
 pub(super) mod batch;
 
@@ -35,14 +35,14 @@ struct Source<'a> {
 }
 
 impl View {
-    /// Its rows as they are now.
+    /// Its current rows.
     pub(super) fn rows(&self, relations: &dyn Relations, database: &str) -> Result<RecordBatch> {
         let source = Source { tables: relations.relations(), owner: relations.owner(), database };
         batch(self.columns, &(self.rows)(&source))
     }
 }
 
-/// Alphabetical.
+/// In alphabetical order.
 pub(super) const VIEWS: &[View] = &[
     View { name: "farhold_index_columns", columns: INDEX_COLUMNS, rows: index_columns },
     View { name: "pg_attrdef", columns: PG_ATTRDEF, rows: pg_attrdef },
@@ -326,7 +326,7 @@ fn pg_index(source: &Source<'_>) -> Vec<Vec<Value>> {
 const INDEX_COLUMNS: &[(&str, Kind)] =
     &[("indexrelid", Oid("regclass")), ("indrelid", Oid("regclass")), ("position", Int), ("attnum", Small)];
 
-/// One row for each column of each index: what `unnest(indkey) WITH ORDINALITY` gives elsewhere.
+/// One row per column of each index, as `unnest(indkey) WITH ORDINALITY` in PostgreSQL.
 fn index_columns(source: &Source<'_>) -> Vec<Vec<Value>> {
     let mut rows = Vec::new();
     for table in &source.tables {

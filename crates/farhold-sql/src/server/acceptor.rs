@@ -1,8 +1,8 @@
-//! Starting and stopping: the listening sockets, and which front-end thread gets a connection.
+//! Starts and stops the server: opens the listening sockets, and assigns each connection to a front-end thread.
 //!
-//! One thread accepts for all and hands each socket to the front end with the fewest connections. Sharing a port between the
-//! threads (`SO_REUSEPORT`) would spare the hand-over, but the kernel spreads by hash: eight clients on four threads then lie as
-//! unevenly as 4-2-2-0, and the fullest thread sets the latency.
+//! One thread accepts all connections and passes each socket to the front end with the fewest connections. Sharing a
+//! port between the threads (`SO_REUSEPORT`) would avoid the hand-over, but the kernel distributes by hash: eight
+//! clients on four threads may be spread as 4-2-2-0, and the fullest thread determines the latency.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -22,32 +22,32 @@ use super::front_end;
 use super::openings::{Opening, Openings};
 use crate::engine::Engine;
 
-/// Out of file descriptors, or a connection gone before it was accepted: wait and go on.
+/// The pause after a failed accept: out of file descriptors, or a connection lost before it was accepted.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What the threads of a server share.
+/// The state shared by the threads of a server.
 pub struct Shared {
     /// Opens sessions.
     pub engine: Arc<Engine>,
-    /// As configured.
+    /// The server's configuration.
     pub config: ServerConfig,
-    /// Who can be cancelled.
+    /// The sessions that can be cancelled.
     pub cancel: Arc<CancelRegistry>,
-    /// The connections of all threads.
+    /// The number of connections of all threads.
     pub connections: AtomicUsize,
-    /// Those over TCP whose client has not shown who it is.
+    /// The TCP connections whose client has not authenticated yet.
     pub openings: Arc<Openings>,
-    /// Salts the answers to unknown users.
+    /// The key of the salts that are sent to unknown users.
     pub secret: [u8; 32],
 }
 
-/// A connection on its way to a front end.
+/// An accepted connection that is passed to a front end.
 pub struct Arrival {
     /// Its socket.
     pub socket: Accepted,
-    /// Kept until the connection ends.
+    /// Held until the connection ends.
     pub place: Place,
-    /// Kept until its client has shown who it is; none of a Unix socket, whose directory says who may come.
+    /// Held until its client has authenticated. `None` for a Unix socket, whose directory controls access.
     pub opening: Option<Opening>,
 }
 
@@ -59,14 +59,14 @@ pub enum Accepted {
     Unix(std::os::unix::net::UnixStream),
 }
 
-/// A connection's place among those of its thread and of the server; dropping it gives the place back.
+/// A connection counted for its thread and for the server; dropping it uncounts the connection.
 pub struct Place {
     thread: Arc<AtomicUsize>,
     shared: Arc<Shared>,
 }
 
 impl Place {
-    /// Whether the server has more connections than it may.
+    /// Whether the server has more connections than allowed.
     pub fn is_above_limit(&self) -> bool {
         self.shared.connections.load(Ordering::Relaxed) > self.shared.config.limits.connections_max
     }
@@ -97,10 +97,10 @@ struct FrontEnd {
 }
 
 impl Server {
-    /// Listens and serves, on threads of its own, until the handle is told to stop.
+    /// Listens and serves on its own threads, until the handle is shut down or dropped.
     ///
     /// # Errors
-    /// The address is taken, or open to others without passwords; a thread cannot be made.
+    /// The address is in use, or reachable from other machines without passwords; a thread cannot be started.
     pub fn start(engine: Arc<Engine>, node: &Arc<Node>, config: ServerConfig) -> Result<ServerHandle, ServerError> {
         config.check()?;
         let listen_error = |error| ServerError::Listen(config.listen.to_string(), error);
@@ -142,7 +142,8 @@ impl Server {
 
 fn listen_unix(path: &PathBuf) -> Result<UnixListener, ServerError> {
     let error = |error| ServerError::Listen(path.display().to_string(), error);
-    // A socket that nobody listens on any more is in the way of a restart; one that answers is somebody's.
+    // A socket file without a listener would block a restart and is removed; one with a listener belongs to another
+    // server.
     if std::os::unix::net::UnixStream::connect(path).is_err() && path.exists() {
         std::fs::remove_file(path).map_err(error)?;
     }
@@ -151,7 +152,7 @@ fn listen_unix(path: &PathBuf) -> Result<UnixListener, ServerError> {
     Ok(listener)
 }
 
-/// Accepts until it is told to stop.
+/// Accepts connections until the server stops.
 async fn accept(
     tcp: TcpListener,
     unix: Option<UnixListener>,
@@ -198,19 +199,19 @@ fn hand_over(socket: Accepted, opening: Option<Opening>, front_ends: &[FrontEnd]
     front_end.connections.fetch_add(1, Ordering::Relaxed);
     shared.connections.fetch_add(1, Ordering::Relaxed);
     let place = Place { thread: Arc::clone(&front_end.connections), shared: Arc::clone(shared) };
-    // A front end that has stopped drops the socket, which is what the client shall see.
+    // A front end that has stopped drops the socket, and the client sees the connection closed.
     let _ = front_end.arrivals.send(Arrival { socket, place, opening });
 }
 
 impl ServerHandle {
-    /// Where the server listens, with the port it has.
+    /// The address on which the server listens, with its actual port.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Stops: accepts nobody any more, lets running statements finish within the grace period, tells every client (57P01), and
-    /// returns when the last connection is closed.
+    /// Stops the server: refuses new connections, lets running statements finish within the grace period, notifies
+    /// every client (57P01), and returns when the last connection is closed.
     pub fn shutdown(mut self) {
         self.stop_and_wait();
     }
@@ -218,7 +219,7 @@ impl ServerHandle {
     fn stop_and_wait(&mut self) {
         self.stop.send_replace(true);
         for thread in self.threads.drain(..) {
-            // A panic of a front end has been printed where it happened.
+            // A panic of a front end has already been printed.
             let _ = thread.join();
         }
         if let Some(path) = self.unix_socket.take() {

@@ -1,4 +1,4 @@
-//! `CancelRequest`: a connection of its own asks to stop the statement of another one, which may live on another thread.
+//! `CancelRequest`: a separate connection asks to stop the statement of another one, possibly on another thread.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::auth::{is_same_secret, random};
 use crate::engine::CancelHandle;
 
-/// A key of protocol 3.0 has four bytes; later ones may be longer.
+/// A key of protocol 3.0 has four bytes; those of later versions may be longer.
 const SHORT_SECRET_BYTES: usize = 4;
 const LONG_SECRET_BYTES: usize = 32;
 
@@ -23,13 +23,13 @@ struct Registered {
     handle: CancelHandle,
 }
 
-/// One session's place in the registry; dropping it takes it out.
+/// One session's entry in the registry; dropping it removes the entry.
 #[derive(Debug)]
 pub struct Registration {
     registry: Arc<CancelRegistry>,
-    /// What the client calls the backend's process.
+    /// The process id that the client sees.
     pub process: i32,
-    /// What proves that a request comes from the client.
+    /// The secret that proves that a request comes from the client.
     pub secret: Vec<u8>,
 }
 
@@ -41,7 +41,7 @@ impl CancelRegistry {
             secret.truncate(SHORT_SECRET_BYTES);
         }
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        // Positive, as process ids are, and not zero.
+        // Positive, like a process id, and not zero.
         let mut process = i32::from_ne_bytes(random()) & i32::MAX;
         loop {
             match sessions.entry(process.max(1)) {
@@ -57,7 +57,7 @@ impl CancelRegistry {
         Registration { registry: Arc::clone(self), process, secret }
     }
 
-    /// Stops the statement of `process`, if `secret` is its.
+    /// Stops the statement of `process`, if `secret` matches.
     pub fn cancel(&self, process: i32, secret: &[u8]) {
         let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(registered) = sessions.get(&process)

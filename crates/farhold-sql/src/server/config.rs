@@ -1,4 +1,4 @@
-//! What a server is told at its start, and why it may not start.
+//! The server's configuration, and the errors of its start.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,54 +6,54 @@ use std::time::Duration;
 
 use super::{Tls, TlsError, Users, UsersError};
 
-/// What a server is told at its start.
+/// The server's configuration, fixed when it starts.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 picks a free port.
     pub listen: SocketAddr,
-    /// A folder to make a Unix socket in, `.s.PGSQL.<port>`, for clients of this machine: `psql -h <folder>`.
+    /// The directory for a Unix socket, `.s.PGSQL.<port>`, for clients on this machine: `psql -h <folder>`.
     pub unix_socket_dir: Option<PathBuf>,
     /// Certificate and key, if TLS is offered.
     pub tls: Option<Tls>,
-    /// Who may connect.
+    /// How clients authenticate.
     pub authentication: Authentication,
-    /// Threads that serve connections. A point statement runs on them. With more threads than cores fewer connections share
-    /// one, and the kernel brings each together with its client.
+    /// Threads that serve connections; point statements run on them. With more threads than cores, fewer connections
+    /// share a thread, and the kernel places each thread near its client.
     pub front_end_threads: usize,
-    /// Whether each of these threads is bound to a processor, in turns: fewer wake-ups from one processor to another, on a
-    /// machine that the server has to itself.
+    /// Whether each of these threads is pinned to a processor, round robin. This saves wake-ups across processors, on a
+    /// machine that only the server uses.
     pub pin_front_ends: bool,
-    /// What one client may use up.
+    /// Limits for clients.
     pub limits: Limits,
 }
 
-/// Who may connect.
+/// How clients authenticate.
 #[derive(Clone, Debug)]
 pub enum Authentication {
-    /// Everybody, as anybody. Only on loopback.
+    /// Any client may connect as any user. Allowed only on loopback.
     Trust,
-    /// These users, each with a password (SCRAM-SHA-256).
+    /// Only these users, each with a password (SCRAM-SHA-256).
     Passwords(Users),
 }
 
-/// What one client, and all together, may use up.
+/// Limits for each client and for all together.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at one time; one more is refused with 53300.
+    /// Concurrent connections; any further one is refused with 53300.
     pub connections_max: usize,
-    /// Bytes of one message.
+    /// The size of one message in bytes.
     pub message_bytes_max: usize,
-    /// Prepared statements of one connection, and portals.
+    /// Prepared statements per connection, and also portals per connection.
     pub statements_max: usize,
-    /// TCP connections whose client has not said and shown who it is; one more waits for a place. They count as connections, too.
+    /// TCP connections whose client has not authenticated yet; any further one waits. They also count as connections.
     pub opening_max: usize,
-    /// How long such a connection keeps its place while others wait for one.
+    /// The time after which such a connection may be displaced if others wait.
     pub opening_patience: Duration,
-    /// How long a client may take until its session stands.
+    /// The time limit for opening a session.
     pub startup_timeout: Duration,
-    /// How long a client may be silent outside of a transaction; `None` = for ever.
+    /// The time that a client may be idle outside of a transaction; `None` means no limit.
     pub idle_timeout: Option<Duration>,
-    /// How long a shutdown waits for running statements before it cancels them.
+    /// The time that a shutdown waits for running statements before it cancels them.
     pub shutdown_grace: Duration,
 }
 
@@ -87,22 +87,22 @@ impl Default for Limits {
     }
 }
 
-/// Why a server does not start.
+/// Why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Everybody could connect from other machines.
+    /// Any client could connect from other machines.
     #[error(
         "refusing to listen on {0} without passwords: every client that reaches that address could read and \
          change all rows; set a password file, or listen on 127.0.0.1"
     )]
     NoPassword(SocketAddr),
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {0}: {1}")]
     Listen(String, std::io::Error),
-    /// A thread or its runtime cannot be made.
+    /// A thread or its runtime cannot be started.
     #[error("cannot start a front-end thread: {0}")]
     Thread(std::io::Error),
-    /// A thread gets no access to the node.
+    /// A thread cannot open the node.
     #[error("cannot open the node for a front-end thread: {0}")]
     Worker(String),
     /// The certificate or key cannot be used.
@@ -114,7 +114,7 @@ pub enum ServerError {
 }
 
 impl ServerConfig {
-    /// Whether it is safe to listen as configured.
+    /// Checks that it is safe to listen as configured.
     pub(super) fn check(&self) -> Result<(), ServerError> {
         match self.authentication {
             Authentication::Trust if !self.listen.ip().is_loopback() => Err(ServerError::NoPassword(self.listen)),

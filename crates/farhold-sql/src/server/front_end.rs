@@ -1,4 +1,4 @@
-//! One front-end thread: a current-thread runtime, a worker, and the connections whose sessions live here.
+//! One front-end thread: a current-thread runtime, a worker, and the connections of its sessions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -18,10 +18,10 @@ use super::auth::random;
 use super::config::ServerError;
 use super::connection;
 
-/// What every connection of a thread has.
+/// The state that all connections of a thread share.
 #[derive(Clone)]
 pub struct FrontEnd {
-    /// What all threads share.
+    /// The state shared by all threads.
     pub shared: Arc<Shared>,
     /// The thread's access to the node.
     pub worker: Rc<Worker>,
@@ -29,9 +29,9 @@ pub struct FrontEnd {
     pub stopping: Rc<Stopping>,
 }
 
-/// How far a shutdown has come, as the connections of one thread see it.
+/// The progress of a shutdown, as seen by the connections of one thread.
 ///
-/// A connection looks at it at each wait for its client; asking a channel that all threads share would take a lock there.
+/// A connection checks it at each wait for its client; a channel shared by all threads would need a lock there.
 #[derive(Default)]
 pub struct Stopping {
     phase: Cell<Phase>,
@@ -43,7 +43,7 @@ pub struct Stopping {
 enum Phase {
     #[default]
     Serving,
-    /// Idle clients are told good-bye; statements may finish.
+    /// Idle clients are disconnected; statements may finish.
     Draining,
     /// Statements are cancelled.
     GraceOver,
@@ -62,7 +62,7 @@ impl Stopping {
         self.reached(Phase::Draining).await;
     }
 
-    /// Completes when a statement that still runs has to stop.
+    /// Completes when running statements must stop.
     pub async fn grace_is_over(&self) {
         self.reached(Phase::GraceOver).await;
     }
@@ -95,7 +95,7 @@ impl Drop for Waiter<'_> {
     }
 }
 
-/// Starts a thread and returns when it is ready to serve.
+/// Starts a thread; returns when it is ready to serve.
 pub fn start(
     index: usize,
     shared: &Arc<Shared>,
@@ -139,7 +139,7 @@ fn prepare(
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(ServerError::Thread)?;
-    // Waits inside the engine wake themselves, so they go on under tokio as under the fabric's own executor.
+    // Waits inside the engine wake themselves, so they work under tokio as under the fabric's own executor.
     let handle = Handle::standalone(u64::from_ne_bytes(random()));
     let worker = node.worker(&handle).map_err(|error| ServerError::Worker(error.to_string()))?;
     Ok((runtime, FrontEnd { shared: Arc::clone(shared), worker: Rc::new(worker), stopping: Rc::default() }))
@@ -151,9 +151,11 @@ async fn serve(
     mut incoming: mpsc::UnboundedReceiver<Arrival>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    /// After the grace period statements are cancelled; a client that does not read its last words in this time is cut off.
-    const LAST_WORDS: Duration = Duration::from_secs(1);
-    // What transactions leave to be done behind them: the rest of a commit whose client is gone, rows to be taken out elsewhere.
+    /// The time for final messages after statements were cancelled; clients that have not read them by then are
+    /// disconnected.
+    const FINAL_DRAIN: Duration = Duration::from_secs(1);
+    // The work that transactions leave behind: the rest of a commit whose client is gone, rows to be removed at other
+    // nodes.
     drop(tokio::task::spawn_local(front_end.worker.handle().drive()));
     let mut connections = JoinSet::new();
     loop {
@@ -162,14 +164,14 @@ async fn serve(
             Some(arrival) = incoming.recv() => {
                 connections.spawn_local(connection::serve(front_end.clone(), arrival));
             }
-            // Reaps; a connection that panicked takes only itself down.
+            // Collects finished connections; a panic ends only its own connection.
             Some(_) = connections.join_next() => {}
             else => break,
         }
     }
     drop(incoming);
     let grace = front_end.shared.config.limits.shutdown_grace;
-    for (phase, patience) in [(Phase::Draining, grace), (Phase::GraceOver, LAST_WORDS)] {
+    for (phase, patience) in [(Phase::Draining, grace), (Phase::GraceOver, FINAL_DRAIN)] {
         front_end.stopping.enter(phase);
         let all_ended = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(patience, all_ended).await.is_ok() {
@@ -177,5 +179,5 @@ async fn serve(
         }
     }
     connections.shutdown().await;
-    front_end.worker.drain(LAST_WORDS.as_nanos() as u64).await;
+    front_end.worker.drain(FINAL_DRAIN.as_nanos() as u64).await;
 }

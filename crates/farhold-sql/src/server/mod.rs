@@ -9,14 +9,14 @@
 //!          |
 //!     connection:  Input -> message -> Session (engine) -> Output -> one write when the input is used up
 //! ```
-//! A session never leaves its thread, and a point statement runs on it from the read to the write without a switch. Everything
-//! slower is a future that the thread comes back to; the query threads do that work.
+//! A session never leaves its thread. A point statement runs on it from read to write without a thread switch. Slower
+//! statements are futures on that thread, while the query threads do the work.
 //!
-//! Answers are written when the client waits for them: after the last whole message that has arrived, if a Sync, a Flush or a
-//! simple query was among them. So a pipeline of a hundred statements costs one write.
+//! Output is written when the client waits for it: after the last complete message received, if those included a Sync,
+//! a Flush or a simple query. So a pipeline of a hundred statements costs one write.
 //!
-//! Cursors (`DECLARE`) and SQL's own `PREPARE` live here and not in the engine: they share their names with the protocol's
-//! portals and prepared statements.
+//! Cursors (`DECLARE`) and SQL's `PREPARE` belong to this module rather than to the engine, because they share their
+//! names with the protocol's portals and prepared statements.
 
 mod acceptor;
 mod auth;

@@ -1,4 +1,4 @@
-//! The TCP connections whose client has not shown who it is.
+//! The TCP connections whose client has not authenticated yet.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,14 +7,15 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-/// Those of all front-end threads, the oldest first. Above the limit a new one waits, and the next ones behind it in the listener's queue, until
-/// one is done, or it takes the place of the oldest once that had `patience`: clients that come together wait for each other, and strangers
-/// that stay silent keep nobody out for longer.
+/// The opening connections of all front-end threads, the oldest first. At the limit a new one waits, and later ones
+/// queue behind it in the listener. It gets a place when another one finishes, or it displaces the oldest once that has
+/// had `patience`. So clients that connect at the same time wait for each other, and idle unauthenticated clients block
+/// others no longer than that.
 pub struct Openings {
     count_max: usize,
     patience: Duration,
     waiting: Mutex<Waiting>,
-    /// One is done.
+    /// Notified when one has finished.
     done: Notify,
 }
 
@@ -27,11 +28,11 @@ struct Waiting {
 struct Entry {
     number: u64,
     since: Instant,
-    /// Its end tells the one that it is displaced.
+    /// Dropping it notifies the displaced connection.
     _displaced: oneshot::Sender<()>,
 }
 
-/// A place among them, given back when dropped.
+/// A place among the opening connections, returned when dropped.
 pub struct Opening {
     openings: Arc<Openings>,
     number: u64,
@@ -39,7 +40,7 @@ pub struct Opening {
 }
 
 impl Openings {
-    /// At most `count_max` at one time.
+    /// Allows `count_max` opening connections at a time.
     pub fn new(count_max: usize, patience: Duration) -> Self {
         Self { count_max: count_max.max(1), patience, waiting: Mutex::default(), done: Notify::new() }
     }
@@ -48,7 +49,7 @@ impl Openings {
         self.waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Takes a place as soon as there is one: some time after `patience` at the latest. One caller at a time.
+    /// Takes a place as soon as one is free, at the latest soon after `patience`. Only one caller may wait at a time.
     pub async fn begin(self: &Arc<Self>) -> Opening {
         loop {
             let done = self.done.notified();
@@ -63,7 +64,7 @@ impl Openings {
         }
     }
 
-    /// A place, or from when on the oldest one's can be taken.
+    /// A place, or the time from which the oldest one can be displaced.
     fn place(self: &Arc<Self>, now: Instant) -> Result<Opening, Instant> {
         let mut waiting = self.waiting();
         if waiting.oldest_first.len() >= self.count_max {
@@ -82,7 +83,7 @@ impl Openings {
 }
 
 impl Opening {
-    /// Completes when a newer one has taken its place.
+    /// Completes when a newer connection has taken the place.
     pub async fn displaced(&mut self) {
         let _ = (&mut self.displaced).await;
     }
@@ -91,7 +92,7 @@ impl Opening {
 impl Drop for Opening {
     fn drop(&mut self) {
         self.openings.waiting().oldest_first.retain(|entry| entry.number != self.number);
-        // Only one waits, and it looks before it does.
+        // There is only one waiter, and it checks before it waits.
         self.openings.done.notify_one();
     }
 }
@@ -108,7 +109,7 @@ mod tests {
         opening.displaced().now_or_never().is_some()
     }
 
-    /// The oldest loses its place to who waits, when it has had its time, and to nobody else.
+    /// The oldest loses its place only to a waiting connection, and only after `patience`.
     #[test]
     fn the_oldest_makes_room_for_who_waits() {
         let openings = Arc::new(Openings::new(2, PATIENCE));
@@ -119,7 +120,7 @@ mod tests {
         assert!(!is_displaced(&mut first));
         let mut third = openings.place(start + PATIENCE).ok().unwrap();
         assert!(is_displaced(&mut first) && !is_displaced(&mut second));
-        // Nobody has waited since then.
+        // No connection has waited since then.
         let fourth = openings.place(start + 100 * PATIENCE).ok().unwrap();
         assert!(is_displaced(&mut second) && !is_displaced(&mut third));
         drop(fourth);

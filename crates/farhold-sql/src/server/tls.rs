@@ -19,10 +19,10 @@ pub struct Tls {
 /// Why a certificate or key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A PEM file cannot be read or holds nothing of use.
+    /// A PEM file cannot be read or has no usable contents.
     #[error("cannot use {}: {}", .0.display(), .1)]
     Pem(PathBuf, String),
-    /// Certificate and key do not go together.
+    /// Certificate and key do not match.
     #[error("cannot use the TLS certificate with this key: {0}")]
     Pair(String),
 }
@@ -31,7 +31,7 @@ impl Tls {
     /// Reads a certificate chain and a private key, both PEM.
     ///
     /// # Errors
-    /// A file cannot be read, or the two do not go together.
+    /// A file cannot be read, or the two do not match.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let pem = |path: &Path, error: rustls::pki_types::pem::Error| TlsError::Pem(path.to_owned(), error.to_string());
         let chain = CertificateDer::pem_file_iter(certificate)

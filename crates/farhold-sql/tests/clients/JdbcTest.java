@@ -11,7 +11,7 @@ import java.util.Properties;
 import org.postgresql.PGConnection;
 import org.postgresql.copy.CopyManager;
 
-/** PostgreSQL's JDBC driver. Run as `java -cp postgresql.jar JdbcTest.java`; prints a line a test, fails at the first mistake. */
+/** PostgreSQL's JDBC driver. Run as `java -cp postgresql.jar JdbcTest.java`; prints one line per test and fails at the first error. */
 class JdbcTest {
     private static String url() {
         return "jdbc:postgresql://" + System.getenv("PGHOST") + ":" + System.getenv("PGPORT") + "/" + System.getenv("PGDATABASE");
@@ -62,7 +62,7 @@ class JdbcTest {
             }
             check(insert.executeUpdate(), 1, "inserted");
         }
-        // The driver goes over to a server-side statement and the binary format after some executions.
+        // The driver switches to a server-side statement and the binary format after some executions.
         try (PreparedStatement select = connection.prepareStatement("SELECT * FROM jd_types WHERE i = ?")) {
             for (int round = 0; round < 10; round++) {
                 select.setInt(1, 7);

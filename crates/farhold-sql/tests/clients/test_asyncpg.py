@@ -1,4 +1,4 @@
-"""asyncpg, which speaks the extended protocol by itself, in binary wherever it can."""
+"""asyncpg, which has its own implementation of the extended protocol and prefers the binary format."""
 import asyncio
 import datetime
 import decimal
@@ -48,7 +48,7 @@ class Asyncpg(unittest.IsolatedAsyncioTestCase):
             self.assertEqual(await statement.fetchval(number), str(number))
         self.assertIsNone(await statement.fetchval(500))
         self.assertEqual(await self.connection.fetchval("SELECT sum(i) FROM as_many"), 124750)
-        # A batch is all or nothing.
+        # A batch is atomic.
         with self.assertRaises(asyncpg.UniqueViolationError):
             await self.connection.executemany("INSERT INTO as_many VALUES ($1, $2)", [(1000, "a"), (1000, "b")])
         self.assertEqual(await self.connection.fetchval("SELECT count(*) FROM as_many"), 500)

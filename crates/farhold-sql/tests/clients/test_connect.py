@@ -1,4 +1,4 @@
-"""Getting in and staying out: passwords, TLS, limits, shutdown. Each test starts a server of its own."""
+"""Connecting: passwords, TLS, limits, shutdown. Each test starts a server of its own."""
 import json
 import os
 import pathlib
@@ -21,7 +21,7 @@ STORED = (
 
 
 class Server:
-    """A server with these flags, until the end of the test."""
+    """A server with these flags, which runs until the end of the test."""
 
     def __init__(self, test, *flags, listen="127.0.0.1:0"):
         self.process = subprocess.Popen(
@@ -96,7 +96,7 @@ class Connect(unittest.TestCase):
             self.assertEqual(connection.execute("SELECT 1").fetchone(), (1,))
             rows = connection.execute("SELECT * FROM generate_series(1, 100000)").fetchall()
             self.assertEqual(len(rows), 100000)
-        # Without TLS as well: it is offered, not demanded.
+        # Also without TLS, which is optional.
         with server.connect(sslmode="disable", password="pencil") as connection:
             self.assertFalse(connection.pgconn.ssl_in_use)
 

@@ -1,4 +1,4 @@
-"""psql: what people type, and what the backslash commands ask of the catalog."""
+"""psql: statements that users type, and the catalog queries of the backslash commands."""
 import os
 import subprocess
 import tempfile
@@ -6,7 +6,7 @@ import unittest
 
 
 def psql(*arguments, script=None, ok=True):
-    """Runs psql and returns what it printed; `script` is fed to its standard input."""
+    """Runs psql with `script` as its standard input and returns its output."""
     done = subprocess.run(
         ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", *arguments],
         input=script, capture_output=True, text=True, timeout=300,
@@ -106,7 +106,7 @@ class Psql(unittest.TestCase):
                     "COPY copied FROM STDIN;\n1\tone\n2\t\\N\n3\ttab\\there\n\\.\n")
         self.assertEqual(psql("-A", "-t", "-c", "SELECT a, b FROM copied ORDER BY a"), "1|one\n2|\n3|tab\there\n")
         self.assertEqual(psql("-c", "COPY copied TO STDOUT"), "1\tone\n2\t\\N\n3\ttab\\there\n")
-        # A bad line takes the whole COPY with it, and the session goes on.
+        # A bad line fails the whole COPY, and the session stays usable.
         refused = psql("-v", "ON_ERROR_STOP=0", script="COPY copied FROM STDIN;\n4\tfour\nfive\tx\n\\.\nSELECT 1;\n", ok=False)
         self.assertIn("invalid input syntax for type integer", refused)
         self.assertEqual(psql("-A", "-t", "-c", "SELECT count(*) FROM copied"), "3\n")

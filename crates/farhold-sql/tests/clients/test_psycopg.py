@@ -1,4 +1,4 @@
-"""psycopg 3, which speaks the extended protocol through libpq."""
+"""psycopg 3, which uses the extended protocol through libpq."""
 import datetime
 import decimal
 import threading
@@ -36,7 +36,7 @@ class Psycopg(unittest.TestCase):
                 self.assertEqual(cursor.rowcount, 1)
                 row = cursor.execute("SELECT * FROM py_types").fetchone()
                 self.assertEqual(row, self.ROW)
-                # By primary key: the path without a planner.
+                # By primary key: the direct path.
                 row = cursor.execute(f"SELECT * FROM py_types WHERE i = {placeholder[binary]}", [self.ROW[2]]).fetchone()
                 self.assertEqual(row, self.ROW)
                 types = [column.type_code for column in cursor.description]
@@ -157,7 +157,7 @@ class Psycopg(unittest.TestCase):
             cursors = [self.connection.execute("SELECT %s::int * 2", [number]) for number in range(200)]
             pipeline.sync()
             self.assertEqual([cursor.fetchone()[0] for cursor in cursors], [2 * number for number in range(200)])
-        # The statements up to a Sync are one transaction; what follows an error is passed over.
+        # The statements up to a Sync are one transaction; those after an error are skipped.
         with self.assertRaises(psycopg.errors.UniqueViolation):
             with self.connection.pipeline():
                 self.connection.execute("INSERT INTO py_pipeline VALUES (1)")
@@ -220,7 +220,7 @@ class Psycopg(unittest.TestCase):
         over = threading.Event()
 
         def cancel():
-            # One that comes before the statement runs cancels nothing.
+            # A request that arrives before the statement runs has no effect.
             while not over.wait(0.3):
                 self.connection.cancel()
 
@@ -243,7 +243,7 @@ class Psycopg(unittest.TestCase):
         connection = psycopg.connect()
         connection.execute("INSERT INTO py_vanish VALUES (1)")
         connection.pgconn.finish()
-        # Were the row still held, this insert would conflict with it.
+        # If the row were still reserved, this insert would conflict with it.
         self.connection.execute("INSERT INTO py_vanish VALUES (1)")
         self.assertEqual(self.connection.execute("SELECT count(*) FROM py_vanish").fetchone(), (1,))
 

@@ -1,4 +1,4 @@
-//! The benches run, briefly, so that they cannot rot.
+//! Runs the benchmarks briefly, so that they keep working.
 
 #[allow(dead_code)]
 #[path = "../../benches/point.rs"]

@@ -32,7 +32,7 @@ fn csv_in_and_out() {
     assert_eq!(client.rows("SELECT s FROM t WHERE id = 6"), ["NULL"]);
 }
 
-/// What COPY writes it reads as the same: years before Christ, infinities, numbers that are none.
+/// COPY FROM restores exactly what COPY TO wrote: years BC, infinities, NaN.
 #[test]
 fn extremes_come_back() {
     let db = Db::new();
@@ -61,7 +61,7 @@ fn extremes_come_back() {
     }
 }
 
-/// What a terminal or an editor would take for its own has a backslash and a letter, as PostgreSQL writes it.
+/// Control characters are written as a backslash and a letter where PostgreSQL does so.
 #[test]
 fn control_characters_come_back() {
     let db = Db::new();
@@ -76,7 +76,7 @@ fn control_characters_come_back() {
     assert_eq!(client.copy("COPY u FROM STDIN", &written).unwrap(), "COPY 3");
     assert_eq!(client.rows("SELECT * FROM u ORDER BY id"), expected);
     client.ok("DELETE FROM u");
-    // As they are.
+    // The unescaped characters.
     assert_eq!(client.copy("COPY u FROM STDIN", "1\ta\u{8}b\u{c}c\u{b}d\\te\\nf\\rg\\\\h\n").unwrap(), "COPY 1");
     assert_eq!(client.rows("SELECT * FROM u"), expected[..1]);
     for delimiter in ["b", "0", ".", "\\"] {
@@ -149,7 +149,7 @@ fn a_query_is_copied_as_it_is_written() {
     );
 }
 
-/// As a statement of its own, so that a read-only transaction refuses it.
+/// It is treated as a statement of its own, so that a read-only transaction rejects it.
 #[test]
 fn a_query_for_update_is_copied() {
     let db = Db::new();

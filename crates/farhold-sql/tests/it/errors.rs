@@ -1,4 +1,4 @@
-//! What goes wrong has PostgreSQL's SQLSTATE, the transaction is rolled back, and nothing stays reserved.
+//! Errors have PostgreSQL's SQLSTATE, roll back the transaction and leave no row reserved.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use farhold_txn::TableDef;
 
 use crate::harness::{Client, Db, directory};
 
-/// What the planner has no way for is said without its own words.
+/// The error for an unsupported plan must not contain the planner's own terms.
 #[test]
 fn what_is_not_planned_is_said_in_words() {
     let db = Db::new();
@@ -18,12 +18,12 @@ fn what_is_not_planned_is_said_in_words() {
     let error = client.err("SELECT id, EXISTS (SELECT 1 FROM t AS o WHERE o.v < t.id) FROM t");
     assert_eq!(error.state.code(), "0A000", "{error}");
     assert!(
-        !error.to_string().contains("subquery: <") && error.to_string().contains("columns of the query around it"),
+        !error.to_string().contains("subquery: <") && error.to_string().contains("a correlated subquery"),
         "{error}"
     );
 }
 
-/// Each statement fails with its state; afterwards another session can do everything that it touched.
+/// Each statement fails with the expected state; afterwards another session can change every row involved.
 #[test]
 fn states_and_nothing_left_behind() {
     let db = Db::new();
@@ -83,7 +83,7 @@ fn states_and_nothing_left_behind() {
         client.run_with("INSERT INTO t (id, v, s) VALUES (7, 1, $1)", &[nul]).unwrap_err().state.code(),
         "22021"
     );
-    // No reserved row, no lock: the keys that failed can be used, the rows changed.
+    // No row is reserved or locked: the keys that failed can be used, and the rows changed.
     assert_eq!(other.ok("INSERT INTO t VALUES (7, 7, 'c', 1, 7, NULL)"), "INSERT 0 1");
     assert_eq!(other.ok("UPDATE t SET v = 0"), "UPDATE 3");
     assert_eq!(other.ok("DELETE FROM t"), "DELETE 3");
@@ -113,14 +113,15 @@ fn a_query_over_its_memory_stops_and_the_next_one_runs() {
     client.ok("INSERT INTO t SELECT value, repeat('x', 100) || value FROM generate_series(1, 20000)");
     let error = client.err("SELECT count(*) FROM (SELECT s, count(*) FROM t GROUP BY s) x");
     assert_eq!(error.state.code(), "53200", "{error}");
-    // What a user can set is a flag, and what takes the room stands in the lines behind the first one.
+    // The message names the option that the user can set, and the detail lists the consumers of memory from its second
+    // line on.
     assert!(error.message.contains("--query-memory"), "{error}");
     let detail = error.detail.unwrap_or_default();
     assert!(detail.lines().count() > 1 && detail.contains("consumed"), "{detail}");
     assert_eq!(client.rows("SELECT count(*) FROM t WHERE id <= 100"), ["100"]);
 }
 
-/// One of the last says what is wrong.
+/// One of the last lines describes the fault in the pattern.
 #[test]
 fn details_of_patterns_have_all_their_lines() {
     let db = Db::new();
@@ -146,7 +147,8 @@ fn pads_take_the_room_that_their_result_needs() {
     assert_eq!(client.err("SELECT length(rpad(s, 300000000)) FROM t").state.code(), "54000");
 }
 
-/// What a block's query reads through the transaction counts as its memory: the columns that it wants, and no others.
+/// The rows that a query in a block reads through the transaction count towards its memory, but only the columns that
+/// it uses.
 #[test]
 fn a_query_of_a_block_has_a_limit_too() {
     let db = Db::with(EngineConfig { query_threads: 1, query_memory_bytes: 2 << 20, ..EngineConfig::default() });
@@ -164,7 +166,7 @@ fn a_query_of_a_block_has_a_limit_too() {
     client.ok("ROLLBACK");
 }
 
-/// What is written would not fit the machine.
+/// The results of these expressions would exceed the memory of the machine.
 #[test]
 fn results_far_longer_than_what_they_are_made_of_are_refused() {
     let db = Db::with(EngineConfig { query_threads: 1, query_memory_bytes: 8 << 20, ..EngineConfig::default() });
@@ -200,7 +202,7 @@ fn results_far_longer_than_what_they_are_made_of_are_refused() {
     assert_eq!(client.rows("SELECT array_repeat(1, 3), range(1, 4)"), ["{1,1,1}|{1,2,3}"]);
 }
 
-/// A batch of 5,000 such rows would take up to some GiB.
+/// A batch of 5,000 such rows would take several GiB.
 #[test]
 fn long_rows_are_made_few_at_a_time() {
     let db = Db::with(EngineConfig { query_threads: 1, query_memory_bytes: 8 << 20, ..EngineConfig::default() });
@@ -244,7 +246,7 @@ fn long_rows(config: EngineConfig) -> (Db, Client) {
     (db, client)
 }
 
-/// It keeps all of its rows until the last has come.
+/// A window without ORDER BY keeps all of its rows until the last one has arrived.
 #[test]
 fn a_window_over_long_rows_needs_room() {
     let (_db, client) =
@@ -258,7 +260,7 @@ fn a_window_over_long_rows_needs_room() {
     assert_eq!(client.rows(few), ["20|60000|60000|210"]);
 }
 
-/// Whatever side the long rows are on.
+/// On either side of the join.
 #[test]
 fn nested_loops_over_long_rows_have_short_batches() {
     let (_db, client) =
@@ -282,7 +284,7 @@ fn nested_loops_over_long_rows_have_short_batches() {
     }
 }
 
-/// The planner writes a constant into names, many times over.
+/// The planner copies a constant into names many times.
 #[test]
 fn a_constant_that_is_long_stays_out_of_the_plan() {
     let (_db, client) =
@@ -307,7 +309,7 @@ fn a_constant_that_is_long_stays_out_of_the_plan() {
     );
 }
 
-/// What `encode` makes is up to four times as long.
+/// The output of `encode` may be four times as long as its input.
 #[test]
 fn what_is_encoded_needs_room() {
     let db = Db::with(EngineConfig { query_threads: 1, query_memory_bytes: 1 << 20, ..EngineConfig::default() });
@@ -320,7 +322,7 @@ fn what_is_encoded_needs_room() {
     assert_eq!(client.rows(&long(400_000, "base64")), ["540353"]);
 }
 
-/// Its steps are the product of the lengths, and it looks at no flag on the way.
+/// The work is proportional to the product of the lengths, and the function does not check for cancellation.
 #[test]
 fn levenshtein_takes_short_texts() {
     let db = Db::new();
@@ -331,12 +333,12 @@ fn levenshtein_takes_short_texts() {
     assert_eq!(error.state.code(), "22023");
 }
 
-/// A table that SQL cannot read keeps its name only until somebody drops it.
+/// A table with an unreadable definition keeps its name until it is dropped.
 #[test]
 fn a_table_that_cannot_be_read_can_be_dropped() {
     let db = Db::new();
     let client = db.client();
-    // A default that is no expression, as the attributes of tables have it.
+    // A default that is not a valid expression, in the encoding of table attributes.
     let mut attributes = vec![b'S', 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, b'\''];
     attributes.extend([0, 0]);
     let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
@@ -350,7 +352,7 @@ fn a_table_that_cannot_be_read_can_be_dropped() {
     assert_eq!(client.err("SELECT * FROM broken").state.code(), "42P01");
     assert_eq!(client.err("CREATE TABLE broken (id INT PRIMARY KEY)").state.code(), "42P07");
     assert_eq!(client.ok("DROP TABLE broken"), "DROP TABLE");
-    // Its sequences go with it.
+    // Dropping the table drops its sequences.
     client.ok("CREATE TABLE broken (id SERIAL PRIMARY KEY)");
     let node = Arc::clone(&db.node);
     let executor = Executor::real(2);
@@ -382,14 +384,15 @@ fn a_full_region_is_an_error() {
         assert!(rounds < 100, "16 MiB hold no 200 MB");
     };
     assert_eq!(error.state.code(), "53200", "{error}");
-    // The failed statement left nothing; what was there before is there.
+    // The failed statement left no rows; the earlier rows are still there.
     assert_eq!(client.rows("SELECT count(*) FROM t"), [(rounds * 2000).to_string()]);
     assert_eq!(client.ok("DELETE FROM t WHERE id <= 1000"), "DELETE 1000");
     // Rows of about the same size fit again.
     client.ok("INSERT INTO t VALUES (-1, repeat('y', 1000))");
 }
 
-/// The room of a dropped table is for rows of every size, at once; a table for which there was none leaves nothing.
+/// The space of a dropped table is available at once for rows of every size; a CREATE TABLE that fails for lack of
+/// space leaves nothing behind.
 #[test]
 fn a_full_region_has_room_after_a_drop() {
     let db = Db::open(directory(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
@@ -404,7 +407,7 @@ fn a_full_region_has_room_after_a_drop() {
         assert_eq!(error.state.code(), "53200", "{error}");
         let room = client.rows("SELECT sum(length(s)) FROM t")[0].parse::<u64>().expect("a number");
         assert!(room > 8 << 20, "round {round}: {room} bytes of rows");
-        // No room for another table, and its name is not taken by that.
+        // There is no space for another table; the failed attempt does not take the name.
         let table = |number: i32| format!("u{number}");
         let made = (0..4096)
             .take_while(|number| client.run(&format!("CREATE TABLE {} (id INT PRIMARY KEY)", table(*number))).is_ok());
@@ -431,7 +434,7 @@ fn a_row_too_large() {
     client.ok("INSERT INTO t VALUES (1, 'small')");
     assert_eq!(client.err(&format!("UPDATE t SET s = '{big}' WHERE id = 1")).state.code(), "54000");
     assert_eq!(client.rows("SELECT s FROM t WHERE id = 1"), ["small"]);
-    // What is longer than a key can be is compared like anything else.
+    // Values longer than the maximum key length are compared like any others.
     client.ok("CREATE TABLE k (a TEXT, b TEXT, PRIMARY KEY (a, b))");
     client.ok("INSERT INTO k VALUES ('x', 'y')");
     client.ok("UPDATE t SET k = 'y' WHERE id = 1");
@@ -466,7 +469,8 @@ fn a_running_query_can_be_cancelled() {
             client.ok("BEGIN");
         }
         let answer = client.start(endless);
-        // Cancels that come before it runs are forgotten, so they repeat until one hits.
+        // A cancel request that arrives before the statement runs has no effect, so send requests until one takes
+        // effect.
         let error = loop {
             client.cancel.cancel();
             if let Ok(outcome) = answer.recv_timeout(std::time::Duration::from_millis(5)) {
@@ -480,7 +484,7 @@ fn a_running_query_can_be_cancelled() {
         }
         assert_eq!(client.rows("SELECT count(*) FROM t"), ["3000"]);
     }
-    // Writes stop as well, and leave nothing.
+    // Writes stop as well, and have no effect.
     let answer =
         client.start("DELETE FROM t WHERE id IN (SELECT a.id FROM t a, t b, t c WHERE a.id + b.id + c.id > 0)");
     let error = loop {
@@ -493,7 +497,7 @@ fn a_running_query_can_be_cancelled() {
     assert_eq!(client.rows("SELECT count(*) FROM t"), ["3000"]);
 }
 
-/// The only query thread is free again before the plan would stand, which takes it minutes.
+/// The only query thread must become free before the plan is complete, which would take minutes.
 #[test]
 fn a_plan_that_is_being_made_can_be_cancelled() {
     let db = Db::with(EngineConfig { query_threads: 1, ..EngineConfig::default() });
@@ -510,7 +514,7 @@ fn a_plan_that_is_being_made_can_be_cancelled() {
     assert_eq!(client.rows("SELECT count(*) FROM t"), ["0"]);
 }
 
-/// As chains they would take a level of the stack for each element.
+/// Represented as chains of operators they would need a stack level for each element.
 #[test]
 fn long_lists_and_rows_are_answered() {
     let db = Db::new();
@@ -552,7 +556,7 @@ fn long_lists_and_rows_are_answered() {
     assert_eq!(client.rows("SELECT 'a' ~ ANY (ARRAY['b', 'a'])"), ["t"]);
 }
 
-/// A parameter has no array type; its text is one.
+/// A parameter has no array type, but its text can be an array.
 #[test]
 fn parameters_are_arrays_behind_any_and_all() {
     let db = Db::new();
@@ -615,7 +619,7 @@ fn deep_statements_are_refused_not_fatal() {
             format!("CREATE TABLE u (k INT DEFAULT {deep})"),
         ] {
             let state = client.err(&sql).state;
-            // The parser finds what is behind NOT and signs that it has not gone into.
+            // The parser reports operands of NOT and signs beyond its depth limit as syntax errors.
             assert!(matches!(state.code(), "54001" | "42601"), "{state:?} {}", &sql[..60]);
         }
     }
@@ -626,7 +630,8 @@ fn deep_statements_are_refused_not_fatal() {
     assert_eq!(client.rows("SELECT 1"), ["1"]);
 }
 
-/// Names and types of all below were made anew at each level: 300 terms took 25 s, and 600 more stack than a thread has.
+/// A regression: the names and types of all nodes below were computed again at each level, so that 300 terms took 25 s,
+/// and 600 overflowed the stack of the thread.
 #[test]
 fn long_chains_are_answered() {
     const TERMS: usize = 1_000;
@@ -636,7 +641,7 @@ fn long_chains_are_answered() {
     client.ok("INSERT INTO t VALUES (1, 1, 0.5, 'a', true), (2, NULL, NULL, NULL, NULL)");
     let chain = |term: &str, op: &str| vec![term; TERMS].join(op);
     let numbered = |term: &dyn Fn(usize) -> String, op: &str| (0..TERMS).map(term).collect::<Vec<_>>().join(op);
-    // A comparison of texts of two columns takes a planner.
+    // A comparison of expressions of text columns needs the planner.
     let of = |items: &str| client.rows(&format!("SELECT {items} FROM t WHERE s || s > '' OR b IS NULL ORDER BY id"));
     assert_eq!(of(&chain("k", " + ")), ["1000", "NULL"]);
     assert_eq!(of(&chain("k", " - ")), ["-998", "NULL"]);
@@ -649,13 +654,13 @@ fn long_chains_are_answered() {
     let ids = |condition: &str| client.rows(&format!("SELECT id FROM t WHERE s || s > '' AND ({condition})"));
     assert_eq!(ids(&numbered(&|n| format!("k <> {}", n + 2), " AND ")), ["1"]);
     assert_eq!(ids(&numbered(&|n| format!("k + id = {n}"), " OR ")), ["1"]);
-    // What is calculated on the way counts.
+    // Intermediate results are checked for overflow.
     let half = vec!["9223372036854775807"; TERMS / 4].join(" - 9223372036854775807 + ");
     assert_eq!(of(&format!("k - k + {half}")), ["9223372036854775807", "NULL"]);
     assert_eq!(client.err(&format!("SELECT k + {half} FROM t WHERE s || s > ''")).state.code(), "22003");
 }
 
-/// Each is a join or an operator of the plan, above all others.
+/// Each of these adds a join or an operator on top of the plan.
 #[test]
 fn what_makes_plans_deep_is_refused() {
     let db = Db::new();
@@ -687,13 +692,13 @@ fn what_makes_plans_deep_is_refused() {
     ] {
         assert_eq!(client.err(&sql).state.code(), "54001", "{}", &sql[..60]);
     }
-    // A name within a query hides the same one around it until the query ends.
+    // A name in a WITH clause of a subquery hides the outer name only within that subquery.
     let hiding = "SELECT 1 FROM (WITH w20 AS (SELECT 1) SELECT * FROM w20) AS z, w20";
     let hidden = with(20, true).replace("SELECT k FROM w20", hiding);
     assert_eq!(client.err(&hidden).state.code(), "54001");
 }
 
-/// Each link is a level of the plan: 2,000 took more stack than a thread has.
+/// Each link is a level of the plan: 2,000 overflowed the stack of the thread.
 #[test]
 fn long_chains_of_queries_are_refused_not_fatal() {
     let db = Db::new();
@@ -704,7 +709,7 @@ fn long_chains_of_queries_are_refused_not_fatal() {
     assert_eq!(client.err(&chain(501)).state.code(), "54001");
     assert_eq!(client.err(&chain(50_000)).state.code(), "54001");
 
-    // A VALUES list is as long as it likes, if few of its rows have subqueries.
+    // A VALUES list may have any length if few of its rows contain subqueries.
     client.ok("CREATE TABLE t (id INT PRIMARY KEY)");
     let list = |plain: usize, queries: usize| {
         let query = "((SELECT max(id) FROM t))";
@@ -717,7 +722,7 @@ fn long_chains_of_queries_are_refused_not_fatal() {
     assert_eq!(client.rows("SELECT 1"), ["1"]);
 }
 
-/// An argument's name is no column; PostgreSQL's own functions have names for few of them.
+/// The name of an argument is not a column name; few of PostgreSQL's own functions have argument names.
 #[test]
 fn arguments_by_name() {
     let db = Db::new();

@@ -1,4 +1,4 @@
-//! A database of one node in a directory of its own, and clients that each live on a thread, as connections do.
+//! A database of one node in a directory of its own, and clients that each run on a thread, as connections do.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -13,26 +13,54 @@ use farhold_sql::{
     TransactionState, format_datum,
 };
 use farhold_store::durable::power::Volatile;
-use farhold_txn::{Generation, HomeAgent, JournalConfig, Node, NodeConfig, NodeId, ReplicationConfig};
+use farhold_txn::{Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, ReplicationConfig};
 use tempfile::TempDir;
 
-/// A directory, in shared memory where there is some.
+/// A temporary directory, in shared memory if available.
 pub fn directory() -> TempDir {
     let shm = Path::new("/dev/shm");
     let root = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
     tempfile::Builder::new().prefix("farhold-").tempdir_in(root).expect("a directory")
 }
 
-/// A running database. The directory is the last to go.
+/// A running database. The directory is removed last.
 pub struct Db {
     pub engine: Arc<Engine>,
     pub node: Arc<Node>,
     dir: Arc<TempDir>,
-    /// Serves the other nodes of a cluster.
+    /// Handles the requests of the other nodes of a cluster.
     agent: Option<HomeAgent>,
+    /// Write the journal.
+    threads: Option<JournalThreads>,
 }
 
-/// What a statement gave.
+/// Waits until something has happened that other threads do.
+#[track_caller]
+pub fn wait_until(what: &str, mut has_happened: impl FnMut() -> bool) {
+    const PATIENCE_NS: u64 = 60_000_000_000;
+    let clock = Handle::standalone(1);
+    let end_ns = clock.now_ns() + PATIENCE_NS;
+    while !has_happened() {
+        assert!(clock.now_ns() < end_ns, "not within a minute: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Waits until all tables of a node that are kept as columns have them.
+pub fn wait_for_columns(node: &Node) {
+    wait_until("columns are built", || node.columns_building() == 0);
+}
+
+/// A node with a journal on an in-memory disk.
+fn journaled(dir: &TempDir, segment_bytes: u64, region_bytes: u64) -> Arc<Node> {
+    let journal = JournalConfig { segment_bytes, ..JournalConfig::new(Arc::new(Volatile::default())) };
+    let generation = Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default()).expect("a generation");
+    let fabric = Fabric::join_shm(dir, NodeId(0)).expect("the fabric");
+    let config = NodeConfig { region_bytes, journal: Some(journal), ..NodeConfig::default() };
+    Node::open_durable(fabric, config, generation).expect("a node")
+}
+
+/// The result of a statement.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     pub columns: Vec<(String, ColumnType)>,
@@ -43,7 +71,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The rows as text: columns by `|`, NULL as `NULL`.
+    /// The rows as text, with columns separated by `|` and NULL as `NULL`.
     pub fn lines(&self) -> Vec<String> {
         self.rows
             .iter()
@@ -61,20 +89,20 @@ enum Request {
     Copy(String, Vec<Vec<u8>>, Option<String>, Reply<Result<String, SqlError>>),
     Batch(String, Reply<Result<Vec<Answer>, SqlError>>),
     State(Reply<TransactionState>),
-    /// Runs in the thread with the session.
+    /// Runs a job in the thread of the session.
     With(Job, Reply<()>),
 }
 
 /// A connection.
 pub struct Client {
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     requests: Option<mpsc::Sender<Request>>,
     thread: Option<std::thread::JoinHandle<()>>,
     pub cancel: CancelHandle,
 }
 
 impl Drop for Client {
-    /// The session and its worker are gone when this returns.
+    /// Returns after the session and its worker have been dropped.
     fn drop(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
@@ -92,7 +120,7 @@ impl Db {
         Self::open(directory(), config, 256 << 20)
     }
 
-    /// Some nodes in one directory.
+    /// Several nodes in one directory.
     pub fn cluster(nodes: u8) -> Vec<Self> {
         let dir = Arc::new(directory());
         let opened: Vec<_> = (0..nodes)
@@ -101,7 +129,7 @@ impl Db {
                 let config = NodeConfig {
                     nodes,
                     region_bytes: 64 << 20,
-                    // These tests are not about time, and machines that run them may have much else to do.
+                    // These tests do not depend on time, and the machines that run them may be busy.
                     request_timeout_ns: 60_000_000_000,
                     ..NodeConfig::default()
                 };
@@ -117,12 +145,12 @@ impl Db {
             .collect()
     }
 
-    /// What other nodes ask is answered by this node's workers alone.
+    /// From now on only the workers of this node handle the requests of other nodes.
     pub fn stop_serving(&mut self) {
         self.agent = None;
     }
 
-    /// What other nodes ask is answered.
+    /// Handles the requests of other nodes.
     pub fn serve(&mut self) {
         self.agent = Some(HomeAgent::start(&self.node).expect("an agent"));
     }
@@ -134,19 +162,28 @@ impl Db {
         Self::over(node, None, dir, config)
     }
 
-    /// With a journal on a disk of memory. It is written only by [`Self::step_until`].
+    /// A database whose tables are kept as columns too.
+    pub fn with_columns() -> Self {
+        let dir = Arc::new(directory());
+        let config = EngineConfig { query_threads: 2, columns: true, ..EngineConfig::default() };
+        let mut db = Self::over(journaled(&dir, 16 << 20, 256 << 20), None, dir, config);
+        db.threads = JournalThreads::start(&db.node).expect("threads");
+        db
+    }
+
+    /// Waits until all tables that are kept as columns have them.
+    pub fn wait_for_columns(&self) {
+        wait_for_columns(&self.node);
+    }
+
+    /// A database with a journal on an in-memory disk. Only [`Self::step_until`] writes the journal.
     pub fn with_journal() -> Self {
         let dir = Arc::new(directory());
-        let journal = JournalConfig { segment_bytes: 64 << 10, ..JournalConfig::new(Arc::new(Volatile::default())) };
-        let generation =
-            Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default()).expect("a generation");
-        let fabric = Fabric::join_shm(&*dir, NodeId(0)).expect("the fabric");
-        let config = NodeConfig { region_bytes: 64 << 20, journal: Some(journal), ..NodeConfig::default() };
-        let node = Node::open_durable(fabric, config, generation).expect("a node");
+        let node = journaled(&dir, 64 << 10, 64 << 20);
         Self::over(node, None, dir, EngineConfig { query_threads: 1, ..EngineConfig::default() })
     }
 
-    /// Writes the journal until an answer is there.
+    /// Writes the journal until the answer has arrived.
     pub fn step_until<T>(&self, answer: &mpsc::Receiver<T>) -> T {
         loop {
             self.node.step_journal().expect("a sound disk");
@@ -162,14 +199,14 @@ impl Db {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let worker = node.worker(&Handle::standalone(1)).expect("a worker");
         let engine = runtime.block_on(Engine::open(Arc::clone(&node), config, &worker)).expect("an engine");
-        Self { engine, node, dir, agent }
+        Self { engine, node, dir, agent, threads: None }
     }
 
-    /// Closes everything and opens the same directory again.
+    /// Closes the database and opens it again in the same directory.
     pub fn reopen(self) -> Self {
-        let Self { engine, node, dir, agent } = self;
+        let Self { engine, node, dir, agent, threads } = self;
         let config = engine.config().clone();
-        drop((engine, agent));
+        drop((engine, agent, threads));
         node.close();
         drop(node);
         Self::open(dir, config, 256 << 20)
@@ -196,7 +233,7 @@ impl Db {
     }
 }
 
-/// Runs `future`, and beside it what transactions have left to be done.
+/// Runs `future` concurrently with the background work of transactions.
 fn drive<T>(runtime: &tokio::runtime::Runtime, beside: &mut Pin<Box<Drive>>, future: impl Future<Output = T>) -> T {
     runtime.block_on(async {
         tokio::select! {
@@ -207,7 +244,7 @@ fn drive<T>(runtime: &tokio::runtime::Runtime, beside: &mut Pin<Box<Drive>>, fut
 }
 
 fn serve(request: Request, session: &mut Session, runtime: &tokio::runtime::Runtime, beside: &mut Pin<Box<Drive>>) {
-    // A test that failed does not listen any more.
+    // The receiver of the reply is gone if the test has failed.
     match request {
         Request::Run(sql, parameters, reply) => {
             let _ = reply.send(drive(runtime, beside, run(session, &sql, &parameters)));
@@ -228,11 +265,11 @@ fn serve(request: Request, session: &mut Session, runtime: &tokio::runtime::Runt
     }
 }
 
-/// Prepares and runs one statement, and reads its rows to the end.
+/// Prepares and runs one statement, and reads all of its rows.
 pub async fn run(session: &mut Session, sql: &str, parameters: &[Datum]) -> Result<Answer, SqlError> {
     match answer(session, sql, parameters).await {
         Ok(answer) => Ok(answer),
-        Err(error) => Err(session.told(error).await),
+        Err(error) => Err(session.report_error(error).await),
     }
 }
 
@@ -266,7 +303,7 @@ async fn answer(session: &mut Session, sql: &str, parameters: &[Datum]) -> Resul
     Ok(Answer { columns, rows, tag: tag.to_string(), direct, notices })
 }
 
-/// A simple-query string, as the wire protocol runs it.
+/// Runs a simple-query string as the wire protocol does.
 async fn batch(session: &mut Session, sql: &str) -> Result<Vec<Answer>, SqlError> {
     let statements = Session::split(sql)?;
     if statements.len() > 1 {
@@ -322,7 +359,7 @@ impl Client {
         self.ask(|reply| Request::Run(sql.to_owned(), parameters.to_vec(), reply))
     }
 
-    /// Sends a statement; the answer comes later.
+    /// Sends a statement without waiting for the answer.
     pub fn start(&self, sql: &str) -> mpsc::Receiver<Result<Answer, SqlError>> {
         let (reply, answer) = mpsc::channel();
         self.send(Request::Run(sql.to_owned(), Vec::new(), reply));
@@ -333,7 +370,7 @@ impl Client {
         self.ask(|reply| Request::Batch(sql.to_owned(), reply))
     }
 
-    /// A statement that must succeed; its tag.
+    /// Runs a statement that must succeed, and returns its tag.
     #[track_caller]
     pub fn ok(&self, sql: &str) -> String {
         match self.run(sql) {
@@ -342,7 +379,7 @@ impl Client {
         }
     }
 
-    /// A query that must succeed; its rows as lines.
+    /// Runs a query that must succeed, and returns its rows as lines.
     #[track_caller]
     pub fn rows(&self, sql: &str) -> Vec<String> {
         match self.run(sql) {
@@ -359,7 +396,7 @@ impl Client {
         rows
     }
 
-    /// A statement that must fail.
+    /// Runs a statement that must fail.
     #[track_caller]
     pub fn err(&self, sql: &str) -> SqlError {
         match self.run(sql) {
@@ -369,7 +406,7 @@ impl Client {
     }
 
     pub fn copy(&self, sql: &str, data: &str) -> Result<String, SqlError> {
-        // In pieces that cut lines.
+        // In chunks that split lines.
         let chunks = data.as_bytes().chunks(7).map(<[u8]>::to_vec).collect();
         self.ask(|reply| Request::Copy(sql.to_owned(), chunks, None, reply))
     }

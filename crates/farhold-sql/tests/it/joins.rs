@@ -1,4 +1,4 @@
-//! Joins inside a memory budget: what does not fit is spilled, and the rows are the same.
+//! Joins within a memory budget: they spill what does not fit, and return the same rows.
 
 use std::fs;
 use std::process::Command;
@@ -38,7 +38,8 @@ fn a_join_under_a_small_budget_gives_the_same_rows() {
     assert!(plan.contains("actual=[") && !plan.contains(" 0 bytes spilled"), "{plan}");
 }
 
-/// The window's rows are partitioned by `k`, and so were those of the join above it taken to be, which spills: its groups came out twice.
+/// A regression: the rows of the window are partitioned by `k`. The join above it spills, and its rows were taken to be
+/// partitioned by `k` as well, so its groups were returned twice.
 #[test]
 fn groups_above_a_spilling_join_are_whole() {
     let db = Db::with(EngineConfig { query_threads: 3, join_memory_bytes: Some(6 << 20), ..EngineConfig::default() });
@@ -51,7 +52,7 @@ fn groups_above_a_spilling_join_are_whole() {
                  (SELECT k, j, row_number() OVER (PARTITION BY k ORDER BY id) AS rn FROM b) r ON s.j = r.j GROUP BY r.k";
     let plan = client.rows(&format!("EXPLAIN ANALYZE {query}")).join("\n");
     assert!(!plan.contains(" 0 bytes spilled"), "{plan}");
-    // Two rows of `s` for each `j` that it has.
+    // Each `j` in `s` has two rows there.
     let (mut rows, mut groups) = ([0_u64; 20], [(0_u64, 0_u64); 20]);
     for id in 1..=160_000 {
         let k = id as usize % 20;
@@ -81,7 +82,7 @@ fn a_spill_directory_that_is_not_there() {
     assert_eq!(db.client().rows("SELECT count(*) FROM a JOIN b ON a.id = b.id WHERE a.id < 9 AND b.id < 9"), ["8"]);
 }
 
-/// On a file system of its own that is full after 256 KiB; only where the tests may mount one.
+/// On a file system that is full after 256 KiB; skipped if the test may not mount one.
 #[test]
 fn a_full_disk() {
     let Some(disk) = SmallDisk::mount() else {
@@ -140,11 +141,11 @@ fn a_part_that_stands_twice_in_a_plan_is_computed_once() {
     };
     let ids = "(SELECT * FROM a WHERE id > 7) s";
     assert_eq!(twice(ids, ids).0, 2);
-    // Another condition, another table.
+    // A different predicate, or a different table.
     let (common, rows) = twice(ids, "(SELECT * FROM a WHERE id > 8) s");
     assert_eq!(common, 0, "{rows:?}");
     assert_eq!(twice("a", "b").0, 0);
-    // The rows are those of a plan without the rule.
+    // The rows are the same as without the rule.
     let plain = filled(EngineConfig { without_rules: vec!["common".to_owned()], ..EngineConfig::default() });
     let query = "WITH s AS (SELECT k, sum(n) AS n FROM a WHERE id > 7 GROUP BY k) \
                  SELECT count(*), sum(x.n * y.n) FROM s x JOIN s y ON x.k = y.k WHERE x.n = (SELECT max(n) FROM s)";

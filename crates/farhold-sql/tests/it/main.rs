@@ -1,6 +1,7 @@
-//! The engine through its sessions: one binary, since each links the planner.
+//! Tests of the engine through its sessions: one binary, since each binary links the planner.
 
 mod bench_runs;
+mod columns;
 mod copy;
 mod errors;
 mod harness;

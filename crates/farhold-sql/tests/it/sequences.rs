@@ -1,4 +1,4 @@
-//! Sequences of several sessions, several nodes and several lives of a node.
+//! Sequences used by several sessions and nodes, and across restarts.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ fn numbers_go_on_after_a_restart() {
     drop(client);
     let db = db.reopen();
     let client = db.client();
-    // The rest of the block is lost, nothing more: 1, 3, ..., 19 were taken.
+    // Only the rest of the block is lost: 1, 3, …, 19 were used.
     assert_eq!(client.rows("SELECT nextval('s')"), ["21"]);
     client.ok("INSERT INTO t (a) VALUES (0)");
     assert_eq!(client.rows("SELECT count(*), count(DISTINCT id) FROM t"), ["101|101"]);
@@ -63,7 +63,7 @@ fn threads_never_get_the_same_number() {
     let numbers = of_threads.concat();
     let unique: BTreeSet<i64> = numbers.iter().copied().collect();
     assert_eq!(unique.len(), 1200);
-    // Nobody died: no gap but what is left of the last blocks.
+    // No node has failed: the only gaps are the rests of the last blocks.
     assert!(unique.first() == Some(&1) && unique.last().is_some_and(|last| *last <= 1200 + 12), "{:?}", unique.last());
 }
 
@@ -85,20 +85,20 @@ fn nodes_never_get_the_same_number() {
         }
     });
     assert_eq!(client.rows("SELECT count(*), count(DISTINCT id) FROM t"), ["600|600"]);
-    // Two nodes gave of their blocks what the third has not seen: all came from one counter.
+    // All numbers came from one counter; what is missing here is in the blocks of the other two nodes.
     let last: i64 = client.rows("SELECT nextval('s')")[0].parse().unwrap();
     assert!((-620..=-600).contains(&last), "{last}");
-    // Each node counts for itself, in blocks.
+    // Each node takes numbers from blocks of its own.
     let mine: Vec<i64> =
         client.rows("SELECT id FROM t WHERE who = 1 ORDER BY id").iter().map(|id| id.parse().unwrap()).collect();
     assert!(mine.windows(2).filter(|pair| pair[1] == pair[0] + 1).count() > 150, "{mine:?}");
-    // Known to all nodes at once, gone for all.
+    // All nodes see the sequence at once, and it is dropped for all of them.
     nodes[2].client().ok("DROP TABLE t");
     assert_eq!(nodes[0].client().err("SELECT nextval('t_id_seq')").state.code(), "42P01");
 }
 
-/// A sequence that is dropped while others take numbers: they get numbers or an error, and memory that is used again is not
-/// written by them.
+/// A sequence is dropped while other sessions take numbers from it: they receive numbers or an error, and must not
+/// write to memory that has been reused.
 #[test]
 fn a_sequence_goes_while_it_is_used() {
     let db = Db::new();
@@ -149,7 +149,7 @@ fn queries_take_numbers_from_their_sessions() {
     client.ok("CREATE SEQUENCE s CACHE 1");
     client.ok("CREATE TABLE t (id INT PRIMARY KEY)");
     client.ok("INSERT INTO t SELECT value FROM generate_series(1, 3000)");
-    // Two queries at a time, on the threads that all sessions share: each number once.
+    // Two queries at a time, on the threads shared by all sessions: no number is returned twice.
     let count = 5;
     let took = std::thread::scope(|scope| {
         let take = || {
@@ -162,7 +162,7 @@ fn queries_take_numbers_from_their_sessions() {
     assert_eq!(took.len(), 2 * count * 3000);
     let given = client.run_with("SELECT nextval($1) FROM t WHERE id <= $2", &[Datum::Text("s".into()), Datum::Int(2)]);
     assert_eq!(given.unwrap().lines(), ["30001", "30002"]);
-    // A query that is stopped while it waits for numbers.
+    // A query that is cancelled while it waits for numbers.
     let answer = client.start("SELECT max(nextval('s')) FROM t a, t b");
     let error = loop {
         client.cancel.cancel();
@@ -176,7 +176,7 @@ fn queries_take_numbers_from_their_sessions() {
     assert!(shown.iter().any(|line| line.contains("nextval")), "{shown:?}");
 }
 
-/// A block that a session has asked for before the sequence is set is of before, also if it comes behind.
+/// A block requested before `setval` must not be used after it, even if the block arrives later.
 #[test]
 fn a_sequence_that_is_set_goes_on_from_there() {
     const ROUNDS: i64 = 1_000;

@@ -1,16 +1,18 @@
-//! The .slt suites: SQL behaviour as data.
+//! Runs the `.slt` files: SQL statements with their expected results.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use farhold_sql::{ColumnType, SqlError};
+use farhold_txn::Node;
 use sqllogictest::{DBOutput, DefaultColumnType, Runner};
 
-use crate::harness::{Client, Db};
+use crate::harness::{Client, Db, wait_for_columns};
 
-/// A connection of a suite.
-struct Connection(Client);
+/// A connection of the test runner.
+struct Connection(Client, Arc<Node>);
 
-/// As text, so that the runner's patterns can be written for state and message.
+/// Displayed as text, so that the runner's patterns can match the state and the message.
 #[derive(Debug)]
 struct Failed(SqlError);
 
@@ -28,6 +30,9 @@ impl sqllogictest::DB for Connection {
 
     fn run(&mut self, sql: &str) -> Result<DBOutput<DefaultColumnType>, Failed> {
         let answer = self.0.run(sql).map_err(Failed)?;
+        if answer.tag == "CREATE TABLE" {
+            wait_for_columns(&self.1);
+        }
         if answer.columns.is_empty() {
             let count = answer.tag.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
             return Ok(DBOutput::StatementComplete(count));
@@ -66,13 +71,13 @@ impl sqllogictest::DB for Connection {
     }
 }
 
-/// Runs a suite. `FARHOLD_SLT_UPDATE=1` rewrites its expected results instead.
-fn suite(name: &str) {
+/// Runs one file. `FARHOLD_SLT_UPDATE=1` replaces its expected results instead.
+fn suite(name: &str, db: &Db) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/slt").join(format!("{name}.slt"));
-    let db = std::rc::Rc::new(Db::new());
     let mut runner = Runner::new(|| {
         let client = db.client();
-        async move { Ok(Connection(client)) }
+        let connection = Connection(client, Arc::clone(&db.node));
+        async move { Ok(connection) }
     });
     if std::env::var_os("FARHOLD_SLT_UPDATE").is_some() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
@@ -96,9 +101,19 @@ macro_rules! suites {
     ($($name:ident)*) => {$(
         #[test]
         fn $name() {
-            suite(stringify!($name));
+            suite(stringify!($name), &Db::new());
         }
-    )*};
+    )*
+
+    /// The same where scans read columns.
+    mod on_columns {
+        use super::{Db, suite};
+    $(
+        #[test]
+        fn $name() {
+            suite(stringify!($name), &Db::with_columns());
+        }
+    )*}};
 }
 
 suites! {

@@ -1,4 +1,4 @@
-//! The shortest way through everything.
+//! A smoke test of all parts.
 
 use std::rc::Rc;
 
@@ -32,7 +32,7 @@ fn create_insert_select() {
     assert_eq!(client.rows("SELECT id, name, price FROM t ORDER BY id"), ["1|one|2.50", "3|three|3.00"]);
 }
 
-/// What only a LIMIT of many rows bounds is planned, once for each version of the catalog: its text is not looked at
+/// A query bounded only by a large LIMIT is planned once for each version of the catalog, without parsing its text
 /// again.
 #[test]
 fn a_prepared_query_of_many_rows_is_planned_once() {

@@ -1,5 +1,5 @@
-//! TPC-C and CH-benCHmark by SQL: the DDL text makes the tables that the stored procedures use, each consistency condition
-//! notices a planted violation, and every analytical query has an answer.
+//! TPC-C and CH-benCHmark in SQL: the DDL creates the tables that the stored procedures use, each consistency check
+//! finds a planted violation, and every analytical query returns rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,10 +18,10 @@ use crate::harness::{Client, Db};
 const SEED: u64 = 5;
 const SCALE: Scale = Scale::tiny(2);
 const NOW_US: i64 = 1_767_225_600_000_000;
-/// Enough for every kind of transaction to have changed something.
+/// Enough for every kind of transaction to have changed rows.
 const TRANSACTIONS: u64 = 2_000;
 
-/// Tables made by SQL, filled by the loader, changed by the mix.
+/// Tables created by SQL, filled by the loader and changed by the transaction mix.
 fn database() -> (Db, Client) {
     let db = Db::new();
     let client = db.client();
@@ -72,7 +72,7 @@ fn database() -> (Db, Client) {
     (db, client)
 }
 
-/// The conditions (1 to 12) of which SQL finds violations.
+/// The consistency conditions (1 to 12) for which SQL finds violations.
 fn violated(client: &Client) -> Vec<usize> {
     (1..).zip(check::SQL).filter(|(_, sql)| !client.rows(sql).is_empty()).map(|(number, _)| number).collect()
 }
@@ -106,7 +106,7 @@ fn every_condition_notices_a_planted_violation() {
 #[test]
 fn every_analytical_query_answers() {
     let (_db, client) = database();
-    // At a hundredth of the cardinalities, these conditions may leave nothing.
+    // With one hundredth of the cardinalities, these queries may return no rows.
     const MAY_BE_EMPTY: [usize; 7] = [2, 3, 7, 8, 11, 20, 21];
     for (number, sql) in (1..).zip(ch::QUERIES) {
         let rows = client.rows(sql);

@@ -12,8 +12,8 @@ use farhold_txn::NodeId;
 
 use crate::harness::{Client, Db, run};
 
-/// Longer than an answer takes that nothing holds back.
-const UNTOLD: Duration = Duration::from_millis(100);
+/// Longer than an answer takes that does not wait for the disk.
+const NO_ANSWER: Duration = Duration::from_millis(100);
 
 #[test]
 fn concurrent_increments_are_all_there() {
@@ -28,7 +28,7 @@ fn concurrent_increments_are_all_there() {
                 for round in 0..200 {
                     client.ok("UPDATE c SET n = n + 1 WHERE id = 1");
                     if round % 10 == 0 {
-                        // By the planner's way.
+                        // Through the planner.
                         client.ok("UPDATE c SET n = n + 1 WHERE id IN (SELECT id FROM c WHERE id = 2)");
                     }
                 }
@@ -38,7 +38,8 @@ fn concurrent_increments_are_all_there() {
     assert_eq!(client.rows("SELECT n FROM c ORDER BY id"), ["600", "60"]);
 }
 
-/// What a transaction has read is of the past by now, and it cannot commit. An error that comes of a mixture of past and present is not told as one.
+/// The rows that a transaction has read are outdated, so it cannot commit. An error caused by a mixture of old and new
+/// rows must be reported as a conflict.
 #[test]
 fn errors_of_doomed_transactions_are_conflicts() {
     let db = Db::new();
@@ -53,7 +54,7 @@ fn errors_of_doomed_transactions_are_conflicts() {
         one.ok("BEGIN");
         one.ok("UPDATE sl SET e = 1000 WHERE id = 1");
         other.ok("UPDATE sl SET e = e + 1 WHERE id = 1");
-        // Its own new row is in the way of what it makes of the other's.
+        // The transaction's own new row conflicts with the row that it derives from the other session's update.
         assert_eq!(one.err(again).state.code(), "40001", "{again}");
         one.ok("ROLLBACK");
     }
@@ -63,7 +64,7 @@ fn errors_of_doomed_transactions_are_conflicts() {
     assert_eq!(one.err("SELECT 1 / v FROM v WHERE id = 2").state.code(), "40001");
     one.ok("ROLLBACK");
     assert_eq!(one.err("SELECT 1 / v FROM v WHERE id = 2").state.code(), "22012", "nobody is in the way");
-    // Of a planned query the rows come when the statement has begun.
+    // The rows of a planned query arrive after the statement has started.
     other.ok("UPDATE v SET v = 5");
     one.ok("BEGIN");
     assert_eq!(one.rows("SELECT v FROM v WHERE id = 1"), ["5"]);
@@ -80,16 +81,17 @@ fn errors_of_doomed_transactions_are_conflicts() {
     assert_eq!(one.copy("COPY v FROM STDIN", "1\t1\n").expect_err("a duplicate").state.code(), "23505");
 }
 
-/// Another session inserts the key between any two steps of an upsert, so also between its look, which finds nothing, and its insert, for which it waits
-/// for the node of the key here. That is a conflict, which is tried again, and no duplicate.
+/// Another session inserts the key between any two steps of an upsert, including the step between its lookup, which
+/// finds nothing, and its insert, which waits for the home node of the key. That is a conflict, which is retried, and
+/// not a duplicate.
 #[test]
 fn an_upsert_meets_another_at_each_of_its_waits() {
     const UPSERT: &str = "INSERT INTO up VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET n = up.n + excluded.n";
-    /// More than the other session takes for an insert that nobody is in the way of.
+    /// More steps than the other session needs for an insert without contention.
     const ALONE: u32 = 100;
     let mut nodes = Db::cluster(2);
     nodes[0].client().ok("CREATE TABLE up (id INT PRIMARY KEY, n INT NOT NULL)");
-    // From here on messages are served where this test says so.
+    // From here on the test decides when messages are handled.
     nodes.iter_mut().for_each(Db::stop_serving);
     let table = nodes[0].node.table("up").expect("the table");
     let is_far = |id: &i32| table.home_of(&(id.cast_unsigned() ^ 0x8000_0000).to_be_bytes()) == NodeId(1);
@@ -110,7 +112,7 @@ fn an_upsert_meets_another_at_each_of_its_waits() {
     let upsert_here = runtime.block_on(here.prepare(UPSERT, &[])).expect("prepared");
     let upsert_there = runtime.block_on(there.prepare(UPSERT, &[])).expect("prepared");
     assert!(upsert_here.is_direct() && upsert_there.is_direct());
-    // Of each number of waits, whether the other session came in between.
+    // For each number of waits, whether the other session's insert completed in between.
     let mut came_between = Vec::new();
     for id in (1..).filter(is_far) {
         let row = |n| [Datum::Int(id), Datum::Int(n)];
@@ -148,7 +150,7 @@ fn an_upsert_meets_another_at_each_of_its_waits() {
     assert_eq!(nodes[0].client().rows("SELECT count(*), min(n), max(n) FROM up"), [rows]);
 }
 
-/// What a future gives at once, if it gives something.
+/// The result of a future if its first poll completes it.
 fn now<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Option<T> {
     match future.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => Some(done),
@@ -156,7 +158,7 @@ fn now<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Option<T> {
     }
 }
 
-/// Runs a statement in the session's thread; `between` is called whenever it lets others go on.
+/// Runs a statement in the session's thread; `between` is called whenever the statement yields.
 fn run_with_waits(
     client: &Client,
     sql: &'static str,
@@ -186,7 +188,7 @@ fn two_tables(client: &Client, rows: usize) {
     }
 }
 
-/// Whoever looks while it runs sees all rows of all tables, or none.
+/// Concurrent queries see all rows of all tables, or none.
 #[test]
 fn truncate_empties_all_tables_at_one_moment() {
     const ROWS: usize = 3000;
@@ -198,14 +200,15 @@ fn truncate_empties_all_tables_at_one_moment() {
     let truncated = run_with_waits(&client, "TRUNCATE emptied, emptied_too", look);
     assert_eq!(truncated.expect("truncated"), "TRUNCATE TABLE");
     let looks: Vec<Vec<String>> = looks.iter().collect();
-    // Some of them while the second table is emptied.
+    // Some of them ran while the second table was being emptied.
     assert!(looks.len() >= 2 * ROWS / 256 / 2, "{} looks", looks.len());
     let (full, empty) = (format!("{ROWS}|{ROWS}"), "0|0");
     assert!(looks.iter().all(|look| *look == [full.as_str()] || *look == [empty]), "{looks:?}");
     assert_eq!(client.rows(COUNTS), [empty]);
 }
 
-/// It is stopped after each of its waits in turn: all rows of all tables are there, until it is not stopped any more.
+/// The statement is cancelled after each of its waits in turn: all rows of all tables remain, until it completes
+/// without being cancelled.
 #[test]
 fn truncate_that_is_stopped_empties_no_table() {
     const ROWS: usize = 1500;
@@ -232,7 +235,7 @@ fn truncate_that_is_stopped_empties_no_table() {
     assert_eq!(client.rows(COUNTS), ["0|0"]);
 }
 
-/// Transfers keep the sum; every query sees the same one, whichever way it reads.
+/// Transfers preserve the sum; every query sees the same sum, on every path.
 #[test]
 fn queries_see_one_state() {
     let db = Db::new();
@@ -275,7 +278,7 @@ fn queries_see_one_state() {
             assert_eq!(reader.rows("SELECT sum(v), count(*) FROM acc"), ["50000|500"]);
             reader.ok("BEGIN READ ONLY");
             assert_eq!(reader.rows("SELECT count(*) FROM acc WHERE v < 0"), ["0"]);
-            // The reads of a block are validated: it may fail, but never lie.
+            // The reads of a block are validated: it may fail, but must not return wrong results.
             let sum = reader.run("SELECT sum(v) FROM acc");
             let committed = reader.run("COMMIT");
             if let (Ok(sum), Ok(committed)) = (sum, committed)
@@ -377,8 +380,8 @@ fn a_stale_statement_is_bound_again() {
     });
 }
 
-/// `now()` is when the transaction began, for the direct path, for the planner and for defaults. The planner's was when the
-/// engine had started, and the direct path read the clock for each row.
+/// `now()` is the start of the transaction on the direct path, in the planner and in defaults. A regression: the
+/// planner used the time at which the engine started, and the direct path read the clock for each row.
 #[test]
 fn now_stands_still_within_a_transaction() {
     let db = Db::new();
@@ -407,13 +410,13 @@ fn now_stands_still_within_a_transaction() {
     assert_eq!(client.rows("SELECT statement_timestamp() > now()"), ["t"]);
     client.ok("COMMIT");
     assert_eq!(client.rows("SELECT now() > b FROM ts WHERE id = 7"), ["t"]);
-    // Within a string of statements it is the first one's.
+    // Within a string of statements it is the time of the first one.
     let answers = client.batch("SELECT now(); SELECT max(b) FROM ts; SELECT now()").unwrap();
     assert_eq!(answers[0].rows, answers[2].rows);
 }
 
-/// Statements that work on many rows let the other connections of their thread run meanwhile. A neighbour takes numbers of the
-/// sequence that numbers the rows, so what it got tells when it ran.
+/// Statements that process many rows yield to the other connections of their thread. A neighbour takes numbers from the
+/// sequence that numbers the rows, so its numbers show when it ran.
 #[test]
 fn long_statements_let_their_neighbours_run() {
     const ROWS: usize = 20_000;
@@ -451,7 +454,7 @@ fn long_statements_let_their_neighbours_run() {
                 }
             })
         });
-        // Those that it got after the first number of the statement and before its last one.
+        // The numbers that the neighbour took between the first and the last number of the statement.
         let (first, last) = (before + 1, client.rows("SELECT max(n) FROM many")[0].parse::<i64>().unwrap());
         let own: Vec<i64> = client.rows("SELECT n FROM many ORDER BY n").iter().map(|n| n.parse().unwrap()).collect();
         assert_eq!(own.len(), ROWS);
@@ -491,7 +494,7 @@ fn long_statements_can_be_stopped() {
     }
 }
 
-/// What an error tells of a row that no disk has yet is told when one has it.
+/// An error that reveals a row which is not yet durable is reported once the row is durable.
 #[test]
 fn an_error_of_values_waits_until_they_are_durable() {
     let db = Db::with_journal();
@@ -505,7 +508,7 @@ fn an_error_of_values_waits_until_they_are_durable() {
     ];
     for (id, (sql, state)) in (1..).zip(statements) {
         let inserted = writer.start(&format!("INSERT INTO shares VALUES ({id}, 0)"));
-        // In a block nobody waits for the disk.
+        // Reads in a block do not wait for the disk.
         let is_there = || {
             reader.ok("BEGIN");
             let rows = reader.rows(&format!("SELECT n FROM shares WHERE id = {id}"));
@@ -516,7 +519,7 @@ fn an_error_of_values_waits_until_they_are_durable() {
             std::thread::yield_now();
         }
         let told = reader.start(sql);
-        assert!(told.recv_timeout(UNTOLD).is_err(), "{sql}");
+        assert!(told.recv_timeout(NO_ANSWER).is_err(), "{sql}");
         assert_eq!(db.step_until(&told).unwrap_err().state.code(), state, "{sql}");
         db.step_until(&inserted).expect("a row");
     }

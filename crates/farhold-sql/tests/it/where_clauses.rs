@@ -1,6 +1,6 @@
-//! UPDATE and DELETE hit exactly the rows that their WHERE clause says: a naive oracle decides row by row.
+//! UPDATE and DELETE must affect exactly the rows that their WHERE clause selects: a naive oracle decides row by row.
 //!
-//! The clauses are those that a table's own hooks in the planner are known to lose or to widen.
+//! The clauses are ones that the planner's hooks for table providers are known to drop or to widen.
 
 use crate::harness::{Client, Db};
 use farhold_sql::Datum;
@@ -13,12 +13,12 @@ struct Row {
     s: Option<&'static str>,
 }
 
-/// SQL's three truth values: `None` is unknown.
+/// SQL's three-valued logic: `None` is unknown.
 type Truth = Option<bool>;
 
 struct World {
     rows: Vec<Row>,
-    /// The table `q`: a column with a NULL in it.
+    /// The table `q`: one column, including a NULL.
     q: Vec<Option<i32>>,
 }
 
@@ -173,19 +173,19 @@ fn each_clause_hits_its_rows_and_no_other() {
     for (clause, oracle) in clauses() {
         let expected = expected(&world, oracle);
         assert_eq!(client.sorted(&format!("SELECT id FROM t WHERE {clause}")), expected, "SELECT {clause}");
-        // In a block, and undone.
+        // In a block, which is rolled back.
         client.ok("BEGIN");
         assert_eq!(client.sorted(&format!("SELECT id FROM t WHERE {clause}")), expected, "block: SELECT {clause}");
         assert_eq!(client.sorted(&format!("DELETE FROM t WHERE {clause} RETURNING id")), expected, "DELETE {clause}");
         let left = world.rows.len() - expected.len();
         assert_eq!(client.rows("SELECT count(*) FROM t"), [left.to_string()], "DELETE {clause}");
         client.ok("ROLLBACK");
-        // By itself.
+        // Without FROM.
         let updated = client.ok(&format!("UPDATE t SET mark = mark + 1 WHERE {clause}"));
         assert_eq!(updated, format!("UPDATE {}", expected.len()), "UPDATE {clause}");
         assert_eq!(client.sorted("SELECT id FROM t WHERE mark = 1"), expected, "UPDATE {clause}");
         client.ok("UPDATE t SET mark = 0");
-        // With FROM: the clause and a join that gives each row twice.
+        // With FROM: the clause and a join that returns each row twice.
         let updated = client.ok(&format!("UPDATE t SET mark = 1 FROM q AS twice WHERE twice.x < 5 AND ({clause})"));
         assert_eq!(updated, format!("UPDATE {}", expected.len()), "UPDATE FROM {clause}");
         assert_eq!(client.sorted("SELECT id FROM t WHERE mark = 1"), expected, "UPDATE FROM {clause}");
@@ -229,7 +229,7 @@ fn parameters_in_clauses() {
     assert_eq!(count("INSERT INTO q SELECT $1", &[int(7)]), "INSERT 0 1");
     let series = [Datum::BigInt(1), Datum::BigInt(5)];
     assert_eq!(count("SELECT n FROM generate_series($1, $2) AS g (n) WHERE n > 1", &series), "SELECT 4");
-    // What is compared with nothing is a parameter all the same.
+    // A parameter compared with an empty array is still a parameter.
     let nothing = "SELECT id FROM t WHERE id < $1 AND NOT $2 = ANY ('{}') AND ($3 + 1) <> ALL ('{}')";
     assert_eq!(
         count(nothing, &[int(4), Datum::Text("beta".into()), Datum::BigInt(1)]),
@@ -237,7 +237,7 @@ fn parameters_in_clauses() {
     );
 }
 
-/// Parameters have the type of what they are compared with as elements of an array, or of what they are subtracted from.
+/// Parameters take their type from the values that they are compared with as elements of an array, or subtracted from.
 #[test]
 fn parameters_of_differences_and_arrays() {
     let db = Db::new();
@@ -259,7 +259,7 @@ fn parameters_of_differences_and_arrays() {
     assert_eq!(value(by_text, &[text("b"), text("a ")]), None);
 }
 
-/// Parameters without a type have that of what they stand beside, or of the function or clause that takes them.
+/// Parameters without a type take the type of the other operand, or of the function or clause that uses them.
 #[test]
 fn parameters_without_a_type() {
     let db = Db::new();
@@ -291,12 +291,12 @@ fn parameters_without_a_type() {
         ("(SELECT a FROM g INTERSECT SELECT $1) EXCEPT SELECT $2", vec![int(1), int(2)], vec!["1"]),
         ("(SELECT $1 INTERSECT SELECT a FROM g) EXCEPT SELECT $2", vec![int(1), int(2)], vec!["1"]),
         ("SELECT nullif(a, $1) FROM g ORDER BY 1", vec![int(1)], vec!["2", "NULL"]),
-        // Several times, and beside several types: the first one's.
+        // Several uses, and uses beside several types: the first one decides.
         ("SELECT a FROM g WHERE a = $1 OR b = $1 ORDER BY 1", vec![int(1)], vec!["1"]),
         ("SELECT a FROM g WHERE a = $1 OR $1 IS NULL ORDER BY 1", vec![int(1)], vec!["1"]),
         ("SELECT a FROM g WHERE a = $1 AND $1 > 0", vec![int(1)], vec!["1"]),
         ("SELECT a FROM g WHERE a = $1 UNION SELECT a FROM g WHERE b = $1 ORDER BY 1", vec![int(1)], vec!["1"]),
-        // The type that the others have in common.
+        // The common type of the others.
         ("SELECT coalesce($1, a, 2.5) FROM g LIMIT 1", vec![decimal(275, 2)], vec!["2.75"]),
         ("SELECT greatest(a, $1, n) FROM g ORDER BY a", vec![decimal(275, 2)], vec!["2.75", "2.75"]),
         ("SELECT least(a, $1, b) FROM g ORDER BY a", vec![Datum::BigInt(1)], vec!["1", "1"]),
@@ -310,7 +310,7 @@ fn parameters_without_a_type() {
         ("SELECT a FROM g WHERE $1 IN ($2, 2::bigint, $3) ORDER BY 1", vec![Datum::BigInt(7); 3], vec!["1", "2"]),
         ("SELECT count(*) FROM g WHERE $1 IN ($2, $3, b::text)", vec![text("1 "), text("2"), text("1")], vec!["0"]),
         ("SELECT (($1 + 1::bigint) NOT IN (1::numeric, 2.50, $2))", vec![Datum::BigInt(3), decimal(1, 1)], vec!["t"]),
-        // One that a plan needs, or that stands beside another one.
+        // A parameter used in a join, or beside another parameter.
         (
             "SELECT $1 - b FROM g LEFT JOIN (SELECT $2 || $3 AS t) s ON $4 ORDER BY 1",
             vec![Datum::BigInt(5), text("a"), text("b"), bool(true)],
@@ -338,7 +338,7 @@ fn parameters_without_a_type() {
     }
 }
 
-/// Parameters without a type that a function takes for a number of characters, digits or rows are integers, as in PostgreSQL.
+/// Parameters without a type in the place of a number of characters, digits or rows are integers, as in PostgreSQL.
 #[test]
 fn parameters_that_count() {
     let db = Db::new();
@@ -369,7 +369,7 @@ fn parameters_that_count() {
             vec!["2|1", "2|3"],
         ),
         ("SELECT get_byte($1, 1)", vec![Datum::Bytea(vec![1, 2])], vec!["2"]),
-        // Of this function PostgreSQL takes the one with a pattern.
+        // PostgreSQL chooses the variant of this function that takes a pattern.
         ("SELECT substring(t from $1) FROM g ORDER BY a", vec![text("b.")], vec!["bc", "NULL"]),
     ] {
         let answer = client.run_with(sql, &parameters).unwrap_or_else(|e| panic!("{sql}: {e}"));
@@ -377,7 +377,7 @@ fn parameters_that_count() {
     }
 }
 
-/// What nothing but a long LIMIT bounds is a query like others: out of a snapshot, batch by batch.
+/// A query bounded only by a large LIMIT runs like an unbounded one: from a snapshot, batch by batch.
 #[test]
 fn long_limits_are_for_the_planner() {
     use farhold_sql::Datum;
@@ -397,13 +397,13 @@ fn long_limits_are_for_the_planner() {
     assert_eq!(is_direct(by_parameter, &[Datum::Int(5), Datum::BigInt(15_000)]), (15_000, false));
     assert_eq!(is_direct("SELECT * FROM t WHERE id = 3 LIMIT 15000", &[]), (1, true));
     assert_eq!(client.rows("COPY (SELECT id FROM t LIMIT 15000) TO STDOUT").len(), 15_000);
-    // A block reads through its transaction either way.
+    // In a block it reads through the transaction.
     client.ok("BEGIN");
     assert_eq!(is_direct("SELECT * FROM t LIMIT 15000", &[]), (15_000, true));
     client.ok("COMMIT");
 }
 
-/// Numbers that a client sends as they are, in statements that are planned: with more than ten places, from 1e28 on, with 38 digits.
+/// NUMERIC parameters of planned statements: with more than ten decimals, from 1e28 on, and with 38 digits.
 #[test]
 fn numeric_parameters_keep_all_their_digits() {
     let db = Db::new();

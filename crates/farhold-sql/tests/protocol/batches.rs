@@ -31,7 +31,7 @@ fn a_batch_is_answered_in_order() {
     assert_eq!(tags(&answers), b"12C2C1tT2TDCZ", "{answers:?}");
     assert_eq!(tag_text(&answers), ["INSERT 0 1", "INSERT 0 1", "SELECT 1"]);
     assert_eq!(rows(&answers), [["two"]]);
-    // One byte at a time is no different.
+    // The same batch, one byte at a time.
     client.run("DELETE FROM b_order");
     for byte in &batch[parse("ins", "INSERT INTO b_order VALUES ($1, $2)").len()..] {
         client.send(&[*byte]);
@@ -39,7 +39,7 @@ fn a_batch_is_answered_in_order() {
     assert_eq!(tags(&client.until_ready()), b"2C2C1tT2TDCZ");
 }
 
-/// Statements of clients that send each Sync just after its Execute are tried again as others are when they conflict.
+/// Statements are retried after conflicts even if the client sends each Sync slightly later than its Execute.
 #[test]
 fn a_sync_may_come_a_little_later() {
     let server = server();
@@ -80,9 +80,9 @@ fn after_an_error_everything_waits_for_sync() {
     assert_eq!(tags(&answers), b"12C2EZ", "{answers:?}");
     assert_eq!(error(&answers).as_deref(), Some("23505"));
     assert_eq!(status(&answers), b'I');
-    // The statements up to Sync were one transaction.
+    // The statements up to Sync formed one transaction.
     assert_eq!(client.rows("SELECT count(*) FROM b_error"), [["0"]]);
-    // Each Sync begins anew.
+    // Each Sync ends the error state.
     let answers = client.ask(&[insert("1"), sync()].concat());
     assert_eq!(tags(&answers), b"2CZ");
     client.send(&[insert("1"), sync(), insert("2"), sync()].concat());
@@ -117,7 +117,7 @@ fn an_explicit_block_spans_batches() {
     assert_eq!(client.rows("SELECT count(*) FROM b_block"), [["0"]]);
 }
 
-/// Nor are the values of parameters looked at.
+/// Parameter values are not read either.
 #[test]
 fn a_failed_block_takes_no_parameters() {
     let server = server();
@@ -130,7 +130,7 @@ fn a_failed_block_takes_no_parameters() {
     assert_eq!(error(&client.ask(&[bind("", "s", &["1"]), sync()].concat())), None);
 }
 
-/// The blanks at the end of a `character` are none of its value.
+/// Trailing blanks are not part of a `character` value.
 #[test]
 fn a_character_has_no_blanks_at_its_end() {
     let server = server();
@@ -158,7 +158,7 @@ fn a_portal_is_read_in_parts() {
     assert_eq!(tags(&answers), b"12DDDDsZ", "{answers:?}");
     let answers = client.ask(&[execute("p", 4), sync()].concat());
     assert_eq!(rows(&answers), [["4"], ["5"], ["6"], ["7"]]);
-    // Another statement in between harms nothing.
+    // Another statement in between does not affect the portal.
     assert_eq!(client.rows("SELECT count(*) FROM b_portal"), [["10"]]);
     let answers = client.ask(&[execute("p", 4), sync()].concat());
     assert_eq!((tags(&answers), tag_text(&answers)), (b"DDCZ".to_vec(), vec!["SELECT 2".to_owned()]));
@@ -178,11 +178,11 @@ fn names_are_made_once_and_missed_when_gone() {
     assert_eq!(first_error(&mut client, &bind("", "other", &[])).as_deref(), Some("26000"));
     assert_eq!(first_error(&mut client, &execute("other", 0)).as_deref(), Some("34000"));
     assert_eq!(first_error(&mut client, &bind("", "s", &["1"])).as_deref(), Some("08P01"));
-    // Closing what is not there is no error.
+    // Closing an unknown name is not an error.
     assert_eq!(first_error(&mut client, &message(b'C', b"Sother\0")), None);
     assert_eq!(first_error(&mut client, &message(b'C', b"Ss\0")), None);
     assert_eq!(first_error(&mut client, &describe(b'S', "s")).as_deref(), Some("26000"));
-    // SQL's PREPARE makes the protocol's statements.
+    // SQL's PREPARE creates statements that the protocol can use.
     client.run("PREPARE s AS SELECT 7");
     let answers = client.ask(&[bind("", "s", &[]), execute("", 0), sync()].concat());
     assert_eq!(rows(&answers), [["7"]]);
@@ -220,7 +220,7 @@ fn copy_by_the_simple_and_the_extended_protocol() {
     client.run("CREATE TABLE b_copy (i int PRIMARY KEY, t text)");
     client.send(&query("COPY b_copy FROM STDIN"));
     assert_eq!(client.answer().unwrap().0, b'G');
-    // Cut anywhere.
+    // Chunks may end anywhere.
     let answers = client.ask(
         &[message(b'd', b"1\to"), message(b'd', b"ne\n2\t"), message(b'd', b"two\n"), message(b'c', b"")].concat(),
     );
@@ -233,7 +233,7 @@ fn copy_by_the_simple_and_the_extended_protocol() {
     let answers = client.ask(&[message(b'd', b"3\tthree\n"), message(b'c', b""), sync()].concat());
     assert_eq!((tags(&answers), tag_text(&answers)), (b"CZ".to_vec(), vec!["COPY 1".to_owned()]));
 
-    // The client gives up.
+    // The client aborts the COPY.
     client.send(&query("COPY b_copy FROM STDIN"));
     assert_eq!(client.answer().unwrap().0, b'G');
     let answers = client.ask(&[message(b'd', b"4\tfour\n"), message(b'f', b"changed my mind\0")].concat());
@@ -241,7 +241,7 @@ fn copy_by_the_simple_and_the_extended_protocol() {
     assert_eq!(client.rows("SELECT count(*) FROM b_copy"), [["3"]]);
 }
 
-/// A function call ends the batch that it stands in, as Sync does. The next one was no transaction.
+/// A function call ends its batch, as Sync does. A regression: the next batch was not a transaction.
 #[test]
 fn a_function_call_ends_its_batch() {
     let server = server();
@@ -256,7 +256,7 @@ fn a_function_call_ends_its_batch() {
     assert_eq!(client.rows("SELECT count(*) FROM b_call"), [["0"]]);
 }
 
-/// An empty query ends a batch. Its commit failed, and with it the connection.
+/// An empty query ends a batch. A regression: when its commit failed, the connection was closed.
 #[test]
 fn a_commit_that_fails_behind_an_empty_query_is_told() {
     let server = server();
@@ -274,12 +274,12 @@ fn a_commit_that_fails_behind_an_empty_query_is_told() {
     assert_eq!(client.rows("SELECT n FROM b_late"), [["1"]]);
 }
 
-/// What a Bind says of formats fails the batch, as other errors in it do.
+/// Invalid formats in a Bind fail only the batch, like other errors in it.
 #[test]
 fn wrong_formats_fail_the_batch_alone() {
     let server = server();
     let mut client = Client::connect(server.local_addr());
-    // No names; formats of parameters; one parameter, 7; formats of the result.
+    // Unnamed portal and statement; formats of parameters; one parameter, 7; formats of the result.
     let bind = |parameters: &[u16], results: &[u16]| {
         let codes = |codes: &[u16]| {
             let count = u16::try_from(codes.len()).unwrap().to_be_bytes();

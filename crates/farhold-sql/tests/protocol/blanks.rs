@@ -1,9 +1,10 @@
-//! The blanks at the end of parameters: whether they count is for the parameter's type to say, and for what it is compared with.
+//! Trailing blanks of parameters: whether they are significant depends on the type of the parameter and on what it is
+//! compared with.
 
 use crate::client::{Client, bind, error, execute, message, rows, sync};
 use crate::node::server;
 
-/// Values, and the rows that PostgreSQL 15 finds for each of them.
+/// The values, and in `CASES` the rows that PostgreSQL 15 finds for each of them.
 const VALUES: [&str; 3] = ["ab", "ab ", "ab   "];
 
 /// A type of `$1`, a condition on it, and the rows.
@@ -73,7 +74,7 @@ fn numbers(rows: &[Vec<String>]) -> String {
     rows.iter().map(|row| row[0].as_str()).collect::<Vec<_>>().join(",")
 }
 
-/// Without a planner, and with one: the statements after the first have a condition for it.
+/// One statement for the direct path, and one whose additional condition requires the planner.
 fn statements(table: &str, condition: &str) -> [String; 2] {
     let statement = |condition: &str| format!("SELECT i FROM {table} WHERE {condition} ORDER BY i");
     [statement(condition), statement(&format!("({condition}) AND i < (SELECT 10)"))]
@@ -101,7 +102,7 @@ fn of_prepared_statements() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// `Parse` with the number of a type.
+/// The types as OIDs in `Parse`.
 #[test]
 fn of_messages() {
     let server = server();
@@ -131,7 +132,7 @@ fn of_messages() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A statement that is bound again, since the catalog has changed, knows which types were stated.
+/// A statement that is bound again after a change of the catalog must keep the stated types.
 #[test]
 fn after_a_change_of_the_catalog() {
     let server = server();
@@ -147,7 +148,8 @@ fn after_a_change_of_the_catalog() {
     }
 }
 
-/// Rows of VALUES are of one type, also where one has a parameter of a stated type and the next one DEFAULT, or a NULL.
+/// The rows of VALUES have a common type, also if one has a parameter of a stated type and the next one DEFAULT or
+/// NULL.
 #[test]
 fn in_rows_of_values() {
     let server = server();
@@ -163,7 +165,7 @@ fn in_rows_of_values() {
         client
             .run(&format!("PREPARE listed({of}) AS SELECT x FROM (VALUES (1, NULL), (2, $1)) AS v (i, x) WHERE i = 2"));
         assert_eq!(client.rows("EXECUTE listed('ab')").len(), 1, "{of}");
-        // The rows have numbers of several scales, and become several lists.
+        // The numbers of the rows have several scales, so the list is split into several lists.
         client.run(&format!(
             "PREPARE scales({of}) AS VALUES (1, $1), (ceil(2.5), NULL), (CAST(NULL AS numeric(6,2)), NULL)"
         ));

@@ -1,11 +1,11 @@
-//! A client that says exactly what a test wants it to say.
+//! A client with full control over the bytes it sends.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Nothing here takes so long; a test that waits for ever says where.
-const PATIENCE: Duration = Duration::from_mins(5);
+/// No test takes this long; a test that hangs fails here.
+const TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A message of the server: its tag and its body.
 pub type Answer = (u8, Vec<u8>);
@@ -16,7 +16,7 @@ pub struct Client {
     input: Vec<u8>,
 }
 
-/// A start-up packet of protocol 3.`minor`.
+/// A `StartupMessage` of protocol 3.`minor`.
 pub fn startup(minor: u16, parameters: &[(&str, &str)]) -> Vec<u8> {
     let mut body = (3_u32 << 16 | u32::from(minor)).to_be_bytes().to_vec();
     for (name, value) in parameters {
@@ -26,22 +26,22 @@ pub fn startup(minor: u16, parameters: &[(&str, &str)]) -> Vec<u8> {
     [&(u32::try_from(body.len()).unwrap() + 4).to_be_bytes()[..], &body].concat()
 }
 
-/// A message.
+/// A message with a tag.
 pub fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     [&[tag][..], &(u32::try_from(body.len()).unwrap() + 4).to_be_bytes(), body].concat()
 }
 
-/// Query.
+/// The Query message.
 pub fn query(sql: &str) -> Vec<u8> {
     message(b'Q', &[sql.as_bytes(), b"\0"].concat())
 }
 
-/// Parse.
+/// The Parse message.
 pub fn parse(name: &str, sql: &str) -> Vec<u8> {
     message(b'P', &[name.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"].concat())
 }
 
-/// Bind of text parameters, with results in text.
+/// The Bind message with parameters and results in text format.
 pub fn bind(portal: &str, statement: &str, parameters: &[&str]) -> Vec<u8> {
     let mut body = [portal.as_bytes(), b"\0", statement.as_bytes(), b"\0\0\0"].concat();
     body.extend(u16::try_from(parameters.len()).unwrap().to_be_bytes());
@@ -53,32 +53,32 @@ pub fn bind(portal: &str, statement: &str, parameters: &[&str]) -> Vec<u8> {
     message(b'B', &body)
 }
 
-/// Execute.
+/// The Execute message.
 pub fn execute(portal: &str, rows_max: u32) -> Vec<u8> {
     message(b'E', &[portal.as_bytes(), b"\0", &rows_max.to_be_bytes()].concat())
 }
 
-/// Describe of a portal (`P`) or statement (`S`).
+/// The Describe message for a portal (`P`) or statement (`S`).
 pub fn describe(kind: u8, name: &str) -> Vec<u8> {
     message(b'D', &[&[kind], name.as_bytes(), b"\0"].concat())
 }
 
-/// Sync.
+/// The Sync message.
 pub fn sync() -> Vec<u8> {
     message(b'S', b"")
 }
 
 impl Client {
-    /// Connects without a word.
+    /// Connects without sending anything.
     pub fn open(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, input: Vec::new() }
     }
 
-    /// Connects and waits until the session stands.
+    /// Connects and waits until the session is ready.
     pub fn connect(to: SocketAddr) -> Self {
         let mut client = Self::open(to);
         client.send(&startup(0, &[("user", "test"), ("database", "farhold")]));
@@ -87,30 +87,30 @@ impl Client {
         client
     }
 
-    /// Sends bytes. A server that has hung up already is no mistake of the test.
+    /// Sends bytes. The server may already have closed the connection, so errors are ignored.
     pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// The same connection, to send by while another thread reads.
+    /// The same connection, for sending while another thread reads.
     pub fn duplicate(&self) -> Self {
         Self { stream: self.stream.try_clone().unwrap(), input: Vec::new() }
     }
 
-    /// Sends bytes, then nothing more ever.
+    /// Sends bytes and closes the sending direction.
     pub fn send_last(&mut self, bytes: &[u8]) {
         self.send(bytes);
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// One byte that is no message: the answer to a request for TLS.
+    /// Reads one byte outside of any message: the answer to a request for TLS.
     pub fn byte(&mut self) -> u8 {
         let mut byte = [0];
         self.stream.read_exact(&mut byte).unwrap();
         byte[0]
     }
 
-    /// The next message; `None` at the end.
+    /// The next message; `None` at the end of the stream.
     pub fn answer(&mut self) -> Option<Answer> {
         loop {
             if let Some(length) = self.input.get(1..5) {
@@ -127,13 +127,13 @@ impl Client {
                 Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
                     panic!("the server says nothing")
                 }
-                // The end, or a reset.
+                // The end of the stream, or a reset.
                 _ => return None,
             }
         }
     }
 
-    /// Everything up to the next `ReadyForQuery`, or to the end.
+    /// All messages up to the next `ReadyForQuery` or the end of the stream.
     pub fn until_ready(&mut self) -> Vec<Answer> {
         let mut answers = Vec::new();
         while let Some(answer) = self.answer() {
@@ -146,18 +146,18 @@ impl Client {
         answers
     }
 
-    /// Everything to the end.
+    /// All messages up to the end of the stream.
     pub fn until_end(&mut self) -> Vec<Answer> {
         std::iter::from_fn(|| self.answer()).collect()
     }
 
-    /// Sends and waits until the server is ready again.
+    /// Sends bytes and waits until the server is ready again.
     pub fn ask(&mut self, bytes: &[u8]) -> Vec<Answer> {
         self.send(bytes);
         self.until_ready()
     }
 
-    /// Runs statements by the simple protocol, of which none may fail.
+    /// Runs statements with the simple protocol; none may fail.
     pub fn run(&mut self, sql: &str) {
         let answers = self.ask(&query(sql));
         assert!(error(&answers).is_none(), "{sql}: {answers:?}");
@@ -171,7 +171,7 @@ impl Client {
     }
 }
 
-/// The kinds of answers.
+/// The tags of the messages.
 pub fn tags(answers: &[Answer]) -> Vec<u8> {
     answers.iter().map(|(tag, _)| *tag).collect()
 }
@@ -184,12 +184,12 @@ pub fn error(answers: &[Answer]) -> Option<String> {
     Some(String::from_utf8(state.to_vec()).unwrap())
 }
 
-/// The status of the last `ReadyForQuery`.
+/// The transaction status of the last `ReadyForQuery`.
 pub fn status(answers: &[Answer]) -> u8 {
     answers.iter().rfind(|(tag, _)| *tag == b'Z').expect("ready").1[0]
 }
 
-/// The values of rows in text; null is `NULL`.
+/// The values of rows in text format; NULL as `NULL`.
 pub fn rows(answers: &[Answer]) -> Vec<Vec<String>> {
     let row = |body: &[u8]| {
         let mut rest = &body[2..];

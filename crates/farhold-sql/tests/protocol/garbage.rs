@@ -1,4 +1,5 @@
-//! Seeded garbage: random bytes, and bent traffic of a real session. It may end its own connection; nobody else notices.
+//! Seeded garbage: random bytes, and corrupted traffic of a real session. It may end its own connection, but must not
+//! affect others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,7 +32,7 @@ impl Random {
     }
 }
 
-/// What a session of every kind of message says, message by message.
+/// The messages of a session that uses every kind of message.
 fn traffic() -> Vec<Vec<u8>> {
     vec![
         query("SELECT 1"),
@@ -76,7 +77,7 @@ fn bent(random: &mut Random, traffic: &[Vec<u8>]) -> Vec<u8> {
             1 => message[position] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
             2 => message.truncate(position),
             3 => message.extend(random.bytes(20)),
-            // A body of another length whose header is right.
+            // A body of another length with a matching header.
             4 if position > 5 => {
                 message.truncate(position);
                 let length = u32::try_from(position - 1).unwrap();
@@ -88,7 +89,7 @@ fn bent(random: &mut Random, traffic: &[Vec<u8>]) -> Vec<u8> {
     messages.concat()
 }
 
-/// Counts the panics of the server's threads, which keep them to themselves: a panic ends one connection.
+/// Counts the panics of the server's threads, which are not visible otherwise: a panic ends one connection.
 fn count_panics() -> Arc<AtomicU32> {
     let count = Arc::new(AtomicU32::new(0));
     let (counter, usual) = (Arc::clone(&count), std::panic::take_hook());
@@ -114,7 +115,7 @@ fn garbage_ends_its_own_connection_at_most() {
     for case in 0..CASES {
         let mut client = Client::open(server.local_addr());
         match random.below(8) {
-            // Before a session.
+            // Before the start of a session.
             0 => {
                 let bytes = random.bytes(64);
                 client.send_last(&bytes);
@@ -125,7 +126,7 @@ fn garbage_ends_its_own_connection_at_most() {
                 packet[position] = random.next() as u8;
                 client.send_last(&packet);
             }
-            // Within one.
+            // Within a session.
             2 => {
                 let bytes = [&greeting[..], &random.bytes(256)].concat();
                 client.send_last(&bytes);
@@ -135,7 +136,7 @@ fn garbage_ends_its_own_connection_at_most() {
                 client.send_last(&bytes);
             }
         }
-        // To the end: the server must come to one.
+        // The server must end the connection.
         client.until_end();
         if case % 250 == 0 {
             assert_eq!(witness.rows("SELECT 1"), [["1"]], "case {case} of seed {SEED:#x}");

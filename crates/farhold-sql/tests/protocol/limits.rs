@@ -1,4 +1,4 @@
-//! Start-up, versions, cancelling, limits, the end of clients and of the server.
+//! Start-up, protocol versions, cancel requests, limits, and the end of clients and of the server.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ fn versions_are_negotiated() {
     client.send(&startup(9999, &[("user", "test"), ("_pq_.new", "1")]));
     let answers = client.until_ready();
     assert_eq!(answers[0], (b'v', [&[0, 3, 0, 2, 0, 0, 0, 1][..], b"_pq_.new\0"].concat()));
-    // A client of 3.2 gets a long key.
+    // A client of protocol 3.2 receives a long key.
     let key = answers.iter().find(|(tag, _)| *tag == b'K').unwrap();
     assert_eq!(key.1.len(), 4 + 32);
 
@@ -50,7 +50,7 @@ fn the_session_is_told_at_start() {
     }
     assert!(told.iter().any(|(name, value)| name == "server_version" && value.starts_with("15")), "{told:?}");
     assert_eq!(client.rows("SHOW statement_timeout").concat().concat().trim_end_matches("ms"), "1234");
-    // A setting that the client is told of is told when it changes.
+    // A change of a reported setting is sent to the client.
     let answers = client.ask(&query("SET application_name = 'other'"));
     assert_eq!(tags(&answers), b"SCZ");
 
@@ -74,10 +74,10 @@ fn a_statement_is_cancelled_by_its_key_alone() {
         let packet =
             [&(u32::try_from(key.len()).unwrap() + 8).to_be_bytes()[..], &0x04d2_162e_u32.to_be_bytes(), key].concat();
         other.send(&packet);
-        // Closed without a word, either way.
+        // The server closes the connection without an answer in both cases.
         assert_eq!(other.until_end(), []);
     };
-    // Nothing runs: forgotten.
+    // No statement runs: the request has no effect.
     cancel(&key);
     assert_eq!(client.rows("SELECT 1"), [["1"]]);
 
@@ -85,7 +85,7 @@ fn a_statement_is_cancelled_by_its_key_alone() {
     let mut wrong = key.clone();
     wrong[7] ^= 1;
     cancel(&wrong);
-    // The statement may not have begun when the first request arrives: ask until it ends.
+    // The statement may not have started when the first request arrives: repeat until it ends.
     let watcher = std::thread::scope(|scope| {
         let waiter = scope.spawn(|| client.until_ready());
         while !waiter.is_finished() {
@@ -105,7 +105,7 @@ fn a_client_that_vanishes_during_a_statement_ends_it() {
     let mut client = Client::connect(server.local_addr());
     client.send(&query(SLOW));
     drop(client);
-    // Its place is free only when its statement has ended.
+    // The connection slot becomes free only when the statement has ended.
     loop {
         let mut next = Client::open(server.local_addr());
         next.send(&startup(0, &[("user", "test")]));
@@ -151,7 +151,7 @@ fn long_messages_and_many_statements_are_refused() {
     assert_eq!(error(&client.until_end()).as_deref(), Some("08P01"));
 }
 
-/// Of a client that has not shown who it is nothing long is taken, whatever kind of message it is.
+/// Long messages of any kind are rejected before authentication.
 #[test]
 fn strangers_say_little() {
     let server =
@@ -161,14 +161,14 @@ fn strangers_say_little() {
         stranger.send(&startup(0, &[("user", "ada")]));
         let asked = stranger.answer();
         assert_eq!(asked.map(|(tag, _)| tag), Some(b'R'));
-        // A header alone: nothing is waited for behind it.
+        // A header alone: the server does not wait for the body.
         stranger.send(&[&[tag][..], &5000_u32.to_be_bytes()].concat());
         let answers = stranger.until_end();
         assert_eq!(error(&answers).as_deref(), Some("08P01"), "{}", char::from(tag));
     }
 }
 
-/// Strangers that stay silent take each other's places, and none of who belongs here.
+/// Unauthenticated connections that stay silent displace only each other, never an authenticated session.
 #[test]
 fn strangers_keep_nobody_out() {
     let server = server_with(|config| {
@@ -177,7 +177,7 @@ fn strangers_keep_nobody_out() {
         config.limits.startup_timeout = Duration::from_hours(1);
     });
     let mut strangers: Vec<Client> = (0..60).map(|_| Client::open(server.local_addr())).collect();
-    // The first have been sent away without a word.
+    // The oldest ones were closed without a message.
     for stranger in &mut strangers[..20] {
         assert_eq!(stranger.until_end(), []);
     }
@@ -185,7 +185,7 @@ fn strangers_keep_nobody_out() {
     assert_eq!(client.rows("SELECT 1"), [["1"]]);
 }
 
-/// Who has had its time keeps its place while nobody waits for one.
+/// A connection that has exceeded its time keeps its slot as long as no other connection waits for one.
 #[test]
 fn a_place_is_kept_while_nobody_waits() {
     let server = server_with(|config| {
@@ -193,7 +193,7 @@ fn a_place_is_kept_while_nobody_waits() {
         config.limits.opening_patience = Duration::ZERO;
     });
     let mut slow: Vec<Client> = (0..2).map(|_| Client::open(server.local_addr())).collect();
-    // Each asks for TLS first: after the answer it has a place.
+    // Each requests TLS first: once the answer has arrived, it has a slot.
     let asks_for_tls = [8_u32.to_be_bytes(), 80_877_103_u32.to_be_bytes()].concat();
     for client in &mut slow {
         client.send(&asks_for_tls);
@@ -205,7 +205,7 @@ fn a_place_is_kept_while_nobody_waits() {
     }
 }
 
-/// Strangers on TCP are in nobody's way who may enter the directory of the Unix socket.
+/// Unauthenticated TCP connections must not block connections to the Unix socket.
 #[test]
 fn the_unix_socket_has_no_strangers() {
     let folder = std::env::temp_dir();
@@ -215,7 +215,7 @@ fn the_unix_socket_has_no_strangers() {
         config.limits.opening_patience = Duration::from_hours(1);
         config.limits.startup_timeout = Duration::from_hours(1);
     });
-    // One has the place, one waits for it.
+    // One has the slot, one waits for it.
     let _strangers: Vec<Client> = (0..2).map(|_| Client::open(server.local_addr())).collect();
     let path = folder.join(format!(".s.PGSQL.{}", server.local_addr().port()));
     let mut ours = UnixStream::connect(path).unwrap();
@@ -225,7 +225,7 @@ fn the_unix_socket_has_no_strangers() {
     assert_eq!(tag, *b"R");
 }
 
-/// Clients that come together wait for each other: nobody loses a place that it has just taken.
+/// Connections that arrive together wait for each other: none loses a slot that it has just taken.
 #[test]
 fn those_who_open_wait_for_a_place() {
     const LONG: Duration = Duration::from_hours(1);
@@ -238,7 +238,7 @@ fn those_who_open_wait_for_a_place() {
     let address = server.local_addr();
     let others: Vec<_> =
         (0..20).map(|_| std::thread::spawn(move || Client::connect(address).rows("SELECT 1"))).collect();
-    // A place is free when this one has said who it is.
+    // A slot becomes free when this client has authenticated.
     let mut one = first.pop().expect("two");
     one.send(&startup(0, &[("user", "test")]));
     assert_eq!(status(&one.until_ready()), b'I');
@@ -252,7 +252,7 @@ fn those_who_open_wait_for_a_place() {
 
 #[test]
 fn silent_clients_are_sent_away() {
-    // A server for each limit: those who are to meet one may be slow, and must not meet another.
+    // One server per limit: the clients for one limit may be slow, and must not exceed another limit.
     const SHORT: Duration = Duration::from_millis(50);
     let for_strangers = server_with(|config| config.limits.startup_timeout = SHORT);
     assert_eq!(Client::open(for_strangers.local_addr()).until_end(), []);
@@ -262,7 +262,7 @@ fn silent_clients_are_sent_away() {
     let for_the_idle = server_with(|config| config.limits.idle_timeout = Some(SHORT));
     let mut idle = Client::connect(for_the_idle.local_addr());
     assert_eq!(error(&idle.until_end()).as_deref(), Some("57P05"));
-    // In a transaction its own limit holds.
+    // Within a transaction a limit of its own applies.
     let server = server();
     let mut client = Client::connect(server.local_addr());
     client.send(&query("SET idle_in_transaction_session_timeout = 50; BEGIN"));
@@ -300,7 +300,7 @@ fn requests_for_encryption_get_their_one_byte() {
     assert_eq!(client.until_end(), []);
 }
 
-/// Two for each of 128 processors: more than there are numbers of workers.
+/// Two threads for each of 128 processors: more than the number of worker IDs.
 #[test]
 fn a_server_with_many_processors_starts() {
     let server = server_with(|config| config.front_end_threads = 256);

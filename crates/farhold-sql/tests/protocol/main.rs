@@ -1,4 +1,4 @@
-//! The wire protocol byte by byte: what no well-behaved client library does, or does not do on purpose.
+//! The wire protocol byte by byte: cases that well-behaved client libraries never produce, at least not on purpose.
 
 mod batches;
 mod blanks;

@@ -1,4 +1,4 @@
-//! A server over a node of its own.
+//! A server on a node of its own.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,23 +9,23 @@ use farhold_sql::server::{Server, ServerConfig, ServerHandle};
 use farhold_txn::{Node, NodeConfig};
 use tempfile::TempDir;
 
-/// A running server; its files go after it.
+/// A running server; its directory is removed after it.
 pub struct Running {
     handle: ServerHandle,
     _folder: TempDir,
 }
 
-/// A server as it comes, on a free port.
+/// A server with default settings, on a free port.
 pub fn server() -> Running {
     server_with(|_| {})
 }
 
-/// A server with other settings.
+/// A server with changed settings.
 pub fn server_with(change: impl FnOnce(&mut ServerConfig)) -> Running {
     server_of(EngineConfig::default(), change)
 }
 
-/// A server with other settings, and an engine with others.
+/// A server with changed settings of the server and of the engine.
 pub fn server_of(engine: EngineConfig, change: impl FnOnce(&mut ServerConfig)) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let fabric = Fabric::join_shm(&folder, NodeId(0)).unwrap();
@@ -41,7 +41,7 @@ pub fn server_of(engine: EngineConfig, change: impl FnOnce(&mut ServerConfig)) -
 }
 
 impl Running {
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.handle.local_addr()
     }

@@ -1,10 +1,10 @@
-//! What belongs to a transaction and to a statement: settings, cursors, portals, cancels, panics.
+//! What belongs to a transaction or to a statement: settings, cursors, portals, cancel requests, panics.
 
 use crate::client::{Answer, Client, bind, error, execute, message, parse, query, rows, startup, status, sync, tags};
 use crate::node::{server, server_of, server_with};
 use farhold_sql::engine::EngineConfig;
 
-/// The words of `CommandComplete`, and the states of errors.
+/// The tags of `CommandComplete`, and the SQLSTATEs of errors.
 fn outcomes(answers: &[Answer]) -> Vec<String> {
     let text = |body: &[u8]| String::from_utf8(body[..body.len() - 1].to_vec()).unwrap();
     let outcome = |answer: &Answer| match answer.0 {
@@ -27,7 +27,7 @@ fn begin_read_only_counts_in_the_middle_of_a_string() {
     let answers = client.ask(&query("SELECT 1; BEGIN READ ONLY; INSERT INTO s_ro VALUES (5); COMMIT"));
     assert_eq!((outcomes(&answers), status(&answers)), (vec!["SELECT 1".into(), "BEGIN".into(), "25006".into()], b'E'));
     client.run("ROLLBACK");
-    // What was written before stays allowed.
+    // Writes before BEGIN READ ONLY are allowed.
     client.run("INSERT INTO s_ro VALUES (6); BEGIN READ ONLY; SELECT 1; COMMIT");
     assert_eq!(states(&mut client, "SET TRANSACTION READ ONLY; INSERT INTO s_ro VALUES (7)"), ["SET", "25006"]);
     assert_eq!(client.rows("SELECT i FROM s_ro"), [["6"]]);
@@ -43,7 +43,7 @@ fn a_portal_that_is_done_says_so_before_the_commit() {
     assert_eq!(tags(&answers), b"12CEZ", "{answers:?}");
     assert_eq!(error(&answers).as_deref(), Some("55000"));
     assert_eq!(client.rows("SELECT count(*) FROM s_done"), [["0"]]);
-    // One with rows has none left, which is no error.
+    // A portal with rows has none left, which is not an error.
     let cases = [
         ("SELECT 1", ["SELECT 1", "SELECT 0"]),
         ("INSERT INTO s_done VALUES (2) RETURNING i", ["INSERT 0 1", "INSERT 0 0"]),
@@ -74,12 +74,12 @@ fn cursors_go_with_what_is_undone() {
     check("BEGIN; DECLARE c CURSOR FOR SELECT 1; SAVEPOINT a; ROLLBACK TO a; FETCH c", "FETCH 1");
     check("BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT 1; ROLLBACK; FETCH c", "34000");
     check("BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT 1; COMMIT; FETCH c", "FETCH 1");
-    // The end of a transaction ends its cursors, also within a string.
+    // The end of a transaction closes its cursors, also within a string of statements.
     check("BEGIN; DECLARE c CURSOR FOR SELECT 1; COMMIT; FETCH c", "34000");
     check("DECLARE c CURSOR WITH HOLD FOR SELECT 1; SELECT 1 / 0", "22012");
     check("FETCH c", "34000");
 
-    // The protocol's portals, too.
+    // The same for portals of the protocol.
     client.run("BEGIN; SAVEPOINT a");
     client.ask(&[parse("", "SELECT 1"), bind("p", "", &[]), sync()].concat());
     client.run("ROLLBACK TO a");
@@ -87,7 +87,7 @@ fn cursors_go_with_what_is_undone() {
     client.run("ROLLBACK");
 }
 
-/// The values of `ParameterStatus` for a name.
+/// The values that `ParameterStatus` messages report for a name.
 fn told(answers: &[Answer], name: &str) -> Vec<String> {
     let value = |body: &[u8]| {
         let rest = body.strip_prefix(name.as_bytes())?.strip_prefix(b"\0")?;
@@ -108,20 +108,19 @@ fn settings_go_with_what_is_undone() {
     assert_eq!(name(&mut client), "");
     client.ask(&[run("SET application_name = 'c'"), run("SELECT 1"), sync()].concat());
     assert_eq!(name(&mut client), "c");
-    // The client is told of both changes.
+    // The client receives both changes.
     assert_eq!(told(&client.ask(&query("BEGIN; SET application_name = 'd'")), "application_name"), ["d"]);
     let answers = client.ask(&query("SELECT 1 / 0"));
     assert_eq!((told(&answers, "application_name"), status(&answers)), (vec!["c".to_owned()], b'E'));
     client.run("ROLLBACK");
-    // A time-out that is undone is none.
+    // A timeout that is rolled back has no effect.
     client.run("BEGIN; SET statement_timeout = '50ms'; ROLLBACK");
     client.run("SELECT count(*) FROM generate_series(1, 20000000)");
-    // For one string.
+    // For one string of statements.
     client.run("SET LOCAL application_name = 'e'; SELECT 1");
     assert_eq!(name(&mut client), "c");
 }
 
-/// They went to the built-in defaults.
 #[test]
 fn discard_all_forgets_the_numbers_of_sequences() {
     let server = server();
@@ -133,6 +132,7 @@ fn discard_all_forgets_the_numbers_of_sequences() {
     assert_eq!(error(&client.ask(&query("SELECT lastval()"))).as_deref(), Some("55000"));
 }
 
+/// A regression: RESET restored the built-in defaults.
 #[test]
 fn reset_goes_back_to_what_the_client_began_with() {
     let server = server();
@@ -155,7 +155,7 @@ fn reset_goes_back_to_what_the_client_began_with() {
     }
 }
 
-/// A query that takes longer than any test: its rows come at once, then none for ever.
+/// A query that runs longer than any test.
 const ENDLESS: &str = "SELECT a.value FROM generate_series(1, 100000) a, generate_series(1, 100000) b, \
                        generate_series(1, 100000) c WHERE a.value + b.value + c.value < 0";
 
@@ -166,7 +166,7 @@ fn cancel(server: &crate::node::Running, key: &[u8]) {
     assert_eq!(other.until_end(), []);
 }
 
-/// A client and its key.
+/// A client and its cancel key.
 fn with_key(server: &crate::node::Running) -> (Client, Vec<u8>) {
     let mut client = Client::open(server.local_addr());
     client.send(&startup(0, &[("user", "test")]));
@@ -174,7 +174,8 @@ fn with_key(server: &crate::node::Running) -> (Client, Vec<u8>) {
     (client, key)
 }
 
-/// FETCH runs the cursor's query under the flag of the statement that declared it, which was over.
+/// A regression: FETCH ran the cursor's query under the cancel flag of the statement that had declared it, which had
+/// ended.
 #[test]
 fn a_fetch_can_be_cancelled_and_times_out() {
     let server = server();
@@ -212,7 +213,7 @@ fn a_fetch_can_be_cancelled_and_times_out() {
     client.run("ROLLBACK");
 }
 
-/// The cursor's join holds what the next one needs to begin, and goes on only when this session fetches.
+/// The cursor's join holds the memory that the next join needs to start, and proceeds only when this session fetches.
 #[test]
 fn a_join_does_not_wait_for_its_own_session() {
     let engine = EngineConfig { query_threads: 1, join_memory_bytes: Some(1400 << 10), ..EngineConfig::default() };
@@ -220,7 +221,7 @@ fn a_join_does_not_wait_for_its_own_session() {
     let mut client = Client::connect(server.local_addr());
     client.run("CREATE TABLE a (id BIGINT PRIMARY KEY)");
     client.run("INSERT INTO a SELECT value FROM generate_series(1, 20000)");
-    // Endless, for this test: each row finds two hundred.
+    // Effectively endless: each row finds two hundred.
     let join = "SELECT a.id + b.id AS n FROM a JOIN a AS b ON a.id % 100 = b.id % 100";
     client.run(&format!("BEGIN; DECLARE c CURSOR FOR {join}"));
     client.run("FETCH 1 FROM c");
@@ -231,7 +232,8 @@ fn a_join_does_not_wait_for_its_own_session() {
     assert_eq!(client.rows("SELECT count(*) FROM a JOIN a AS b ON a.id = b.id + 0"), [["20000"]]);
 }
 
-/// What it needs is held by another session's cursor: it waits until the cursor is closed, and can be stopped until then.
+/// A cursor of another session holds the memory that the join needs: it waits until the cursor is closed, and can be
+/// cancelled while it waits.
 #[test]
 fn a_join_waits_for_the_memory_of_another_session() {
     let engine = EngineConfig { query_threads: 1, join_memory_bytes: Some(1400 << 10), ..EngineConfig::default() };
@@ -261,7 +263,7 @@ fn a_client_that_vanishes_during_a_fetch_ends_it() {
     client.run("SELECT 1");
     client.send(&query("FETCH c"));
     drop(client);
-    // Its place is free only when its statement has ended.
+    // The connection slot becomes free only when the statement has ended.
     loop {
         let mut next = Client::open(server.local_addr());
         next.send(&startup(0, &[("user", "test")]));
@@ -272,7 +274,8 @@ fn a_client_that_vanishes_during_a_fetch_ends_it() {
     }
 }
 
-/// The query of an open cursor works ahead while the session is idle; a cancel that finds no statement hit it.
+/// The query of an open cursor reads ahead while the session is idle. A regression: a cancel request that found no
+/// statement cancelled it.
 #[test]
 fn a_cancel_between_fetches_hits_no_cursor() {
     let server = server();
@@ -286,7 +289,7 @@ fn a_cancel_between_fetches_hits_no_cursor() {
     assert_eq!(states(&mut client, "MOVE ALL c"), ["MOVE 997000"]);
 }
 
-/// Nested subqueries are checked 2^n times: twenty levels took 19 s, which nothing could stop.
+/// Nested subqueries are checked 2^n times: twenty levels took 19 s and could not be cancelled.
 #[test]
 fn planning_ends() {
     let server = server();
@@ -299,12 +302,12 @@ fn planning_ends() {
         let refused = states(&mut client, &format!("SELECT {}", nested(levels)));
         assert_eq!(refused, ["54001"]);
     }
-    // Twelve levels take their time with assertions on, and hear of the time-out.
+    // Twelve levels take long in builds with assertions, and observe the timeout.
     client.run("SET statement_timeout = 1");
     assert_eq!(states(&mut client, &format!("SELECT {}", nested(12))), ["57014"]);
 }
 
-/// Every statement inside every statement that takes one: an error or an answer, and a connection that goes on.
+/// Every statement inside every statement that takes one: an error or an answer, and the connection stays usable.
 #[test]
 fn statements_within_statements() {
     const INNER: [&str; 40] = [
@@ -392,7 +395,7 @@ fn prepare_and_declare_take_what_postgresql_takes() {
     client.run("CREATE TABLE s (i int PRIMARY KEY)");
     assert_eq!(states(&mut client, written), ["BEGIN", "42601"]);
     client.run("ROLLBACK");
-    // A statement of the protocol may be an EXECUTE, and one may run the other, but not itself.
+    // A statement of the protocol may be an EXECUTE, which may execute another EXECUTE, but not itself.
     client.ask(&[parse("b", "EXECUTE a"), parse("c", "EXECUTE b"), parse("self", "EXECUTE self"), sync()].concat());
     assert_eq!(client.rows("EXECUTE c"), [["1"]]);
     let answers = client.ask(&[bind("", "c", &[]), execute("", 0), sync()].concat());
@@ -407,7 +410,7 @@ fn prepare_and_declare_take_what_postgresql_takes() {
     assert_eq!(states(&mut client, &format!("ROLLBACK; {nested} SELECT 1")).pop().as_deref(), Some("42601"));
 }
 
-/// What stood before a statement that is none was done, and committed.
+/// A regression: the statements before one with a syntax error were executed and committed.
 #[test]
 fn a_string_with_an_error_of_syntax_does_nothing() {
     let server = server();
@@ -425,17 +428,17 @@ fn a_string_with_an_error_of_syntax_does_nothing() {
         assert_eq!((outcomes(&answers), status(&answers)), (vec!["42601".to_owned()], b'I'), "{sql}");
     }
     assert_eq!(client.rows("SELECT count(*) FROM s_whole"), [["0"]]);
-    // An open block has failed by it, as by any other error.
+    // A syntax error fails an open block, like any other error.
     client.run("BEGIN; INSERT INTO s_whole VALUES (2)");
     let answers = client.ask(&query("COMMIT; SELEC 1"));
     assert_eq!((outcomes(&answers), status(&answers)), (vec!["42601".to_owned()], b'E'));
     assert_eq!(states(&mut client, "COMMIT; SELECT count(*) FROM s_whole"), ["ROLLBACK", "SELECT 1"]);
     assert_eq!(client.rows("SELECT count(*) FROM s_whole"), [["0"]]);
-    // What is only not there is found when its turn comes.
+    // A missing table is found only when its statement runs.
     assert_eq!(states(&mut client, "INSERT INTO s_whole VALUES (3); SELECT x FROM nowhere"), ["INSERT 0 1", "42P01"]);
 }
 
-/// A cursor took the types of its parameters from its query: 2.5 beside an INT became 3.
+/// A regression: a cursor took the types of its parameters from its query, so that 2.5 beside an INT became 3.
 #[test]
 fn a_cursor_keeps_the_types_that_are_stated() {
     const NUMERIC: u32 = 1700;
@@ -454,7 +457,7 @@ fn a_cursor_keeps_the_types_that_are_stated() {
     assert_eq!(client.rows("FETCH ALL FROM c"), [["3"], ["4"]]);
 }
 
-/// What a query gives to be written is written batch by batch: all of it would not fit the memory.
+/// The rows that a query produces for a write are written batch by batch: all of them would not fit in memory.
 #[test]
 fn planned_writes_begin_before_their_query_ends() {
     let server = server();
@@ -466,7 +469,7 @@ fn planned_writes_begin_before_their_query_ends() {
     let update = format!("UPDATE s_stream SET n = nullif(a.value, a.value) {endless}");
     assert_eq!(states(&mut client, &update), ["23502"]);
     assert_eq!(client.rows("SELECT i FROM s_stream ORDER BY i"), [["1"], ["2"]]);
-    // A row that a join gives often is written once.
+    // A row that a join returns repeatedly is written once.
     let few = "(SELECT g.value FROM generate_series(1, 20000) g) x";
     assert_eq!(states(&mut client, &format!("DELETE FROM s_stream USING {few} WHERE i = 2")), ["DELETE 1"]);
 }
@@ -481,7 +484,7 @@ fn columns_are_counted() {
         format!("SELECT {}", columns(1665)),
         format!("SELECT {}", columns(65_536)),
         format!("SELECT {} FROM generate_series(1, 2)", columns(1665)),
-        // Before they are compared with each other, which takes minutes.
+        // Rejected before the columns are compared with each other, which takes minutes.
         format!("SELECT {} FROM generate_series(1, 2)", columns(400_000)),
         format!("SELECT 1 FROM (SELECT {} FROM generate_series(1, 2)) x", columns(400_000)),
         format!("VALUES ({})", vec!["1"; 1665].join(", ")),
@@ -496,7 +499,7 @@ fn columns_are_counted() {
     assert_eq!(client.rows("SELECT 1"), [["1"]]);
 }
 
-/// One message of 4 MB took a minute: a hundred times as long as the same rows in short ones.
+/// A regression: one message of 4 MB took a minute, a hundred times as long as the same rows in short messages.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "what it takes is what is tested")]
 fn a_long_message_of_copy_data() {
@@ -515,9 +518,9 @@ fn a_long_message_of_copy_data() {
         begun.elapsed()
     });
     assert!(long < 10 * short, "{long:?}, {short:?} in short messages");
-    // A client that never stops sending is stopped.
+    // A client that never stops sending is timed out.
     client.run("TRUNCATE s_copy");
-    // Long enough for the COPY to begin.
+    // Long enough for the COPY to start.
     client.run("SET statement_timeout = '2s'");
     client.send(&query("COPY s_copy (i) FROM STDIN"));
     assert_eq!(client.answer().unwrap().0, b'G');
@@ -535,7 +538,8 @@ fn a_long_message_of_copy_data() {
     assert_eq!(error(&answers).as_deref(), Some("57014"));
 }
 
-/// A planned UPDATE kept its front-end thread to itself: the timeout never came, and neighbours waited.
+/// A regression: a planned UPDATE did not yield its front-end thread, so the timeout never fired, and neighbours had to
+/// wait.
 #[test]
 fn a_planned_update_times_out() {
     let server = server();
@@ -554,7 +558,7 @@ fn a_planned_update_times_out() {
     }
 }
 
-/// A COPY that was stopped while it waited for its client kept the transaction that it had borrowed.
+/// A regression: a COPY cancelled while it waited for its client did not return the transaction that it had borrowed.
 #[test]
 fn a_savepoint_saves_a_block_from_a_copy_that_is_stopped() {
     let server = server();
@@ -562,7 +566,7 @@ fn a_savepoint_saves_a_block_from_a_copy_that_is_stopped() {
     client.run("CREATE TABLE s_stop (i int PRIMARY KEY)");
     let stop: [fn(&crate::node::Running, &mut Client, &[u8]); 2] = [
         |server, _, key| cancel(server, key),
-        // No text.
+        // Invalid UTF-8.
         |_, client, _| client.send(&message(b'f', b"\xff\0")),
     ];
     for (n, stop) in stop.into_iter().enumerate() {
@@ -578,14 +582,14 @@ fn a_savepoint_saves_a_block_from_a_copy_that_is_stopped() {
     assert_eq!(client.rows("SELECT i FROM s_stop ORDER BY i"), [["0"], ["1"]]);
 }
 
-/// A client that is told of a cancel writes again.
+/// A client that is told that its statement was cancelled will retry it.
 #[test]
 fn what_has_committed_is_sent_to_its_end() {
     const ROWS: usize = 4000;
     let server = server();
     let (mut client, key) = with_key(&server);
     client.run("CREATE TABLE s_over (i int PRIMARY KEY, t text)");
-    // Far more than sockets hold: the server waits for the client in the midst of it.
+    // Far more than the socket buffers hold: the server blocks in the middle of sending.
     let values: Vec<String> = (0..ROWS).map(|i| format!("({i}, '{}')", "x".repeat(1000))).collect();
     let insert = format!("INSERT INTO s_over VALUES {} RETURNING {}", values.join(", "), ["t"; 16].join(" || "));
     let stopped = |client: &mut Client| {
@@ -596,16 +600,16 @@ fn what_has_committed_is_sent_to_its_end() {
     };
     assert_eq!(stopped(&mut client), [format!("INSERT 0 {ROWS}")]);
     assert_eq!(client.rows("SELECT count(*) FROM s_over"), [[ROWS.to_string()]]);
-    // In a block it is not over.
+    // In a block the statement has not committed, so it is cancelled.
     client.run("DELETE FROM s_over; BEGIN");
     assert_eq!(stopped(&mut client), ["57014"]);
     client.run("ROLLBACK");
 }
 
-/// Its plan went on, and held what it held.
+/// A regression: its plan kept running and kept its memory.
 #[test]
 fn an_explain_analyze_that_is_stopped_ends() {
-    // Room for the rows of one of these joins.
+    // Memory for the rows of one of these joins.
     let server = server_of(EngineConfig { query_memory_bytes: 1200 << 10, ..EngineConfig::default() }, |_| {});
     let mut client = Client::connect(server.local_addr());
     let join = |rows: u64| {
@@ -617,11 +621,12 @@ fn an_explain_analyze_that_is_stopped_ends() {
     client.run("SET statement_timeout = '500ms'");
     assert_eq!(states(&mut client, &format!("EXPLAIN ANALYZE SELECT 1 {}", join(10_000_000_000))), ["57014"]);
     client.run("SET statement_timeout = 0");
-    // Its threads may not have noticed yet.
+    // Its threads may not have noticed the cancellation yet.
     assert!((0..1000).any(|_| states(&mut client, &short) == ["SELECT 1"]));
 }
 
-/// A product or quotient of NUMERICs one of which is a parameter has the digits of the values: no type has those of both types.
+/// A product or quotient of NUMERICs, one of which is a parameter, has the scale of the actual values: no common type
+/// would fit both.
 #[test]
 fn parameters_are_factors_of_long_decimals() {
     let server = server();
@@ -640,7 +645,8 @@ fn parameters_are_factors_of_long_decimals() {
     assert_eq!(client.rows("EXECUTE quotients(3)")[0][2..], ["0.33", "t"]);
 }
 
-/// A product or quotient with a parameter, below aggregates and GROUP BY, is planned before it is known how many decimals the value has.
+/// A product or quotient with a parameter, below aggregates and GROUP BY, is planned before the number of decimals of
+/// the value is known.
 #[test]
 fn a_parameter_may_have_more_decimals_than_its_neighbour() {
     const CASES: [(&str, &str, &str); 6] = [

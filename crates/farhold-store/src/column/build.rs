@@ -1,7 +1,7 @@
 //! From the bytes of rows to chunks.
 
 use super::encode::{Nulls, TextValues, encode_integers, encode_texts, encode_wide};
-use super::{CHUNK_ROWS_MAX, ordered_double, ordered_real};
+use super::{CHUNK_ROWS_MAX, CHUNK_TEXT_BYTES_MAX, Chunk, ordered_double, ordered_real};
 use crate::row::{ColumnReader, Schema, Stored};
 
 /// The values of one column so far.
@@ -46,10 +46,15 @@ impl ChunkBuilder {
         self.rows
     }
 
-    /// Whether a chunk takes no more rows.
+    /// Whether a chunk takes no more rows: it has [`CHUNK_ROWS_MAX`], or a column has [`CHUNK_TEXT_BYTES_MAX`] of texts. A builder
+    /// without rows is not full, so a row of any length is taken.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.rows == CHUNK_ROWS_MAX
+        let is_long = |column: &Column| match &column.values {
+            Values::Texts(values) => values.bytes() >= CHUNK_TEXT_BYTES_MAX,
+            Values::Integers(_) | Values::Wide(_) => false,
+        };
+        self.rows == CHUNK_ROWS_MAX || self.columns.iter().any(is_long)
     }
 
     /// Appends a row.
@@ -57,7 +62,7 @@ impl ChunkBuilder {
     /// # Panics
     /// If it [`is_full`](Self::is_full), or the bytes are no row of the table.
     pub fn append(&mut self, key: &[u8], value: &[u8]) {
-        assert!(!self.is_full(), "a chunk has at most {CHUNK_ROWS_MAX} rows");
+        assert!(!self.is_full(), "a chunk has at most {CHUNK_ROWS_MAX} rows and {CHUNK_TEXT_BYTES_MAX} bytes of texts");
         for column in &mut self.columns {
             if column.reader.is_null(value) {
                 column.nulls.set(self.rows);
@@ -74,6 +79,25 @@ impl ChunkBuilder {
                 Values::Wide(values) => values.push(reader.wide(key, value)),
                 Values::Texts(values) if reader.is_null(value) => values.push(&[]),
                 Values::Texts(values) => values.push(reader.bytes(key, value, &mut self.scratch)),
+            }
+        }
+        self.rows += 1;
+    }
+
+    /// Appends a row of the chunks of an earlier builder of the same table.
+    ///
+    /// # Panics
+    /// If the builder [`is_full`](Self::is_full), or the chunks have no such row.
+    pub fn append_stored(&mut self, chunks: &[Chunk<'_>], row: usize) {
+        assert!(!self.is_full(), "a chunk is full");
+        for (column, chunk) in self.columns.iter_mut().zip(chunks) {
+            if chunk.is_null(row) {
+                column.nulls.set(self.rows);
+            }
+            match &mut column.values {
+                Values::Integers(values) => values.push(chunk.integer(row).unwrap_or_default()),
+                Values::Wide(values) => values.push(chunk.wide(row).unwrap_or_default()),
+                Values::Texts(values) => values.push(chunk.text(row).unwrap_or_default()),
             }
         }
         self.rows += 1;

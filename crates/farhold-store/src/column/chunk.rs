@@ -2,10 +2,11 @@
 
 use std::ops::Bound;
 
-use super::pack::{self, Lane, block_bytes, lane_bits};
+use super::pack::{self, Lane, block_bytes, lane_bits, width_of};
 use super::{BLOCK_ROWS, CHUNK_ROWS_MAX};
+use crate::row::ColumnType;
 
-/// Why bytes are no chunk.
+/// Why bytes are no chunk, or not that of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a column chunk is damaged: {0}")]
 pub struct ChunkError(pub(super) &'static str);
@@ -36,6 +37,16 @@ impl Encoding {
     #[must_use]
     pub const fn has_codes(self) -> bool {
         matches!(self, Self::Frame | Self::Dictionary | Self::TextDictionary)
+    }
+
+    /// Whether a column of this type may be encoded so.
+    #[must_use]
+    pub const fn fits(self, data_type: ColumnType) -> bool {
+        match self {
+            Self::Frame | Self::Dictionary => !data_type.is_text() && !matches!(data_type, ColumnType::Bytea),
+            Self::Wide => matches!(data_type, ColumnType::Decimal { precision: 19.., .. }),
+            Self::TextDictionary | Self::Text => data_type.is_text() || matches!(data_type, ColumnType::Bytea),
+        }
     }
 }
 
@@ -109,6 +120,16 @@ impl Header {
         }
         if self.rows as usize > CHUNK_ROWS_MAX || self.nulls > self.rows || self.width > u64::BITS {
             return Err(ChunkError("its numbers are out of range"));
+        }
+        let greatest_code_fits = match self.encoding {
+            Encoding::Frame => self.entries == 0 && self.first.checked_add_unsigned(self.greatest_code).is_some(),
+            Encoding::Dictionary | Encoding::TextDictionary => {
+                self.greatest_code == u64::from(self.entries.saturating_sub(1))
+            }
+            Encoding::Wide | Encoding::Text => self.greatest_code == 0,
+        };
+        if !greatest_code_fits || self.width != width_of(self.greatest_code) {
+            return Err(ChunkError("its codes do not fit its encoding"));
         }
         let fits = |at: u32, len: usize| {
             (at as usize).checked_add(len).is_some_and(|end| at as usize >= Self::BYTES && end <= bytes.len())
@@ -195,6 +216,21 @@ impl<'a> Chunk<'a> {
         let header = Header::read(bytes)?;
         header.check(bytes)?;
         Ok(Self { bytes, header })
+    }
+
+    /// The chunk in `bytes`, of a column of this type and so many rows.
+    ///
+    /// # Errors
+    /// They are no chunk, its encoding is none for the type, or it has another number of rows.
+    pub fn open_for(data_type: ColumnType, rows: usize, bytes: &'a [u8]) -> Result<Self, ChunkError> {
+        let chunk = Self::open(bytes)?;
+        if !chunk.encoding().fits(data_type) {
+            return Err(ChunkError("its encoding does not fit its column's type"));
+        }
+        if chunk.rows() != rows {
+            return Err(ChunkError("its number of rows is another"));
+        }
+        Ok(chunk)
     }
 
     /// Compares the checksum.
@@ -351,8 +387,9 @@ impl<'a> Chunk<'a> {
     /// The integers of a block; those of NULLs and beyond the last row have no meaning.
     ///
     /// # Panics
-    /// If there is no such block, or they are no integers.
+    /// If there is no such block, or the encoding is neither a frame nor a dictionary of integers.
     pub fn integers(&self, block: usize, out: &mut [i64; BLOCK_ROWS]) {
+        self.assert_integers();
         let packed = self.codes(block);
         match lane_bits(self.header.width) {
             8 => self.integers_in::<u8>(packed, out),
@@ -360,6 +397,14 @@ impl<'a> Chunk<'a> {
             32 => self.integers_in::<u32>(packed, out),
             _ => self.integers_in::<u64>(packed, out),
         }
+    }
+
+    fn assert_integers(&self) {
+        let encoding = self.header.encoding;
+        assert!(
+            matches!(encoding, Encoding::Frame | Encoding::Dictionary),
+            "{encoding:?} holds no integers with codes"
+        );
     }
 
     fn integers_in<T: Lane>(&self, packed: &[u8], out: &mut [i64; BLOCK_ROWS]) {
@@ -384,7 +429,8 @@ impl<'a> Chunk<'a> {
     /// If the encoding has none.
     #[must_use]
     pub fn texts(&self) -> Texts<'a> {
-        assert!(matches!(self.header.encoding, Encoding::Text | Encoding::TextDictionary), "texts");
+        let encoding = self.header.encoding;
+        assert!(matches!(encoding, Encoding::Text | Encoding::TextDictionary), "{encoding:?} holds no texts");
         let (at, entries) = (self.header.entries_at as usize, self.header.entries as usize);
         let (offsets, bytes) = self.bytes[at..].split_at((entries + 1) * 4);
         Texts { offsets: offsets.as_chunks().0, bytes }
@@ -402,29 +448,25 @@ impl<'a> Chunk<'a> {
     /// The codes of all integers from `least` to `greatest`, both included: the first and the last; `None` if there is none. NULLs have code 0, too.
     ///
     /// # Panics
-    /// If its values are no integers.
+    /// If the encoding is neither a frame nor a dictionary of integers.
     #[must_use]
     pub fn integer_range(&self, least: i64, greatest: i64) -> Option<(u64, u64)> {
+        self.assert_integers();
         if self.header.nulls == self.header.rows || least > greatest {
             return None;
         }
-        match self.header.encoding {
-            Encoding::Frame => {
-                let first = self.header.first;
-                let last = first.wrapping_add(self.header.greatest_code as i64);
-                if least > last || greatest < first {
-                    return None;
-                }
-                Some((least.max(first).wrapping_sub(first) as u64, greatest.min(last).wrapping_sub(first) as u64))
-            }
-            Encoding::Dictionary => {
-                let entries = self.integer_entries();
-                let below = entries.partition_point(|entry| i64::from_le_bytes(*entry) < least);
-                let upto = entries.partition_point(|entry| i64::from_le_bytes(*entry) <= greatest);
-                codes_between(below, upto)
-            }
-            _ => panic!("the values of this chunk are no integers"),
+        if self.header.encoding == Encoding::Dictionary {
+            let entries = self.integer_entries();
+            let below = entries.partition_point(|entry| i64::from_le_bytes(*entry) < least);
+            let upto = entries.partition_point(|entry| i64::from_le_bytes(*entry) <= greatest);
+            return codes_between(below, upto);
         }
+        let first = self.header.first;
+        let last = first.wrapping_add(self.header.greatest_code as i64);
+        if least > last || greatest < first {
+            return None;
+        }
+        Some((least.max(first).wrapping_sub(first) as u64, greatest.min(last).wrapping_sub(first) as u64))
     }
 
     /// The codes of all entries between two texts: the first and the last; `None` if there is none. NULLs have code 0, too.

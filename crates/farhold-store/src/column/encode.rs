@@ -31,6 +31,12 @@ impl Nulls {
         self.words.get(row / 64).is_some_and(|word| word >> (row % 64) & 1 == 1)
     }
 
+    /// One more than the last row that is NULL.
+    fn end(&self) -> usize {
+        let last = self.words.iter().rposition(|word| *word != 0);
+        last.map_or(0, |at| (at + 1) * 64 - self.words[at].leading_zeros() as usize)
+    }
+
     /// How many rows are NULL.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -68,6 +74,12 @@ impl TextValues {
         self.ends.is_empty()
     }
 
+    /// Bytes of all of them.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     fn get(&self, row: usize) -> &[u8] {
         let begin = if row == 0 { 0 } else { self.ends[row - 1] };
         &self.bytes[begin as usize..self.ends[row] as usize]
@@ -77,7 +89,7 @@ impl TextValues {
 /// The chunk of integers. A NULL's has no meaning.
 ///
 /// # Panics
-/// If there are more than 65,536.
+/// If there are more than 65,536, or a row beyond them is NULL.
 #[must_use]
 pub fn encode_integers(values: &[i64], nulls: &Nulls) -> Vec<u8> {
     let present = || values.iter().enumerate().filter(|(row, _)| !nulls.is_set(*row)).map(|(_, value)| *value);
@@ -87,11 +99,13 @@ pub fn encode_integers(values: &[i64], nulls: &Nulls) -> Vec<u8> {
     let head = Head { rows: values.len(), nulls };
     if let Some(entries) = few_integers(present(), width_of(span), values.len()) {
         let code = |row: usize| entries.partition_point(|entry| *entry < values[row]) as u64;
-        let bytes = entries.iter().flat_map(|entry| entry.to_le_bytes()).collect();
-        return head.encode(Encoding::Dictionary, 0, (entries.len(), bytes), Some((entries.len() as u64 - 1, &code)));
+        let write = |to: &mut Vec<u8>| to.extend(entries.iter().flat_map(|entry| entry.to_le_bytes()));
+        let codes = Some((entries.len() as u64 - 1, &code as &dyn Fn(usize) -> u64));
+        let entries = Entries { count: entries.len(), bytes: entries.len() * 8, write: &write };
+        return head.encode(Encoding::Dictionary, 0, &entries, codes);
     }
     let code = |row: usize| values[row].wrapping_sub(first) as u64;
-    head.encode(Encoding::Frame, first, (0, Vec::new()), Some((span, &code)))
+    head.encode(Encoding::Frame, first, &Entries { count: 0, bytes: 0, write: &|_| () }, Some((span, &code)))
 }
 
 /// Entries of a dictionary of integers at most: a code of two bytes less than half the bits of what it replaces.
@@ -125,21 +139,22 @@ fn few_integers(values: impl Iterator<Item = i64>, width: u32, rows: usize) -> O
 /// The chunk of decimals with up to 38 digits: of integers where all of them fit. A NULL's has no meaning.
 ///
 /// # Panics
-/// If there are more than 65,536.
+/// If there are more than 65,536, or a row beyond them is NULL.
 #[must_use]
 pub fn encode_wide(values: &[i128], nulls: &Nulls) -> Vec<u8> {
     let short = |(row, value): (usize, &i128)| if nulls.is_set(row) { Some(0) } else { i64::try_from(*value).ok() };
     if let Some(values) = values.iter().enumerate().map(short).collect::<Option<Vec<i64>>>() {
         return encode_integers(&values, nulls);
     }
-    let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    Head { rows: values.len(), nulls }.encode(Encoding::Wide, 0, (values.len(), bytes), None)
+    let write = |to: &mut Vec<u8>| to.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+    let entries = Entries { count: values.len(), bytes: values.len() * 16, write: &write };
+    Head { rows: values.len(), nulls }.encode(Encoding::Wide, 0, &entries, None)
 }
 
 /// The chunk of texts or byte strings.
 ///
 /// # Panics
-/// If there are more than 65,536, or the chunk would have 4 GiB.
+/// If there are more than 65,536, a row beyond them is NULL, or the chunk would have 4 GiB.
 #[must_use]
 pub fn encode_texts(values: &TextValues, nulls: &Nulls) -> Vec<u8> {
     let rows = values.len();
@@ -155,18 +170,9 @@ pub fn encode_texts(values: &TextValues, nulls: &Nulls) -> Vec<u8> {
     }
     let width = width_of((codes.len() as u64).saturating_sub(1));
     let plain_bytes = values.bytes.len() + 4 * rows;
-    let texts = |entries: &mut dyn Iterator<Item = &[u8]>| {
-        let (mut offsets, mut bytes) = (vec![0; 4], Vec::new());
-        for entry in entries {
-            bytes.extend_from_slice(entry);
-            offsets.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-        }
-        offsets.extend_from_slice(&bytes);
-        offsets
-    };
     if rows > 0 && dictionary_bytes + rows.div_ceil(BLOCK_ROWS) * block_bytes(width) >= plain_bytes.max(1) {
-        let bytes = texts(&mut (0..rows).map(|row| values.get(row)));
-        return head.encode(Encoding::Text, 0, (rows, bytes), None);
+        let write = |to: &mut Vec<u8>| write_texts(to, || (0..rows).map(|row| values.get(row)));
+        return head.encode(Encoding::Text, 0, &Entries { count: rows, bytes: plain_bytes + 4, write: &write }, None);
     }
     let mut entries: Vec<&[u8]> = codes.keys().copied().collect();
     entries.sort_unstable();
@@ -175,8 +181,28 @@ pub fn encode_texts(values: &TextValues, nulls: &Nulls) -> Vec<u8> {
     }
     let code = |row: usize| u64::from(codes[values.get(row)]);
     let greatest = (entries.len() as u64).saturating_sub(1);
-    let bytes = texts(&mut entries.iter().copied());
-    head.encode(Encoding::TextDictionary, 0, (entries.len(), bytes), Some((greatest, &code)))
+    let write = |to: &mut Vec<u8>| write_texts(to, || entries.iter().copied());
+    let entries = Entries { count: entries.len(), bytes: dictionary_bytes + 4, write: &write };
+    head.encode(Encoding::TextDictionary, 0, &entries, Some((greatest, &code)))
+}
+
+/// Appends where each text begins and where the last one ends, then their bytes.
+fn write_texts<'t, I: Iterator<Item = &'t [u8]>>(to: &mut Vec<u8>, texts: impl Fn() -> I) {
+    let mut end = 0;
+    to.extend_from_slice(&[0; 4]);
+    for text in texts() {
+        end += text.len() as u32;
+        to.extend_from_slice(&end.to_le_bytes());
+    }
+    texts().for_each(|text| to.extend_from_slice(text));
+}
+
+/// What a chunk ends with.
+struct Entries<'a> {
+    count: usize,
+    /// Bytes that `write` appends.
+    bytes: usize,
+    write: &'a dyn Fn(&mut Vec<u8>),
 }
 
 /// What every chunk has.
@@ -191,10 +217,11 @@ impl Head<'_> {
         &self,
         encoding: Encoding,
         first: i64,
-        (entries, entry_bytes): (usize, Vec<u8>),
+        entries: &Entries<'_>,
         codes: Option<(u64, &dyn Fn(usize) -> u64)>,
     ) -> Vec<u8> {
         assert!(self.rows <= CHUNK_ROWS_MAX, "a chunk has at most {CHUNK_ROWS_MAX} rows");
+        assert!(self.nulls.end() <= self.rows, "row {} is NULL, of {} rows", self.nulls.end() - 1, self.rows);
         let greatest_code = codes.map_or(0, |(greatest, _)| greatest);
         let mut header = Header {
             encoding,
@@ -203,23 +230,28 @@ impl Head<'_> {
             nulls: self.nulls.count() as u32,
             first,
             greatest_code,
-            entries: entries as u32,
+            entries: entries.count as u32,
             nulls_at: 0,
             entries_at: 0,
             codes_at: 0,
             len: 0,
         };
         let blocks = header.blocks();
-        let mut bytes = vec![0; Header::BYTES];
+        let null_bytes = if header.nulls > 0 { blocks * pack::ROW_BYTES } else { 0 };
+        let code_bytes = if codes.is_some() { blocks * block_bytes(header.width) } else { 0 };
+        let len = Header::BYTES + null_bytes + code_bytes + entries.bytes;
+        header.len = u32::try_from(len).expect("a chunk has less than 4 GiB");
+        let mut bytes = Vec::with_capacity(len);
+        bytes.resize(Header::BYTES, 0);
         if header.nulls > 0 {
             header.nulls_at = bytes.len() as u32;
             bytes.extend(self.nulls.words.iter().flat_map(|word| word.to_le_bytes()));
-            bytes.resize(header.nulls_at as usize + blocks * pack::ROW_BYTES, 0);
+            bytes.resize(header.nulls_at as usize + null_bytes, 0);
         }
         if let Some((_, code)) = codes {
             header.codes_at = bytes.len() as u32;
             let block_len = block_bytes(header.width);
-            bytes.resize(bytes.len() + blocks * block_len, 0);
+            bytes.resize(bytes.len() + code_bytes, 0);
             for block in 0..blocks {
                 let rows = block * BLOCK_ROWS..self.rows.min((block + 1) * BLOCK_ROWS);
                 let mut unpacked = [0; BLOCK_ROWS];
@@ -231,8 +263,8 @@ impl Head<'_> {
             }
         }
         header.entries_at = bytes.len() as u32;
-        bytes.extend_from_slice(&entry_bytes);
-        header.len = u32::try_from(bytes.len()).expect("a chunk has less than 4 GiB");
+        (entries.write)(&mut bytes);
+        assert_eq!(bytes.len(), len, "a chunk's entries have as many bytes as they said");
         header.write(&mut bytes);
         let sum = checksum(&bytes);
         bytes[Header::CHECKSUM_AT..Header::CHECKSUM_AT + 8].copy_from_slice(&sum.to_le_bytes());

@@ -13,12 +13,14 @@
 //!   compares packed codes without decoding one ([`Chunk::integer_range`], [`Chunk::text_range`]).
 //! - A NULL has code 0. Its bit says that it is NULL.
 //! - A chunk is one run of bytes without pointers: it can be copied to another node's memory and read there.
-//! - Nothing is read from a chunk whose header does not fit its length ([`Chunk::open`]); [`Chunk::verify`] compares its checksum.
+//! - Nothing is read from a chunk whose header does not fit its length ([`Chunk::open`]), its column's type and the number of rows
+//!   ([`Chunk::open_for`]); [`Chunk::verify`] compares its checksum.
 //!
 //! Booleans, integers, dates, timestamps and decimals of up to 18 digits are integers; floats are by [`ordered_double`].
 
 mod build;
 mod chunk;
+pub mod copy;
 mod encode;
 mod ordered;
 pub mod pack;
@@ -34,3 +36,6 @@ pub use ordered::{double_of, ordered_double, ordered_real, real_of};
 pub const BLOCK_ROWS: usize = 1024;
 /// The most rows of a chunk.
 pub const CHUNK_ROWS_MAX: usize = 1 << 16;
+/// [`ChunkBuilder`] takes no more rows once the texts of a column have this many bytes. Offsets in a chunk have 32 bits, so it must stay
+/// below 4 GiB; 16 MiB is 256 bytes a row, and no measured value.
+pub const CHUNK_TEXT_BYTES_MAX: usize = 16 << 20;

@@ -51,13 +51,13 @@ pub trait Lane: Copy + Default + Into<u64> {
     /// Unpacks a block of codes whose lanes are of this type.
     ///
     /// # Panics
-    /// If `packed` is shorter than a block of this width.
+    /// If `packed` is shorter than a block of this width, or the width is above [`BITS`](Self::BITS).
     fn unpack(packed: &[u8], width: u32, out: &mut [Self; BLOCK_ROWS]);
 
     /// Packs a block of codes below `2^width` into `packed`, which is a block of zeros.
     ///
     /// # Panics
-    /// If `packed` is shorter than a block of this width.
+    /// If `packed` is shorter than a block of this width, or the width is above [`BITS`](Self::BITS).
     fn pack(codes: &[u64; BLOCK_ROWS], width: u32, packed: &mut [u8]);
 }
 
@@ -70,6 +70,7 @@ macro_rules! lane {
             fn unpack(packed: &[u8], width: u32, out: &mut [Self; BLOCK_ROWS]) {
                 const BITS: u32 = <$lane>::BITS;
                 const LANES: usize = BLOCK_ROWS / BITS as usize;
+                assert!(width <= BITS, "codes of {width} bits in lanes of {BITS}");
                 if width == 0 {
                     out.fill(0);
                     return;
@@ -96,6 +97,7 @@ macro_rules! lane {
             fn pack(codes: &[u64; BLOCK_ROWS], width: u32, packed: &mut [u8]) {
                 const BITS: u32 = <$lane>::BITS;
                 const LANES: usize = BLOCK_ROWS / BITS as usize;
+                assert!(width <= BITS, "codes of {width} bits in lanes of {BITS}");
                 if width == 0 {
                     return;
                 }
@@ -127,7 +129,7 @@ lane!(u64);
 /// Packs a block of codes below `2^width` into `packed`, which is a block of zeros.
 ///
 /// # Panics
-/// If `packed` is shorter than a block of this width.
+/// If `packed` is shorter than a block of this width, or the width is above 64.
 pub fn pack(codes: &[u64; BLOCK_ROWS], width: u32, packed: &mut [u8]) {
     match lane_bits(width) {
         8 => u8::pack(codes, width, packed),
@@ -140,10 +142,11 @@ pub fn pack(codes: &[u64; BLOCK_ROWS], width: u32, packed: &mut [u8]) {
 /// One code of a block.
 ///
 /// # Panics
-/// If `packed` is shorter than a block of this width, or `position` is not in a block.
+/// If `packed` is shorter than a block of this width, the width is above 64, or `position` is not in a block.
 #[must_use]
 pub fn get(packed: &[u8], width: u32, position: usize) -> u64 {
     assert!(position < BLOCK_ROWS, "a block has {BLOCK_ROWS} codes");
+    assert!(width <= u64::BITS, "codes of {width} bits");
     if width == 0 {
         return 0;
     }
@@ -197,5 +200,20 @@ mod tests {
         let mut out = [T::default(); BLOCK_ROWS];
         T::unpack(packed, width, &mut out);
         out.map(Into::into).to_vec()
+    }
+
+    #[test]
+    fn widths_beyond_a_lane_are_refused() {
+        let refuses = |call: fn()| {
+            let panic = std::panic::catch_unwind(call).expect_err("it does not refuse");
+            let message = panic.downcast::<String>().unwrap_or_default();
+            assert!(message.starts_with("codes of "), "{message}");
+        };
+        refuses(|| {
+            let _ = get(&[0; block_bytes(65)], 65, 0);
+        });
+        refuses(|| pack(&[0; BLOCK_ROWS], 65, &mut [0; block_bytes(65)]));
+        refuses(|| u8::unpack(&[0; block_bytes(9)], 9, &mut [0; BLOCK_ROWS]));
+        refuses(|| u32::pack(&[0; BLOCK_ROWS], 33, &mut [0; block_bytes(33)]));
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Bound;
 use proptest::prelude::*;
 
 use super::*;
+use crate::row::{Column, ColumnType, Datum, Schema};
 
 /// What a load of one column looks like: few values, a narrow range, or anything.
 fn integers() -> impl Strategy<Value = Vec<Option<i64>>> {
@@ -203,5 +204,173 @@ fn damaged_chunks_are_noticed() {
             }
             assert!(Chunk::open(&bytes[..at]).is_err());
         }
+    }
+}
+
+/// Three rows in each encoding.
+fn one_of_each_encoding() -> [(Encoding, Vec<u8>); 5] {
+    let nulls = Nulls::default();
+    let texts = |values: &[&str]| {
+        let mut texts = TextValues::default();
+        for value in values {
+            texts.push(value.as_bytes());
+        }
+        encode_texts(&texts, &nulls)
+    };
+    let long = "a text that is longer than its code";
+    [
+        (Encoding::Frame, encode_integers(&[1, 2, 3], &nulls)),
+        (Encoding::Dictionary, encode_integers(&[i64::MIN, 0, i64::MAX], &nulls)),
+        (Encoding::Wide, encode_wide(&[i128::MIN, 0, i128::MAX], &nulls)),
+        (Encoding::TextDictionary, texts(&[long; 100])),
+        (Encoding::Text, texts(&["a", "b", "c"])),
+    ]
+}
+
+#[test]
+fn a_chunk_is_opened_for_its_column_only() {
+    let decimal = |precision| ColumnType::Decimal { precision, scale: 2 };
+    let types = |encoding| match encoding {
+        Encoding::Frame | Encoding::Dictionary => {
+            vec![ColumnType::Boolean, ColumnType::Date, ColumnType::Double, decimal(18), decimal(38)]
+        }
+        Encoding::Wide => vec![decimal(19), decimal(38)],
+        Encoding::TextDictionary | Encoding::Text => {
+            vec![ColumnType::Char(9), ColumnType::Varchar(9), ColumnType::Text, ColumnType::Bytea]
+        }
+    };
+    let all = [
+        ColumnType::Boolean,
+        ColumnType::SmallInt,
+        ColumnType::Date,
+        ColumnType::Double,
+        decimal(18),
+        decimal(19),
+        decimal(38),
+        ColumnType::Char(9),
+        ColumnType::Varchar(9),
+        ColumnType::Text,
+        ColumnType::Bytea,
+    ];
+    for (encoding, bytes) in one_of_each_encoding() {
+        let rows = Chunk::open(&bytes).unwrap().rows();
+        assert_eq!(Chunk::open(&bytes).unwrap().encoding(), encoding);
+        for data_type in types(encoding) {
+            assert!(Chunk::open_for(data_type, rows, &bytes).is_ok(), "{encoding:?} for {data_type}");
+            assert!(Chunk::open_for(data_type, rows + 1, &bytes).is_err(), "{encoding:?}: rows");
+        }
+        let integers = matches!(encoding, Encoding::Frame | Encoding::Dictionary);
+        for data_type in all {
+            let fits = types(encoding).contains(&data_type)
+                || integers && matches!(data_type, ColumnType::SmallInt | ColumnType::Decimal { .. });
+            assert_eq!(Chunk::open_for(data_type, rows, &bytes).is_ok(), fits, "{encoding:?} for {data_type}");
+        }
+    }
+}
+
+/// The byte of the encoding becomes each other one: an error, or other values, but no panic.
+#[test]
+fn another_encoding_is_no_panic() {
+    let mut nulls = Nulls::default();
+    nulls.set(0);
+    let mut texts = TextValues::default();
+    texts.push(b"");
+    let chunks = one_of_each_encoding().map(|(_, bytes)| bytes).into_iter();
+    // Of no row, of one, and of one that is NULL, most numbers of a header are 0 for every encoding.
+    let chunks = chunks.chain([
+        encode_integers(&[], &Nulls::default()),
+        encode_integers(&[5], &Nulls::default()),
+        encode_integers(&[5], &nulls),
+        encode_wide(&[i128::MAX], &Nulls::default()),
+        encode_texts(&TextValues::default(), &Nulls::default()),
+        encode_texts(&texts, &Nulls::default()),
+        encode_texts(&texts, &nulls),
+    ]);
+    let mut opened = 0;
+    for bytes in chunks {
+        for number in (0..=u8::MAX).filter(|number| *number != bytes[4]) {
+            let mut damaged = bytes.clone();
+            damaged[4] = number;
+            let Ok(chunk) = Chunk::open(&damaged) else { continue };
+            opened += 1;
+            assert!(chunk.verify().is_err());
+            for row in 0..chunk.rows() {
+                let _ = (chunk.is_null(row), chunk.integer(row), chunk.wide(row), chunk.text(row));
+            }
+            match chunk.encoding() {
+                Encoding::Frame | Encoding::Dictionary => {
+                    let _ = chunk.integer_range(i64::MIN, 0);
+                    (0..chunk.blocks()).for_each(|block| chunk.integers(block, &mut [0; BLOCK_ROWS]));
+                }
+                Encoding::TextDictionary => {
+                    let _ = chunk.text_range(Bound::Included(b"a"), Bound::Unbounded);
+                }
+                Encoding::Wide | Encoding::Text => {}
+            }
+        }
+    }
+    assert!(opened > 0, "at least one is taken for another");
+}
+
+#[test]
+fn a_width_that_is_not_that_of_the_codes_is_an_error() {
+    for (encoding, bytes) in one_of_each_encoding() {
+        let width = Chunk::open(&bytes).unwrap().width();
+        for other in (0..=64).filter(|other| u32::from(*other) != width) {
+            let mut damaged = bytes.clone();
+            damaged[5] = other;
+            assert!(Chunk::open(&damaged).is_err(), "{encoding:?}: width {other}");
+        }
+        // The greatest code: one more has the same width where the width is 2.
+        let mut damaged = bytes.clone();
+        damaged[16] = damaged[16].wrapping_add(1);
+        let greatest_fits = encoding == Encoding::Frame;
+        assert_eq!(Chunk::open(&damaged).is_ok(), greatest_fits, "{encoding:?}: greatest code {}", damaged[16]);
+    }
+}
+
+#[test]
+fn what_is_not_there_is_not_read() {
+    let chunks = one_of_each_encoding();
+    for (encoding, bytes) in &chunks {
+        let chunk = Chunk::open(bytes).unwrap();
+        let panics = |read: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err();
+        let integers = matches!(encoding, Encoding::Frame | Encoding::Dictionary);
+        assert_eq!(panics(&|| chunk.integers(0, &mut [0; BLOCK_ROWS])), !integers, "{encoding:?}");
+        // No integer is in this range, whatever the encoding.
+        assert_eq!(panics(&|| assert_eq!(chunk.integer_range(1, 0), None)), !integers, "{encoding:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "row 3 is NULL, of 3 rows")]
+fn a_null_beyond_the_last_row_is_refused() {
+    let mut nulls = Nulls::default();
+    nulls.set(3);
+    let _ = encode_integers(&[1, 2, 3], &nulls);
+}
+
+/// A chunk is full of texts before it is full of rows; one row of any length is taken.
+#[test]
+fn texts_fill_a_chunk() {
+    let schema =
+        Schema::new(vec![Column::new("id", ColumnType::Int), Column::new("t", ColumnType::Text)], vec![0]).unwrap();
+    let mut builder = ChunkBuilder::new(&schema);
+    let text = "x".repeat(60_000);
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let mut rows = 0;
+        while !builder.is_full() {
+            let row = [Datum::Int(rows), Datum::Text(text.clone())];
+            schema.encode_key(&row, &mut key).unwrap();
+            schema.encode_value(&row, &mut value).unwrap();
+            builder.append(&key, &value);
+            rows += 1;
+        }
+        assert_eq!(rows as usize, CHUNK_TEXT_BYTES_MAX.div_ceil(text.len()));
+        let chunks = builder.finish();
+        let chunk = Chunk::open_for(ColumnType::Text, rows as usize, &chunks[1]).unwrap();
+        assert_eq!(chunk.text(rows as usize - 1), Some(text.as_bytes()));
+        assert!(!builder.is_full(), "an empty builder takes rows");
     }
 }

@@ -1,5 +1,6 @@
-//! The threads of a node's journal: one does its steps, one makes segments and checkpoints.
+//! The threads of a node's journal: one does its steps, one makes segments and checkpoints, and two keep the columns that are made from it.
 
+use crate::api::column_threads;
 use crate::base::error::TxnError;
 use crate::durability::checkpoints::Checkpointed;
 use crate::durability::journaling::{Journaling, Step};
@@ -46,7 +47,7 @@ impl JournalThreads {
             move || do_steps(&node, &journaling, &stop)
         };
         let checkpoints = {
-            let node = node.clone();
+            let (node, journaling, stop) = (node.clone(), journaling.clone(), stop.clone());
             move || make_checkpoints(&node, &journaling, &stop)
         };
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
@@ -60,6 +61,15 @@ impl JournalThreads {
         };
         this.threads.push(spawn("farhold-journal", Box::new(steps))?);
         this.threads.push(spawn("farhold-files", Box::new(checkpoints))?);
+        if node.config.nodes == 1 {
+            let (of_applying, of_building) = (node.clone(), node.clone());
+            let (applied, built) = (journaling.clone(), journaling);
+            let (stop_applying, stop_building) = (stop.clone(), stop);
+            let apply = move || column_threads::apply(&of_applying, &applied, &stop_applying);
+            let build = move || column_threads::build_and_merge(&of_building, &built, &stop_building);
+            this.threads.push(spawn("farhold-columns", Box::new(apply))?);
+            this.threads.push(spawn("farhold-merges", Box::new(build))?);
+        }
         Ok(Some(this))
     }
 }

@@ -1,7 +1,7 @@
 //! The definition of a table, and its form in the system table.
 //!
 //! ```text
-//! 'T' │ version u8 │ placement u8 │ flags u8 (1: hash) │ slots u16 │ { recorded u8 }* │ attributes u32, bytes │ name u8, bytes
+//! 'T' │ version u8 │ placement u8 │ flags u8 (1: hash, 2: columns) │ slots u16 │ { recorded u8 }* │ attributes u32, bytes │ name u8, bytes
 //!     │ schema and indexes (`farhold_store::row::encode_definition`)
 //! ```
 //! One slot for each index the table ever had, in order, so that an index keeps its number while others go.
@@ -31,6 +31,8 @@ pub struct TableDef {
     pub placement: Placement,
     /// Whether it has a hash index for point reads beside the ordered one. Far point reads need it to be one-sided.
     pub hash: bool,
+    /// Whether its rows are kept as columns too, for scans.
+    pub columns: bool,
     /// Its secondary indexes. Each node indexes its own rows, so a unique index requires that all rows with the same
     /// index key are on one node: the table is replicated, or the cluster has one node, or the index begins with the
     /// integer that places the row. [`create_table`](crate::Worker::create_table) refuses others.
@@ -53,13 +55,22 @@ pub(crate) enum Recorded {
 const MAGIC: u8 = b'T';
 const VERSION: u8 = 1;
 const HASH: u8 = 1;
+const COLUMNS: u8 = 2;
 
 impl TableDef {
     /// A table with hash index, placed by hash, without secondary indexes.
     #[must_use]
     pub fn new(name: impl Into<String>, schema: Schema) -> Self {
         let placement = Placement::ByHash;
-        Self { name: name.into(), schema, placement, hash: true, indexes: Vec::new(), attributes: Vec::new() }
+        Self {
+            name: name.into(),
+            schema,
+            placement,
+            hash: true,
+            columns: false,
+            indexes: Vec::new(),
+            attributes: Vec::new(),
+        }
     }
 
     /// Checks what the types do not say.
@@ -115,7 +126,8 @@ impl TableDef {
             Placement::ByInteger => 1,
             Placement::ByHash => 2,
         };
-        let mut out = vec![MAGIC, VERSION, placement, if self.hash { HASH } else { 0 }];
+        let flags = if self.hash { HASH } else { 0 } | if self.columns { COLUMNS } else { 0 };
+        let mut out = vec![MAGIC, VERSION, placement, flags];
         out.extend(u16::try_from(recorded.len()).unwrap_or(u16::MAX).to_le_bytes());
         out.extend(recorded.iter().map(|recorded| *recorded as u8));
         out.extend(u32::try_from(self.attributes.len()).unwrap_or(u32::MAX).to_le_bytes());
@@ -161,7 +173,8 @@ impl TableDef {
         if !rest.is_empty() || recorded.len() != indexes.len() {
             return Err(CORRUPT);
         }
-        Ok((Self { name, schema, placement, hash: flags & HASH != 0, indexes, attributes }, recorded))
+        let (hash, columns) = (flags & HASH != 0, flags & COLUMNS != 0);
+        Ok((Self { name, schema, placement, hash, columns, indexes, attributes }, recorded))
     }
 }
 
@@ -174,7 +187,7 @@ mod tests {
         let columns = vec![Column::new("id", ColumnType::Int), Column::new("name", ColumnType::Varchar(20)).nullable()];
         let schema = Schema::new(columns, vec![0]).expect("a schema");
         let index = SecondaryIndex { name: "by_name".into(), columns: vec![1], unique: false };
-        TableDef { indexes: vec![index], attributes: vec![7, 8, 9], ..TableDef::new("people", schema) }
+        TableDef { columns: true, indexes: vec![index], attributes: vec![7, 8, 9], ..TableDef::new("people", schema) }
     }
 
     #[test]

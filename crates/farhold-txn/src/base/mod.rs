@@ -5,6 +5,7 @@
 pub(crate) mod planted;
 
 pub(crate) mod back_off;
+pub(crate) mod bell;
 pub(crate) mod catalog;
 pub(crate) mod definition;
 pub(crate) mod epoch;

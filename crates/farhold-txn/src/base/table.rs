@@ -79,6 +79,7 @@ pub(crate) struct TableShared {
     pub schema: Schema,
     pub placement: Placement,
     pub hash: bool,
+    pub columns: bool,
     pub attributes: Vec<u8>,
     pub route: Route,
     /// Every index it ever had: its slots. Writers need the store's list only.
@@ -191,7 +192,7 @@ impl TableShared {
         open: Open,
         cluster: Cluster,
     ) -> Result<(Self, Rebuilt), TxnError> {
-        let TableDef { name, schema, placement, hash, indexes, attributes } = definition;
+        let TableDef { name, schema, placement, hash, columns, indexes, attributes } = definition;
         let refused = |error| TxnError::store(error, store.node());
         let mut secondaries = Vec::with_capacity(indexes.len());
         let mut slots = Vec::with_capacity(indexes.len());
@@ -220,6 +221,7 @@ impl TableShared {
             schema,
             placement,
             hash,
+            columns,
             attributes,
             route,
             indexes: RwLock::new(slots),
@@ -499,6 +501,7 @@ impl TableShared {
             schema: self.schema.clone(),
             placement: self.placement,
             hash: self.hash,
+            columns: self.columns,
             indexes: slots.iter().map(|slot| slot.definition.clone()).collect(),
             attributes: self.attributes.clone(),
         };
@@ -580,6 +583,12 @@ impl Table {
     #[must_use]
     pub fn attributes(&self) -> &[u8] {
         &self.0.attributes
+    }
+
+    /// Whether its rows are kept as columns too, where the node [can](crate::NoColumns).
+    #[must_use]
+    pub fn has_columns(&self) -> bool {
+        self.0.columns
     }
 
     /// The definition as it stands, indexes created since included, dropped ones not.

@@ -1,12 +1,13 @@
 //! A node's journal, as its commits and the thread that writes it share it.
 
+use crate::base::bell::Bell;
 use crate::base::epoch::EPOCH_LAST;
 use crate::base::error::TxnError;
 use crate::base::ident::DATA;
 use crate::base::slots::WORKERS_MAX;
 use crate::cluster::configuration::Configuration;
+use crate::columns::ColumnFeed;
 use crate::durability::JournalConfig;
-use crate::durability::bell::Bell;
 use crate::durability::checkpoints::Checkpointing;
 use crate::durability::members::Members;
 use crate::durability::open::Generation;
@@ -101,6 +102,8 @@ pub(crate) struct Journaling {
     pub(super) members: Mutex<Members>,
     /// Wakes the thread.
     pub bell: Bell,
+    /// What else takes the records.
+    pub feed: ColumnFeed,
     /// Held for as long as the node runs.
     pub(super) generation: Generation,
 }
@@ -146,6 +149,7 @@ impl Journaling {
             heard: (0..identity.nodes).map(|_| Heard::default()).collect(),
             members: Mutex::new(Members::new(identity.nodes, is_replicated)),
             bell: Bell::default(),
+            feed: ColumnFeed::default(),
             generation,
             config,
             shape,
@@ -433,6 +437,14 @@ impl Journaling {
         self.nodes == 1 && self.pending.load(SeqCst) == 0 && self.epochs.done.load(SeqCst) <= self.durable()
     }
 
+    /// Has every commit up to this epoch, which has been raised since, handed its record to the feed? A commit that opens from here on
+    /// has a later epoch.
+    pub fn is_offered(&self, epoch: u32) -> bool {
+        let is_open = |desk: &Desk| desk.open.load(SeqCst) <= u64::from(epoch);
+        let is_empty = |desk: &Desk| held(&desk.buffer).bytes.is_empty();
+        !self.desks.iter().any(is_open) && self.desks.iter().all(is_empty)
+    }
+
     /// Does one step: closes the epochs that are over, and raises the epoch for it if a commit waits.
     pub fn step(&self, store: &Store) -> Step {
         if self.given_up.is_so() {
@@ -488,6 +500,7 @@ impl Journaling {
         };
         crate::base::planted::may_stop();
         self.epochs.closed.store(closed, SeqCst);
+        self.feed.close(closed);
         // Another thread may have given the journal up meanwhile: that value is above all epochs, and stays.
         self.word(Superblock::CLOSED, |word| word.fetch_max(u64::from(closed), SeqCst));
         crate::base::planted::may_stop();

@@ -18,7 +18,6 @@
 //!
 //! Design and proof sketch: `docs/design/0005-durability.md`.
 
-pub(crate) mod bell;
 pub(crate) mod checkpoints;
 pub(crate) mod journaling;
 pub(crate) mod members;

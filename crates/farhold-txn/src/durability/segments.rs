@@ -107,6 +107,8 @@ impl Journaling {
         for desk in &self.desks {
             let mut buffer = held(&desk.buffer);
             items.extend_from_slice(&buffer.bytes);
+            // Under the lock of the buffer: a record that is in none of them has been offered.
+            self.feed.offer(&buffer.bytes);
             records_bytes += buffer.bytes.len() as u64;
             buffer.bytes.clear();
             epoch_max = epoch_max.max(std::mem::take(&mut buffer.epoch_max));

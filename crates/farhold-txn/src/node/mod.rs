@@ -299,6 +299,15 @@ impl Node {
         self.slots.statistics()
     }
 
+    /// How many tables are to be kept as columns and have none yet, because they are being built. 0 where none are
+    /// [made](crate::NoColumns).
+    #[must_use]
+    pub fn columns_building(&self) -> usize {
+        let Some(journaling) = self.journaling.as_ref().filter(|_| self.config.nodes == 1) else { return 0 };
+        let is_built = |table: &Table| journaling.feed.copy(table.id()).is_some_and(|copy| copy.is_built());
+        self.tables().iter().filter(|table| table.has_columns() && !is_built(table)).count()
+    }
+
     /// Bytes of its region that no table uses.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {

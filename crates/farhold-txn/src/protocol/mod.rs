@@ -17,6 +17,7 @@
 //! number of times, so there is no deadlock. Far rows are locked first, as in DrTM+R, so that the near part is short and,
 //! where the CPU has it, can be one hardware transaction.
 
+pub(crate) mod columns;
 pub(crate) mod commit;
 pub(crate) mod core;
 pub(crate) mod epoch;

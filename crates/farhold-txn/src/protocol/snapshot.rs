@@ -24,7 +24,7 @@ use farhold_fabric::sync::actor::Posted;
 use farhold_fabric::{Batch, FabricError, FarPtr, Meta, NodeId, ObjectView, RegionMemory, Slot, Version};
 use farhold_store::object::{Link, RESERVED};
 use farhold_store::slab::PageTable;
-use farhold_store::snapshot::{Blocked, RunScan};
+use farhold_store::snapshot::{Blocked, RunScan, Visit};
 use farhold_store::{Holder, SlotId, StoreError, Superblock, TableId};
 use std::fmt;
 use std::sync::Arc;
@@ -108,6 +108,11 @@ impl PageTask {
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.node
+    }
+
+    /// The first of its pages.
+    pub(crate) fn first_page(&self) -> u32 {
+        self.part.run.page
     }
 
     /// Bytes of its pages.
@@ -255,7 +260,7 @@ impl Worker {
         {
             let (mut scan, mut turns) = (MappedScan::new(snapshot, mapped, task, usize::MAX), 0);
             // The owner of a row's lock may be a task of this thread, or wait for one.
-            while !scan.go_on(&mut Vec::new(), visit)? {
+            while !scan.go_on(&mut Vec::new(), &mut |_, key, value| visit(key, value))? {
                 turns += 1;
                 self.core.handle.pause(turns).await;
             }
@@ -486,6 +491,18 @@ impl Snapshot {
         self.scan_page_part(task, usize::MAX, &mut Vec::new(), visit)
     }
 
+    /// As [`scan_page`](Self::scan_page) of pages that are mapped here, with each row's object.
+    pub(crate) fn scan_objects(&self, task: &PageTask, visit: &mut Visit<'_>) -> Result<(), TxnError> {
+        let Some(mapped) = &self.places[task.place].mapped else {
+            return Err(TxnError::NodeUnavailable { node: task.node, committed: false });
+        };
+        let (mut scan, mut room) = (MappedScan::new(self, mapped, task, usize::MAX), Vec::new());
+        while !scan.go_on(&mut room, visit)? {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
     /// As [`scan_page`](Self::scan_page), with at least the first `value_bytes` bytes of each value that is as long:
     /// for scans that want the first columns of wide rows. `room` is kept between calls.
     ///
@@ -505,7 +522,7 @@ impl Snapshot {
             return Ok(());
         };
         let mut scan = MappedScan::new(self, mapped, task, value_bytes);
-        while !scan.go_on(room, visit)? {
+        while !scan.go_on(room, &mut |_, key, value| visit(key, value))? {
             std::thread::yield_now();
         }
         Ok(())
@@ -529,9 +546,9 @@ impl<'s> MappedScan<'s> {
     }
 
     /// Visits rows up to the end, or until the thread should let others go on because of a locked row: false.
-    fn go_on(&mut self, room: &mut Vec<u8>, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<bool, TxnError> {
+    fn go_on(&mut self, room: &mut Vec<u8>, visit: &mut Visit<'_>) -> Result<bool, TxnError> {
         loop {
-            let went = self.rows.go_on(room, &mut |_, key, value| visit(key, value));
+            let went = self.rows.go_on(room, visit);
             let went = went.map_err(|error| TxnError::store(error, self.node))?;
             let Err(blocked) = went else { return self.snapshot.check().map(|()| true) };
             if self.patience.looks_again(blocked) {

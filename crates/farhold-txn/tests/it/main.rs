@@ -1,5 +1,6 @@
 //! Transactions through their interface: one program, since each is compiled, linted and linked for itself.
 
+mod columns;
 mod common;
 mod cut_off;
 mod dropped;

@@ -10,7 +10,7 @@ use farhold_bench::allocator;
 use farhold_sql::engine::{Engine, EngineConfig};
 use farhold_sql::server::{Authentication, Server, ServerConfig, ServerHandle, Tls, Users};
 
-use super::args::{DurabilityArgs, DurabilityLevel, ReplicaArgs, ServeArgs};
+use super::args::{ColumnsLevel, DurabilityArgs, DurabilityLevel, ReplicaArgs, ServeArgs};
 use super::{half_written, signal};
 use crate::{Config, Database, Durability};
 
@@ -188,6 +188,7 @@ pub fn start(database: &Database, engine: EngineConfig, config: ServerConfig) ->
 
 fn engine_config(args: &ServeArgs) -> Result<EngineConfig, String> {
     let mut config = EngineConfig { query_memory_bytes: args.query_memory as usize, ..EngineConfig::default() };
+    config.columns = args.columns == ColumnsLevel::All;
     config.join_memory_bytes = args.join_memory.map(|bytes| bytes as usize);
     if let Some(directory) = &args.spill_dir {
         if !directory.is_dir() {

@@ -59,6 +59,7 @@ impl TableSpec {
                 Spread::ByWarehouse => Placement::ByInteger,
             },
             hash: self.hash,
+            columns: false,
             indexes: self.secondary_indexes(),
             attributes: Vec::new(),
         }

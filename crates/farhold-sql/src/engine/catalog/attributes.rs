@@ -1,4 +1,4 @@
-//! What SQL keeps with a table beyond its columns and indexes.
+//! What SQL stores with a table beyond its columns and indexes.
 //!
 //! ```text
 //! 'S' │ version u8 │ flags u8 (1 = hidden row number) │ primary key's name │ defaults u16 │ { column u16, expression }*
@@ -15,11 +15,11 @@ const HIDDEN_ROW_NUMBER: u8 = 1;
 pub(crate) struct Attributes {
     /// The last column is a number that makes rows unique; queries do not see it.
     pub(crate) hidden_row_number: bool,
-    /// The primary key's name, if not the usual one.
+    /// The primary key's name, if it is not the default one.
     pub(crate) primary_key_name: String,
-    /// Columns with a DEFAULT, and its expression as SQL.
+    /// The columns with a DEFAULT, and its expression as SQL.
     pub(crate) defaults: Vec<(usize, String)>,
-    /// Columns that are always generated: nobody gives them a value.
+    /// Columns that are GENERATED ALWAYS: a statement must not assign them a value.
     pub(crate) always: Vec<usize>,
 }
 
@@ -40,7 +40,7 @@ impl Attributes {
         out
     }
 
-    /// From bytes; `None` when they are not ours (a table that was not made by SQL has none).
+    /// From bytes; `None` if they have another format (a table not created by SQL has none).
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let [MAGIC, VERSION, flags] = *take(&mut rest, 3)? else { return None };

@@ -1,8 +1,8 @@
-//! What tables there are.
+//! The catalog of tables.
 //!
-//! The truth is `farhold-txn`'s system table, which every node keeps and which survives a restart; what SQL knows beyond
-//! it (defaults, constraint names, the hidden row number) rides in a table's attributes. Here is a cache of it, made anew
-//! when the node's catalog version has moved, whoever moved it.
+//! The authoritative catalog is `farhold-txn`'s system table, which every node keeps and which survives a restart. What
+//! SQL adds (defaults, constraint names, the hidden row number) is stored in a table's attributes. This module caches
+//! it, and reloads the cache when the node's catalog version has changed.
 
 mod attributes;
 mod relations;
@@ -26,8 +26,8 @@ pub(crate) struct Tables {
     pub(crate) version: u64,
     by_name: HashMap<String, Arc<TableInfo>>,
     sequences: HashMap<String, Arc<SequenceInfo>>,
-    /// Tables of which SQL cannot read what it keeps with them. They can be dropped.
-    unread: HashMap<String, Table>,
+    /// Tables whose SQL attributes cannot be used. They can only be dropped.
+    unreadable: HashMap<String, Table>,
 }
 
 impl Tables {
@@ -36,12 +36,12 @@ impl Tables {
         self.by_name.get(name)
     }
 
-    /// The table called `name`, if it can be dropped and nothing else.
-    pub(crate) fn unread(&self, name: &str) -> Option<&Table> {
-        self.unread.get(name)
+    /// The table called `name`, if its SQL attributes cannot be used: it can only be dropped.
+    pub(crate) fn unreadable(&self, name: &str) -> Option<&Table> {
+        self.unreadable.get(name)
     }
 
-    /// All tables, in no order.
+    /// All tables, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<TableInfo>> {
         self.by_name.values()
     }
@@ -51,7 +51,7 @@ impl Tables {
         self.sequences.get(name)
     }
 
-    /// The sequences that were made for columns of a table.
+    /// The sequences that a table's columns own.
     pub(crate) fn sequences_of<'a>(&'a self, table: &'a str) -> impl Iterator<Item = &'a Arc<SequenceInfo>> {
         let owned = move |it: &&Arc<SequenceInfo>| it.definition.owner.as_ref().is_some_and(|o| o.table == table);
         self.sequences.values().filter(owned)
@@ -70,18 +70,18 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// Over the tables of `node`.
+    /// A cache of the tables of `node`.
     pub(crate) fn new(node: Arc<Node>) -> Self {
         let tables = Arc::new(load(&node));
         Self { node, cached: RwLock::new(tables) }
     }
 
-    /// The version of the catalog at this moment.
+    /// The current version of the catalog.
     pub(crate) fn version(&self) -> u64 {
         self.node.catalog_version()
     }
 
-    /// All tables at this moment.
+    /// All current tables.
     pub(crate) fn tables(&self) -> Arc<Tables> {
         let version = self.version();
         {
@@ -97,7 +97,7 @@ impl Catalog {
     }
 }
 
-/// The version is read first: a change in between makes the next look load again.
+/// The version is read first: after a change in between, the next access loads again.
 fn load(node: &Node) -> Tables {
     let version = node.catalog_version();
     let mut tables = Tables { version, ..Tables::default() };
@@ -111,7 +111,7 @@ fn load(node: &Node) -> Tables {
                 tables.by_name.insert(info.name.clone(), Arc::new(info));
             }
             Err(_) => {
-                tables.unread.insert(table.name().to_owned(), table);
+                tables.unreadable.insert(table.name().to_owned(), table);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The tables as `pg_catalog` tells of them.
+//! The tables as `pg_catalog` shows them.
 
 use super::{Catalog, TableInfo};
 use crate::pg_catalog::{Attribute, IndexKind, IndexOf, Relation, Relations};
@@ -25,9 +25,9 @@ fn relation(table: &TableInfo) -> Relation {
         indexes.push(IndexOf { name: table.primary_key_name.clone(), columns, kind: IndexKind::PrimaryKey });
     }
     for index in table.indexes.iter().filter(|index| index.ready) {
-        // The hidden row number at the end of a key is nobody's business.
+        // The hidden row number at the end of a key is not shown.
         let columns = index.columns.iter().copied().filter(|&column| column < table.visible).collect();
-        // What ALTER TABLE … ADD PRIMARY KEY makes of a table whose rows have hidden numbers.
+        // ALTER TABLE … ADD PRIMARY KEY makes such an index on a table whose rows have hidden numbers.
         let added_key = table.hidden_row_number && index.unique && index.name == table.primary_key_name;
         let kind = match index.unique {
             true if added_key => IndexKind::PrimaryKey,

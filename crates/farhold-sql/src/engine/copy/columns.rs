@@ -1,8 +1,9 @@
-//! The columns of a CSV file with a header line, and the types that hold them without a loss.
+//! The columns of a CSV file with a header line, and the types that hold their values without loss.
 //!
-//! A column has a type if that writes every text of it as it stands in the file; otherwise it is text, as `007`, `+5` and `2026-01-01 10:00Z` are.
-//! Three things are not held against a type: `true` and `false` are written as `t` and `f`, a timestamp's `T` as a blank, and numbers with
-//! exponents or different counts of decimals as DOUBLE PRECISION writes the same number.
+//! A column has a type if formatting each parsed value gives back the text in the file; otherwise it is TEXT, as for
+//! `007`, `+5` and `2026-01-01 10:00Z`. Three differences are allowed: `true` and `false` come back as `t` and `f`; a
+//! timestamp's `T` as a blank, without trailing zeros; and numbers with exponents, or with varying counts of decimals,
+//! in the notation of DOUBLE PRECISION.
 
 use std::io::{self, ErrorKind, Read};
 
@@ -12,13 +13,13 @@ use crate::engine::scalar::has_digits;
 use crate::engine::types::{format_datum, parse_datum};
 use crate::engine::{ColumnType, Datum};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const PIECE_BYTES: usize = 256 * 1024;
 
 /// The names in the header line.
 ///
 /// # Errors
-/// The file's; [`ErrorKind::InvalidData`] if it is no CSV.
+/// Errors of the file; [`ErrorKind::InvalidData`] if it is not CSV.
 pub(crate) fn csv_names(source: impl Read) -> io::Result<Vec<String>> {
     let header = Lines::of(source).next()?;
     let missing = || io::Error::new(ErrorKind::InvalidData, "the file is empty; its first line must name the columns");
@@ -31,7 +32,7 @@ pub(crate) fn csv_names(source: impl Read) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// A type for each column, by all lines of the file.
+/// A type for each column that fits all lines of the file.
 ///
 /// # Errors
 /// As [`csv_names`].
@@ -39,7 +40,7 @@ pub(crate) fn csv_types(source: impl Read) -> io::Result<Vec<ColumnType>> {
     let mut lines = Lines::of(source);
     let mut guesses: Vec<Guess> = lines.next()?.into_iter().flatten().map(|_| Guess::new()).collect();
     while let Some(fields) = lines.next()? {
-        // COPY says of a line with more or fewer fields where it is.
+        // A line with more or fewer fields is left to COPY, which reports its position.
         for (guess, field) in guesses.iter_mut().zip(fields) {
             if let Some(text) = field {
                 guess.see(&text);
@@ -77,11 +78,11 @@ impl<R: Read> Lines<R> {
     }
 }
 
-/// What a column may be.
+/// The types that a column may still have.
 struct Guess {
-    /// The types that all texts so far have, the best one first.
+    /// The types that fit all texts so far, the preferred one first.
     possible: Vec<ColumnType>,
-    /// Decimals of all numbers so far.
+    /// The number of decimals, equal in all numbers so far.
     scale: Option<u8>,
     seen: bool,
 }
@@ -120,12 +121,12 @@ fn decimal(scale: u8) -> ColumnType {
     ColumnType::Decimal { precision: ColumnType::PRECISION_MAX, scale }
 }
 
-/// What a type makes of a text.
+/// A text, parsed as a type and formatted again.
 fn written(text: &str, to: ColumnType) -> Option<String> {
     parse_datum(text, to).ok().and_then(|datum| format_datum(&datum))
 }
 
-/// How many decimals a number has, if a decimal is written as it is.
+/// How many decimals a number has, if formatting it as a decimal gives the same text.
 fn decimals(text: &str) -> Option<u8> {
     let datum = parse_datum(text, decimal(0)).ok()?;
     let is_same = format_datum(&datum).is_some_and(|written| written == text);
@@ -148,8 +149,8 @@ fn is_timestamp(text: &str) -> bool {
     written(text, ColumnType::Timestamp).is_some_and(|written| written == plain)
 }
 
-/// A number's sign, its digits without zeros at both ends, and the power of ten of the last one. `None`: it is written in a way that no number is
-/// written back.
+/// A number's sign, its digits without leading and trailing zeros, and the power of ten of the last digit. `None` for a
+/// notation that the formatter never writes.
 fn number(text: &str) -> Option<(bool, String, i64)> {
     let (is_negative, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));

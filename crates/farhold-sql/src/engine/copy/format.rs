@@ -1,4 +1,4 @@
-//! How a line of COPY data looks.
+//! The format of a line of COPY data.
 
 use datafusion::sql::sqlparser::ast::CopyOption;
 
@@ -43,7 +43,7 @@ impl CopyFormat {
         let mut escape = None;
         for option in options {
             match option {
-                // FREEZE asks for nothing that rows here do not have.
+                // FREEZE has no effect on rows here.
                 CopyOption::Format(_) | CopyOption::Freeze(_) => {}
                 CopyOption::Header(header) => format.header = *header,
                 CopyOption::Delimiter(c) => format.delimiter = one_byte(*c, "delimiter")?,
@@ -63,7 +63,7 @@ impl CopyFormat {
             }
         }
         format.escape = escape.unwrap_or(format.quote);
-        // A backslash before one of these means something else.
+        // A backslash before one of these characters has another meaning.
         let is_taken = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'\\' | b'.');
         if !format.csv && is_taken(format.delimiter) {
             let message = format!("COPY delimiter cannot be \"{}\"", format.delimiter as char);
@@ -76,14 +76,14 @@ impl CopyFormat {
     }
 }
 
-/// A COPY with `on`, `off`, `1` and `0` behind FREEZE and HEADER written as the parser knows them, in the options,
-/// which stand behind TO or FROM: before that are the names of a table or a query.
+/// A COPY in which `on`, `off`, `1` and `0` after FREEZE and HEADER are replaced by words that the parser accepts. Only
+/// options are changed, which follow TO or FROM; before that come the names of a table or a query.
 pub(crate) fn plain_booleans(sql: &str) -> String {
     let mut out = String::with_capacity(sql.len());
     let (mut previous, mut at) = ("", 0);
     let (mut brackets, mut is_behind_target) = (0_usize, false);
     while at < sql.len() {
-        // A text that does not end is for the parser to refuse.
+        // An unterminated string is left to the parser, which rejects it.
         if let Ok(Some((end, opaque))) = opaque_end(sql, at) {
             out.push_str(&sql[at..end]);
             at = end;

@@ -19,25 +19,25 @@ use crate::{SqlError, SqlState};
 
 /// The transaction of a COPY.
 pub(crate) enum CopyTxn {
-    /// The session's; goes back when the COPY is over.
+    /// The session's; it is given back when the COPY ends.
     Borrowed(Txn, Rc<Loan>),
-    /// Its own: all rows or none, or chunks that commit one by one.
+    /// The COPY's own: all rows or none, or chunks that commit one by one.
     Own {
         txn: Txn,
-        /// 0 = one transaction.
+        /// 0 means one transaction.
         chunk_rows: u64,
     },
-    /// It is over.
+    /// The COPY has ended.
     Gone,
 }
 
 /// A COPY … FROM STDIN that waits for data.
 ///
-/// In a transaction block it is part of the transaction. Outside, it is one transaction: all rows or none. With the
-/// setting `farhold.copy_chunk_rows` it commits after so many rows each, which takes less memory; an error then leaves the
-/// rows of the chunks before.
+/// In a transaction block it is part of the transaction. Outside of one, it is one transaction: all rows or none. With
+/// the setting `farhold.copy_chunk_rows` it commits after every so many rows, which takes less memory; after an error
+/// the committed chunks stay.
 pub struct CopyIn {
-    /// How many columns a line has.
+    /// The number of columns of a line.
     pub columns: usize,
     engine: Arc<Engine>,
     worker: Rc<Worker>,
@@ -48,7 +48,7 @@ pub struct CopyIn {
     pace: Pace,
     numbers: Rc<SessionNumbers>,
     times: Times,
-    /// The statement lasts until the COPY is over, unless its span is the caller's.
+    /// Keeps the statement armed until the COPY ends, unless the caller's span does.
     armed: Option<Armed>,
     rows: u64,
     committed: u64,
@@ -82,52 +82,53 @@ impl CopyIn {
         }
     }
 
-    /// Makes the span of the statement that of the COPY.
+    /// Keeps the statement's span open until the COPY ends.
     pub(crate) fn hold(&mut self, armed: Armed) {
         self.armed = Some(armed);
     }
 
-    /// Rows taken so far.
+    /// The number of rows received so far.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Takes the next bytes, cut anywhere.
+    /// Takes the next bytes, which may begin and end anywhere in a line.
     ///
     /// # Errors
-    /// A malformed line, a violated constraint; the COPY has failed then and the transaction with it.
+    /// A malformed line, a violated constraint; then the COPY and its transaction have failed.
     pub async fn push(&mut self, bytes: &[u8]) -> Result<(), SqlError> {
         self.reader.push(bytes);
         match self.take_lines(false).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(self.told(error).await),
+            Err(error) => Err(self.report_error(error).await),
         }
     }
 
-    /// All data is there.
+    /// Ends the COPY: all data has been pushed.
     ///
     /// # Errors
-    /// As [`push`](Self::push), and what a commit can fail with.
+    /// As [`push`](Self::push), and the errors of a commit.
     pub async fn finish(mut self) -> Result<CommandTag, SqlError> {
         if let Err(error) = self.take_lines(true).await {
-            return Err(self.told(error).await);
+            return Err(self.report_error(error).await);
         }
         match std::mem::replace(&mut self.txn, CopyTxn::Gone) {
             CopyTxn::Borrowed(txn, loan) => loan.give_back(CopyReturn::Whole(txn)),
             CopyTxn::Own { txn, .. } => {
                 if let Err(error) = txn.commit().await {
                     let error = self.insert.table.explain(&error, None);
-                    return Err(self.told(error).await);
+                    return Err(self.report_error(error).await);
                 }
             }
-            CopyTxn::Gone => return Err(SqlError::internal("a COPY that has failed goes on")),
+            CopyTxn::Gone => return Err(SqlError::internal("data after a failed COPY")),
         }
         Ok(CommandTag::rows("COPY", self.rows))
     }
 
-    /// After an error of its own: what is told of it (as [`Session::told`](super::super::Session::told)), and the transaction goes back as failed.
-    async fn told(&mut self, error: SqlError) -> SqlError {
+    /// Handles an error of the COPY itself. Returns the error to report (as
+    /// [`Session::report_error`](super::super::Session::report_error)) and gives the transaction back as failed.
+    async fn report_error(&mut self, error: SqlError) -> SqlError {
         let error = match &mut self.txn {
             CopyTxn::Borrowed(txn, _) | CopyTxn::Own { txn, .. } => unless_doomed(error, txn).await,
             CopyTxn::Gone => error,
@@ -136,17 +137,18 @@ impl CopyIn {
         self.failed(error)
     }
 
-    /// The client gives up: nothing of the COPY stays (but the chunks that have committed).
+    /// Ends the COPY because the client gives up. None of its rows stay, except committed chunks.
     pub fn abort(self, message: &str) -> SqlError {
         self.fail(SqlError::cancelled(format!("COPY from stdin failed: {message}")))
     }
 
-    /// It ends with an error that is not its own, as while it waits for data: nothing of it stays (but the chunks that have committed).
+    /// Ends the COPY with an error from elsewhere, such as one met while it waits for data. None of its rows stay,
+    /// except committed chunks.
     pub fn fail(mut self, error: SqlError) -> SqlError {
         self.failed(error)
     }
 
-    /// After an error the transaction goes back as failed.
+    /// Gives the transaction back as failed after an error.
     fn failed(&mut self, error: SqlError) -> SqlError {
         match std::mem::replace(&mut self.txn, CopyTxn::Gone) {
             CopyTxn::Borrowed(txn, loan) => {
@@ -211,12 +213,12 @@ impl CopyIn {
         let (numbers, parameters) = (self.engine.numbers(&self.numbers, &self.worker), self.parameters());
         let txn = match &mut self.txn {
             CopyTxn::Borrowed(txn, _) | CopyTxn::Own { txn, .. } => txn,
-            CopyTxn::Gone => return Err(SqlError::internal("a COPY that has failed goes on")),
+            CopyTxn::Gone => return Err(SqlError::internal("data after a failed COPY")),
         };
         Writer::new(&self.insert, numbers).write(txn, row, parameters).await
     }
 
-    /// Its defaults have times, but no parameters.
+    /// Defaults use the statement's times, but no parameters.
     fn parameters(&self) -> Parameters<'static> {
         Parameters { values: &[], times: self.times }
     }

@@ -1,4 +1,4 @@
-//! COPY: many rows in, or out, as lines of text.
+//! COPY: many rows in or out, as lines of text.
 
 mod columns;
 mod format;

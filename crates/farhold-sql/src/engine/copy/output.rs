@@ -6,12 +6,12 @@ use crate::engine::cancel::Armed;
 use crate::engine::types::{ANY_LENGTH, datum_at, format_datum};
 use crate::engine::{ColumnType, CommandTag, Datum, OutputColumn, Rows};
 
-/// Rows of a chunk: neighbours on the thread wait while it is written out.
+/// Rows per chunk: other connections of the thread wait while a chunk is written out.
 const CHUNK_ROWS: usize = 1024;
 
 /// The bytes of a COPY … TO STDOUT.
 pub struct CopyOut {
-    /// How many columns a line has.
+    /// The number of columns of a line.
     pub columns: usize,
     rows: Rows,
     shape: Vec<OutputColumn>,
@@ -25,7 +25,7 @@ impl CopyOut {
     pub(crate) fn new(rows: Rows, names: &[String], shape: Vec<OutputColumn>, format: CopyFormat) -> Self {
         let header = format.header.then(|| names.to_vec());
         let rows = match rows {
-            // They are taken from the end.
+            // Rows are taken from the end of the list.
             Rows::Direct { mut rows, tag } => {
                 rows.reverse();
                 Rows::Direct { rows, tag }
@@ -35,17 +35,17 @@ impl CopyOut {
         Self { columns: names.len(), rows, shape, format, header, count: 0, line_ends: Vec::new() }
     }
 
-    /// Makes the span of the statement that of its rows.
+    /// Keeps the statement's span open as long as its rows.
     pub(crate) fn hold(&mut self, armed: Armed) {
         if let Rows::Batches(rows) = &mut self.rows {
             rows.hold(armed);
         }
     }
 
-    /// The next chunk, whole lines; `None` after the last one, and then [`tag`](Self::tag) holds.
+    /// The next chunk of whole lines; `None` after the last one, when [`tag`](Self::tag) is final.
     ///
     /// # Errors
-    /// What stopped the query.
+    /// The error that stopped the query.
     pub async fn next(&mut self) -> Option<Result<Vec<u8>, SqlError>> {
         let mut out = Vec::new();
         self.line_ends.clear();
@@ -97,13 +97,13 @@ impl CopyOut {
         Some(Ok(out))
     }
 
-    /// Where in the last chunk each of its lines ends; a line of CSV may hold line feeds of its own.
+    /// The end of each line in the last chunk; a CSV line may contain line feeds.
     #[must_use]
     pub fn line_ends(&self) -> &[usize] {
         &self.line_ends
     }
 
-    /// What `CommandComplete` says, once all lines are out.
+    /// The tag of `CommandComplete`, valid once all lines are out.
     #[must_use]
     pub fn tag(&self) -> CommandTag {
         CommandTag::rows("COPY", self.count)

@@ -1,23 +1,23 @@
-//! Lines of COPY data, cut anywhere, to fields.
+//! Splits COPY data, received in arbitrary pieces, into lines and fields.
 
 use super::CopyFormat;
 use crate::{SqlError, SqlState};
 
-/// The longest line.
+/// The length limit of a line.
 const LINE_BYTES_MAX: usize = 1 << 26;
 
-/// Finds lines in a stream of bytes and takes them apart.
+/// Finds lines in a stream of bytes and splits them into fields.
 #[derive(Debug)]
 pub(crate) struct LineReader {
     format: CopyFormat,
-    /// The bytes that have come; those before `start` are taken. Taken lines go at the next [`push`](Self::push): taking each
-    /// one out by itself would move the rest of a long message once a line.
+    /// The received bytes; those before `start` have been consumed. They are removed by the next [`push`](Self::push):
+    /// removing each line by itself would move the rest of a long message once per line.
     pending: Vec<u8>,
-    /// Where the first line that is not taken begins.
+    /// Where the first unconsumed line begins.
     start: usize,
-    /// Inside quotes, at `searched`.
+    /// Whether `searched` lies inside quotes.
     quoted: bool,
-    /// `pending` has been searched up to here; at least `start`.
+    /// `pending` has been searched up to here; never less than `start`.
     searched: usize,
     line: u64,
     header_left: bool,
@@ -33,23 +33,22 @@ impl LineReader {
         Self { format, pending: Vec::new(), start: 0, quoted: false, searched: 0, line: 0, header_left, ended: false }
     }
 
-    /// The number of the line that was taken last, from 1.
+    /// The number of the line that was consumed last, from 1.
     pub(crate) fn line(&self) -> u64 {
         self.line
     }
 
-    /// Takes bytes.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.pending.drain(..self.start);
         self.searched -= self.start;
         self.start = 0;
-        // What stands behind the end mark is passed over.
+        // Bytes after the end mark are ignored.
         if !self.ended {
             self.pending.extend_from_slice(bytes);
         }
     }
 
-    /// The fields of the next line; `None` until more bytes come. With `last`, what is there is a line.
+    /// The fields of the next line; `None` if it needs more bytes. With `last`, the remaining bytes form a line.
     pub(crate) fn next(&mut self, last: bool) -> Result<Option<Fields>, SqlError> {
         loop {
             if self.ended {
@@ -85,7 +84,7 @@ impl LineReader {
         }
     }
 
-    /// A line that ends in CR and LF without its CR. One that a backslash stands before is data.
+    /// A line that ends in CR LF, without the CR. A CR after a backslash is data.
     fn without_carriage_return<'a>(&self, line: &'a [u8]) -> &'a [u8] {
         let Some(cut) = line.strip_suffix(b"\r") else { return line };
         let backslashes = cut.iter().rev().take_while(|byte| **byte == b'\\').count();
@@ -105,7 +104,7 @@ impl LineReader {
                     at += 2;
                     continue;
                 }
-                // A doubled quote closes and opens again, which comes to the same.
+                // A doubled quote closes and reopens the field, which has the same effect.
                 if byte == quote {
                     self.quoted = !self.quoted;
                 } else if byte == b'\n' && !self.quoted {
@@ -220,7 +219,7 @@ fn unescape(raw: &[u8]) -> Vec<u8> {
             out.push(byte);
             continue;
         }
-        // One at the end says nothing.
+        // A backslash at the end has no meaning.
         let Some(&next) = raw.get(at) else { break };
         at += 1;
         let number = |digits: usize, radix: u32, from: usize| {
@@ -259,7 +258,7 @@ fn unescape(raw: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Feeds the text in pieces of every size: where it is cut must not matter.
+    /// Feeds the text in pieces of every size: the cuts must not matter.
     fn read(format: &CopyFormat, text: &str) -> Vec<Fields> {
         let mut first: Option<Vec<Fields>> = None;
         for piece in 1..=text.len().max(1) {
@@ -310,7 +309,7 @@ mod tests {
         assert_eq!(lines.len(), 3);
     }
 
-    /// A backslash takes the line end behind it into the field, also where that is the last.
+    /// A backslash makes the line end after it part of the field, also at the end of the data.
     #[test]
     fn line_ends_behind_backslashes_are_data() {
         let format = CopyFormat::new(&[]).unwrap();
@@ -320,12 +319,12 @@ mod tests {
         assert_eq!(lines[2], some(&["3", "z"]));
         assert_eq!(lines[3], some(&["4", "u\\"]));
         assert_eq!(lines[4], some(&["5", "v\r"]));
-        // A backslash at the end of the data stands before nothing.
+        // No character follows a backslash at the end of the data.
         assert_eq!(lines[5], some(&["6", "w\n7", "x"]));
         assert_eq!(lines.len(), 6);
     }
 
-    /// A message of 4 MB took a minute when each line that was taken moved all that lay behind it.
+    /// A message of 4 MB took a minute when each consumed line moved all bytes after it.
     #[test]
     fn a_line_that_is_taken_moves_no_other() {
         let mut reader = LineReader::new(CopyFormat::new(&[]).unwrap());
@@ -336,7 +335,7 @@ mod tests {
             assert_eq!(reader.pending.as_ptr_range(), place);
         }
         assert_eq!(reader.next(false).unwrap(), None);
-        // What is taken goes with the next message.
+        // The next message removes the consumed bytes.
         reader.push(b"2");
         assert_eq!((reader.pending.as_slice(), reader.line()), (&b"2"[..], 1_000));
         reader.push(b"\tb\n\\.\n3\tc\n");

@@ -31,8 +31,8 @@ pub(crate) struct Defined {
     pub(crate) sequences: Vec<(usize, SequenceDef)>,
 }
 
-/// The definition that a CREATE TABLE states.
-pub(crate) fn define_table(statement: &CreateTable) -> Result<Defined, SqlError> {
+/// The definition stated by a CREATE TABLE. `columns`: whether the table is kept as columns too if it does not say.
+pub(crate) fn define_table(statement: &CreateTable, columns: bool) -> Result<Defined, SqlError> {
     check_form(statement)?;
     let name = table_name(&statement.name)?;
     let mut table = Definition { name: name.clone(), ..Definition::default() };
@@ -54,7 +54,7 @@ pub(crate) fn define_table(statement: &CreateTable) -> Result<Defined, SqlError>
             other => return Err(SqlError::unsupported(other)),
         }
     }
-    let (placement, hash) = options(&statement.table_options)?;
+    let Options { placement, hash, columns } = options(&statement.table_options, columns)?;
     let hidden_row_number = table.key.is_empty();
     if hidden_row_number {
         if placement == Placement::ByInteger {
@@ -83,7 +83,8 @@ pub(crate) fn define_table(statement: &CreateTable) -> Result<Defined, SqlError>
         }
     }
     let sequences = table.sequences;
-    let table = TableDef { name, schema, placement, hash, indexes: table.indexes, attributes: attributes.encode() };
+    let (indexes, attributes) = (table.indexes, attributes.encode());
+    let table = TableDef { name, schema, placement, hash, columns, indexes, attributes };
     Ok(Defined { table, sequences })
 }
 
@@ -114,7 +115,7 @@ impl Definition {
         }
         let serial = serial_type(&column.data_type);
         let data_type = match serial.map_or_else(|| from_sql(&column.data_type), Ok)? {
-            // A `bpchar`, whose blanks a client sees.
+            // `bpchar` without a length, whose trailing blanks a client sees.
             ColumnType::Char(ANY_LENGTH) => ColumnType::Text,
             data_type => data_type,
         };
@@ -159,7 +160,7 @@ impl Definition {
         Ok(())
     }
 
-    /// A sequence numbers the column.
+    /// Lets a sequence number the column.
     fn number(&mut self, column: usize, sequence: SequenceDef) -> Result<(), SqlError> {
         self.check_plain(column)?;
         self.columns[column].nullable = false;
@@ -167,7 +168,7 @@ impl Definition {
         Ok(())
     }
 
-    /// A column has one default, a sequence's or another.
+    /// A column may have only one default, a sequence's or another.
     fn check_plain(&self, column: usize) -> Result<(), SqlError> {
         if self.sequences.iter().any(|(c, _)| *c == column) || self.defaults.iter().any(|(c, _)| *c == column) {
             let message = format!("multiple default values specified for column \"{}\"", self.columns[column].name);
@@ -211,7 +212,7 @@ impl Definition {
     }
 }
 
-/// The type behind `serial` and its like.
+/// The integer type of `serial` and its variants.
 fn serial_type(data_type: &ast::DataType) -> Option<ColumnType> {
     let ast::DataType::Custom(name, modifiers) = data_type else { return None };
     match (name.to_string().to_lowercase().as_str(), modifiers.as_slice()) {
@@ -222,7 +223,7 @@ fn serial_type(data_type: &ast::DataType) -> Option<ColumnType> {
     }
 }
 
-/// The text of a column's DEFAULT, from which it is bound wherever the table is opened.
+/// The text of a column's DEFAULT; each load of the table binds it again.
 fn default_text(expression: &Expr, column: &str, data_type: ColumnType) -> Result<String, SqlError> {
     let refused = || {
         SqlError::unsupported(format!("this DEFAULT of column \"{column}\""))
@@ -263,14 +264,20 @@ fn check_form(statement: &CreateTable) -> Result<(), SqlError> {
     }
 }
 
-/// `WITH (placement = …, hash = …)`.
-pub(super) fn options(options: &CreateTableOptions) -> Result<(Placement, bool), SqlError> {
+/// The options of `WITH (placement = …, hash = …, columns = …)`.
+struct Options {
+    placement: Placement,
+    hash: bool,
+    columns: bool,
+}
+
+fn options(options: &CreateTableOptions, columns: bool) -> Result<Options, SqlError> {
     let list = match options {
         CreateTableOptions::None => &[][..],
         CreateTableOptions::With(list) => list.as_slice(),
         _ => return Err(SqlError::unsupported("this table option")),
     };
-    let (mut placement, mut hash) = (Placement::ByHash, true);
+    let (mut placement, mut hash, mut columns) = (Placement::ByHash, true, columns);
     for option in list {
         let SqlOption::KeyValue { key, value } = option else {
             return Err(SqlError::unsupported(format!("the table option {option}")));
@@ -299,16 +306,23 @@ pub(super) fn options(options: &CreateTableOptions) -> Result<(Placement, bool),
                     _ => return Err(bad("true or false.")),
                 }
             }
-            // How full PostgreSQL fills its pages means nothing here.
+            "columns" => {
+                columns = match value.as_str() {
+                    "all" => true,
+                    "none" => false,
+                    _ => return Err(bad("One of 'all', 'none'.")),
+                }
+            }
+            // PostgreSQL's fill factor of pages has no meaning here.
             "fillfactor" => {}
             other => {
                 let message = format!("unrecognized parameter \"{other}\"");
                 return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message)
-                    .with_hint("There are placement and hash."));
+                    .with_hint("The options are placement, hash and columns."));
             }
         }
     }
-    Ok((placement, hash))
+    Ok(Options { placement, hash, columns })
 }
 
 fn option_text(value: &Expr) -> Result<String, SqlError> {

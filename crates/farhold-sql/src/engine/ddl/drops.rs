@@ -25,7 +25,7 @@ pub(crate) async fn drop(
     };
     let mut done = Done::plain(verb);
     let tables = catalog.tables();
-    // All are there before the first goes.
+    // All objects must exist before the first one is dropped.
     let mut found: Vec<(String, Dropping<'_>)> = Vec::with_capacity(names.len());
     for name in names {
         let name = table_name(name)?;
@@ -44,7 +44,7 @@ pub(crate) async fn drop(
         };
         match dropped {
             Ok(()) => {}
-            // Another session has been quicker.
+            // Another session has dropped it first.
             Err(TxnError::NotFound { .. }) if if_exists => done.notices.push(skipped(object, &name)),
             Err(TxnError::NotFound { .. }) => return Err(missing(object, &name)),
             Err(e) => return Err(error::from_txn(&e)),
@@ -53,22 +53,22 @@ pub(crate) async fn drop(
     Ok(done)
 }
 
-/// Something that is there and may be dropped.
+/// An object that exists and may be dropped.
 enum Dropping<'t> {
     Table(&'t Table),
     Sequence(&'t Table),
     Index(&'t Table, &'t str),
 }
 
-/// What a DROP means by a name.
+/// The object that a name of a DROP denotes.
 ///
 /// # Errors
-/// 2BP01 for what others depend on; 0A000 for an index that is a primary key.
+/// 2BP01 if other objects depend on it; 0A000 for an index of a primary key.
 fn dropping<'t>(tables: &'t Tables, object: ObjectType, name: &str) -> Result<Option<Dropping<'t>>, SqlError> {
     Ok(match object {
         ObjectType::Table => {
             let read = tables.get(name);
-            let table = read.map(|table| &table.table).or_else(|| tables.unread(name));
+            let table = read.map(|table| &table.table).or_else(|| tables.unreadable(name));
             if table.is_some() {
                 for sequence in tables.sequences_of(name) {
                     check_unused(tables, sequence, read.map(AsRef::as_ref))?;
@@ -114,7 +114,7 @@ fn kind_of(object: ObjectType) -> &'static str {
 /// Drops a table and the sequences that were made for its columns.
 async fn drop_with_sequences(worker: &Worker, tables: &Tables, table: &Table, name: &str) -> Result<(), TxnError> {
     let mut dropped = worker.drop_table(table).await;
-    if dropped.as_ref().is_err_and(|error| !is_done(error)) {
+    if dropped.as_ref().is_err_and(|error| !is_committed(error)) {
         return dropped;
     }
     for sequence in tables.sequences_of(name) {
@@ -126,20 +126,20 @@ async fn drop_with_sequences(worker: &Worker, tables: &Tables, table: &Table, na
     dropped
 }
 
-/// Is it recorded all the same?
-pub(super) fn is_done(error: &TxnError) -> bool {
+/// Whether the change was recorded in spite of the error.
+pub(super) fn is_committed(error: &TxnError) -> bool {
     matches!(error, TxnError::NodeUnavailable { committed: true, .. } | TxnError::NotDurable { committed: true, .. })
 }
 
-/// Drops sequences of a table that there will not be.
-pub(super) async fn give_up(worker: &Worker, sequences: &[Table]) {
+/// Drops the sequences of a table that will not be created.
+pub(super) async fn drop_sequences(worker: &Worker, sequences: &[Table]) {
     for sequence in sequences {
-        // What cannot be dropped now stays as a sequence that belongs to nobody.
+        // A sequence that cannot be dropped now remains, without an owner.
         let _ = worker.drop_table(sequence).await;
     }
 }
 
-/// Refuses to take a sequence away from the columns whose default it is. Those of `going` go with it.
+/// Refuses to drop a sequence that is the default of a column, except of the table `going`, which is dropped too.
 fn check_unused(tables: &Tables, sequence: &SequenceInfo, going: Option<&TableInfo>) -> Result<(), SqlError> {
     for table in tables.iter().filter(|table| going.is_none_or(|going| going.name != table.name)) {
         let user = table

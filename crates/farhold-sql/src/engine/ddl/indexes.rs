@@ -1,4 +1,4 @@
-//! CREATE INDEX, and what UNIQUE adds to a table.
+//! CREATE INDEX, and the index of a UNIQUE constraint.
 
 use datafusion::sql::sqlparser::ast::{CreateIndex, Expr, IndexColumn};
 use farhold_store::row::SecondaryIndex;
@@ -64,7 +64,7 @@ pub(super) async fn add_index(worker: &Worker, table: &TableInfo, index: Seconda
     })
 }
 
-/// The name, with the first number behind it that makes it free.
+/// The name, followed by the first number that makes it free if it is taken.
 fn free_index_name(catalog: &Catalog, name: &str) -> String {
     let mut free = name.to_owned();
     let mut number = 0;
@@ -87,7 +87,7 @@ pub(super) fn check_index_name(catalog: &Catalog, name: &str) -> Result<(), SqlE
     Ok(())
 }
 
-/// The names of the columns of an index: ascending, nulls last, plain columns.
+/// The names of the columns of an index; only ascending, NULLS LAST, plain columns are supported.
 pub(super) fn index_columns(columns: &[IndexColumn]) -> Result<Vec<String>, SqlError> {
     columns
         .iter()

@@ -1,7 +1,7 @@
 //! CREATE and DROP of tables and indexes.
 //!
-//! Definitions are not part of transactions: they take effect on every node at once. Inside a transaction block that is
-//! said in a warning.
+//! Definitions are not part of transactions: they take effect on every node at once. In a transaction block a warning
+//! says so.
 
 mod define;
 mod drops;
@@ -16,7 +16,7 @@ pub(crate) use indexes::create_index;
 pub(crate) use sequences::{create_sequence, restart_sequence};
 pub(crate) use tables::{alter_table, create_table};
 
-/// What became of a definition: the tag's verb, and a notice if nothing was done.
+/// The result of a definition: the tag's verb, and a notice if it did nothing.
 pub(crate) struct Done {
     pub(crate) verb: &'static str,
     pub(crate) notices: Vec<SqlError>,

@@ -1,4 +1,4 @@
-//! Sequences, and those of serial columns.
+//! Sequences, including those of serial columns.
 
 use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::ast::ObjectName;
@@ -11,7 +11,7 @@ use super::super::sequence::{Owner, Restart, SequenceDef, Sequences};
 use super::super::types::from_sql;
 use super::Done;
 use super::define::definition_error;
-use super::drops::give_up;
+use super::drops::drop_sequences;
 use super::indexes::check_index_name;
 use crate::{SqlError, SqlState};
 
@@ -44,15 +44,15 @@ pub(crate) async fn create_sequence(
     Ok(Done::plain("CREATE SEQUENCE"))
 }
 
-/// OWNED BY table.column, or NONE.
+/// The table and column of OWNED BY; `None` for OWNED BY NONE.
 fn owner_of(catalog: &Catalog, owner: &ObjectName) -> Result<Option<Owner>, SqlError> {
     let mut parts = owner.0.clone();
     let Some(ast::ObjectNamePart::Identifier(column)) = parts.pop() else {
-        return Err(SqlError::syntax("OWNED BY names a column of a table"));
+        return Err(SqlError::syntax("OWNED BY requires table.column or NONE"));
     };
     if parts.is_empty() {
         let none = column.quote_style.is_none() && column.value.eq_ignore_ascii_case("none");
-        return if none { Ok(None) } else { Err(SqlError::syntax("OWNED BY names a column of a table")) };
+        return if none { Ok(None) } else { Err(SqlError::syntax("OWNED BY requires table.column or NONE")) };
     }
     let name = table_name(&ObjectName(parts))?;
     let table = catalog.tables().get(&name).cloned().ok_or_else(|| no_such_table(&name))?;
@@ -98,7 +98,7 @@ fn next_of(sequence: &str) -> String {
     format!("nextval('{}')", name.replace('\'', "''"))
 }
 
-/// Makes the sequences of a table's columns, under names that are free, and their columns' defaults.
+/// Creates the sequences of a table's columns under free names, and sets the columns' defaults.
 pub(super) async fn name_sequences(
     catalog: &Catalog,
     worker: &Worker,
@@ -120,7 +120,7 @@ pub(super) async fn name_sequences(
         let sequence = match free_sequence(catalog, worker, &base, &definition).await {
             Ok(sequence) => sequence,
             Err(error) => {
-                give_up(worker, &made).await;
+                drop_sequences(worker, &made).await;
                 return Err(error);
             }
         };
@@ -132,7 +132,7 @@ pub(super) async fn name_sequences(
     Ok(made)
 }
 
-/// How many names for a sequence are tried.
+/// How many names are tried for a sequence.
 const NAMES_TRIED_MAX: u32 = 100;
 
 async fn free_sequence(

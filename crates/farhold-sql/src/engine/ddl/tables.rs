@@ -9,7 +9,7 @@ use super::super::catalog::{Catalog, no_such_table, table_name};
 use super::super::scalar::fold;
 use super::Done;
 use super::define::{Defined, define_table, definition_error};
-use super::drops::{give_up, is_done};
+use super::drops::{drop_sequences, is_committed};
 use super::indexes::{add_index, check_index_name, index_columns};
 use super::sequences::name_sequences;
 use crate::{SqlError, SqlState};
@@ -19,8 +19,9 @@ pub(crate) async fn create_table(
     catalog: &Catalog,
     worker: &Worker,
     statement: &CreateTable,
+    columns: bool,
 ) -> Result<Done, SqlError> {
-    let Defined { table: mut definition, mut sequences } = define_table(statement)?;
+    let Defined { table: mut definition, mut sequences } = define_table(statement, columns)?;
     let name = definition.name.clone();
     let exists = || format!("relation \"{name}\" already exists");
     if statement.if_not_exists && catalog.tables().get(&name).is_some() {
@@ -31,9 +32,9 @@ pub(crate) async fn create_table(
     }
     let named = name_sequences(catalog, worker, &mut definition, &mut sequences).await?;
     let created = worker.create_table(definition).await;
-    // They stay with a table that there may be.
-    if created.as_ref().is_err_and(|error| !is_done(error) && *error != TxnError::OutcomeUnknown) {
-        give_up(worker, &named).await;
+    // The sequences are kept if the table exists or may exist.
+    if created.as_ref().is_err_and(|error| !is_committed(error) && *error != TxnError::OutcomeUnknown) {
+        drop_sequences(worker, &named).await;
     }
     match created {
         Ok(_) => Ok(Done::plain("CREATE TABLE")),
@@ -45,7 +46,7 @@ pub(crate) async fn create_table(
     }
 }
 
-/// ALTER TABLE … ADD of a unique constraint or of a primary key to a table that has none; all else is refused.
+/// ALTER TABLE … ADD of a unique constraint, or of a primary key to a table without one; other forms are refused.
 pub(crate) async fn alter_table(
     catalog: &Catalog,
     worker: &Worker,

@@ -12,13 +12,14 @@ use crate::engine::scalar::{Comparison, Parameters, Scalar};
 use crate::engine::types::round_decimal;
 use crate::engine::{ColumnType, Datum, error};
 
-/// A way to the rows of a table: equalities on the first columns of an index, then perhaps a range on the next one.
+/// An access path to the rows of a table: equalities on the first columns of an index, then optionally a range on the
+/// next one.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     pub(crate) index: Index,
-    /// One constant a column.
+    /// One constant per column.
     pub(crate) equal: Vec<Scalar>,
-    /// On the column behind: the bound, and whether it is included.
+    /// The range on the next column: the bound, and whether it is included.
     pub(crate) lower: Option<(Scalar, bool)>,
     pub(crate) upper: Option<(Scalar, bool)>,
     pub(crate) descending: bool,
@@ -33,7 +34,7 @@ pub(crate) struct KeyBounds {
     pub(crate) hi: Bound<Vec<u8>>,
 }
 
-/// The parts of a condition that all must hold.
+/// The conjuncts of a condition.
 #[recursive::recursive]
 pub(crate) fn conjuncts(condition: Scalar, into: &mut Vec<Scalar>) {
     match condition {
@@ -62,7 +63,7 @@ fn sarg<'a>(condition: &'a Scalar, table: &TableInfo) -> Option<Sarg<'a>> {
     Some(Sarg { column, comparison, constant })
 }
 
-/// The column, also inside a cast that keeps all of its integers as they are.
+/// The column, also inside a cast between integer types that preserves every value.
 fn bare_column(scalar: &Scalar, table: &TableInfo) -> Option<usize> {
     use ColumnType as T;
     match scalar {
@@ -80,9 +81,9 @@ fn bare_column(scalar: &Scalar, table: &TableInfo) -> Option<usize> {
     }
 }
 
-/// The best way to the rows that satisfy `conditions`, in the order `order` (columns, each descending or not; empty for
-/// none), and the conditions that are left to check on each row. Never fails: the last resort is the whole primary key.
-/// The flag tells whether the order is met.
+/// The best access path to the rows that satisfy `conditions`, in the order `order` (columns, each with a descending
+/// flag; empty for none), and the conditions that remain to be checked on each row. It always finds one: at worst a
+/// scan of the whole primary key. The flag tells whether the path delivers the order.
 pub(crate) fn choose(table: &TableInfo, conditions: &[Scalar], order: &[(usize, bool)]) -> (Access, Vec<Scalar>, bool) {
     let sargs: Vec<Option<Sarg<'_>>> = conditions.iter().map(|c| sarg(c, table)).collect();
     let mut candidates = vec![(Index::Primary, table.schema().key().to_vec(), true)];
@@ -136,17 +137,17 @@ pub(crate) fn choose(table: &TableInfo, conditions: &[Scalar], order: &[(usize, 
     (access, rest, ordered)
 }
 
-/// Whether a range of keys holds exactly the rows of a comparison with this column: no NULLs among the keys, and every
-/// constant of the type has a key or is beyond all of them.
+/// Whether a range of keys holds exactly the rows of a comparison with this column: no key is NULL, and every constant
+/// of the type either has a key or lies beyond all keys.
 fn bounds_decide(table: &TableInfo, column: usize) -> bool {
     use ColumnType as T;
     let column = &table.columns()[column];
     !column.nullable && matches!(column.data_type, T::SmallInt | T::Int | T::BigInt | T::Date | T::Timestamp)
 }
 
-/// Where a constant lies among the values of a column's type.
+/// The position of a constant among the values of a column's type.
 enum BoundKey {
-    /// It has a key.
+    /// The type has this value, which is a key.
     At(Datum),
     /// Below all of them.
     Below,
@@ -176,7 +177,7 @@ fn bound_key(datum: Datum, data_type: ColumnType) -> BoundKey {
     }
 }
 
-/// Whether an index whose first `bound` columns are fixed gives the order; and if so, whether from its end.
+/// Whether an index whose first `bound` columns are fixed delivers the order, and if so, whether in reverse.
 fn order_met(columns: &[usize], bound: usize, order: &[(usize, bool)], point: bool) -> Option<bool> {
     if point || order.is_empty() {
         return Some(false);
@@ -196,7 +197,7 @@ fn order_met(columns: &[usize], bound: usize, order: &[(usize, bool)], point: bo
     Some(direction.unwrap_or(false))
 }
 
-/// `datum` as a value of a column's type that has exactly its key; `None` when no value of the type equals it.
+/// `datum` as the value of a column's type that has the same key; `None` if no value of the type equals it.
 fn exact(datum: Datum, data_type: ColumnType) -> Option<Datum> {
     use ColumnType as T;
     let wide = |datum: &Datum| match datum {
@@ -216,7 +217,8 @@ fn exact(datum: Datum, data_type: ColumnType) -> Option<Datum> {
             let fits = rounded.unsigned_abs() < 10_u128.pow(u32::from(precision));
             (equal && fits).then_some(Datum::Decimal { unscaled: rounded, scale })
         }
-        // Beside a CHAR a bare string has lost its blanks, so this is a TEXT, where they count; a key has none.
+        // Beside a CHAR, a string literal has already lost its trailing blanks. So this is a TEXT, where blanks count,
+        // and a CHAR key never ends in one.
         (T::Char(_), Datum::Text(text)) if text.ends_with(' ') => None,
         (T::Char(n) | T::Varchar(n), Datum::Text(text)) => {
             (text.chars().count() <= n as usize && !text.contains('\0')).then_some(datum)
@@ -226,7 +228,7 @@ fn exact(datum: Datum, data_type: ColumnType) -> Option<Datum> {
     }
 }
 
-/// Encodes the first columns of a key. False: no row has so long a key.
+/// Encodes the first columns of a key. Returns false if the key is longer than any row's.
 fn encoded(table: &TableInfo, index: Index, parts: &[Datum], key: &mut Vec<u8>) -> Result<bool, SqlError> {
     match table.encode_parts(index, parts, key) {
         Ok(()) => Ok(true),
@@ -235,7 +237,7 @@ fn encoded(table: &TableInfo, index: Index, parts: &[Datum], key: &mut Vec<u8>) 
     }
 }
 
-/// The rows of a scan, unless the statement is stopped.
+/// The rows of a scan; an error if the statement was stopped.
 pub(crate) async fn scan(
     txn: &mut Txn,
     table: &TableInfo,
@@ -248,7 +250,7 @@ pub(crate) async fn scan(
 }
 
 impl Access {
-    /// The bounds for these parameters; `None` when no row can match.
+    /// The key bounds for these parameters; `None` if no row can match.
     pub(crate) fn bounds(&self, table: &TableInfo, parameters: Parameters<'_>) -> Result<Option<KeyBounds>, SqlError> {
         let columns = table.index_columns(self.index);
         let mut parts = Vec::with_capacity(self.equal.len() + 1);
@@ -268,14 +270,14 @@ impl Access {
             let Some((constant, inclusive)) = bound else { return Ok(None) };
             let column = columns[parts.len()];
             let datum = constant.evaluate(&[], parameters)?;
-            // A comparison with NULL is true of no row.
+            // A comparison with NULL matches no row.
             nothing |= datum.is_null();
             match bound_key(datum, table.columns()[column].data_type) {
                 BoundKey::At(datum) => {
                     parts.push(datum);
                     let key = encode(&parts);
                     parts.pop();
-                    // The filter compares what is longer than a key can be.
+                    // A bound longer than any key is left to the filter.
                     Ok(key?.map(|key| (key, *inclusive)))
                 }
                 BoundKey::Below => {
@@ -311,7 +313,7 @@ impl Access {
         Ok(Some(KeyBounds { lo, hi }))
     }
 
-    /// The rows, at most `limit` of them.
+    /// At most `limit` of the rows.
     pub(crate) async fn rows(
         &self,
         txn: &mut Txn,
@@ -360,7 +362,8 @@ impl Access {
         found.map_err(|e| error::from_txn(&e))
     }
 
-    /// How many rows it may reach is bounded by more than the table's size: worth doing without a planner.
+    /// Whether the bound key columns, not just the table's size, limit the number of rows: then the statement needs no
+    /// planner.
     pub(crate) fn is_narrow(&self, table: &TableInfo) -> bool {
         let columns = table.index_columns(self.index).len();
         self.point

@@ -1,4 +1,4 @@
-//! From a parsed statement to a [`Program`], if it can be one.
+//! Compiles a parsed statement to a [`Program`], if the direct path supports it.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{SqlError, SqlState};
 /// Compiles statements against one version of the catalog.
 pub(crate) struct Compiler<'a> {
     pub(crate) tables: &'a Tables,
-    /// What is known of the parameters' types; grows.
+    /// The known types of the parameters; compiling adds to them.
     pub(crate) parameters: &'a mut Vec<Option<ColumnType>>,
 }
 
@@ -103,7 +103,7 @@ impl Compiler<'_> {
         Ok(Program::Insert(Insert { table, rows, on_conflict, returning }))
     }
 
-    /// The table of an INSERT and the columns that it gives, in its order.
+    /// The table of an INSERT and its target columns, in the order given.
     pub(crate) fn insert_target(&self, insert: &ast::Insert) -> Result<(Arc<TableInfo>, Vec<usize>)> {
         let TableObject::TableName(name) = &insert.table else { return Err(BindError::Complex) };
         let table = self.written_table(name)?;
@@ -197,7 +197,8 @@ impl Compiler<'_> {
         Ok(Program::Delete(Delete { table, access, filter, returning }))
     }
 
-    /// The parts of a WHERE clause. Without functions of sequences: rows are met here without asking anybody.
+    /// The conjuncts of a WHERE clause. A condition that calls a sequence function is left to the planner: direct
+    /// filters are evaluated synchronously, and such a call may have to wait.
     fn conditions(&mut self, selection: Option<&Expr>, columns: &[ColumnRef]) -> Result<Vec<Scalar>> {
         let mut conditions = Vec::new();
         if let Some(selection) = selection {
@@ -304,7 +305,7 @@ impl Compiler<'_> {
         };
         let mut bind = |e: Option<&Expr>| e.map(|e| self.binder(&[]).bind_to(e, ColumnType::BigInt)).transpose();
         let limit = bind(limit)?;
-        // LIMIT NULL is no limit.
+        // LIMIT NULL means no limit.
         let limit = limit.filter(|l| !matches!(l, Scalar::Literal(Datum::Null)));
         Ok((limit, bind(offset)?))
     }
@@ -313,7 +314,7 @@ impl Compiler<'_> {
         Binder { columns, parameters: self.parameters }
     }
 
-    /// A table of ours; a name that is not is the planner's (a view of `pg_catalog`, a CTE).
+    /// A table of this database. Any other name (a view of `pg_catalog`, a CTE) is left to the planner.
     fn known_table(&self, name: &ObjectName) -> Result<Arc<TableInfo>> {
         let name = table_name(name).map_err(|_| BindError::Complex)?;
         self.tables.get(&name).cloned().ok_or(BindError::Complex)
@@ -325,7 +326,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Binds RETURNING, of a table and the columns that stand beside it; what takes a planner is refused.
+/// Binds RETURNING over a table and the columns `beside` it; an expression that needs the planner is refused.
 pub(crate) fn bind_returning(
     compiler: &mut Compiler<'_>,
     items: Option<&[SelectItem]>,
@@ -381,7 +382,7 @@ pub(crate) fn assignment_pairs<'a>(
     Ok(pairs)
 }
 
-/// The unique index that a conflict target names.
+/// The unique index that a conflict target denotes.
 fn conflict_rule(table: &TableInfo, target: &ConflictTarget) -> std::result::Result<Index, SqlError> {
     match target {
         ConflictTarget::Columns(names) => {
@@ -439,14 +440,14 @@ pub(crate) fn default_row(table: &TableInfo) -> Vec<Scalar> {
     (0..table.visible).map(|column| default_of(table, column)).collect()
 }
 
-/// Is the last of the columns to be written named for the first time?
+/// 42701 if the last of the columns to be written also occurs before.
 pub(crate) fn check_once(table: &TableInfo, columns: &[usize]) -> std::result::Result<(), SqlError> {
     let Some((last, _)) = columns.split_last().filter(|(last, before)| before.contains(last)) else { return Ok(()) };
     let message = format!("column \"{}\" specified more than once", table.columns()[*last].name);
     Err(SqlError::new(SqlState::DUPLICATE_COLUMN, message))
 }
 
-/// ORDER BY plain columns, nulls where PostgreSQL and our indexes have them.
+/// ORDER BY of plain columns, with NULLs where both PostgreSQL and the indexes place them.
 fn order_by(query: &Query, columns: &[ColumnRef]) -> Result<Vec<(usize, bool)>> {
     let Some(order_by) = &query.order_by else { return Ok(Vec::new()) };
     let OrderByKind::Expressions(expressions) = &order_by.kind else { return Err(BindError::Complex) };
@@ -472,7 +473,7 @@ fn order_by(query: &Query, columns: &[ColumnRef]) -> Result<Vec<(usize, bool)>> 
         }
         order.push((column, descending));
     }
-    // By a bare name, an item of that name that is not the column would be meant instead.
+    // A bare name would refer to an item of the select list with that name, if it is not the column itself.
     if let SetExpr::Select(select) = query.body.as_ref() {
         for item in &select.projection {
             let name = match item {

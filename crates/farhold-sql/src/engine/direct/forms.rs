@@ -1,4 +1,5 @@
-//! Which forms of a statement there are: what other databases' statements have is refused, what only the planner can do is told apart.
+//! The supported forms of a statement: forms of other databases are refused, and forms that only the planner supports
+//! are recognised.
 
 use datafusion::sql::sqlparser::ast::{
     self, Expr, FromTable, GroupByExpr, ObjectName, ObjectNamePart, Query, TableFactor, TableWithJoins,
@@ -7,7 +8,8 @@ use datafusion::sql::sqlparser::ast::{
 use crate::engine::scalar::fold;
 use crate::{SqlError, SqlState};
 
-/// 42601 unless a query of `count` columns fits the target columns, all of which must be given if they are `listed`.
+/// 42601 unless a query of `count` columns fits the target columns. If the targets are `listed`, the query must give
+/// all of them.
 pub(crate) fn check_target_count(count: usize, targets: usize, listed: bool) -> Result<(), SqlError> {
     if count > targets {
         return Err(SqlError::syntax("INSERT has more expressions than target columns"));
@@ -18,7 +20,7 @@ pub(crate) fn check_target_count(count: usize, targets: usize, listed: bool) -> 
     Ok(())
 }
 
-/// As [`check_target_count`], of the rows of VALUES.
+/// As [`check_target_count`], for the rows of VALUES.
 pub(super) fn check_values(values: &ast::Values, targets: &[usize], listed: bool) -> Result<(), SqlError> {
     let mut counts = values.rows.iter().map(|row| row.content.len());
     let first = counts.next().unwrap_or(0);
@@ -28,17 +30,17 @@ pub(super) fn check_values(values: &ast::Values, targets: &[usize], listed: bool
     check_target_count(first, targets.len(), listed)
 }
 
-/// Whether it is the word DEFAULT.
+/// Whether the expression is the word DEFAULT.
 pub(crate) fn is_default(expression: &Expr) -> bool {
     matches!(expression, Expr::Identifier(ident) if ident.quote_style.is_none() && ident.value.eq_ignore_ascii_case("default"))
 }
 
-/// The column that an INSERT or an UPDATE names: `t.c` would be a field of a column `t`.
+/// The column named by an INSERT or an UPDATE; `t.c` would be a field of a column `t`.
 pub(super) fn column_name(name: &ObjectName) -> Result<String, SqlError> {
     match name.0.as_slice() {
         [ObjectNamePart::Identifier(ident), ObjectNamePart::Identifier(_)] => {
             Err(SqlError::new(SqlState::UNDEFINED_COLUMN, format!("column \"{}\" does not exist", fold(ident)))
-                .with_hint("The columns that are written are named without their table."))
+                .with_hint("Name the target columns without their table."))
         }
         _ => single_name(name),
     }
@@ -72,9 +74,9 @@ pub(super) fn single_source(from: &TableWithJoins) -> Option<(&ObjectName, Strin
     }
 }
 
-/// As [`single_source`], for the target of a write, where nothing else makes sense.
+/// As [`single_source`], for the target of a write, which must be one plain table.
 pub(crate) fn check_single_table(from: &TableWithJoins) -> Result<(&ObjectName, String), SqlError> {
-    single_source(from).ok_or_else(|| SqlError::syntax("the target of UPDATE and DELETE is one table"))
+    single_source(from).ok_or_else(|| SqlError::syntax("the target of UPDATE and DELETE must be a single table"))
 }
 
 pub(super) fn check_insert(insert: &ast::Insert) -> Result<(), SqlError> {
@@ -89,7 +91,7 @@ pub(super) fn check_insert(insert: &ast::Insert) -> Result<(), SqlError> {
     if plain { Ok(()) } else { Err(SqlError::unsupported("this form of INSERT")) }
 }
 
-/// Refuses what other databases' UPDATE has.
+/// Refuses clauses of UPDATE that only other databases have.
 pub(crate) fn check_update(update: &ast::Update) -> Result<(), SqlError> {
     if update.or.is_some() || update.output.is_some() || !update.order_by.is_empty() || update.limit.is_some() {
         return Err(SqlError::unsupported("this form of UPDATE"));
@@ -97,7 +99,7 @@ pub(crate) fn check_update(update: &ast::Update) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// Refuses what other databases' DELETE has; the target.
+/// Refuses clauses of DELETE that only other databases have. Returns the target.
 pub(crate) fn check_delete(delete: &ast::Delete) -> Result<&TableWithJoins, SqlError> {
     let (FromTable::WithFromKeyword(from) | FromTable::WithoutKeyword(from)) = &delete.from;
     match from.as_slice() {
@@ -142,7 +144,7 @@ pub(super) fn is_plain(query: &Query, select: &ast::Select) -> bool {
         && select.value_table_mode.is_none()
 }
 
-/// Whether it is the name of a column and nothing more.
+/// Whether the expression is just the name of a column.
 pub(super) fn is_name(expression: &Expr) -> bool {
     match expression {
         Expr::Identifier(_) | Expr::CompoundIdentifier(_) => true,

@@ -1,4 +1,4 @@
-//! INSERT of rows that expressions give, with ON CONFLICT and RETURNING.
+//! INSERT of rows given by expressions, with ON CONFLICT and RETURNING.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use farhold_txn::{Index, RowHandle, Txn, TxnError};
 
 use super::run::{Effect, returned, stored};
 use super::write::{UniqueKeys, apply_update, check_not_null};
-use super::{Returning, unsafe_duplicate};
+use super::{Returning, unvalidated_duplicate};
 use crate::engine::cancel::{CancelHandle, Pace};
 use crate::engine::catalog::TableInfo;
 use crate::engine::scalar::{Parameters, Scalar};
@@ -18,35 +18,33 @@ use crate::{SqlError, SqlState};
 
 /// Numbers for the rows of tables without a primary key.
 ///
-/// A number is `node << 56 | counter`; the counter starts at the microseconds since 1970 when the engine opens, so it
-/// passes no earlier one unless a node has inserted more than a million rows a second since. If it does, the insert
-/// meets a duplicate and takes the next number.
+/// A number is `node << 56 | counter`. The counter starts at the microseconds since 1970 when the engine opens, so it
+/// repeats no earlier number unless the node has inserted more than a million rows per second since then. If it does,
+/// the insert meets a duplicate and takes the next number.
 #[derive(Debug)]
 pub(crate) struct RowNumbers {
     next: AtomicI64,
 }
 
 impl RowNumbers {
-    /// Of this node, from this moment.
+    /// For this node, starting now.
     pub(crate) fn new(node: u8, microseconds: i64) -> Self {
         Self { next: AtomicI64::new((i64::from(node & 0x7f) << 56) | (microseconds & ((1 << 56) - 1))) }
     }
 
-    /// The next number.
     pub(crate) fn next(&self) -> i64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// What happens to a row whose key is there.
+/// The action for a row whose key exists.
 #[derive(Clone, Debug)]
 pub(crate) enum OnConflict {
-    /// 23505.
+    /// Fail with 23505.
     Fail,
-    /// Nothing, for a conflict in this index or, without one, in any.
+    /// Skip the row if it conflicts in this index or, with `None`, in any.
     Skip(Option<Index>),
-    /// The row that is there is updated. Expressions see its columns and, behind them, those of the row that was to be
-    /// inserted (`excluded`).
+    /// Update the existing row. Expressions see its columns, followed by those of the row to be inserted (`excluded`).
     Update { index: Index, assignments: Vec<(usize, Scalar)>, filter: Option<Scalar> },
 }
 
@@ -54,13 +52,13 @@ pub(crate) enum OnConflict {
 #[derive(Debug)]
 pub(crate) struct Insert {
     pub(crate) table: Arc<TableInfo>,
-    /// One expression a visible column.
+    /// One expression per visible column.
     pub(crate) rows: Vec<Vec<Scalar>>,
     pub(crate) on_conflict: OnConflict,
     pub(crate) returning: Option<Returning>,
 }
 
-/// How often a hidden row number is tried again when it is taken.
+/// How many hidden row numbers are tried if they are taken.
 const ROW_NUMBER_ATTEMPTS: u32 = 16;
 
 impl Insert {
@@ -86,7 +84,7 @@ impl Insert {
     }
 }
 
-/// Inserts rows one after the other. Rows come with one datum a visible column.
+/// Inserts rows one after the other. Each row has one datum per visible column.
 pub(crate) struct Writer<'a> {
     insert: &'a Insert,
     numbers: Numbers<'a>,
@@ -97,18 +95,18 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// For the rows of `insert` (whose own `rows` do not matter).
+    /// For the rows of `insert`; its field `rows` is not used.
     pub(crate) fn new(insert: &'a Insert, numbers: Numbers<'a>) -> Self {
         let effect = Effect { rows: insert.returning.as_ref().map(|_| Vec::new()), count: 0 };
         Self { insert, numbers, key: Vec::new(), value: Vec::new(), touched: HashSet::new(), effect }
     }
 
-    /// What was done.
+    /// What the writer has done.
     pub(crate) fn finish(self) -> Effect {
         self.effect
     }
 
-    /// Inserts `row`, or does what ON CONFLICT says.
+    /// Inserts `row`, or applies ON CONFLICT.
     pub(crate) async fn write(
         &mut self,
         txn: &mut Txn,
@@ -126,7 +124,7 @@ impl<'a> Writer<'a> {
             OnConflict::Update { index, .. } => Some(index),
         };
         if !matches!(self.insert.on_conflict, OnConflict::Fail) {
-            // What conflicts, and what `excluded` shows, is the row as its columns take it.
+            // Conflicts and `excluded` concern the row as its columns store it.
             *row = stored(table, row)?;
         }
         if let OnConflict::Update { index, assignments, filter } = &self.insert.on_conflict {
@@ -158,7 +156,7 @@ impl<'a> Writer<'a> {
                 Err(TxnError::DuplicateKey { .. }) if matches!(self.insert.on_conflict, OnConflict::Skip(None)) => {
                     return Ok(());
                 }
-                // The key was not there a moment ago: another transaction came between.
+                // The key did not exist a moment ago: another transaction has inserted it since.
                 Err(TxnError::DuplicateKey { index, .. }) if arbiter == Some(index) => {
                     return Err(error::from_txn(&TxnError::Conflict));
                 }
@@ -176,7 +174,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// The row that is there under the key that `row` has in `index`.
+    /// The existing row whose key in `index` is that of `row`.
     async fn existing(&mut self, txn: &mut Txn, index: Index, row: &[Datum]) -> Result<Option<RowHandle>, SqlError> {
         let table = &self.insert.table;
         let parts: Vec<Datum> = table.index_columns(index).iter().map(|&c| row[c].clone()).collect();
@@ -200,7 +198,7 @@ impl<'a> Writer<'a> {
         parameters: Parameters<'_>,
     ) -> Result<(), SqlError> {
         let table = &self.insert.table;
-        // A row that this command has inserted or updated, whatever the filter says of it.
+        // A row that this command has inserted or updated, even if the filter does not match it.
         if self.touched.contains(&old) {
             return Err(SqlError::new(
                 SqlState::CARDINALITY_VIOLATION,
@@ -228,7 +226,7 @@ impl<'a> Writer<'a> {
             let handle = txn
                 .insert(&table.table, &moved.key, &moved.value)
                 .await
-                .map_err(|e| unsafe_duplicate(table, &e, &row))?;
+                .map_err(|e| unvalidated_duplicate(table, &e, &row))?;
             self.touched.insert(handle);
         }
         self.done(&row, parameters)

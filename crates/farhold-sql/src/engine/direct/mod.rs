@@ -1,7 +1,7 @@
 //! Statements that need no planner.
 //!
 //! A SELECT that a key or an index answers, and every single-table INSERT, UPDATE and DELETE whose expressions are
-//! [`Scalar`](super::scalar::Scalar)s, becomes a [`Program`]: bound to its table once, run through the session's
+//! [`Scalar`](super::scalar::Scalar)s, becomes a [`Program`]. It is bound to its table once, and runs in the session's
 //! transaction on the session's thread.
 
 mod access;
@@ -18,7 +18,7 @@ pub(crate) use forms::{check_delete, check_single_table, check_target_count, che
 pub(crate) use insert::{Insert, OnConflict, RowNumbers, Writer};
 pub(crate) use names::output_name;
 pub(crate) use run::{Effect, ROWS_MAX, returned};
-pub(crate) use write::{Delete, UniqueKeys, Update, apply_update, insert_moved, unsafe_duplicate};
+pub(crate) use write::{Delete, UniqueKeys, Update, apply_update, insert_moved, unvalidated_duplicate};
 
 use std::sync::Arc;
 
@@ -45,12 +45,12 @@ pub(crate) struct Select {
     pub(crate) table: Arc<TableInfo>,
     pub(crate) access: Access,
     pub(crate) filter: Option<Scalar>,
-    /// What is read of each row.
+    /// The columns that are read.
     pub(crate) wanted: Wanted,
     pub(crate) output: Vec<(Scalar, OutputColumn)>,
     pub(crate) limit: Option<Scalar>,
     pub(crate) offset: Option<Scalar>,
-    /// Mark the rows as written, so that no other transaction that commits before this one can have changed them.
+    /// Mark the rows as written. If another transaction changes one of them and commits first, this one fails.
     pub(crate) for_update: bool,
 }
 
@@ -62,12 +62,11 @@ pub(crate) struct Returning {
 
 /// A column of a result.
 pub(crate) fn output_column(name: String, data_type: ColumnType) -> OutputColumn {
-    // A computed decimal has no limits of its own; the wire wants the scale only.
     OutputColumn { name, data_type, arrow_type: to_arrow(data_type) }
 }
 
 impl Program {
-    /// The columns of the rows that it gives, if it gives any.
+    /// The columns of its result, if it returns rows.
     pub(crate) fn columns(&self) -> Option<Vec<OutputColumn>> {
         let items = match self {
             Self::Constant(output) => output,
@@ -84,7 +83,7 @@ impl Program {
         matches!(self, Self::Constant(_) | Self::Select(Select { for_update: false, .. }))
     }
 
-    /// One line a step, for EXPLAIN.
+    /// The lines of an EXPLAIN, one per step.
     pub(crate) fn explain(&self) -> Vec<String> {
         match self {
             Self::Constant(_) => vec!["Direct: Result".to_owned()],
@@ -127,15 +126,14 @@ impl Program {
     }
 }
 
-/// The type on the wire of a bound expression: what is unknown is text.
+/// The type on the wire of a bound expression: an unknown type becomes text.
 pub(crate) fn wire_type(data_type: Option<ColumnType>) -> ColumnType {
     data_type.unwrap_or(ColumnType::Text)
 }
 
-/// A datum in the form that its output column promises: a computed decimal at the column's scale.
+/// A datum as a value of its output column's type. A decimal keeps its scale.
 pub(crate) fn to_output(datum: super::Datum, column: &OutputColumn) -> Result<super::Datum, crate::SqlError> {
     match (column.data_type, &datum) {
-        (ColumnType::Decimal { scale, .. }, super::Datum::Decimal { scale: own, .. }) if scale == *own => Ok(datum),
         (ColumnType::Decimal { .. }, super::Datum::Decimal { .. }) => Ok(datum),
         (data_type, _) => types::cast(datum, data_type),
     }

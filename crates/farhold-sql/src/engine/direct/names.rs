@@ -1,4 +1,4 @@
-//! The names of items that are given none.
+//! The names of select items without an alias.
 
 use datafusion::sql::sqlparser::ast::{self, Expr, ObjectNamePart, SelectItem, SetExpr};
 
@@ -6,7 +6,7 @@ use crate::engine::scalar::fold;
 use crate::engine::types::from_sql;
 use crate::engine::{ColumnType, OPERATOR_PREFIX};
 
-/// The name that PostgreSQL gives an unnamed item.
+/// PostgreSQL's name for an item without an alias.
 pub(crate) fn output_name(expression: &Expr) -> String {
     match expression {
         Expr::Identifier(ident) => fold(ident),

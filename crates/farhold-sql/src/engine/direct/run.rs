@@ -1,4 +1,4 @@
-//! Running a program in a transaction.
+//! Runs a program in a transaction.
 
 use farhold_txn::{RowHandle, Txn};
 
@@ -19,7 +19,7 @@ pub(crate) struct Effect {
 }
 
 impl Program {
-    /// Runs it. `None`: it is a SELECT of more than `rows_max` rows, and has done nothing.
+    /// Runs the program. `None` means that it is a SELECT of more than `rows_max` rows and has done nothing.
     pub(crate) async fn run(
         &self,
         txn: &mut Txn,
@@ -45,7 +45,7 @@ impl Program {
     }
 }
 
-/// A clause that counts rows.
+/// A clause with a number of rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clause {
     Limit,
@@ -83,16 +83,16 @@ pub(crate) fn count_of(
     }
 }
 
-/// More rows than these are a query's: read here, all of them are in memory at once, and validated.
+/// A SELECT of more rows belongs to the query path: the direct path holds all rows in memory and validates each.
 pub(crate) const ROWS_MAX: usize = 10_000;
 
 impl Select {
-    /// Whether it may read many rows: an index has any number of one key.
+    /// Whether it may read many rows: a non-unique index may have any number of rows per key.
     pub(crate) fn may_be_long(&self) -> bool {
         !self.for_update && !self.access.point
     }
 
-    /// Whether nothing but its LIMIT bounds the rows that it reads, and leaves many.
+    /// Whether only its LIMIT bounds the number of rows it reads, and the bound is above [`ROWS_MAX`].
     pub(crate) fn is_long(&self, parameters: Parameters<'_>) -> Result<bool, SqlError> {
         if self.for_update || self.access.is_narrow(&self.table) {
             return Ok(false);
@@ -113,7 +113,7 @@ impl Select {
         let limit = count_of(self.limit.as_ref(), parameters, Clause::Limit)?.unwrap_or(usize::MAX);
         let offset = count_of(self.offset.as_ref(), parameters, Clause::Offset)?.unwrap_or(0);
         let wanted = limit.saturating_add(offset);
-        // A filter may drop rows, so it decides for itself where the scan could have stopped.
+        // A filter may drop rows, so the number of rows to scan is not known.
         let scanned = if self.filter.is_some() { usize::MAX } else { wanted };
         let mut row = vec![Datum::Null; table.columns().len()];
         let mut rows = Vec::new();
@@ -121,7 +121,7 @@ impl Select {
             return Ok(Some(Effect { rows: Some(rows), count: 0 }));
         }
         let handles = if self.access.point {
-            // Without the detour over a list of rows: this is the hot way.
+            // The hot path avoids a list of rows.
             let mut key = Vec::with_capacity(64);
             match self.access.row(txn, table, parameters, &mut key).await? {
                 Some(handle) if offset == 0 => {
@@ -183,16 +183,16 @@ impl Select {
     }
 }
 
-/// Writes a row as it is, so that nobody else may write it before this transaction's commit.
+/// Writes a row unchanged, so that it conflicts with any other write before this transaction's commit.
 fn mark_written(txn: &mut Txn, handle: RowHandle) -> Result<(), SqlError> {
     let value = txn.value(handle).to_vec();
     txn.update(handle, &value).map_err(txn_error)
 }
 
-/// A row as it is stored: decimals rounded, blanks behind strings cut.
+/// A row as it is stored: decimals rounded, trailing blanks of strings removed.
 ///
 /// # Errors
-/// What its columns do not take.
+/// Values that its columns do not accept.
 pub(crate) fn stored(table: &super::TableInfo, row: &[Datum]) -> Result<Vec<Datum>, SqlError> {
     let (mut key, mut value, mut stored) = (Vec::new(), Vec::new(), Vec::new());
     let schema = table.schema();
@@ -204,7 +204,7 @@ pub(crate) fn stored(table: &super::TableInfo, row: &[Datum]) -> Result<Vec<Datu
     Ok(stored)
 }
 
-/// The items of a RETURNING clause on one row, as it is [`stored`], and on what stands beside it.
+/// The items of a RETURNING clause over one row, as [`stored`], and over the values `beside` it.
 pub(crate) fn returned(
     table: &super::TableInfo,
     returning: &super::Returning,
@@ -220,7 +220,7 @@ pub(crate) fn returned(
     returning.items.iter().map(|(scalar, column)| to_output(scalar.evaluate(&stored, parameters)?, column)).collect()
 }
 
-/// A transaction's error that no row explains.
+/// A transaction's error that concerns no particular row.
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn txn_error(e: farhold_txn::TxnError) -> SqlError {
     error::from_txn(&e)

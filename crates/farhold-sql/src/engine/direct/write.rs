@@ -1,4 +1,4 @@
-//! UPDATE and DELETE of the rows that an index and a filter find.
+//! UPDATE and DELETE of the rows found by an index and a filter.
 
 use std::sync::Arc;
 
@@ -33,13 +33,14 @@ pub(crate) struct Delete {
     pub(crate) returning: Option<Returning>,
 }
 
-/// A row whose key an UPDATE changed, the primary one or that of a unique index: deleted already, to be inserted again.
+/// A row whose primary key or unique index key an UPDATE has changed: it is already deleted, and is to be inserted
+/// again.
 pub(crate) struct Moved {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
 }
 
-/// 23502 for the first NOT NULL column that is null.
+/// 23502 for the first NOT NULL column whose value is NULL.
 pub(crate) fn check_not_null(table: &TableInfo, row: &[Datum]) -> Result<(), SqlError> {
     for (column, datum) in table.visible_columns().iter().zip(row) {
         if datum.is_null() && !column.nullable {
@@ -57,9 +58,9 @@ pub(crate) fn check_not_null(table: &TableInfo, row: &[Datum]) -> Result<(), Sql
     Ok(())
 }
 
-/// Gives the row at `handle` the columns `row`. When its primary key or one of its `unique` keys changes the row is deleted, and what is to be
-/// inserted in its place comes back: all deletes of a statement go before its inserts, so keys may trade places. A key that is free or
-/// taken is so for the next statement.
+/// Gives the row at `handle` the values `row`. If its primary key or one of its `unique` keys changes, the row is
+/// deleted, and the row to insert in its place is returned. All deletes of a statement precede its inserts, so rows may
+/// exchange keys: uniqueness is checked when the statement ends.
 pub(crate) fn apply_update(
     txn: &mut Txn,
     table: &TableInfo,
@@ -80,8 +81,8 @@ pub(crate) fn apply_update(
     Ok(None)
 }
 
-/// The error of an insert that puts a moved row in its place.
-pub(crate) fn unsafe_duplicate(table: &TableInfo, e: &TxnError, row: &[Datum]) -> SqlError {
+/// The error of an insert that replaces a moved row.
+pub(crate) fn unvalidated_duplicate(table: &TableInfo, e: &TxnError, row: &[Datum]) -> SqlError {
     table.explain(e, Some(row))
 }
 
@@ -133,14 +134,14 @@ impl Update {
 pub(crate) struct UniqueKeys<'a>(Vec<&'a IndexInfo>);
 
 impl<'a> UniqueKeys<'a> {
-    /// Of an UPDATE of the columns `assigned`.
+    /// For an UPDATE of the columns `assigned`.
     pub(crate) fn new(table: &'a TableInfo, assigned: impl Iterator<Item = usize>) -> Self {
         let assigned: Vec<usize> = assigned.collect();
         let is_touched = |index: &&IndexInfo| assigned.iter().any(|column| index.columns.contains(column));
         Self(table.indexes.iter().filter(|index| index.unique && index.ready).filter(is_touched).collect())
     }
 
-    /// Whether the row with this primary key has another key in one of them by its new value.
+    /// Whether the new value changes the row's key in one of these indexes.
     fn change(&self, table: &TableInfo, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool, SqlError> {
         for index in &self.0 {
             if !index.keys.same(table.schema(), key, old, new).map_err(|e| error::from_row(&e))? {
@@ -160,7 +161,7 @@ pub(crate) async fn insert_moved(
 ) -> Result<(), SqlError> {
     for (again, row) in moved {
         pace.step().await?;
-        txn.insert(&table.table, &again.key, &again.value).await.map_err(|e| unsafe_duplicate(table, &e, &row))?;
+        txn.insert(&table.table, &again.key, &again.value).await.map_err(|e| unvalidated_duplicate(table, &e, &row))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the parser takes and no planner can do.
+//! Refuses statements that the parser accepts but no planner can handle.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -15,14 +15,17 @@ use super::depth::LEVELS_MAX;
 use super::{unnested, window_places};
 use crate::{SqlError, SqlState};
 
-/// How deeply subqueries may stand in each other's expressions. DataFusion checks what is in a subquery once for each one around
-/// it, and within that again: 2^n looks, three times a plan. Twenty levels took 19 s, twelve take 0.1 s.
+/// The limit on subqueries nested in each other's expressions. DataFusion checks the contents of a subquery once for
+/// each subquery around it, and again within each of those: 2^n checks, three times per plan. Twenty levels took 19 s,
+/// twelve take 0.1 s.
 const SUBQUERY_DEPTH_MAX: u32 = 12;
 
-/// PostgreSQL's most dimensions. DataFusion's types nest as the arrays do, and 72 levels take more stack than a thread has.
+/// PostgreSQL's limit on dimensions. DataFusion's types nest as the arrays do, and 72 levels need more stack than a
+/// thread has.
 const DIMENSIONS_MAX: u32 = 6;
 
-/// The most that is bound of expressions beside what is written: `a BETWEEN b AND c` is `a >= b AND a <= c`, with two `a`.
+/// The limit on copies of subexpressions that binding makes: `a BETWEEN b AND c` becomes `a >= b AND a <= c`, with two
+/// `a`.
 const COPIES_MAX: u64 = 250_000;
 
 /// PostgreSQL's limit. The protocol counts columns in two bytes.
@@ -37,23 +40,24 @@ pub(crate) fn check_count(count: usize) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// The most subqueries in the expressions of one SELECT. Each is a join of its plan: in a debug build 100 took 6 s to plan, 200 more than a minute.
+/// The limit on subqueries in the expressions of one SELECT. Each becomes a join of the plan: in a debug build 100 took
+/// 6 s to plan, 200 more than a minute.
 pub(crate) const SUBQUERIES_MAX: usize = 100;
 
-/// The most windows that differ from each other in one SELECT. Each is an operator above the others: in a debug build 200 took 3 s to plan,
-/// 300 took 23 s.
+/// The limit on different windows in one SELECT. Each becomes an operator above the others: in a debug build 200 took 3
+/// s to plan, 300 took 23 s.
 const WINDOWS_MAX: usize = 200;
 
-/// The most queries of WITH in a statement: a chain of them is one of operators.
+/// The limit on WITH queries of a statement: a chain of them becomes a chain of operators.
 const WITH_MAX: usize = 500;
 
-/// The most relations of a statement where each query of WITH stands wherever it is named, as it does in a plan: when each names the one before
-/// twice, their count doubles. In a debug build 2,000 took 7 s to plan.
+/// The limit on the relations of a statement after each reference to a WITH query is expanded, as a plan does. If each
+/// WITH query refers to the previous one twice, the number doubles each time. In a debug build 2,000 took 7 s to plan.
 const WRITTEN_OUT_MAX: u64 = 4_000;
 
-/// The most relations of a FROM clause. A plan has a level for each, and each level the columns of all below: in a
-/// debug build on a busy machine 100 relations took 5 s to plan, 200 took 82 s, and thousands are more than a thread's
-/// stack has room for.
+/// The limit on the relations of a FROM clause. A plan has a level for each, and each level has the columns of all
+/// levels below. In a debug build on a busy machine 100 relations took 5 s to plan and 200 took 82 s; thousands need
+/// more stack than a thread has.
 pub(super) const RELATIONS_MAX: usize = 200;
 
 /// Refuses more relations than a FROM clause may have.
@@ -72,9 +76,10 @@ fn check_relations(from: &[TableWithJoins]) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// Refuses what the parser takes and no planner can do: lists of too many columns, which take minutes to plan, strings as names of items
-/// (`SELECT 'a' 'b'`), QUALIFY, which PostgreSQL does not have, FOR UPDATE below the outermost query, FROM clauses of too many relations,
-/// subqueries and arrays that nest too deeply, and expressions that double at each level in which they nest.
+/// Refuses statements that the parser accepts but no planner can handle: lists of too many columns, which take minutes
+/// to plan; strings as names of items (`SELECT 'a' 'b'`); QUALIFY, which PostgreSQL does not have; FOR UPDATE below the
+/// outermost query; FROM clauses of too many relations; subqueries and arrays that nest too deeply; and nested
+/// expressions that double in size at each level.
 pub(super) fn check(statement: &Statement) -> Result<(), SqlError> {
     let outermost = match statement {
         Statement::Explain { statement, .. } => statement.as_ref(),
@@ -104,36 +109,36 @@ pub(super) fn check(statement: &Statement) -> Result<(), SqlError> {
 
 #[derive(Default)]
 struct Checks {
-    /// Queries around.
+    /// The number of enclosing queries.
     queries: u32,
-    /// Subqueries of expressions around.
+    /// The number of enclosing subqueries in expressions.
     nested: u32,
-    /// Arrays around.
+    /// The number of enclosing arrays.
     dimensions: u32,
-    /// The sizes of the operands that have been visited of each expression around.
+    /// For each enclosing expression, the sizes of its operands visited so far.
     around: Vec<Vec<u64>>,
     copies: u64,
     /// See [`joined`].
     joined: HashSet<*const Expr>,
-    /// Of each SELECT around.
+    /// One entry per enclosing SELECT.
     selects: Vec<InSelect>,
-    /// The relations of the statement so far, and those of each query of WITH around.
+    /// The relations of the statement so far, and those of each enclosing WITH query.
     relations: Vec<u64>,
-    /// What the queries of WITH are called, as they begin.
+    /// The names of the WITH queries that have not been visited yet.
     named: HashMap<*const Query, String>,
-    /// The relations of the queries of WITH that have been visited and can be named.
+    /// The names and the relation counts of the WITH queries that have been visited and are in scope.
     written_out: Vec<(String, u64)>,
-    /// How many of them there were when each query around began.
+    /// The length of `written_out` when each enclosing query began.
     known: Vec<usize>,
     with: usize,
 }
 
-/// What a SELECT has of what makes its plan grow.
+/// The parts of a SELECT that make its plan grow.
 #[derive(Default)]
 struct InSelect {
     subqueries: usize,
     windows: HashSet<WindowType>,
-    /// It stands for the rows of a VALUES list, which are counted one by one.
+    /// This entry stands for a VALUES list, whose rows are checked one by one.
     is_list: bool,
 }
 
@@ -142,7 +147,7 @@ fn too_many(count: usize, what: &str) -> SqlError {
 }
 
 impl Checks {
-    /// A query begins.
+    /// Called at the start of a query.
     fn begins(&mut self, query: &Query) -> Result<(), SqlError> {
         self.known.push(self.written_out.len());
         for cte in query.with.iter().flat_map(|with| &with.cte_tables) {
@@ -150,7 +155,7 @@ impl Checks {
             self.with += 1;
         }
         if self.with > WITH_MAX {
-            return Err(too_many(WITH_MAX, "queries of WITH may stand in a statement"));
+            return Err(too_many(WITH_MAX, "WITH queries are allowed in a statement"));
         }
         if self.named.contains_key(&std::ptr::from_ref(query)) {
             self.relations.push(0);
@@ -158,13 +163,13 @@ impl Checks {
         if let SetExpr::Values(values) = query.body.as_ref() {
             self.selects.push(InSelect { is_list: true, ..InSelect::default() });
             if values.rows.iter().any(|row| subqueries_of(&row.content) > SUBQUERIES_MAX) {
-                return Err(too_many(SUBQUERIES_MAX, "subqueries may stand in a row of VALUES"));
+                return Err(too_many(SUBQUERIES_MAX, "subqueries are allowed in a row of VALUES"));
             }
         }
         Ok(())
     }
 
-    /// A query ends.
+    /// Called at the end of a query.
     fn ends(&mut self, query: &Query) {
         if let SetExpr::Values(_) = query.body.as_ref() {
             self.selects.pop();
@@ -176,7 +181,7 @@ impl Checks {
         }
     }
 
-    /// A relation of FROM.
+    /// Counts a relation of FROM.
     fn relation(&mut self, name: &ObjectName) -> Result<(), SqlError> {
         let named = match name.0.as_slice() {
             [ObjectNamePart::Identifier(name)] => {
@@ -190,19 +195,19 @@ impl Checks {
         if *relations > WRITTEN_OUT_MAX {
             let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "a statement has too many relations");
             let hint = format!(
-                "It may have at most {WRITTEN_OUT_MAX}, and a query of WITH has all of its own wherever it is named."
+                "At most {WRITTEN_OUT_MAX} are allowed; each reference to a WITH query counts all of its relations."
             );
             return Err(error.with_hint(hint));
         }
         Ok(())
     }
 
-    /// A part of the innermost SELECT.
+    /// Counts an expression of the innermost SELECT.
     fn in_select(&mut self, expression: &Expr) -> Result<(), SqlError> {
         let Some(select) = self.selects.last_mut() else { return Ok(()) };
-        select.subqueries += usize::from(asks(expression));
+        select.subqueries += usize::from(is_subquery(expression));
         if select.subqueries > SUBQUERIES_MAX && !select.is_list {
-            return Err(too_many(SUBQUERIES_MAX, "subqueries may stand in the expressions of a SELECT"));
+            return Err(too_many(SUBQUERIES_MAX, "subqueries are allowed in the expressions of a SELECT"));
         }
         if let Expr::Function(function @ Function { over: Some(window), .. }) = expression {
             window_places::check_call(function)?;
@@ -210,14 +215,15 @@ impl Checks {
                 select.windows.insert(window.clone());
             }
             if select.windows.len() > WINDOWS_MAX {
-                return Err(too_many(WINDOWS_MAX, "windows may differ from each other in a SELECT"));
+                return Err(too_many(WINDOWS_MAX, "different windows are allowed in a SELECT"));
             }
         }
         Ok(())
     }
 }
 
-/// Refuses a whole row as a value: DataFusion takes `count(t.*)` for `count(*)`, and `t.* IS NULL` for false. And stars where PostgreSQL has none.
+/// Refuses a whole row as a value: DataFusion takes `count(t.*)` for `count(*)`, and `t.* IS NULL` for false. Also
+/// refuses stars where PostgreSQL does not allow them.
 fn check_rows(expression: &Expr) -> Result<(), SqlError> {
     let whole_row = || Err(SqlError::unsupported("a whole row (t.*) as a value"));
     match expression {
@@ -248,12 +254,12 @@ fn check_rows(expression: &Expr) -> Result<(), SqlError> {
     }
 }
 
-/// The subqueries in the expressions of a row, those in them aside.
+/// The number of subqueries in the expressions of a row, without nested ones.
 fn subqueries_of(row: &[Expr]) -> usize {
     let count = std::cell::Cell::new(0);
     for value in row {
         walk::exists_outside_queries(value, |expr| {
-            count.set(count.get() + usize::from(asks(expr)));
+            count.set(count.get() + usize::from(is_subquery(expr)));
             false
         });
     }
@@ -318,10 +324,10 @@ impl Visitor for Checks {
     }
 
     fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<SqlError> {
-        self.nested += u32::from(asks(expression));
+        self.nested += u32::from(is_subquery(expression));
         if self.nested > SUBQUERY_DEPTH_MAX {
             let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "subqueries are nested too deeply");
-            let hint = format!("At most {SUBQUERY_DEPTH_MAX} may stand in each other; name some by WITH.");
+            let hint = format!("At most {SUBQUERY_DEPTH_MAX} levels of nesting are allowed; move some to WITH.");
             return ControlFlow::Break(error.with_hint(hint));
         }
         self.dimensions += u32::from(is_array(expression));
@@ -345,7 +351,7 @@ impl Visitor for Checks {
     }
 
     fn post_visit_expr(&mut self, expression: &Expr) -> ControlFlow<SqlError> {
-        self.nested -= u32::from(asks(expression));
+        self.nested -= u32::from(is_subquery(expression));
         self.dimensions -= u32::from(is_array(expression));
         let operands = self.around.pop().unwrap_or_default();
         let written = sum(&operands).saturating_add(1);
@@ -358,8 +364,8 @@ impl Visitor for Checks {
         if self.copies > COPIES_MAX {
             let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "expressions are nested too deeply");
             return ControlFlow::Break(error.with_hint(
-                "What stands before BETWEEN, IN or ANY, or behind CASE, is bound once for each value it is compared \
-                 with, and what coalesce() has before its last argument twice.",
+                "The operand of BETWEEN, IN, ANY or CASE is expanded once for each value it is compared with, and each \
+                 argument of coalesce() except the last is expanded twice.",
             ));
         }
         ControlFlow::Continue(())
@@ -374,13 +380,13 @@ fn is_array(expression: &Expr) -> bool {
     }
 }
 
-/// Whether an expression is one of a subquery.
-pub(crate) fn asks(expression: &Expr) -> bool {
+/// Whether an expression is a subquery.
+pub(crate) fn is_subquery(expression: &Expr) -> bool {
     matches!(expression, Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. })
 }
 
-/// Finds `x IN (SELECT …)` below nothing but AND and OR in a condition of WHERE or HAVING: those are joins, which have the query once. Of NOT IN that
-/// is not known before names are.
+/// Finds `x IN (SELECT …)` in a condition of WHERE or HAVING where only AND and OR are above it: these become joins,
+/// which contain the query once. Whether NOT IN does is not known before names are resolved.
 fn joined(condition: &Expr, found: &mut HashSet<*const Expr>) {
     match condition {
         Expr::Nested(inner) => joined(inner, found),
@@ -399,12 +405,12 @@ fn sum(sizes: &[u64]) -> u64 {
     sizes.iter().fold(0, |sum, size| sum.saturating_add(*size))
 }
 
-/// What is bound of an expression beside what is written: `operands` are the sizes of its operands, `written` is that
-/// of all.
+/// The size of the copies that binding adds to an expression. `operands` holds the sizes of its operands, and `written`
+/// the size of the whole expression.
 fn copies(expression: &Expr, operands: &[u64], written: u64) -> u64 {
     let first = operands.first().copied().unwrap_or(0);
     let again = |times: usize| match first {
-        // A column that stands before a long list takes no more than the list.
+        // Copies of a column before a long list take no more room than the list.
         0 | 1 => 0,
         first => first.saturating_mul(u64::try_from(times).unwrap_or(u64::MAX)),
     };
@@ -419,8 +425,8 @@ fn copies(expression: &Expr, operands: &[u64], written: u64) -> u64 {
         Expr::InSubquery { expr, .. } if walk::has_query(expr.as_ref()) => written.saturating_mul(QUERY_COPIES),
         Expr::InSubquery { .. } => written.saturating_mul(MEMBER_COPIES * COPY_WEIGHT),
         Expr::Case { operand: Some(_), conditions, .. } => again(conditions.len().saturating_sub(1)),
-        // Rows are compared column by column, most of them twice, and those of long rows once more each time that a row
-        // is halved. A query is asked for each column.
+        // Rows are compared column by column. Most columns are compared twice, and those of long rows once more each
+        // time that a row is halved. A query is copied for each column.
         Expr::BinaryOp { left, op, right }
             if is_row(left) && !matches!(op, BinaryOperator::And | BinaryOperator::Or) =>
         {
@@ -432,7 +438,7 @@ fn copies(expression: &Expr, operands: &[u64], written: u64) -> u64 {
                 _ => halvings,
             })
         }
-        // DataFusion makes `CASE WHEN x IS NOT NULL THEN x ELSE y END` of `coalesce(x, y)`.
+        // DataFusion turns `coalesce(x, y)` into `CASE WHEN x IS NOT NULL THEN x ELSE y END`.
         Expr::Function(function) if is_coalesce(function) => match operands {
             [tested @ .., _] => sum(tested).saturating_mul(COPY_WEIGHT),
             [] => 0,
@@ -441,20 +447,20 @@ fn copies(expression: &Expr, operands: &[u64], written: u64) -> u64 {
     }
 }
 
-/// The longest list that DataFusion makes comparisons of, one for each element.
+/// The longest list that DataFusion expands to one comparison per element.
 const WRITTEN_OUT_LIST: usize = 3;
 
-/// How much more than its size a copy costs: 14 levels of `x IN (a, b)`, 16,000 copies of x, took 7 s to plan in a debug build, and ten of
-/// `coalesce(x, a)`, whose NULLs are asked for several times at each level, 9 s.
+/// The cost of a copy, relative to its size. In a debug build 14 levels of `x IN (a, b)`, 16,000 copies of x, took 7 s
+/// to plan. Ten levels of `coalesce(x, a)`, whose nullability is computed several times at each level, took 9 s.
 const COPY_WEIGHT: u64 = 3;
 
-/// How often the planner's form of `x < ANY (SELECT …)` has the query beside the first time.
+/// The number of additional copies of the query in the planner's form of `x < ANY (SELECT …)`.
 const QUERY_COPIES: u64 = 3;
 
-/// As that, of `x IN (SELECT …)` as a value, where x and what is looked in may be NULL.
+/// The same for `x IN (SELECT …)` as a value, where x and the query's values may be NULL.
 const MEMBER_COPIES: u64 = 2;
 
-/// The elements of what ANY and ALL compare with; `None` for a query.
+/// The number of elements that ANY or ALL compares with; `None` for a query.
 fn elements(array: &Expr) -> Option<usize> {
     match array {
         Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => elements(inner),
@@ -473,12 +479,12 @@ fn is_coalesce(function: &Function) -> bool {
     name.is_some_and(|name| ["coalesce", "nvl", "ifnull"].iter().any(|known| name.value.eq_ignore_ascii_case(known)))
 }
 
-/// Whether it is a row: `(a, b)` or `ROW(a, b)`.
+/// Whether the expression is a row: `(a, b)` or `ROW(a, b)`.
 fn is_row(expression: &Expr) -> bool {
     columns_of_row(unnested(expression)) > 0
 }
 
-/// The columns of a row.
+/// The number of columns of a row; 0 if the expression is none.
 fn columns_of_row(expression: &Expr) -> usize {
     match expression {
         Expr::Tuple(columns) => columns.len(),

@@ -1,4 +1,4 @@
-//! How deeply a text nests, counted by its words before it is parsed.
+//! Estimates the nesting depth of a text from its tokens, before it is parsed.
 
 use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
@@ -8,41 +8,45 @@ use super::DEPTH_MAX;
 use crate::engine::dialect::Dialect;
 use crate::{SqlError, SqlState};
 
-/// The most operators of an expression: what a tree is built of before its levels can be counted.
+/// The limit on operators of an expression: the parser builds the tree before its levels can be counted.
 const OPERATORS_MAX: usize = 10_000;
 
-/// Texts up to here have no more operators, and no more CASE than the parser goes into; nor more levels, if they have few brackets.
+/// Shorter texts cannot exceed the limit on operators, nor nest more CASE than the parser does; nor can they nest too
+/// deeply if they have few brackets.
 const SHORT_BYTES: usize = 4_000;
 
-/// The most levels of an expression, a chain of operators having one for each of them. PostgreSQL's limit depends on `max_stack_depth` and lies
-/// at some thousand.
+/// The limit on levels of an expression; a chain of operators has a level for each. PostgreSQL's limit depends on
+/// `max_stack_depth` and is some thousand levels.
 pub(super) const LEVELS_MAX: usize = 2_000;
 
-/// The most brackets that may be open at a time: more than the parser's own limit, which it keeps everywhere but in types.
+/// The limit on open brackets. It is above the parser's own limit, which the parser enforces everywhere except in
+/// types.
 const BRACKETS_MAX: usize = 250;
 
-/// The most CASE within each other: where the parser goes no deeper, it takes the word for a column's name.
+/// The limit on nested CASE: at its own depth limit the parser takes the word for a column name.
 const CASES_MAX: usize = DEPTH_MAX - 10;
 
-/// The most UNION, INTERSECT and EXCEPT of a statement. Each is a level of the plan, of which 2,000 took more stack than a thread has, and time
-/// grows with the square: 500 were planned in 2 s, 1,000 in 7 s, without optimisation.
+/// The limit on UNION, INTERSECT and EXCEPT of a statement. Each is a level of the plan. 2,000 levels needed more stack
+/// than a thread has, and the time grows with the square: without optimisation, 500 were planned in 2 s and 1,000 in 7
+/// s.
 pub(crate) const SET_OPERATIONS_MAX: usize = 500;
 
-/// Refuses expressions so deep that walking them takes more stack than a thread has: `1 + 1 + 1 + …` for pages. The parser
-/// limits parentheses, but not chains of operators, each of which is one level of the tree, and not types within types.
+/// Refuses expressions so deep that walking them needs more stack than a thread has, such as a very long
+/// `1 + 1 + 1 + …`. The parser limits parentheses, but neither chains of operators, each of which is a level of the
+/// tree, nor nested types.
 pub(super) fn check_depth(sql: &str) -> Result<(), SqlError> {
     let few_brackets = || sql.bytes().filter(|byte| matches!(byte, b'(' | b'[' | b'<')).count() <= BRACKETS_MAX;
     if sql.len() <= SHORT_BYTES && few_brackets() {
         return Ok(());
     }
     let tokens = Tokenizer::new(&Dialect, sql).tokenize().map_err(|e| SqlError::syntax(e.to_string()))?;
-    // Operators since the last comma: of the innermost brackets, of each pair around them, and of all.
+    // Operators since the last comma: within the innermost brackets, within each pair around them, and the sum of all.
     let (mut depth, mut around, mut all) = (0_usize, Vec::new(), 0_usize);
     let mut set_operations = 0;
     let mut cases = 0_usize;
     // `ARRAY<`, which PostgreSQL does not have.
     let mut angles = 0_usize;
-    // Whether nothing but a number stands behind the last `[`: `int[][3]` is an array of arrays.
+    // Whether only a number has followed the last `[`: `int[][3]` is an array of arrays.
     let mut bare = false;
     let mut last_is_array = false;
     for token in &tokens {
@@ -62,7 +66,7 @@ pub(super) fn check_depth(sql: &str) -> Result<(), SqlError> {
             }
             Token::Comma | Token::SemiColon => all -= std::mem::take(&mut depth),
             Token::Word(word) => {
-                operators = usize::from(goes_on(word.keyword));
+                operators = usize::from(takes_left_operand(word.keyword));
                 set_operations += usize::from(links_queries(word.keyword));
                 cases += usize::from(word.keyword == Keyword::CASE);
                 cases = cases.saturating_sub(usize::from(word.keyword == Keyword::END));
@@ -81,9 +85,9 @@ pub(super) fn check_depth(sql: &str) -> Result<(), SqlError> {
         depth += operators;
         all += operators;
         if set_operations > SET_OPERATIONS_MAX {
-            let message = format!("a statement has at most {SET_OPERATIONS_MAX} UNION, INTERSECT and EXCEPT");
+            let message = format!("at most {SET_OPERATIONS_MAX} set operations are allowed in a statement");
             let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message);
-            return Err(error.with_hint("Rows of constants are a VALUES list."));
+            return Err(error.with_hint("Use VALUES for constant rows."));
         }
         if around.len() > BRACKETS_MAX || angles > BRACKETS_MAX || cases > CASES_MAX {
             return Err(error::too_deep());
@@ -98,8 +102,8 @@ pub(super) fn check_depth(sql: &str) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// Whether what stands before such a word may become a part of what the word begins. BETWEEN counts with its AND.
-fn goes_on(word: Keyword) -> bool {
+/// Whether the word takes the text before it as an operand. BETWEEN is counted by its AND.
+fn takes_left_operand(word: Keyword) -> bool {
     matches!(
         word,
         Keyword::AND
@@ -128,7 +132,7 @@ fn goes_on(word: Keyword) -> bool {
     ) || links_queries(word)
 }
 
-/// Whether such a word stands between two queries. All of them are reserved, but MINUS, which PostgreSQL does not have.
+/// Whether the word links two queries. All these words are reserved except MINUS, which PostgreSQL does not have.
 fn links_queries(word: Keyword) -> bool {
     matches!(word, Keyword::UNION | Keyword::INTERSECT | Keyword::EXCEPT | Keyword::MINUS)
 }

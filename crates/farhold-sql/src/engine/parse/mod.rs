@@ -22,28 +22,28 @@ use crate::{SqlError, SqlState};
 use checks::check;
 use depth::check_depth;
 
-pub(crate) use checks::{SUBQUERIES_MAX, asks, check_count};
+pub(crate) use checks::{SUBQUERIES_MAX, check_count, is_subquery};
 pub(crate) use depth::SET_OPERATIONS_MAX;
 pub(crate) use split::{Opaque, opaque_end, split};
 pub(crate) use text::to_text;
 
-/// How the names of functions begin that stand for operators, which results have no name of.
+/// The prefix of the names of functions that implement operators. Result columns are not named after them.
 pub(super) const OPERATOR_PREFIX: &str = "farhold_operator_";
 
-/// How deeply expressions may nest.
+/// The parser's limit on the nesting of expressions.
 const DEPTH_MAX: usize = 200;
 
-/// The one statement of a text.
+/// Parses a text of one statement.
 pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
     check_depth(sql)?;
     let trimmed = sql.trim().trim_end_matches(';').trim_end();
     let lower = first_words(trimmed);
     let text = match lower.as_str() {
-        // Words that the parser does not know.
+        // Words that the parser does not support.
         word if word == "abort" || word.starts_with("abort ") => format!("ROLLBACK{}", &trimmed["abort".len()..]),
-        // There is nothing to vacuum, whatever the options and tables.
+        // VACUUM has nothing to do, whatever its options and tables.
         word if word.split([' ', '(']).next() == Some("vacuum") => "VACUUM".to_owned(),
-        // The parser reads COPY's data behind a semicolon.
+        // The parser expects COPY's data after a semicolon.
         word if word.starts_with("copy ") => format!("{};", super::copy::plain_booleans(trimmed)),
         word if word.starts_with("table") => all_of_table(trimmed).unwrap_or_else(|| trimmed.to_owned()),
         _ => super::sequence::in_order(trimmed).into_owned(),
@@ -61,12 +61,13 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
                 ControlFlow::Break(error) => Err(error),
             }
         }
-        (None, _) => Err(SqlError::syntax("there is no statement")),
+        (None, _) => Err(SqlError::syntax("empty statement")),
         _ => Err(SqlError::syntax("cannot insert multiple commands into a prepared statement")),
     }
 }
 
-/// `TABLE t ORDER BY ...` as a SELECT: the parser takes TABLE within a query only. Nothing but the clauses behind a FROM may follow.
+/// `TABLE t ORDER BY ...` as a SELECT: the parser accepts TABLE only within a query. Only the clauses after FROM may
+/// follow.
 fn all_of_table(sql: &str) -> Option<String> {
     let tokens = Tokenizer::new(&Dialect, sql).tokenize().ok()?;
     let mut tokens = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).skip(1);
@@ -90,7 +91,7 @@ fn all_of_table(sql: &str) -> Option<String> {
     Some(format!("SELECT * FROM{}", &sql["table".len()..]))
 }
 
-/// Whether a text has the EXCLUDE of a frame, which the parser does not know.
+/// Whether a text uses the EXCLUDE of a frame, which the parser does not support.
 fn excludes_rows(sql: &str) -> bool {
     let Ok(tokens) = Tokenizer::new(&Dialect, sql).tokenize() else { return false };
     let words = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).map(|token| match token {
@@ -101,7 +102,8 @@ fn excludes_rows(sql: &str) -> bool {
     words.windows(2).any(|pair| pair[0] == "exclude" && ["current", "group", "ties", "no"].contains(&pair[1].as_str()))
 }
 
-/// What PostgreSQL's grammar has in two forms, in one: `ORDER BY (1)` is by the first item as without parentheses, and `U&'\0041'` is a string once it is read.
+/// Reduces two forms of PostgreSQL's grammar to one: `ORDER BY (1)` sorts by the first item, as without parentheses,
+/// and `U&'\0041'` becomes an ordinary string.
 struct OneForm;
 
 impl VisitorMut for OneForm {
@@ -135,7 +137,7 @@ impl VisitorMut for OneForm {
     }
 }
 
-/// The number that an expression is but for parentheses.
+/// The number literal of an expression, without parentheses.
 fn number(expression: &Expr) -> Option<&Expr> {
     match expression {
         Expr::Nested(inner) => number(inner),
@@ -144,18 +146,18 @@ fn number(expression: &Expr) -> Option<&Expr> {
     }
 }
 
-/// The one expression of a text.
+/// Parses a text of one expression.
 pub(crate) fn parse_expr(text: &str) -> Result<Expr, SqlError> {
     let parsed = Parser::new(&Dialect).try_with_sql(text).and_then(|mut parser| parser.parse_expr());
     parsed.map_err(|e| error::from_parser(&e))
 }
 
-/// The beginning in lower case.
+/// The first characters, in lower case.
 fn first_words(sql: &str) -> String {
     sql.chars().take(24).collect::<String>().to_ascii_lowercase()
 }
 
-/// What is inside parentheses.
+/// The expression without enclosing parentheses.
 pub(crate) fn unnested(expression: &Expr) -> &Expr {
     match expression {
         Expr::Nested(inner) => unnested(inner),
@@ -163,7 +165,7 @@ pub(crate) fn unnested(expression: &Expr) -> &Expr {
     }
 }
 
-/// The name of a table or index, its schema and database checked.
+/// The name of a table or index, after checking its schema and database.
 pub(crate) fn table_name(name: &ObjectName) -> Result<String, SqlError> {
     let mut parts = Vec::with_capacity(3);
     for part in &name.0 {
@@ -219,14 +221,14 @@ mod tests {
             assert_eq!(state(&format!("select {}true{}", open.repeat(4), ")".repeat(4))), None, "{open}");
             assert_eq!(state(&format!("select {}true{}", open.repeat(11), ")".repeat(11))), Some("54001"), "{open}");
         }
-        // What is joined is there once.
+        // A query that becomes a join is not copied.
         for (open, close) in
             [("a in (select 1 where ", ")"), ("a in (select 1 where b and a in (select 1 from t having c or ", "))")]
         {
             let sql = format!("select 1 where {}true{}", open.repeat(5), close.repeat(5));
             assert_eq!(state(&sql), None, "{open}");
         }
-        // The last argument is there once.
+        // The last argument is not copied.
         assert_eq!(state(&format!("select {}1{}", "coalesce(a, ".repeat(60), ")".repeat(60))), None);
         // Lists may be long.
         assert_eq!(state(&format!("select a in ({}1)", "1, ".repeat(300_000))), None);
@@ -250,7 +252,7 @@ mod tests {
                 assert_eq!(state(&from(RELATIONS_MAX / each + 1)), Some("54001"), "{before}{next}");
             }
         }
-        // Each SELECT has its own.
+        // Each SELECT has its own limit.
         let select = format!("select 1 from t{}", ", t".repeat(150));
         assert_eq!(state(&format!("{select} union all {select}")), None);
     }
@@ -301,12 +303,12 @@ mod tests {
             assert_eq!(state(&format!("select {}", nested(12, open))), None, "{open}");
             assert_eq!(state(&format!("select {}", nested(13, open))), Some("54001"), "{open}");
         }
-        // Those beside each other do not nest, nor do those of FROM.
+        // Subqueries side by side do not nest, nor do those of FROM.
         assert_eq!(state(&format!("select {}", vec!["(select 1)"; 30].join(" + "))), None);
         assert_eq!(state(&format!("select 1 from {} x", nested(20, "(select 1 from ").replace('1', "t"))), None);
     }
 
-    /// Whatever links it, each link is a level that takes stack when the tree is dropped.
+    /// Whatever the link, each is a level that needs stack when the tree is dropped.
     #[test]
     fn long_chains_are_refused() {
         let state = |sql: &str| parse_one(sql).err().map(|e| e.state.code());
@@ -328,12 +330,12 @@ mod tests {
         }
         assert_eq!(state(&format!("select null::int{}", "[]".repeat(100_000))), Some("54001"));
         assert_eq!(state(&format!("select null::int{}", "[3]".repeat(100_000))), Some("54001"));
-        // Items of lists hang on nothing.
+        // Items of a list do not form a chain.
         assert_eq!(state(&format!("select {}1", "array[1], a[1] is null, null::int[], ".repeat(500))), None);
         assert_eq!(state(&format!("select 1 in ({}1)", "(1 between 0 and 2) notnull, ".repeat(3_000))), None);
     }
 
-    /// A comma ends a chain of operators, and no chain of queries.
+    /// A comma ends a chain of operators, but not a chain of queries.
     #[test]
     fn long_chains_of_queries_are_refused() {
         let state = |sql: &str| parse_one(sql).err().map(|e| e.state.code());
@@ -355,7 +357,7 @@ mod tests {
         }
     }
 
-    /// The parser does not count types within types, also in short texts.
+    /// The parser does not limit nested types; short texts may contain many.
     #[test]
     fn nested_types_are_refused() {
         let state = |sql: &str| parse_one(sql).err().map(|e| e.state.code());
@@ -371,7 +373,7 @@ mod tests {
         }
     }
 
-    /// Each level was parsed twice.
+    /// Each level used to be parsed twice.
     #[test]
     fn nested_calls_are_parsed_once() {
         for call in ["abs(", "coalesce(", "f(x => ", "f(x := "] {

@@ -1,8 +1,8 @@
-//! The statements of a simple-query string.
+//! Splits a simple-query string into statements.
 
 use crate::SqlError;
 
-/// The statements of a simple-query string, each as it stands in the text, without its semicolon. Blank ones are left out.
+/// The statements of a simple-query string, each as written, without its semicolon. Blank ones are left out.
 pub(crate) fn split(sql: &str) -> Result<Vec<String>, SqlError> {
     let bytes = sql.as_bytes();
     let mut statements = Vec::new();
@@ -36,7 +36,7 @@ pub(crate) fn split(sql: &str) -> Result<Vec<String>, SqlError> {
     Ok(statements)
 }
 
-/// A part of a text whose characters mean nothing by themselves.
+/// A part of a text whose characters are no syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opaque {
     /// A string or a quoted identifier.
@@ -45,7 +45,8 @@ pub(crate) enum Opaque {
     Comment,
 }
 
-/// Behind the string, quoted identifier or comment that begins at the byte `at`; `None` when none does.
+/// The position after the string, quoted identifier or comment that begins at the byte `at`; `None` if none begins
+/// there.
 pub(crate) fn opaque_end(sql: &str, at: usize) -> Result<Option<(usize, Opaque)>, SqlError> {
     let bytes = sql.as_bytes();
     let quoted = |end: Option<usize>, what: &str| match end {
@@ -70,7 +71,8 @@ pub(crate) fn opaque_end(sql: &str, at: usize) -> Result<Option<(usize, Opaque)>
     }
 }
 
-/// Behind a quoted thing: a doubled quote goes on, and a backslash takes the next byte if `escapes`.
+/// The position after a string or a quoted identifier: a doubled quote does not end it, and a backslash escapes the
+/// next byte if `escapes`.
 fn string_end(bytes: &[u8], start: usize, escapes: bool) -> Option<usize> {
     let quote = bytes[start];
     let mut at = start + 1;
@@ -89,7 +91,7 @@ fn string_end(bytes: &[u8], start: usize, escapes: bool) -> Option<usize> {
     None
 }
 
-/// Behind a block comment; they nest.
+/// The position after a block comment; comments nest.
 fn comment_end(bytes: &[u8], start: usize) -> Option<usize> {
     let (mut depth, mut at) = (0_usize, start);
     while at + 1 < bytes.len() {
@@ -111,7 +113,7 @@ fn comment_end(bytes: &[u8], start: usize) -> Option<usize> {
     None
 }
 
-/// Behind a dollar-quoted string; `None` when it is none (a parameter).
+/// The position after a dollar-quoted string; `None` if it is a parameter instead.
 fn dollar_end(sql: &str, start: usize) -> Result<Option<usize>, SqlError> {
     let rest = &sql[start + 1..];
     let Some(len) = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')) else { return Ok(None) };

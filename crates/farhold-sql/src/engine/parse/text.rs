@@ -1,4 +1,4 @@
-//! From statements to text again.
+//! Turns statements back into text.
 
 use std::fmt::Display;
 use std::ops::ControlFlow;
@@ -11,15 +11,17 @@ use datafusion::sql::sqlparser::ast::{
 
 use super::super::walk;
 
-/// A text that reads as a statement or an expression does. The parser's own takes `''` and `\'` in a string, and `""`
-/// and `\"` in a name, for what is escaped already, and puts two signs together, which begins a comment.
+/// The text of a statement or an expression, which parses to the same tree. The parser's own text takes `''` and `\'`
+/// in a string, and `""` and `\"` in a name, for already escaped characters. It also puts two signs next to each other,
+/// which begins a comment.
 pub(crate) fn to_text<T: VisitMut + Clone + Display>(tree: &T) -> String {
     let mut tree = tree.clone();
     let _ = walk::change(&mut tree, &mut Plain);
     tree.to_string()
 }
 
-/// Doubles the quotes in strings and names. Visitors have no step for a name, so the places of names are listed.
+/// Doubles the quotes in strings and names. Visitors have no method for names, so this lists the nodes that contain
+/// them.
 struct Plain;
 
 impl Plain {

@@ -1,4 +1,4 @@
-//! Where window functions may stand: in the items of a SELECT and in its ORDER BY, and not in each other.
+//! Where window functions are allowed: in the items of a SELECT and in its ORDER BY, but not nested in each other.
 
 use datafusion::sql::sqlparser::ast::{Expr, Function, GroupByExpr, JoinConstraint, Select, Visit};
 
@@ -21,7 +21,7 @@ pub(super) fn check_assignments(assignments: &impl Visit) -> Result<(), SqlError
     not_in(assignments, "UPDATE")
 }
 
-/// Refuses window functions in the clauses of a SELECT that come before them.
+/// Refuses window functions in the clauses of a SELECT that are evaluated before them.
 pub(super) fn check_select(select: &Select) -> Result<(), SqlError> {
     not_in(&select.selection, "WHERE")?;
     not_in(&select.having, "HAVING")?;
@@ -36,7 +36,7 @@ pub(super) fn check_select(select: &Select) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// Refuses a window function in another one, or in its window.
+/// Refuses a window function nested in another one's arguments or window.
 pub(super) fn check_call(function: &Function) -> Result<(), SqlError> {
     let Some(over) = &function.over else { return Ok(()) };
     not_in(over, "window definitions")?;

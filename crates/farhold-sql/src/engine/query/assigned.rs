@@ -1,8 +1,9 @@
-//! Values of an INSERT's VALUES list as their columns take them.
+//! Converts the values of an INSERT's VALUES list to the types of their columns.
 //!
-//! A list has one type for each column, so a value is planned as one of the table's column. A cast would take what PostgreSQL does not assign without
-//! one, a text to a number. So the statement calls [`ASSIGNED`], and where types are known, [`coerce`](super::coerce) puts the cast in its place, or
-//! refuses the value.
+//! A VALUES list has one type per column, so each value must be planned with the type of the table's column. A cast
+//! would also convert what PostgreSQL does not assign without a cast, such as a text to a number. So the statement
+//! calls [`ASSIGNED`]. Once types are known, [`coerce`](super::coerce) replaces the call by a cast, or refuses the
+//! value.
 
 use std::sync::Arc;
 
@@ -27,12 +28,12 @@ use crate::{SqlError, SqlState};
 /// The function: a value, a NULL of its column's type, and the column's name.
 const ASSIGNED: &str = "farhold_assigned";
 
-/// Makes it known.
+/// Registers the function.
 pub(super) fn register(context: &SessionContext) {
     context.register_udf(ScalarUDF::from(Assigned { signature: Signature::any(3, Volatility::Immutable) }));
 }
 
-/// `value` as a column takes it.
+/// `value`, converted as an assignment to a column.
 pub(crate) fn assigned(value: ast::Expr, column: &str, data_type: ColumnType) -> ast::Expr {
     let null = ast::Expr::Cast {
         kind: ast::CastKind::Cast,
@@ -44,7 +45,7 @@ pub(crate) fn assigned(value: ast::Expr, column: &str, data_type: ColumnType) ->
     call(ASSIGNED, vec![value, null, ast::Expr::value(ast::Value::SingleQuotedString(column.to_owned()))])
 }
 
-/// The value and its type of a call; `None` of any other function. 42804 where it cannot be assigned.
+/// The value and the target type of a call; `None` for any other function. 42804 if the value cannot be assigned.
 pub(super) fn taken(function: &ScalarFunction, schema: &DFSchema) -> Result<Option<(Expr, ColumnType)>> {
     if function.func.inner().downcast_ref::<Assigned>().is_none() {
         return Ok(None);
@@ -88,6 +89,6 @@ impl ScalarUDFImpl for Assigned {
     }
 
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        internal_err!("{ASSIGNED} is no function that runs")
+        internal_err!("{ASSIGNED} must be replaced before execution")
     }
 }

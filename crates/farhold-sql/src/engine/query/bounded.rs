@@ -1,8 +1,9 @@
-//! Functions whose result may be far longer than what they are given, and those that may take far more steps.
+//! Functions whose results may be far longer than their arguments, or that may take far more steps.
 //!
-//! What a function makes of a batch is in no operator's reservation. So before such a function makes its result, the bytes of it are taken
-//! from the queries' memory and given back at once: a result for which there is no room is refused (53200), and one value has at most 1 GiB,
-//! as in PostgreSQL (54000). `||` is an operator of DataFusion's; the rule [`Concatenations`] puts a function in its place.
+//! No operator's reservation covers what a function makes of a batch. So before such a function runs, it reserves the
+//! bytes of its result in the queries' memory and releases them at once. A result that does not fit is refused (53200).
+//! As in PostgreSQL, one value has at most 1 GiB (54000). `||` is an operator of DataFusion; the rule
+//! [`Concatenations`] replaces it by a function.
 
 use std::sync::Arc;
 
@@ -25,24 +26,24 @@ use super::checked::{self, Check};
 use super::{folded, regexes};
 use crate::{SqlError, SqlState};
 
-/// Bytes of one value.
+/// The size limit of one value, in bytes.
 const VALUE_BYTES_MAX: u64 = (1 << 30) - 1;
-/// What PostgreSQL has before each value.
+/// The size of PostgreSQL's header before each value.
 pub(super) const HEADER_BYTES: u64 = 4;
 
-/// Characters of what `levenshtein` compares: PostgreSQL's limit.
+/// The length limit of `levenshtein`'s arguments in characters, as in PostgreSQL.
 const LEVENSHTEIN_MAX: u64 = 255;
 
-/// Results of a batch up to here need no room of their own: batches of columns are as long.
+/// Results of a batch up to this size need no reservation: batches of columns are as large.
 const BATCH_BYTES_FREE: u64 = 1 << 20;
 
-/// Bytes of an element that nothing else is known of.
+/// The assumed size of an element of unknown size, in bytes.
 const ELEMENT_BYTES: usize = 16;
 
-/// Up to here the matches of a pattern are not counted before they are replaced.
+/// If a replaced text cannot be longer than this, the matches of its pattern are not counted first.
 const UNCOUNTED_BYTES_MAX: u64 = 64 << 10;
 
-/// Puts the functions in the place of DataFusion's.
+/// Replaces DataFusion's functions.
 pub(super) fn register(context: &SessionContext) {
     let pool = &context.runtime_env().memory_pool;
     for (growth, names) in [
@@ -67,7 +68,7 @@ fn external(error: SqlError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-/// Takes the bytes of a batch's results from the queries' memory, and gives them back.
+/// Reserves the bytes of a batch's results in the queries' memory, and releases them.
 pub(super) fn ask_for_room(pool: &Arc<dyn MemoryPool>, name: &str, bytes: u64) -> Result<()> {
     folded::check(name, bytes)?;
     if bytes <= BATCH_BYTES_FREE {
@@ -84,28 +85,28 @@ pub(super) fn check_value(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// By what a result is longer than the arguments.
+/// How the length of a result follows from the arguments.
 #[derive(Clone, Copy, Debug)]
 enum Growth {
-    /// A text, so many times.
+    /// A text, repeated a number of times.
     Repeat,
-    /// A text filled up to so many characters.
+    /// A text, padded to a number of characters.
     Pad,
-    /// A text with one part replaced wherever it stands.
+    /// A text in which every occurrence of a part is replaced.
     Replace,
-    /// A text with what a pattern matches replaced.
+    /// A text in which the matches of a pattern are replaced.
     ReplacePattern,
-    /// All texts behind each other.
+    /// The concatenation of all texts.
     Concat,
-    /// All texts behind the first, with that between them.
+    /// The concatenation of all texts but the first, which separates them.
     ConcatWith,
     /// The elements of an array, with a text between them.
     Join,
-    /// A value, so many times.
+    /// A value, repeated a number of times.
     Elements,
-    /// An array of so many elements.
+    /// An array of a given number of elements.
     Resize,
-    /// The values from one to another.
+    /// The values of a series.
     Series,
     /// The parts of a text between separators.
     Split,
@@ -127,7 +128,7 @@ impl Check for Bounds {
             }
             let bytes = self.growth.bytes(&arguments.args, row)?;
             let taken = match self.growth {
-                // PostgreSQL takes room for the longest characters.
+                // PostgreSQL reserves the largest size of each character.
                 Growth::Pad => padded(&arguments.args, row).saturating_mul(4),
                 _ => bytes,
             };
@@ -139,12 +140,12 @@ impl Check for Bounds {
     }
 }
 
-/// The second argument of functions that repeat something.
+/// The second argument of functions that repeat or fill.
 fn count(arguments: &[ColumnarValue], row: usize) -> u64 {
     arguments.get(1).map_or(0, |count| u64::try_from(number(count, row)).unwrap_or(0))
 }
 
-/// The characters of what is filled up. Where there is nothing to fill with, a text is only cut.
+/// The characters of a padded text. With an empty fill a text is only cut.
 fn padded(arguments: &[ColumnarValue], row: usize) -> u64 {
     let count = count(arguments, row);
     match arguments {
@@ -153,7 +154,7 @@ fn padded(arguments: &[ColumnarValue], row: usize) -> u64 {
     }
 }
 
-/// Whether a row's argument is null.
+/// Whether a row's argument is NULL.
 fn is_null(value: &ColumnarValue, row: usize) -> bool {
     match value {
         ColumnarValue::Scalar(value) => value.is_null(),
@@ -162,7 +163,7 @@ fn is_null(value: &ColumnarValue, row: usize) -> bool {
 }
 
 impl Growth {
-    /// The bytes of a row's result, at most.
+    /// An upper bound on the bytes of a row's result.
     fn bytes(self, arguments: &[ColumnarValue], row: usize) -> Result<u64> {
         let at = |n: usize| arguments.get(n).map_or(Size { bytes: 0, characters: 0 }, |value| size(value, row));
         let sum = || arguments.iter().fold(0_u64, |sum, value| sum.saturating_add(bytes(value, row)));
@@ -206,7 +207,7 @@ impl Growth {
     }
 }
 
-/// What `regexp_replace` makes of a row, at most.
+/// An upper bound on a row's result of `regexp_replace`.
 fn replaced_bytes(arguments: &[ColumnarValue], row: usize) -> Result<u64> {
     let [whole, pattern, replacement] = [0_usize, 1, 2].map(|n| arguments.get(n).map_or("", |value| text(value, row)));
     let is_place = arguments.get(3).is_some_and(|argument| !argument.data_type().is_string());
@@ -216,7 +217,7 @@ fn replaced_bytes(arguments: &[ColumnarValue], row: usize) -> Result<u64> {
         _ => !is_place && flags.contains('g'),
     };
     let length = whole.len() as u64;
-    // What stands for a group puts in each match once more, and all matches are no longer than the text.
+    // Each reference to a group inserts a part of the match, and all matches together are no longer than the text.
     let groups = replacement.matches('\\').count() as u64;
     let bytes = |times: u64| {
         let put_in = times.saturating_mul(replacement.len() as u64);
@@ -232,7 +233,7 @@ fn replaced_bytes(arguments: &[ColumnarValue], row: usize) -> Result<u64> {
     Ok(bytes(regexes::count(whole, pattern, flags)?))
 }
 
-/// What `range` and `generate_series` make of a row, at most.
+/// An upper bound on a row's result of `range` and `generate_series`.
 fn series_bytes(arguments: &[ColumnarValue], row: usize) -> Result<u64> {
     const DAY_NS: u128 = 86_400_000_000_000;
     let (from, to, step) = match arguments {
@@ -241,13 +242,13 @@ fn series_bytes(arguments: &[ColumnarValue], row: usize) -> Result<u64> {
         [from, to, step, ..] => (scalar(from, row)?, scalar(to, row)?, Some(scalar(step, row)?)),
         [] => return Ok(0),
     };
-    // The distance and the step in one unit, the step not longer than it is.
+    // The distance in some unit, and a lower bound of the step in the same unit.
     let (distance, step) = match (nanoseconds(&from), nanoseconds(&to), step) {
         (Some(from), Some(to), Some(ScalarValue::IntervalMonthDayNano(Some(step)))) => {
             let parts = [i64::from(step.months), i64::from(step.days), step.nanoseconds];
             if parts.iter().any(|part| *part < 0) && parts.iter().any(|part| *part > 0) {
-                // A series that turns back may have no end.
-                let message = "the parts of a series' step must have one sign";
+                // A series that changes direction may not end.
+                let message = "all parts of the step of a series must have the same sign";
                 return Err(external(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message)));
             }
             let [months, days, rest] = parts.map(|part| u128::from(part.unsigned_abs()));
@@ -263,13 +264,13 @@ fn series_bytes(arguments: &[ColumnarValue], row: usize) -> Result<u64> {
         },
     };
     if step == 0 {
-        // The function has its own words for it.
+        // The function reports this error itself.
         return Ok(0);
     }
     Ok(u64::try_from(distance / step + 1).unwrap_or(u64::MAX).saturating_mul(ELEMENT_BYTES as u64))
 }
 
-/// What `string_to_array` makes of a row, at most. Without a separator each character is a part.
+/// An upper bound on a row's result of `string_to_array`. Without a separator each character is a part.
 fn split_bytes(arguments: &[ColumnarValue], row: usize) -> u64 {
     let Some(whole) = arguments.first() else { return 0 };
     let size = size(whole, row);
@@ -278,11 +279,11 @@ fn split_bytes(arguments: &[ColumnarValue], row: usize) -> u64 {
         Some(Some(separator)) => text(whole, row).matches(separator).count() as u64 + 1,
         _ => size.characters,
     };
-    // They are made one by one, into an array that is copied as it grows.
+    // The parts are appended one by one to an array that is copied as it grows.
     parts.saturating_mul(2 * ELEMENT_BYTES as u64).saturating_add(size.bytes)
 }
 
-/// A date's or timestamp's distance from 1970.
+/// A date or timestamp as nanoseconds since 1970.
 fn nanoseconds(value: &ScalarValue) -> Option<i128> {
     let (count, unit_ns) = match value {
         ScalarValue::Date32(Some(days)) => (i64::from(*days), 86_400_000_000_000),
@@ -296,7 +297,7 @@ fn nanoseconds(value: &ScalarValue) -> Option<i128> {
     Some(i128::from(count) * unit_ns)
 }
 
-/// The bytes of a value in an array.
+/// The size of a value in an array, in bytes.
 fn element_bytes(value: &ScalarValue) -> u64 {
     let bytes = match value.data_type().primitive_width() {
         Some(bytes) => bytes,
@@ -305,7 +306,7 @@ fn element_bytes(value: &ScalarValue) -> u64 {
     bytes as u64
 }
 
-/// The elements of an array and of the arrays in it.
+/// The number of elements of an array, including those of nested arrays.
 fn leaves(array: &dyn Array) -> u64 {
     let each = |array: ArrayRef| leaves(array.as_ref());
     match array.data_type() {
@@ -316,7 +317,7 @@ fn leaves(array: &dyn Array) -> u64 {
     }
 }
 
-/// Refuses what `levenshtein` would take too long for: its steps are the product of both lengths.
+/// Refuses arguments for which `levenshtein` would take too long: its steps are the product of both lengths.
 #[derive(Clone, Debug)]
 struct Steps;
 
@@ -332,8 +333,9 @@ impl Check for Steps {
     }
 }
 
-/// Puts a function of ours in the place of `||`. It must run behind DataFusion's own coercion, which gives both sides one type. A chain is one call:
-/// the name of a call is made anew at each level above it, and 1,000 calls within each other took 7 s to plan.
+/// Replaces `||` by a function. It must run after DataFusion's own coercion, which gives both sides one type. A chain
+/// becomes one call: the name of a call is computed again at each level above it, and 1,000 nested calls took 7 s to
+/// plan.
 #[derive(Debug)]
 pub(super) struct Concatenations(Pool);
 
@@ -357,7 +359,7 @@ impl Concatenations {
 impl AnalyzerRule for Concatenations {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         let replaced = |expression: Expr| match expression {
-            // A function has the name of what it replaces, so no schema changes.
+            // The function has the name of the expression that it replaces, so no schema changes.
             Expr::BinaryExpr(BinaryExpr { left, op: Operator::StringConcat, right }) => {
                 Ok(Transformed::yes(self.concatenated(*left, *right)))
             }
@@ -372,7 +374,7 @@ impl AnalyzerRule for Concatenations {
     }
 }
 
-/// The queries' memory, of which there is one.
+/// The queries' memory; there is only one.
 #[derive(Clone, Debug)]
 pub(super) struct Pool(pub(super) Arc<dyn MemoryPool>);
 
@@ -461,7 +463,7 @@ impl ScalarUDFImpl for Concatenation {
     }
 }
 
-/// The bytes of a row's values behind each other; none where one is null.
+/// The total bytes of a row's values; 0 if one is NULL.
 fn bytes_of_all(parts: &[ColumnarValue], row: usize) -> u64 {
     let is_null = |part: &ColumnarValue| match part {
         ColumnarValue::Scalar(value) => value.is_null(),
@@ -473,7 +475,7 @@ fn bytes_of_all(parts: &[ColumnarValue], row: usize) -> u64 {
     parts.iter().fold(0, |all, part| all.saturating_add(bytes(part, row)))
 }
 
-/// Gives each row's texts behind each other; nothing where one is null.
+/// Passes each row's concatenated texts to `give`; `None` if one is NULL.
 fn joined(parts: &[ColumnarValue], rows: usize, mut give: impl FnMut(Option<&str>)) {
     let mut whole = String::new();
     for row in 0..rows {
@@ -485,7 +487,7 @@ fn joined(parts: &[ColumnarValue], rows: usize, mut give: impl FnMut(Option<&str
 
 fn joined_texts<O: OffsetSizeTrait>(parts: &[ColumnarValue], rows: usize, bytes: u64) -> Result<ArrayRef> {
     if usize::try_from(bytes).ok().and_then(O::from_usize).is_none() {
-        let message = "the texts of a batch are too long";
+        let message = "the texts of a batch exceed the size limit";
         return Err(external(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message)));
     }
     let mut builder = GenericStringBuilder::<O>::new();
@@ -496,25 +498,25 @@ fn joined_texts<O: OffsetSizeTrait>(parts: &[ColumnarValue], rows: usize, bytes:
     Ok(Arc::new(builder.finish()))
 }
 
-/// How long a text is.
+/// The length of a text.
 #[derive(Clone, Copy)]
 struct Size {
     bytes: u64,
     characters: u64,
 }
 
-/// The bytes of a text that is filled up to a count of characters, at most.
+/// An upper bound on the bytes of a text that is padded to a number of characters.
 fn padded_bytes(text: Size, fill: Size, count: u64) -> u64 {
     let times = count.saturating_sub(text.characters).div_ceil(fill.characters.max(1));
     text.bytes.saturating_add(times.saturating_mul(fill.bytes))
 }
 
-/// How long a row's text is; nothing of a null.
+/// The length of a row's text; 0 for NULL.
 fn size(value: &ColumnarValue, row: usize) -> Size {
     Size { bytes: bytes(value, row), characters: text(value, row).chars().count() as u64 }
 }
 
-/// The bytes of a row's text or bytes; none of a null.
+/// The bytes of a row's text or bytes; 0 for NULL.
 fn bytes(value: &ColumnarValue, row: usize) -> u64 {
     let bytes = match value {
         ColumnarValue::Scalar(
@@ -533,7 +535,7 @@ fn bytes(value: &ColumnarValue, row: usize) -> u64 {
     (bytes + text(value, row).len()) as u64
 }
 
-/// A row's text; none of a null.
+/// A row's text; `None` for NULL.
 pub(super) fn some_text(value: &ColumnarValue, row: usize) -> Option<&str> {
     match value {
         ColumnarValue::Scalar(value) => value.try_as_str().flatten(),
@@ -547,12 +549,12 @@ pub(super) fn some_text(value: &ColumnarValue, row: usize) -> Option<&str> {
     }
 }
 
-/// A row's text; an empty one of a null.
+/// A row's text; empty for NULL.
 fn text(value: &ColumnarValue, row: usize) -> &str {
     some_text(value, row).unwrap_or_default()
 }
 
-/// A row's number.
+/// A row's number; 0 for NULL.
 fn number(value: &ColumnarValue, row: usize) -> i64 {
     match value {
         ColumnarValue::Scalar(ScalarValue::Int64(number)) => number.unwrap_or(0),

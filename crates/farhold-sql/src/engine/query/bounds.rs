@@ -1,8 +1,8 @@
-//! Functions inside of keys that are sorted by.
+//! Gives bounds to functions in sort keys.
 //!
-//! To know the order of `f(a) <= 1`, DataFusion (55) compares the bounds of both sides. A function that knows none has those of a NULL, which are
-//! of another type than the other side; then nothing is known of the key, not even that a sort by it below has put the rows in its order, and the
-//! plan is refused. So functions in keys have all values of their type for bounds.
+//! To find the order of `f(a) <= 1`, DataFusion (55) compares the bounds of both sides. A function without bounds has
+//! those of an untyped NULL, which differ in type from the other side. Then the order of the key is unknown, even if a
+//! sort below has established it, and the plan is refused. So functions in keys get all values of their type as bounds.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
     Volatility,
 };
 
-/// A key whose functions have bounds.
+/// A key in which every function has bounds.
 pub(super) fn with_bounds(key: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     key.transform_up(|expr| {
         let Some(returned) = without_bounds(&expr, schema) else { return Ok(Transformed::no(expr)) };
@@ -32,7 +32,7 @@ pub(super) fn with_bounds(key: Expr, schema: &DFSchema) -> Result<Transformed<Ex
     })
 }
 
-/// The type of a function that has no bounds of it.
+/// The return type of a function without bounds of that type; `None` for other expressions.
 fn without_bounds(expr: &Expr, schema: &DFSchema) -> Option<DataType> {
     let Expr::ScalarFunction(function) = expr else { return None };
     if function.func.signature().volatility == Volatility::Volatile {
@@ -82,7 +82,7 @@ impl ScalarUDFImpl for Unbounded {
     }
 
     fn simplify(&self, arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
-        // Some functions are there only until they are simplified.
+        // Some functions exist only until they are simplified.
         self.inner.simplify(arguments, context)
     }
 

@@ -1,7 +1,8 @@
-//! Aggregates, windows and keys of GROUP BY that differ by casts alone.
+//! Aggregates, windows and keys of GROUP BY that differ only in casts.
 //!
-//! DataFusion (55) calls a cast as what is cast. So `sum(a)` and `sum(CAST(a AS NUMERIC))` have one name, and one plan must not have both: the casts
-//! become arguments of a function that is named after their types and gives what it is given. It finds them however they are written.
+//! DataFusion (55) gives a cast the name of its argument. So `sum(a)` and `sum(CAST(a AS NUMERIC))` have the same name,
+//! and one plan must not contain both. Here such casts become arguments of an identity function whose second argument
+//! is the type. Twins are found in whatever notation they are written.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::Discriminant;
@@ -27,12 +28,12 @@ use crate::engine::walk;
 /// `farhold_cast(CAST(a AS t), 't')`
 const CAST: &str = "farhold_cast";
 
-/// Makes the function known.
+/// Registers the function.
 pub(super) fn register(context: &SessionContext) {
     context.register_udf(ScalarUDF::from(Named { signature: Signature::any(2, Volatility::Immutable) }));
 }
 
-/// Gives names to the casts of a statement's aggregates, windows and keys where others have all but these.
+/// Names the casts of a statement's aggregates, windows and keys that equal another one except for casts.
 pub(super) fn name(statement: &mut Statement, aggregates: &HashSet<String>) {
     let mut columns = Columns { aggregates, alike: HashMap::new() };
     let _ = walk::visit(statement, &mut columns);
@@ -43,10 +44,10 @@ pub(super) fn name(statement: &mut Statement, aggregates: &HashSet<String>) {
     }
 }
 
-/// What becomes columns of aggregates and windows: their calls, and what they go by.
+/// Collects the expressions that become columns of aggregates and windows: their calls and their keys.
 struct Columns<'a> {
     aggregates: &'a HashSet<String>,
-    /// As [`plain`], by what they are without casts.
+    /// The expressions in the form of [`plain`], grouped by their form without casts.
     alike: HashMap<Expr, HashSet<Expr>>,
 }
 
@@ -107,7 +108,7 @@ impl Visitor for Columns<'_> {
     }
 }
 
-/// The item whose number a key is.
+/// The select item to which a key refers by its number.
 fn item<'i>(key: &Expr, items: &'i [SelectItem]) -> Option<&'i Expr> {
     let Expr::Value(value) = key else { return None };
     let Value::Number(number, _) = &value.value else { return None };
@@ -117,7 +118,7 @@ fn item<'i>(key: &Expr, items: &'i [SelectItem]) -> Option<&'i Expr> {
     }
 }
 
-/// An expression in the one way of writing it: without parentheses, functions in small letters, `::` as CAST.
+/// The canonical form of an expression: without parentheses, with function names in lower case, and with CAST for `::`.
 fn plain(expr: &Expr) -> Expr {
     struct Plain;
     impl VisitorMut for Plain {
@@ -144,7 +145,7 @@ fn plain(expr: &Expr) -> Expr {
     plain
 }
 
-/// Takes casts away.
+/// Removes casts.
 struct NoCasts;
 
 impl VisitorMut for NoCasts {
@@ -158,14 +159,14 @@ impl VisitorMut for NoCasts {
     }
 }
 
-/// Names the casts of some expressions.
+/// Names the casts of the given expressions.
 struct Namer {
-    /// As [`plain`].
+    /// In the form of [`plain`].
     twins: HashSet<Expr>,
     kinds: HashSet<Discriminant<Expr>>,
-    /// Expressions around.
+    /// The number of enclosing expressions.
     depth: usize,
-    /// How deep the one is whose casts have been named; none within it is looked at.
+    /// The depth of the expression whose casts were named; expressions within it are skipped.
     named: Option<usize>,
 }
 
@@ -268,7 +269,8 @@ mod tests {
         }
     }
 
-    /// On the thread of the front end, which no cancel reaches: when each was compared with all before it, this took minutes.
+    /// This runs on the front end's thread, where no cancel is noticed. It took minutes when each expression was
+    /// compared with all earlier ones.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "what takes long is the machine's own time")]
     fn many_aggregates_take_no_square() {

@@ -1,4 +1,5 @@
-//! The database as DataFusion's catalog: the schema `public`, and whatever is registered beside it (`pg_catalog`).
+//! The database as a DataFusion catalog: the schema `public`, and the schemas that are registered beside it
+//! (`pg_catalog`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,7 +12,7 @@ use datafusion::error::{DataFusionError, Result};
 use crate::engine::catalog::Catalog;
 use crate::engine::scan::FarTable;
 
-/// The schema whose tables show their hidden row numbers; not listed, only named by our own plans.
+/// The schema whose tables show their hidden row numbers. It is not listed; only internal plans name it.
 pub(crate) const ROWS_SCHEMA: &str = "farhold_rows";
 
 /// The database.
@@ -33,7 +34,7 @@ impl Database {
 }
 
 impl Database {
-    /// Lets go of the schemas that were registered.
+    /// Drops the schemas that were registered.
     pub(super) fn forget_others(&self) {
         self.others.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -59,7 +60,7 @@ impl CatalogProvider for Database {
     }
 }
 
-/// A schema of our tables.
+/// A schema of the database's tables.
 struct Tables {
     catalog: Arc<Catalog>,
     with_row_number: bool,

@@ -1,4 +1,4 @@
-//! DataFusion's scalar functions with a check of ours around them.
+//! DataFusion's scalar functions, wrapped in an additional check.
 
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
@@ -11,13 +11,13 @@ use datafusion::logical_expr::{
 };
 use datafusion::prelude::SessionContext;
 
-/// What may refuse a function's arguments, or its result.
+/// A check that may refuse a function's arguments or its result.
 pub(super) trait Check: Clone + Debug + Send + Sync + 'static {
-    /// Invokes the function, or says why not; `rows` is 1 where all arguments are scalars.
+    /// Invokes the function, or returns an error. `rows` is 1 if all arguments are scalars.
     fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue>;
 }
 
-/// Puts checked functions in the place of DataFusion's of these names.
+/// Replaces DataFusion's functions of these names by checked ones.
 pub(super) fn register(context: &SessionContext, names: &[&str], check: &impl Check) {
     for name in names {
         if let Some(inner) = context.state().scalar_functions().get(*name).cloned() {

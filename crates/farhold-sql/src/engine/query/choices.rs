@@ -1,7 +1,8 @@
 //! GREATEST, LEAST and NULLIF of floats and intervals.
 //!
-//! In PostgreSQL's order 0 equals -0, NaN equals NaN and is above all numbers, and a month is 30 days. Each gives one of its arguments as it is, the
-//! first of those that are equal; DataFusion's compare by bits, and months before days.
+//! In PostgreSQL's order 0 equals -0, NaN equals NaN and is above all numbers, and a month has 30 days. Each function
+//! returns one of its arguments unchanged, the first of several equal ones. DataFusion's functions compare floats by
+//! bits, and months before days.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use datafusion::logical_expr::{
 
 use super::floats::{has_key, key_of_interval};
 
-/// What takes the place of DataFusion's function, if it is one of these and has floats or intervals.
+/// The replacement of DataFusion's function, if it is one of these and has arguments of floats or intervals.
 pub(super) fn in_place_of(function: &ScalarFunction, schema: &DFSchema) -> Option<Arc<ScalarUDF>> {
     let choice = match function.name() {
         "greatest" => Choice::Greatest,

@@ -1,7 +1,8 @@
-//! Conditions of WHERE and HAVING, visited by themselves.
+//! Visits the conditions of WHERE and HAVING separately.
 //!
-//! A visitor of a statement is not told which clause an expression is in. One that has to know holds a [`Clauses`]: where a SELECT begins it takes the
-//! conditions out of it and visits them, and where the SELECT ends it puts them back.
+//! A visitor of a statement does not learn to which clause an expression belongs. One that needs it holds a
+//! [`Clauses`]: at the start of a SELECT its conditions are taken out and visited, and at the end of the SELECT they
+//! are put back.
 
 use std::ops::ControlFlow;
 
@@ -12,25 +13,25 @@ use crate::engine::walk;
 /// See the module.
 #[derive(Default)]
 pub(super) struct Clauses {
-    /// Whether what is visited is a condition of WHERE or HAVING.
+    /// Whether the visitor is inside a condition of WHERE or HAVING.
     pub(super) is_condition: bool,
-    /// Of each SELECT around.
+    /// One entry per enclosing SELECT.
     around: Vec<Conditions>,
 }
 
-/// The conditions of a SELECT, and whether it is in one itself.
+/// The conditions of a SELECT, and whether the SELECT itself is inside one.
 struct Conditions {
     was_condition: bool,
     selection: Option<Expr>,
     having: Option<Expr>,
 }
 
-/// A visitor that holds one.
+/// A visitor that holds a [`Clauses`].
 pub(super) trait InClauses: VisitorMut {
     fn clauses(&mut self) -> &mut Clauses;
 }
 
-/// For `pre_visit_select`.
+/// To be called by `pre_visit_select`.
 pub(super) fn begin<V: InClauses>(visitor: &mut V, select: &mut Select) -> ControlFlow<V::Break> {
     let (mut selection, mut having) = (select.selection.take(), select.having.take());
     let was_condition = std::mem::replace(&mut visitor.clauses().is_condition, true);
@@ -42,7 +43,7 @@ pub(super) fn begin<V: InClauses>(visitor: &mut V, select: &mut Select) -> Contr
     ControlFlow::Continue(())
 }
 
-/// For `post_visit_select`.
+/// To be called by `post_visit_select`.
 pub(super) fn end<V: InClauses>(visitor: &mut V, select: &mut Select) {
     let clauses = visitor.clauses();
     if let Some(Conditions { was_condition, selection, having }) = clauses.around.pop() {

@@ -1,8 +1,9 @@
 //! `array_agg`, `string_agg`, `min` and `max` as window functions.
 //!
-//! Each row of the window has a value of its own, an array with all that the frame of the row has: of 100,000 rows in one order some 5 billion elements, which no
-//! operator counts. The longest text of all rows stands in each of them. So what such a function gives is taken from the queries' memory, where it stays until the query ends: how long a batch of
-//! the window is kept is not known here.
+//! Each row of the window has its own value. For `array_agg` this is an array of all elements of the row's frame: with
+//! 100,000 rows in one order some 5 billion elements, which no operator accounts for. For `min` and `max` the longest
+//! text of all rows may be copied to each row. So the results of these functions are reserved in the queries' memory
+//! until the query ends, since it is not known here how long a batch of the window is kept.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use datafusion::logical_expr::{
 use super::slices::CONSTANT_BYTES_MIN;
 use crate::engine::cancel::CancelHandle;
 
-/// Gives the functions of a plan that is about to run their part of the queries' memory, and the flag that stops them.
+/// Gives the functions of a plan that is about to run their memory reservations, and the flag that stops them.
 pub(super) fn attach(plan: LogicalPlan, pool: &Arc<dyn MemoryPool>, cancel: &CancelHandle) -> Result<LogicalPlan> {
     let attach_one = |mut expression: Expr| {
         if let Expr::WindowFunction(function) = &mut expression
@@ -39,7 +40,8 @@ pub(super) fn attach(plan: LogicalPlan, pool: &Arc<dyn MemoryPool>, cancel: &Can
     plan.transform_up_with_subqueries(|node| node.map_expressions(|e| e.transform_up(attach_one))).data()
 }
 
-/// Bytes from which on a function's values are counted. Texts of frames that end before the last row are made for a slice of rows at a time.
+/// The size in bytes from which a function's values are counted; `None` if they never are. Texts of frames that end
+/// before the last row are made for one slice of rows at a time.
 fn counted_from(function: &str, frame: &WindowFrame) -> Option<usize> {
     match function {
         "array_agg" | "string_agg" => Some(0),
@@ -125,7 +127,7 @@ struct Counting {
     bytes_min: usize,
     room: Arc<MemoryReservation>,
     cancel: CancelHandle,
-    /// Rows since the last value: where the frame is the whole partition, each of them gets it.
+    /// Rows since the last value. If the frame is the whole partition, each row gets the same value.
     rows: usize,
 }
 

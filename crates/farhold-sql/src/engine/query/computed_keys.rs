@@ -1,8 +1,9 @@
-//! GROUP BY, ORDER BY and DISTINCT ON a correlated subquery, and windows by a subquery, `random()` or its like.
+//! GROUP BY, ORDER BY and DISTINCT ON a correlated subquery, and windows by a subquery or by a volatile function such
+//! as `random()`.
 //!
-//! DataFusion joins correlated subqueries below a projection or a filter, of those in an aggregate only some, and below a sort none. It computes a window's
-//! keys again in each operator that wants them in an order or their rows together, and cannot sort rows of which it needs no columns. So such keys are computed
-//! by a projection below.
+//! DataFusion joins correlated subqueries below a projection or a filter, but only some of those in an aggregate, and
+//! none below a sort. It computes a window's keys again in each operator that needs rows ordered or partitioned by
+//! them. And it cannot sort rows of which it needs no columns. So a projection below computes such keys.
 
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ fn is_correlated(key: &Expr) -> Result<bool> {
     })
 }
 
-/// Keys that a projection computes, each once.
+/// Keys that a projection computes, each only once.
 #[derive(Default)]
 struct Keys(Vec<Expr>);
 
@@ -56,7 +57,7 @@ impl Keys {
         format!("__key_{index}")
     }
 
-    /// A key, or the column that it becomes.
+    /// The key, or the column that replaces it.
     fn taken(&mut self, key: Expr) -> Result<Expr> {
         if matches!(key, Expr::GroupingSet(_)) || !is_correlated(&key)? {
             return Ok(key);
@@ -64,7 +65,7 @@ impl Keys {
         Ok(self.column(key))
     }
 
-    /// The column that a key becomes.
+    /// The column that replaces a key.
     fn column(&mut self, key: Expr) -> Expr {
         let index = self.0.iter().position(|known| *known == key).unwrap_or_else(|| {
             self.0.push(key);
@@ -78,7 +79,8 @@ impl Keys {
         self.0.into_iter().enumerate().map(|(index, key)| key.alias(Self::name(index)))
     }
 
-    /// The keys beside the items of a query, some of whose columns they name and the items do not.
+    /// A projection of a query's items and the keys. The keys refer to the columns of the items; the result refers to
+    /// their input.
     fn among_items(mut self, items: &Projection) -> Result<Arc<LogicalPlan>> {
         let values: Vec<Expr> = items.expr.iter().map(|item| item.clone().unalias_nested().data).collect();
         for key in &mut self.0 {
@@ -88,7 +90,7 @@ impl Keys {
         Ok(Arc::new(LogicalPlanBuilder::from(Arc::clone(&items.input)).project(wanted)?.build()?))
     }
 
-    /// The rows of `input` with the keys.
+    /// The rows of `input` with the keys added.
     fn computed(self, input: &Arc<LogicalPlan>) -> Result<Arc<LogicalPlan>> {
         let columns = input.schema().columns().into_iter().map(Expr::Column);
         let plan = LogicalPlanBuilder::from(Arc::clone(input)).project(columns.chain(self.named()))?.build()?;
@@ -131,9 +133,9 @@ fn sorted(mut sort: Sort) -> Result<Transformed<LogicalPlan>> {
 
 fn windowed(window: Window) -> Result<Transformed<LogicalPlan>> {
     let mut keys = Keys::default();
-    let asks = |key: &Expr| key.exists(|inner| Ok(subquery(inner).is_some())).unwrap_or(false);
+    let has_subquery = |key: &Expr| key.exists(|inner| Ok(subquery(inner).is_some())).unwrap_or(false);
     let mut computed = |key: &mut Expr| {
-        if key.is_volatile() || asks(key) {
+        if key.is_volatile() || has_subquery(key) {
             let taken = std::mem::take(key);
             *key = keys.column(taken);
         }

@@ -1,12 +1,15 @@
-//! Conditions above aggregates that have a row for no input, `SELECT count(*) … HAVING (SELECT false)`.
+//! Conditions above aggregates that return a row for empty input, `SELECT count(*) … HAVING (SELECT false)`.
 //!
-//! DataFusion moves a condition below an aggregate if all of its columns are grouped by, which is so if it has none, and makes one without columns
-//! of conditions that exclude each other (DataFusion 55). Above an aggregate without GROUP BY, or with sets of it, all conditions have to stay.
+//! DataFusion (55) moves a condition below an aggregate if it uses only grouping columns, and so also if it uses no
+//! columns; it turns contradictory conditions into one without columns. Above an aggregate without GROUP BY, or with
+//! grouping sets, all conditions must stay.
 //!
-//! And it takes `1 = a AND a = 1` for two conditions that exclude each other, `5 < a` for less than `a >= 5`: so constants stand at the right of
-//! what they are compared with. Most do, but what a constant or a column is may be known only when others of its rules have run.
+//! It also takes `1 = a AND a = 1` for a contradiction, and likewise `5 < a` beside `a >= 5`. So constants are moved to
+//! the right side of comparisons. Most already are, but which operand is a constant or a column may be known only after
+//! other rules have run.
 //!
-//! Conditions with `random()` or its like stay as well, and those beside them ([`volatile`](super::volatile)).
+//! Conditions with volatile functions such as `random()` also stay, and so do those beside them
+//! ([`volatile`](super::volatile)).
 
 use std::sync::Arc;
 
@@ -18,7 +21,7 @@ use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 use super::volatile::is_volatile;
 
-/// DataFusion's rule of the same name, for the other conditions.
+/// DataFusion's rule of the same name, for all other conditions.
 #[derive(Debug, Default)]
 pub(super) struct Conditions(PushDownFilter);
 
@@ -47,7 +50,7 @@ impl OptimizerRule for Conditions {
     }
 }
 
-/// DataFusion's rule puts conditions together with those right below.
+/// Applies to filters directly below too, because DataFusion's rule merges them.
 fn with_constants_right(mut filter: Filter) -> Filter {
     filter.predicate = constants_right(filter.predicate);
     if let LogicalPlan::Filter(below) = filter.input.as_ref() {
@@ -66,7 +69,7 @@ fn constants_right(condition: Expr) -> Expr {
     Expr::BinaryExpr(BinaryExpr { left, op, right })
 }
 
-/// Whether a plan is a condition right above an aggregate that has a row for no input.
+/// Whether a plan is a filter above an aggregate that returns a row for empty input.
 fn is_above_one_row(plan: &LogicalPlan) -> bool {
     let LogicalPlan::Filter(filter) = plan else { return false };
     match filter.input.as_ref() {

@@ -1,13 +1,15 @@
-//! Correlated subqueries that DataFusion's joins for them answer wrong, or not at all, are refused.
+//! Refuses correlated subqueries that DataFusion would join with wrong results, or not at all.
 //!
-//! To join a correlated subquery, DataFusion takes the conditions that name columns of the query around it out of the subquery and makes them
-//! conditions of the join. What stood above them sees other rows then. It is refused where it would be another thing of those rows:
+//! To join a correlated subquery, DataFusion takes the conditions that name outer columns out of the subquery and makes
+//! them conditions of the join. The operators above these conditions then see other rows. A subquery is refused if that
+//! changes its result:
 //!
-//! - an aggregate without GROUP BY, unless a scalar subquery is just that ([`single_rows`](super::single_rows) makes most others be that),
-//! - a window, LIMIT and OFFSET, but for a limit of EXISTS, and DISTINCT ON,
-//! - the side of an outer join that may be absent.
+//! - an aggregate without GROUP BY, unless it is the top of a scalar subquery ([`single_rows`](super::single_rows)
+//!   rewrites most others to that form),
+//! - a window, LIMIT and OFFSET (except a limit of EXISTS), and DISTINCT ON,
+//! - the nullable side of an outer join.
 //!
-//! A column of a query further out is found by no join; a subquery that names one is refused as well.
+//! No join finds a column of a query further out; a subquery that names one is refused as well.
 
 use std::sync::Arc;
 
@@ -32,10 +34,10 @@ impl AnalyzerRule for Correlated {
         let plan = plan.transform_up_with_subqueries(conditions_above)?.data;
         let plan = plan.transform_up_with_subqueries(|node| node.map_expressions(|e| e.transform_up(rows_alone)))?.data;
         plan.apply_with_subqueries(|node| {
-            if asks(node)? {
+            if has_subquery(node)? {
                 check(node)?;
             }
-            // LATERAL, which is joined like one.
+            // LATERAL is joined in the same way.
             if let LogicalPlan::Subquery(asked) = node {
                 let query = asked.subquery.as_ref();
                 if is_aggregate(query) { below_aggregate(query)? } else { below(query)? }
@@ -50,9 +52,9 @@ impl AnalyzerRule for Correlated {
     }
 }
 
-// What a subquery names
+// The outer columns of a subquery
 
-/// The query of an expression that is one.
+/// The subquery of an expression, if it is one.
 pub(super) fn subquery(expr: &Expr) -> Option<&Subquery> {
     match expr {
         Expr::ScalarSubquery(subquery)
@@ -64,16 +66,16 @@ pub(super) fn subquery(expr: &Expr) -> Option<&Subquery> {
 }
 
 /// Whether an operator has subqueries in its expressions.
-pub(super) fn asks(plan: &LogicalPlan) -> Result<bool> {
-    let mut asks = false;
+pub(super) fn has_subquery(plan: &LogicalPlan) -> Result<bool> {
+    let mut is_found = false;
     plan.apply_expressions(|expr| {
-        asks |= expr.exists(|inner| Ok(subquery(inner).is_some()))?;
+        is_found |= expr.exists(|inner| Ok(subquery(inner).is_some()))?;
         Ok(TreeNodeRecursion::Continue)
     })?;
-    Ok(asks)
+    Ok(is_found)
 }
 
-/// The columns of queries around a query that it, or a subquery in it, names. LATERAL, which is joined to them, is passed over.
+/// The outer columns that a query, or a subquery in it, names. LATERAL is skipped, since it is joined to those columns.
 #[recursive::recursive]
 pub(super) fn outer_columns(plan: &LogicalPlan) -> Result<Vec<Column>> {
     let mut found = Vec::new();
@@ -97,7 +99,7 @@ pub(super) fn outer_columns(plan: &LogicalPlan) -> Result<Vec<Column>> {
     Ok(found)
 }
 
-/// The columns that a subquery names and the query around it, with the columns `schema`, does not have.
+/// The outer columns that a subquery names and that the query around it, with the columns `schema`, does not have.
 fn further_out(asked: &Subquery, schema: &DFSchema) -> Result<Vec<Column>> {
     let mut columns = outer_columns(&asked.subquery)?;
     columns.retain(|column| !schema.has_column(column));
@@ -106,7 +108,7 @@ fn further_out(asked: &Subquery, schema: &DFSchema) -> Result<Vec<Column>> {
 
 // What is refused
 
-/// The subqueries in the expressions of an operator.
+/// Checks the subqueries in the expressions of an operator.
 fn check(node: &LogicalPlan) -> Result<()> {
     let schema = merge_schema(&node.inputs());
     node.apply_expressions(|expr| {
@@ -117,10 +119,10 @@ fn check(node: &LogicalPlan) -> Result<()> {
                 let has_place =
                     matches!(node, LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::Aggregate(_));
                 if !has_place {
-                    return refused("a subquery that uses columns of the query around it, in this place,");
+                    return refused("a correlated subquery in this place");
                 }
                 if !further_out(asked, &schema)?.is_empty() {
-                    return refused("a subquery that uses columns of a query around the query around it");
+                    return refused("a subquery that uses columns from more than one query level out");
                 }
                 let query = asked.subquery.as_ref();
                 match inner {
@@ -147,7 +149,7 @@ fn below_aggregate(plan: &LogicalPlan) -> Result<()> {
     }
 }
 
-/// What EXISTS asks for, without the limit that leaves some row.
+/// The query of EXISTS without a limit that leaves at least one row.
 fn without_limit(plan: &LogicalPlan) -> Result<&LogicalPlan> {
     match plan {
         LogicalPlan::Limit(limit) => match (limit.get_skip_type()?, limit.get_fetch_type()?) {
@@ -158,7 +160,7 @@ fn without_limit(plan: &LogicalPlan) -> Result<&LogicalPlan> {
     }
 }
 
-/// An operator of a correlated subquery, and those below it.
+/// Checks an operator of a correlated subquery, and those below it.
 #[recursive::recursive]
 fn below(plan: &LogicalPlan) -> Result<()> {
     if outer_columns(plan)?.is_empty() {
@@ -169,7 +171,7 @@ fn below(plan: &LogicalPlan) -> Result<()> {
             if aggregate.group_expr.is_empty()
                 || aggregate.group_expr.iter().any(|by| matches!(by, Expr::GroupingSet(_))) =>
         {
-            Some("an aggregate without GROUP BY, or with sets of it, below others")
+            Some("an aggregate without GROUP BY, or with grouping sets, below other operators")
         }
         LogicalPlan::Window(_) => Some("a window"),
         LogicalPlan::Limit(_) => Some("LIMIT"),
@@ -188,12 +190,12 @@ fn below(plan: &LogicalPlan) -> Result<()> {
                 }
                 JoinType::Full => true,
             };
-            (in_condition || in_absent).then_some("a part of this join")
+            (in_condition || in_absent).then_some("this join with outer columns")
         }
         _ => None,
     };
     match what {
-        Some(what) => refused(&format!("{what} in a subquery, of columns of the query around it,")),
+        Some(what) => refused(&format!("{what} in a correlated subquery")),
         None => plan.inputs().into_iter().try_for_each(below),
     }
 }
@@ -208,9 +210,10 @@ pub(super) fn has_some(plan: &LogicalPlan) -> bool {
     walked.is_ok() && is_found
 }
 
-// What is made to fit
+// What is rewritten
 
-/// EXISTS of a query whose items name columns around it: whether it has rows, its items do not decide, nor DISTINCT, ORDER BY and a limit.
+/// EXISTS of a query whose items name outer columns: items, DISTINCT, ORDER BY and a limit do not affect whether it has
+/// rows.
 fn rows_alone(expr: Expr) -> Result<Transformed<Expr>> {
     let Expr::Exists(Exists { subquery, negated }) = &expr else { return Ok(Transformed::no(expr)) };
     let mut rows = subquery.subquery.as_ref();
@@ -227,7 +230,7 @@ fn rows_alone(expr: Expr) -> Result<Transformed<Expr>> {
     Ok(Transformed::yes(with_outer_columns(Expr::Exists(exists))))
 }
 
-/// The input of an operator that has rows exactly if its input has some.
+/// The input of an operator that has rows exactly if its input has.
 fn with_same_rows(plan: &LogicalPlan) -> Result<Option<&LogicalPlan>> {
     Ok(match plan {
         LogicalPlan::Projection(projection) => Some(&projection.input),
@@ -238,8 +241,8 @@ fn with_same_rows(plan: &LogicalPlan) -> Result<Option<&LogicalPlan>> {
     })
 }
 
-/// A condition of an inner join that names columns around the query, which DataFusion finds in WHERE alone, and of two conditions one upon the
-/// other in one, of which it would forget the columns of the lower.
+/// Moves a condition of an inner join that names outer columns to a filter above it, since DataFusion looks for them
+/// only in WHERE. Merges two filters if the lower one names outer columns, which DataFusion would lose otherwise.
 fn conditions_above(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     match plan {
         LogicalPlan::Join(mut join)

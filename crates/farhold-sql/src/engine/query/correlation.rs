@@ -1,8 +1,9 @@
-//! `corr`, `covar_pop`, `covar_samp` and `regr_*` as PostgreSQL computes them.
+//! `corr`, `covar_pop`, `covar_samp` and `regr_*`, computed as in PostgreSQL.
 //!
-//! DataFusion 55 gives NULL where a number is NaN, NaN or infinity where a sum passes the end of its type (22003 here), and of groups subtracts sums of
-//! squares, which leaves nothing of `1e9 + 1` and `1e9 + 2`. Here, as in PostgreSQL, sums of squared distances grow by the distance of each number from the
-//! mean so far (Youngs and Cramer, 1971).
+//! DataFusion 55 returns NULL if a number is NaN, and NaN or infinity if a sum overflows (22003 here). For groups it
+//! subtracts sums of squares, which cancels all digits of the difference of `1e9 + 1` and `1e9 + 2`. Here, as in
+//! PostgreSQL, sums of squared distances are updated by the distance of each number from the current mean (Youngs and
+//! Cramer, 1971).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use datafusion::prelude::SessionContext;
 
 use crate::{SqlError, SqlState};
 
-/// Puts them in the place of DataFusion's. `regr_count` only counts, and stays.
+/// Replaces DataFusion's functions. `regr_count` only counts, and stays.
 pub(super) fn register(context: &SessionContext) {
     let all = [
         ("corr", Of::Correlation),
@@ -35,17 +36,17 @@ pub(super) fn register(context: &SessionContext) {
     ];
     for (name, of) in all {
         let signature = corr_udaf().signature().clone();
-        // Under all of its names: DataFusion's would come back by another one.
+        // All names must be registered: any other would still refer to DataFusion's function.
         let aliases = if name == "covar_samp" { vec!["covar".to_owned()] } else { Vec::new() };
         context.register_udaf(AggregateUDF::from(OfPairs { name, of, aliases, signature }));
     }
 }
 
-/// The places of a pair's numbers: `regr_slope(y, x)`.
+/// The positions of a pair's numbers: `regr_slope(y, x)`.
 const Y: usize = 0;
 const X: usize = 1;
 
-/// What is made of the sums in the end.
+/// The statistic that is computed from the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Of {
     Correlation,
@@ -97,13 +98,14 @@ impl AggregateUDFImpl for OfPairs {
     }
 }
 
-/// The rows in which both numbers are there.
+/// The pairs of the rows in which neither number is NULL.
 fn pairs(values: &[ArrayRef]) -> impl Iterator<Item = (f64, f64)> {
     let (a, b) = (values[0].as_primitive::<Float64Type>(), values[1].as_primitive::<Float64Type>());
     a.iter().zip(b).filter_map(|(a, b)| a.zip(b))
 }
 
-/// Of two columns of numbers: sums, and sums of the squared distances from their means, and of the products of these distances.
+/// For two columns of numbers: their sums, the sums of squared distances from their means, and the sum of the products
+/// of these distances.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     count: f64,
@@ -170,7 +172,7 @@ impl Sums {
         Ok(())
     }
 
-    /// NULL of no rows, and where all values that would have to differ are one.
+    /// NULL for no rows, and if the statistic needs different values where all are equal.
     fn result(&self, of: Of) -> Option<f64> {
         let Self { count, sum, squares, products } = *self;
         if count == 0.0 {
@@ -236,7 +238,7 @@ impl Accumulator for All {
     }
 }
 
-/// In a frame that slides: no number can be taken out of the sums without a trace, so they are made anew.
+/// For sliding frames: subtracting a number would leave rounding errors, so the sums are computed anew.
 #[derive(Debug)]
 struct Sliding {
     of: Of,

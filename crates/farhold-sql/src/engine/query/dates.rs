@@ -1,8 +1,8 @@
-//! `date_trunc` over microseconds, days and intervals that are added to dates and timestamps, and days between dates.
+//! `date_trunc` over microseconds; sums of dates or timestamps with days and intervals; days between dates.
 //!
-//! DataFusion's `date_trunc` goes by way of nanoseconds, whose 64 bits end in 1677 and 2262. Days it makes intervals of, whose sum with an infinite
-//! date overflows, as that with any interval does; and it does so when the names of what is grouped by stand already. Between infinite dates it counts
-//! days as between any others.
+//! DataFusion's `date_trunc` calculates in nanoseconds, whose 64 bits end in 1677 and 2262. It converts days to
+//! intervals, but only after the names of grouping keys are fixed. The sum of an interval and an infinite date
+//! overflows. And it counts days between infinite dates as between any others.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ use crate::engine::types::{
 };
 use crate::{SqlError, SqlState};
 
-/// Puts it in the place of DataFusion's.
+/// Replaces DataFusion's `date_trunc`.
 pub(super) fn register(context: &SessionContext) {
     let signature = Signature::user_defined(Volatility::Immutable);
-    // Both of DataFusion's names: under one that is left, its function would come back.
+    // Both names of DataFusion's function: a name left out would still refer to it.
     context.register_udf(ScalarUDF::from(Truncate { signature, aliases: ["datetrunc".to_owned()] }));
 }
 
@@ -39,14 +39,14 @@ pub(super) fn plus_days(op: Arithmetic, date: Expr, days: Expr) -> Expr {
     ScalarUDF::from(function).call(vec![date, days])
 }
 
-/// `moment + interval`, or `moment - interval`, of a date or a timestamp.
+/// `moment + interval`, or `moment - interval`, for a date or a timestamp.
 pub(super) fn plus_interval(op: Arithmetic, moment: Expr, interval: Expr) -> Expr {
     let function =
         PlusInterval { subtracts: op == Arithmetic::Subtract, signature: Signature::any(2, Volatility::Immutable) };
     ScalarUDF::from(function).call(vec![moment, interval])
 }
 
-/// Is it a sum of a moment?
+/// Whether the function adds to a date or timestamp.
 pub(super) fn is_sum(function: &ScalarUDF) -> bool {
     let function = function.inner();
     function.downcast_ref::<PlusDays>().is_some() || function.downcast_ref::<PlusInterval>().is_some()
@@ -88,7 +88,7 @@ impl ScalarUDFImpl for PlusDays {
             return Ok(null);
         }
         let sum = |date: i32, days: i64| {
-            // An infinity stays what it is.
+            // An infinite date stays the same.
             if matches!(date, i32::MIN | i32::MAX) {
                 return Ok(date);
             }
@@ -148,7 +148,7 @@ impl ScalarUDFImpl for PlusInterval {
             let finite = nullif(moments, &infinite)?;
             let sum = if self.subtracts { sub(&finite, intervals) } else { add(&finite, intervals) };
             let sum = sum.map_err(|_| external(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))?;
-            // An infinity stays what it is.
+            // Infinite values stay the same.
             let stays = and(&infinite, &is_not_null(intervals)?)?;
             Ok(zip(&stays, moments, &sum)?)
         })
@@ -169,7 +169,7 @@ impl ScalarUDFImpl for DaysBetween {
         &self.signature
     }
 
-    /// As DataFusion's difference of dates.
+    /// The same type as DataFusion's difference of dates.
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
         Ok(DataType::Int64)
     }
@@ -239,7 +239,10 @@ impl ScalarUDFImpl for Truncate {
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let [ColumnarValue::Scalar(unit), moments] = arguments.args.as_slice() else {
-            return Err(external(SqlState::FEATURE_NOT_SUPPORTED, "date_trunc by a unit that differs from row to row"));
+            return Err(external(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                "date_trunc with a unit that is not constant is not supported",
+            ));
         };
         let Some(unit) = unit.try_as_str().flatten() else {
             return Ok(ColumnarValue::Scalar(ScalarValue::TimestampMicrosecond(None, None)));
@@ -259,14 +262,14 @@ impl ScalarUDFImpl for Truncate {
     }
 }
 
-/// What a moment is truncated to.
+/// The unit to which a timestamp is truncated.
 #[derive(Clone, Copy, Debug)]
 enum Unit {
     Microseconds(i64),
     Week,
-    /// So many months, within the year.
+    /// A number of months, counted within the year.
     Months(u32),
-    /// So many years, the first of which is the year 0 or 1.
+    /// A number of years, counted from the year 0 or 1.
     Years(i64, i64),
 }
 
@@ -294,7 +297,7 @@ impl Unit {
         })
     }
 
-    /// The beginning of the unit that a moment is in. Infinity stays.
+    /// The start of the unit that contains the timestamp. Infinity stays the same.
     fn start(self, moment: i64) -> Result<i64> {
         if moment == i64::MAX || moment == i64::MIN {
             return Ok(moment);
@@ -303,7 +306,7 @@ impl Unit {
         start.ok_or_else(|| external(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))
     }
 
-    /// `None`: further back than microseconds reach.
+    /// `None` if the start is out of the range of microseconds.
     fn checked_start(self, moment: i64) -> Option<i64> {
         let days = moment.div_euclid(DAY_MICROSECONDS);
         let (year, month, _) = civil_from_days(days);

@@ -1,11 +1,12 @@
-//! Which columns decide others, above aggregates of joins.
+//! Functional dependencies above aggregates of joins.
 //!
-//! A key of one side of a join decides the other columns of that side, and stands in several rows. Where it is one of the keys of an aggregate above,
-//! DataFusion 55 takes it for one that decides all of the aggregate's columns, and for one that stands in one row: keys of ORDER BY and GROUP BY
-//! behind it go, DISTINCT goes, and so do joins that could only find such a row. So the aggregate is told that all of its keys together decide its rows.
+//! A key of one side of a join determines the other columns of that side, but may occur in several rows. If such a key
+//! is among the keys of an aggregate above the join, DataFusion 55 assumes that it determines all columns of the
+//! aggregate and occurs in one row. Then it removes later keys of ORDER BY and GROUP BY, DISTINCT, and joins that could
+//! only find such a row. So this rule declares that only all keys of the aggregate together determine its rows.
 //!
-//! Its planner of statements believes the same, and puts the columns that a key of GROUP BY decides among the keys. Behind a mark at the end of those that
-//! are written, it can be seen which these are; they go.
+//! DataFusion's SQL planner makes the same assumption, and adds the columns that a key of GROUP BY determines to the
+//! keys. A marker after the written keys separates them from the added ones, which are removed.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -19,17 +20,17 @@ use datafusion::sql::sqlparser::ast::{self, Expr, GroupByExpr, Select, Value, Vi
 
 use crate::engine::walk;
 
-/// Ends the keys of a GROUP BY.
+/// The marker at the end of a GROUP BY's keys.
 const END: &str = "end of the keys that are written";
 
-/// DataFusion's rules that ask for dependencies. Each makes plans anew, and with them their dependencies.
+/// DataFusion's rules that use functional dependencies. Each rebuilds plans, and so computes the dependencies again.
 const ASKING: [&str; 4] =
     ["eliminate_duplicated_expr", "eliminate_join", "optimize_projections", "replace_distinct_aggregate"];
 
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
 
-/// The rules with [`Dependencies`] before each one that asks for them.
-pub(super) fn told(rules: Vec<Rule>) -> Vec<Rule> {
+/// The rules, with [`Dependencies`] before each one that uses them.
+pub(super) fn with_dependency_rules(rules: Vec<Rule>) -> Vec<Rule> {
     let before = |rule: &Rule| ASKING.contains(&rule.name()).then(|| Arc::new(Dependencies) as Rule);
     rules.into_iter().flat_map(|rule| before(&rule).into_iter().chain([rule])).collect()
 }
@@ -56,7 +57,7 @@ impl OptimizerRule for Dependencies {
     }
 }
 
-/// Whether there is something to correct. Most plans have nothing, and are not made anew.
+/// Whether there may be something to correct. Most plans need no correction and are not rebuilt.
 fn has_aggregate_of_join(plan: &LogicalPlan) -> Result<bool> {
     let is_join = |node: &LogicalPlan| Ok(matches!(node, LogicalPlan::Join(_)));
     let mut has = false;
@@ -67,7 +68,7 @@ fn has_aggregate_of_join(plan: &LogicalPlan) -> Result<bool> {
     Ok(has)
 }
 
-/// Puts a mark behind the keys of each GROUP BY.
+/// Puts a marker after the keys of each GROUP BY.
 pub(super) fn mark_keys(statement: &mut ast::Statement) {
     struct Marks;
     impl VisitorMut for Marks {
@@ -88,7 +89,7 @@ pub(super) fn mark_keys(statement: &mut ast::Statement) {
     let _ = walk::change(statement, &mut Marks);
 }
 
-/// A plan without the marks, and the keys behind them.
+/// A plan without the markers and without the keys after them.
 #[recursive::recursive]
 pub(super) fn own_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let plan = plan.map_subqueries(own_keys)?;
@@ -109,7 +110,7 @@ fn corrected(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let plan = plan.map_subqueries(corrected)?;
     let plan = plan.transform_data(|plan| plan.map_children(corrected))?;
     if plan.transformed {
-        // Of what is above a corrected one.
+        // Nodes above a corrected one must be recomputed.
         return Ok(Transformed::yes(keys_decide(plan.data.recompute_schema()?)?.data));
     }
     keys_decide(plan.data)
@@ -117,7 +118,7 @@ fn corrected(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
 
 fn keys_decide(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let LogicalPlan::Aggregate(mut aggregate) = plan else { return Ok(Transformed::no(plan)) };
-    // Grouping sets decide nothing.
+    // Grouping sets determine nothing.
     let is_decided = aggregate.schema.functional_dependencies().is_empty();
     let below = aggregate.input.schema().functional_dependencies();
     if is_decided || below.iter().all(|dependency| dependency.mode == Dependency::Single) {

@@ -1,7 +1,9 @@
-//! Queries in the FROM of a correlated query, `SELECT … WHERE x > (SELECT max(v) FROM (SELECT v FROM t WHERE t.k = s.k) AS a)`.
+//! Queries in the FROM clause of a correlated query, `SELECT … WHERE x > (SELECT max(v) FROM (SELECT v FROM t WHERE t.k
+//! = s.k) AS a)`.
 //!
-//! To join such a query, DataFusion hands the columns that its conditions compare up to its top, and adds them to the projections on the way.
-//! It adds none to the alias of a query, and then does not find them above it. A projection whose columns bear the alias's name says the same.
+//! To join such a query, DataFusion passes the columns that its conditions compare up to its top, and adds them to the
+//! projections on the way. It does not add them to the alias of a query, and then does not find them above it. A
+//! projection whose columns are qualified by the alias is equivalent.
 
 use std::sync::Arc;
 
@@ -30,7 +32,8 @@ impl AnalyzerRule for Derived {
     }
 }
 
-/// Whether a query compares columns with some around it that it does not give out itself. LATERAL is no such query: it is joined by another way.
+/// Whether a query compares a column that it does not return with an outer column. LATERAL is exempt: it is joined
+/// differently.
 fn hides_columns(alias: &SubqueryAlias) -> Result<bool> {
     if matches!(alias.input.as_ref(), LogicalPlan::Subquery(_)) {
         return Ok(false);
@@ -42,7 +45,7 @@ fn hides_columns(alias: &SubqueryAlias) -> Result<bool> {
     })
 }
 
-/// Whether the query gives out this column of its own, and no other one, by its name.
+/// Whether the query returns this column under its own name, and no other column has that name.
 fn is_given(alias: &SubqueryAlias, column: &Column) -> bool {
     let is_single = alias.schema.fields().iter().filter(|field| *field.name() == column.name).count() == 1;
     let is_it = |item: &Expr| matches!(item, Expr::Column(given) if given == column);

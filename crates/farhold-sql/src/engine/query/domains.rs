@@ -1,5 +1,5 @@
-//! Functions of floats that are errors where PostgreSQL's are: outside of what they are defined for, and where a result is too large or too small
-//! for its type. DataFusion's give NaN, infinity and zero.
+//! Functions of floats that fail where PostgreSQL's fail: outside their domain, and if a result overflows or underflows
+//! its type. DataFusion's return NaN, infinity and zero.
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{DataType, Float64Type};
@@ -10,7 +10,7 @@ use datafusion::prelude::SessionContext;
 use super::checked::{self, Check};
 use crate::{SqlError, SqlState};
 
-/// Puts the functions in the place of DataFusion's.
+/// Wraps DataFusion's functions in the check.
 pub(super) fn register(context: &SessionContext) {
     checked::register(context, &["sqrt", "exp", "ln", "log", "log10", "power"], &Domains);
     checked::register(context, &["acos", "asin", "acosh", "atanh", "sin", "cos", "tan", "cot"], &Domains);
@@ -47,7 +47,7 @@ impl Check for Domains {
 
 const OUTSIDE: (SqlState, &str) = (SqlState::NUMERIC_OUT_OF_RANGE, "input is out of range");
 
-/// What is wrong with a function's argument, or with its result once that is known.
+/// The error of a function's argument, or of its result once that is known.
 fn wrong(name: &str, of: f64, result: Option<f64>) -> Option<(SqlState, &'static str)> {
     match name {
         "sqrt" if of < 0.0 => Some((SqlState::INVALID_POWER_ARGUMENT, "cannot take square root of a negative number")),
@@ -65,7 +65,7 @@ fn wrong(name: &str, of: f64, result: Option<f64>) -> Option<(SqlState, &'static
     }
 }
 
-/// As [`wrong`], of two arguments.
+/// As [`wrong`], for two arguments.
 fn wrong_pair(name: &str, a: f64, b: f64, result: Option<f64>) -> Option<(SqlState, &'static str)> {
     let power = |message| Some((SqlState::INVALID_POWER_ARGUMENT, message));
     match name {
@@ -80,7 +80,7 @@ fn wrong_pair(name: &str, a: f64, b: f64, result: Option<f64>) -> Option<(SqlSta
     }
 }
 
-/// What is wrong with a result that is neither infinite nor zero by its arguments.
+/// The error of a result that should be neither infinite nor zero.
 fn out_of_range(result: Option<f64>) -> Option<(SqlState, &'static str)> {
     match result? {
         result if result.is_infinite() => Some((SqlState::NUMERIC_OUT_OF_RANGE, "value out of range: overflow")),

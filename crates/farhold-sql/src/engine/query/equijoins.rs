@@ -1,8 +1,8 @@
 //! Joins by IS NOT DISTINCT FROM.
 //!
-//! DataFusion has them as equal keys of a join for which NULL equals NULL. Of all keys of the join: and its rules (DataFusion 55) put the keys of
-//! other joins, and conditions of WHERE, among them, for which NULL equals nothing. So the optimiser sees these conditions as they are written, and
-//! they become keys when it is through.
+//! DataFusion (55) turns them into equal keys of a join for which NULL equals NULL. That setting applies to all keys of
+//! the join, but its rules add keys of other joins and conditions of WHERE, for which NULL equals nothing. So the
+//! optimiser sees these conditions as written, and they become keys after it has finished.
 
 use datafusion::common::NullEquality;
 use datafusion::common::tree_node::{Transformed, TransformedResult};
@@ -11,7 +11,7 @@ use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::extract_equijoin_predicate::ExtractEquijoinPredicate;
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
-/// DataFusion's rule of the same name, for equalities alone.
+/// DataFusion's rule of the same name, applied to `=` only.
 #[derive(Debug, Default)]
 pub(super) struct Equalities(ExtractEquijoinPredicate);
 
@@ -34,7 +34,7 @@ impl OptimizerRule for Equalities {
     }
 }
 
-/// An optimised plan whose conditions of that kind are keys.
+/// An optimised plan in which such conditions have become keys.
 pub(super) fn with_null_keys(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<LogicalPlan> {
     let rule = ExtractEquijoinPredicate;
     plan.transform_up_with_subqueries(|plan| rule.rewrite(plan, config)).data()

@@ -1,13 +1,15 @@
 //! Equality and order of floating-point numbers and intervals in planned queries.
 //!
-//! In PostgreSQL, 0.0 equals -0.0, every NaN equals every other, and NaN is above all numbers. Arrow compares, hashes and sorts floats by
-//! their bits. So whatever is compared, grouped, joined or sorted by goes through `float_key(x)` first, which is one number for all that are
-//! equal. It is put in twice: before the optimiser, whose own reasoning (constants, pushed-down conditions) must see it, and after it, for
-//! the joins and groups that the optimiser makes of subqueries, set operations and DISTINCT. What a scan decides by itself
-//! ([`RowFilter`](farhold_scan::rows::RowFilter)) and indexes know the order of PostgreSQL.
+//! In PostgreSQL, 0.0 equals -0.0, every NaN equals every other, and NaN is above all numbers. Arrow compares, hashes
+//! and sorts floats by their bits. So each float that is compared, grouped, joined or sorted is first mapped by
+//! `float_key(x)`, which returns the same number for all equal ones. The function is added twice: before the optimiser,
+//! whose rules (constants, pushed-down conditions) must see it, and after it, for the joins and groups that the
+//! optimiser makes of subqueries, set operations and DISTINCT. Conditions inside a scan
+//! ([`RowFilter`](farhold_scan::rows::RowFilter)) and indexes already use PostgreSQL's order.
 //!
-//! An interval is compared as so many microseconds, where a month has 30 days and a day 24 hours; Arrow compares months, days and nanoseconds one
-//! after the other. Its key has fewer than 30 days and fewer than 24 hours. Groups show the first of their equal intervals, not the key.
+//! Intervals are compared by their length in microseconds, with 30 days per month and 24 hours per day. Arrow compares
+//! months, then days, then nanoseconds. An interval's key has fewer than 30 days and fewer than 24 hours. A group shows
+//! the first of its equal intervals, not the key.
 
 use std::sync::{Arc, LazyLock};
 
@@ -39,7 +41,7 @@ use super::bounds::with_bounds;
 use super::choices;
 use crate::SqlError;
 
-/// Puts `float_key` where floats are compared; see the module.
+/// Adds `float_key` where floats are compared; see the module.
 #[derive(Debug)]
 pub(super) struct FloatKeys;
 
@@ -63,7 +65,7 @@ impl OptimizerRule for FloatKeys {
     }
 }
 
-/// What is inside `float_key(…)`, or the expression itself.
+/// The argument of `float_key(…)`, or the expression itself.
 pub(in crate::engine) fn without_key(expr: &Expr) -> &Expr {
     match expr {
         Expr::ScalarFunction(function) if is_key(function) => &function.args[0],
@@ -77,10 +79,10 @@ fn is_key(function: &ScalarFunction) -> bool {
 
 type Change<'a> = dyn Fn(Expr) -> Result<Transformed<Expr>> + 'a;
 
-/// One operator.
+/// Adds keys to the expressions of one operator.
 fn with_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let schema = merge_schema(&plan.inputs());
-    // A literal or a reference to an outer query is a float without any column of that type.
+    // Other operators may compare floats without a column of that type: literals, or references to an outer query.
     if matches!(plan, LogicalPlan::TableScan(_)) {
         return Ok(Transformed::no(plan));
     }
@@ -138,7 +140,7 @@ fn with_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
             Ok(Transformed::new_transformed(LogicalPlan::Sort(sort), by.transformed))
         }
         LogicalPlan::Distinct(Distinct::On(mut distinct)) => {
-            // As what is sorted by, which DataFusion looks up among them.
+            // Treated like sort keys, since DataFusion looks them up among these.
             let on = all(distinct.on_expr, |expr| by_key(expr)?.transform_data(|expr| with_bounds(expr, &schema)))?;
             let select = each(distinct.select_expr, &compared)?;
             let sort = distinct.sort_expr.map(|sort| sort_keys(sort, &by_key, &schema)).transpose()?;
@@ -167,7 +169,7 @@ fn with_keys(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     }
 }
 
-/// The groups by intervals, with their places.
+/// The grouping keys that are intervals, with their positions.
 fn intervals(groups: Vec<&Expr>, schema: &DFSchema) -> Vec<(usize, Expr)> {
     let plain = |expr: &Expr| expr.clone().unalias();
     let is_interval = |expr: &Expr| matches!(expr.get_type(schema), Ok(DataType::Interval(_)));
@@ -180,7 +182,8 @@ fn shown_name(pass: usize, group: usize) -> String {
     format!("__shown_{pass}_{group}")
 }
 
-/// How often groups have been shown by these aggregates before: the optimiser makes two aggregates of one of distinct values, and groups by the values.
+/// The number of times that this function has already handled the aggregate: the optimiser splits an aggregate of
+/// distinct values into two, and groups by these values.
 fn pass(functions: &[Expr]) -> usize {
     let is_taken = |pass: &usize| {
         let prefix = shown_name(*pass, 0);
@@ -191,8 +194,8 @@ fn pass(functions: &[Expr]) -> usize {
     pass.unwrap_or(functions.len())
 }
 
-/// An aggregate whose groups by intervals show a value of theirs. `schema` is what it is to have. Where `is_set`, a row
-/// may be of more than one group, and then shows none.
+/// An aggregate that shows a value of each group by intervals instead of its key. `schema` is the original schema. With
+/// grouping sets (`is_set`), a row may not be grouped by a key, and then shows none.
 fn with_shown(
     grouped: Aggregate,
     shown: &[(usize, Expr)],
@@ -230,7 +233,7 @@ fn sort_by(by: Sort, change: &Change) -> Result<Transformed<Sort>> {
     Ok(change(expr)?.update_data(|expr| Sort { expr, asc, nulls_first }))
 }
 
-/// What is sorted by. A key that was there before decides nothing, and DataFusion (55) panics at one.
+/// The sort keys, without repeated ones: they have no effect, and DataFusion (55) panics on them.
 fn sort_keys(by: Vec<Sort>, change: &Change, schema: &DFSchema) -> Result<Transformed<Vec<Sort>>> {
     let change = |expr: Expr| change(expr)?.transform_data(|expr| with_bounds(expr, schema));
     let by = all(by, |by| sort_by(by, &change))?;
@@ -245,7 +248,7 @@ fn sort_keys(by: Vec<Sort>, change: &Change, schema: &DFSchema) -> Result<Transf
     Ok(Transformed::new_transformed(keys, is_changed))
 }
 
-/// Every comparison inside an expression.
+/// Adds keys to every comparison inside an expression.
 fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let by_key = |expr: Expr| key(expr, schema);
     let boxed = |expr: Box<Expr>| -> Result<Transformed<Box<Expr>>> { Ok(key(*expr, schema)?.update_data(Box::new)) };
@@ -289,7 +292,7 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let mut is_changed = false;
             if let Some(extreme) = extreme(function.func.name(), args, schema) {
                 function.func = extreme;
-                // The extreme of distinct values is that of all, and shown as it is.
+                // DISTINCT does not change an extreme value, and the value must be shown unchanged.
                 *distinct = false;
                 is_changed = true;
             }
@@ -328,7 +331,7 @@ fn in_expression(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     })
 }
 
-/// What takes the place of `min` and `max` of a float or an interval.
+/// The replacement of `min` and `max` of a float or an interval.
 fn extreme(name: &str, arguments: &[Expr], schema: &DFSchema) -> Option<Arc<AggregateUDF>> {
     let extreme = match name {
         "min" => &LEAST,
@@ -339,8 +342,8 @@ fn extreme(name: &str, arguments: &[Expr], schema: &DFSchema) -> Option<Arc<Aggr
     is_keyed.then(|| Arc::clone(extreme))
 }
 
-/// Refuses aggregates of distinct intervals that show them: what goes into an aggregate of distinct values are keys, and 36 hours are not shown as
-/// a day and 12 hours.
+/// Refuses aggregates of distinct intervals that show these intervals: the input of such an aggregate consists of keys,
+/// and a key shows 36 hours as a day and 12 hours.
 fn check_distinct(name: &str, arguments: &[Expr], schema: &DFSchema) -> Result<()> {
     let is_interval = |argument: &Expr| matches!(argument.get_type(schema), Ok(DataType::Interval(_)));
     if name == "count" || !arguments.iter().any(is_interval) {
@@ -355,7 +358,7 @@ fn compares(operator: Operator) -> bool {
     matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// `float_key(expr)` if it is a float or an interval that is not known to be its own key.
+/// `float_key(expr)`, if the expression is a float or an interval and not known to be its own key.
 fn key(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     let expr = match expr {
         Expr::Alias(mut alias) => {
@@ -389,7 +392,7 @@ pub(super) fn has_key(data_type: &DataType) -> bool {
 
 static FLOAT_KEY: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| Arc::new(ScalarUDF::from(FloatKey::new())));
 
-/// The values that stand for those of an array; of a type whose equal values are alike they are themselves.
+/// The keys of an array's values; the values themselves if their type needs no keys.
 pub(super) fn keys(values: &ArrayRef) -> ArrayRef {
     match values.data_type() {
         DataType::Float32 => Arc::new(values.as_primitive::<Float32Type>().unary::<_, Float32Type>(key_of_f32)),
@@ -403,7 +406,7 @@ pub(super) fn keys(values: &ArrayRef) -> ArrayRef {
 }
 
 fn key_of_f32(value: f32) -> f32 {
-    // The sum of the two zeros is the positive one.
+    // Adding 0.0 turns -0.0 into 0.0.
     if value.is_nan() { f32::NAN } else { value + 0.0 }
 }
 
@@ -416,12 +419,12 @@ pub(super) fn key_of_interval(value: IntervalMonthDayNano) -> IntervalMonthDayNa
     let days = i128::from(value.months) * 30 + i128::from(value.days);
     let nanoseconds = days * DAY + i128::from(value.nanoseconds);
     let (days, nanoseconds) = (nanoseconds.div_euclid(DAY), nanoseconds.rem_euclid(DAY));
-    // Only beyond 178 million years it does not fit.
+    // It does not fit only beyond 178 million years.
     let months = days.div_euclid(30).clamp(i32::MIN.into(), i32::MAX.into());
     IntervalMonthDayNano::new(months as i32, days.rem_euclid(30) as i32, nanoseconds as i64)
 }
 
-/// The value that stands for all that are equal to one.
+/// Maps all equal values to the same one.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct FloatKey {
     signature: Signature,
@@ -438,7 +441,8 @@ impl ScalarUDFImpl for FloatKey {
         "float_key"
     }
 
-    /// With a cast in it, of which names say nothing otherwise: keys of a join that differ by that alone would have one name.
+    /// The name contains the cast, which names usually omit: join keys that differ only in casts would have the same
+    /// name.
     fn schema_name(&self, arguments: &[Expr]) -> Result<String> {
         let is_cast = |argument: &Expr| matches!(argument, Expr::Cast(_) | Expr::TryCast(_));
         match arguments {

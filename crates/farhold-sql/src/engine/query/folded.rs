@@ -1,24 +1,25 @@
-//! Constants that are too long to be put in a plan.
+//! Constants that are too long for a plan.
 //!
-//! The planner puts the value in the place of a function whose arguments are constants. It writes names of expressions with their constants in them,
-//! many times over, and nobody counts what they take: an array of half a million elements was 2.6 GB of names. So while it plans, functions that
-//! make long values of short ones refuse those; the planner then leaves the function where it is, and the value is made when the query runs.
+//! The planner replaces a function whose arguments are constants by its value. It writes names of expressions with
+//! their constants many times, and their memory is not counted: an array of half a million elements led to 2.6 GB of
+//! names. So functions that make long values of short ones refuse such values during planning. The planner then keeps
+//! the function, and the query computes the value when it runs.
 
 use std::cell::Cell;
 
 use datafusion::common::resources_err;
 use datafusion::error::Result;
 
-/// Bytes of a value that may stand in a plan.
+/// The size limit of a value in a plan, in bytes.
 const BYTES_MAX: u64 = 64 << 10;
 
 thread_local! {
     static IS_PLANNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a planner, which must not change threads.
+/// Runs a planner, which must not move to another thread.
 pub(super) fn while_planning<T>(plan: impl FnOnce() -> T) -> T {
-    /// Put back also where the planner panics.
+    /// Restores the flag, even if the planner panics.
     struct Before(bool);
 
     impl Drop for Before {
@@ -31,10 +32,10 @@ pub(super) fn while_planning<T>(plan: impl FnOnce() -> T) -> T {
     plan()
 }
 
-/// Refuses a value that a planner wants and that is too long for a plan.
+/// Refuses a value during planning if it is too long for a plan.
 pub(super) fn check(name: &str, bytes: u64) -> Result<()> {
     if bytes > BYTES_MAX && IS_PLANNING.get() {
-        return resources_err!("{name} makes {bytes} bytes, which no plan should have in it");
+        return resources_err!("{name} makes {bytes} bytes, too large a constant for a plan");
     }
     Ok(())
 }

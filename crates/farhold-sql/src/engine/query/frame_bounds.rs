@@ -1,8 +1,8 @@
-//! Where frames begin and end: what PostgreSQL refuses, and distances in rows and groups as constants.
+//! The bounds of frames: refuses those that PostgreSQL refuses, and makes distances in rows and groups constants.
 //!
 //! | frame | PostgreSQL | DataFusion 55 |
 //! |---|---|---|
-//! | ends that cannot be, `UNBOUNDED FOLLOWING` as the first | 42P20 | a plan error |
+//! | invalid bounds, such as `UNBOUNDED FOLLOWING` as the start | 42P20 | a plan error |
 //! | `ROWS 1 + 1 PRECEDING`, `ROWS 1.5 PRECEDING`, `ROWS '1' PRECEDING` | 2, 2, 1 | a plan error |
 //! | `ROWS -1 PRECEDING`, `ROWS NULL PRECEDING` | 22013, 22004 | a plan error |
 //! | `ROWS BETWEEN 2 FOLLOWING AND 1 FOLLOWING` | no rows | a plan error |
@@ -22,7 +22,7 @@ use crate::engine::scalar::{Bound, built_in_name, fold};
 use crate::engine::{ColumnType, error, walk};
 use crate::{SqlError, SqlState};
 
-/// See the module. Each window says all of itself (`named_windows`).
+/// See the module. Named windows must have been expanded before (`named_windows`).
 pub(super) struct FrameBounds;
 
 impl VisitorMut for FrameBounds {
@@ -69,7 +69,7 @@ fn in_call(expr: &mut Expr) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// The beginning and the end, if it says one.
+/// The start of a frame, and its end if it has one.
 fn ends(frame: &mut WindowFrame) -> Vec<&mut WindowFrameBound> {
     std::iter::once(&mut frame.start_bound).chain(&mut frame.end_bound).collect()
 }
@@ -81,7 +81,7 @@ fn distance(end: &WindowFrameBound) -> Option<&Expr> {
     }
 }
 
-/// What PostgreSQL's grammar refuses.
+/// Refuses bounds that PostgreSQL's grammar refuses.
 pub(super) fn check_ends(frame: &WindowFrame) -> Result<(), SqlError> {
     use WindowFrameBound::{CurrentRow, Following, Preceding};
     let message = match (&frame.start_bound, &frame.end_bound) {
@@ -97,9 +97,9 @@ pub(super) fn check_ends(frame: &WindowFrame) -> Result<(), SqlError> {
     Err(error::windowing(message))
 }
 
-/// A distance in rows or groups, made a constant; `None` of one by the key's values.
+/// Makes a distance in rows or groups a constant, and returns it; `None` for a distance in values of the key.
 fn in_rows(distance: &mut Expr, by_range: bool, which: &str, units: &str) -> Result<Option<i64>, SqlError> {
-    // The parser takes every string there for an interval.
+    // The parser takes every string in this position for an interval.
     if let Expr::Interval(Interval { value, leading_field: None, .. }) = distance
         && !by_range
     {
@@ -155,7 +155,7 @@ fn is_null(distance: &Expr) -> bool {
     }
 }
 
-/// What a function gives for a frame without rows.
+/// The result of a function over a frame without rows.
 fn over_nothing(function: &mut Function) -> Result<Expr, SqlError> {
     if let Some(WindowType::WindowSpec(WindowSpec { window_frame, .. })) = &mut function.over {
         *window_frame = None;

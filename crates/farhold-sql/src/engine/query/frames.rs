@@ -1,20 +1,22 @@
-//! Frames by RANGE whose distance is of another type than their key.
+//! Frames by RANGE whose distance has another type than their key.
 //!
-//! A distance that has more decimals than a decimal key gives the key as many: DataFusion would round it.
+//! If a distance has more decimals than a decimal key, the key gets as many: DataFusion would round the distance.
 //!
-//! Dates and timestamps are intervals away from their row. DataFusion adds a distance to the row's key. There is no moment behind an infinite one, a date has no hours, and a negative distance makes a
-//! frame that PostgreSQL refuses (22013). So the key becomes
+//! A distance from a date or timestamp is an interval, which DataFusion adds to the row's key. But nothing lies beyond
+//! an infinite key, a date has no hours, and PostgreSQL refuses a negative distance (22013). So the key becomes
 //!
-//! - microseconds, infinity further off than any interval reaches, where the distances are days and times;
-//! - a timestamp, where there are months in them, which have no length.
+//! - microseconds, with infinity beyond the reach of any interval, if the distances consist of days and times;
+//! - a timestamp if they contain months, which have no fixed length.
 //!
-//! Infinity plus or minus a distance is infinity, of moments and of floats; no key of DataFusion's is like that but a NULL. So where both ends of a frame are
-//! distances and one of them is on the other side of its row, or has months, the infinite rows are a partition of their own, in which all keys are NULL. Where one
-//! end is UNBOUNDED they are refused (0A000).
+//! Infinity plus or minus a distance is infinity, for dates, timestamps and floats. DataFusion treats no key like that
+//! except NULL. So if neither end of a frame is UNBOUNDED, and one end lies on the other side of its row or a distance
+//! has months, the infinite rows form a separate partition in which all keys are NULL. If one end is UNBOUNDED,
+//! infinite rows are refused (0A000).
 //!
-//! A float's distance that is infinite ends a frame at the numbers, without NaN. Where both ends are distances, numbers are a partition of their own, too, and that
-//! end is UNBOUNDED in it. Else the infinite keys become the greatest numbers, from which infinity is that far off; the opposite infinity would be NaN. On the
-//! other side of the row, `'Infinity' PRECEDING` as the end, it is refused (0A000).
+//! An infinite distance from a float reaches all numbers, but not NaN. If neither end is UNBOUNDED, the numbers form a
+//! separate partition, in which that end becomes UNBOUNDED. Otherwise the infinite keys become the greatest finite
+//! numbers, since the distance to the opposite infinity would be NaN. A frame that starts or ends at an infinite
+//! distance on the other side of its row, such as `'Infinity' PRECEDING` as the end, is refused (0A000).
 
 use std::sync::Arc;
 
@@ -32,14 +34,15 @@ use crate::engine::types::{DAY_MICROSECONDS, TIMESTAMP, exact_decimal, parse_dat
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
-/// Of a month, where intervals are compared.
+/// The days of a month in comparisons of intervals.
 const MONTH_DAYS: i128 = 30;
-/// Any moment in microseconds, and any distance from it.
+/// Holds any timestamp in microseconds, and any distance from it.
 const MICROSECONDS: DataType = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
-/// More than any moment and any interval.
+/// Beyond any timestamp and any interval.
 const INFINITY: i128 = 10_i128.pow(30);
 
-/// Makes a frame's key and distances such that the one and the other can be added. What the rows are to be partitioned by, besides.
+/// Converts a frame's key and distances so that they can be added. Returns an additional partition key, if one is
+/// needed.
 pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<Option<Expr>> {
     if is_made(key) {
         return Ok(None);
@@ -78,8 +81,8 @@ pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<Op
     Ok(apart)
 }
 
-/// Makes the infinite distances of a frame over floats such that infinity keeps off the rows that PostgreSQL keeps off. What the rows are
-/// to be partitioned by, besides.
+/// Converts the infinite distances of a frame over floats so that they exclude the same rows as in PostgreSQL. Returns
+/// an additional partition key, if one is needed.
 pub(super) fn over_floats(key: &mut Expr, frame: &mut WindowFrame, schema: &DFSchema) -> Result<Option<Expr>> {
     use WindowFrameBound::{CurrentRow, Following, Preceding};
     let is_infinite = |bound: &WindowFrameBound| match bound {
@@ -92,7 +95,9 @@ pub(super) fn over_floats(key: &mut Expr, frame: &mut WindowFrame, schema: &DFSc
     }
     let starts_beyond = from_infinity && matches!(frame.start_bound, Following(_));
     if starts_beyond || to_infinity && matches!(frame.end_bound, Preceding(_)) {
-        return Err(external(SqlError::unsupported("RANGE that begins or ends an infinite distance beyond its row")));
+        return Err(external(SqlError::unsupported(
+            "RANGE that starts at infinity FOLLOWING or ends at infinity PRECEDING",
+        )));
     }
     let number = std::mem::replace(key, lit(ScalarValue::Null)).cast_to(&DataType::Float64, schema)?;
     if !is_bounded(frame) {
@@ -115,7 +120,7 @@ fn distance_in_floats(value: &ScalarValue) -> Option<f64> {
     }
 }
 
-/// Refuses numbers below zero, and NaN: the planner hands a distance on as a text.
+/// Refuses negative distances and NaN: the planner passes a distance on as text.
 pub(super) fn check_distances(frame: &WindowFrame) -> Result<()> {
     for bound in [&frame.start_bound, &frame.end_bound] {
         let (WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value)) = bound else { continue };
@@ -126,7 +131,7 @@ pub(super) fn check_distances(frame: &WindowFrame) -> Result<()> {
     Ok(())
 }
 
-/// A distance is below zero, or NaN.
+/// 22013: a distance is negative or NaN.
 pub(super) fn invalid_size() -> SqlError {
     let message = "invalid preceding or following size in window function";
     SqlError::new(SqlState::INVALID_PRECEDING_OR_FOLLOWING_SIZE, message)
@@ -141,7 +146,7 @@ fn is_bounded(frame: &WindowFrame) -> bool {
     !is_unbounded(&frame.start_bound) && !is_unbounded(&frame.end_bound)
 }
 
-/// Whether a frame may be without its own row.
+/// Whether a frame may exclude its own row.
 fn is_aside(frame: &WindowFrame) -> bool {
     matches!(&frame.start_bound, WindowFrameBound::Following(_))
         || matches!(&frame.end_bound, WindowFrameBound::Preceding(_))
@@ -151,12 +156,12 @@ fn key_of(kind: Kind, of: Expr) -> Expr {
     ScalarUDF::from(Key { kind, signature: Signature::any(1, Volatility::Immutable) }).call(vec![of])
 }
 
-/// Whether a key has been made here: a plan may be typed again.
+/// Whether a key is already converted: types may be resolved again.
 fn is_made(key: &Expr) -> bool {
     matches!(key, Expr::ScalarFunction(call) if call.func.inner().downcast_ref::<Key>().is_some())
 }
 
-/// The decimals of a frame's distances, where they are more than `scale`.
+/// The scale of a frame's distances, if it is larger than `scale`.
 pub(super) fn longer_scale(frame: &WindowFrame, scale: i8) -> Option<i8> {
     let decimals = |bound: &WindowFrameBound| match bound {
         WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value) => {
@@ -176,14 +181,16 @@ fn external(error: SqlError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-/// How far off a frame begins and ends.
+/// The distances of a frame's start and end.
 fn distances(frame: &WindowFrame) -> Result<[Option<IntervalMonthDayNano>; 2]> {
     let distance = |bound: &WindowFrameBound| match bound {
         WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value) if !value.is_null() => match value {
             ScalarValue::IntervalMonthDayNano(interval) => Ok(*interval),
             value => match value.try_as_str() {
                 Some(text) => text.map(parse_interval).transpose().map_err(external),
-                None => Err(external(SqlError::unsupported("RANGE from a date with a distance that is no interval"))),
+                None => {
+                    Err(external(SqlError::unsupported("RANGE over a date with an offset that is not an interval")))
+                }
             },
         },
         _ => Ok(None),
@@ -196,24 +203,24 @@ fn microseconds(interval: IntervalMonthDayNano) -> i128 {
     days * i128::from(DAY_MICROSECONDS) + i128::from(interval.nanoseconds / 1_000)
 }
 
-/// What an infinite moment is as a key.
+/// How an infinite date or timestamp is represented as a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Infinity {
-    /// Further off than any distance.
+    /// Beyond any distance.
     FarOff,
-    /// NULL, in a partition of its own.
+    /// NULL, in a separate partition.
     Apart,
     Refused,
 }
 
-/// What is made of a row's float, date or timestamp.
+/// The function that is applied to a row's float, date or timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
-    /// On which side of all moments it is, or whether it is NaN.
+    /// Whether a date or timestamp is finite, or which infinity it is; whether a float is NaN.
     Class,
-    /// A float to which infinity can be added: no opposite infinity.
+    /// A float to which infinity can be added: infinite values become the greatest finite ones.
     Finite,
-    /// The key of a frame with days and times, or months, as distances.
+    /// The key of a frame whose distances consist of days and times, or of months.
     Moment { has_months: bool, infinity: Infinity },
 }
 
@@ -251,10 +258,10 @@ fn keys(of: &ArrayRef, has_months: bool, infinity: Infinity) -> Result<ArrayRef>
                 *key = None;
             }
         }
-        // A timestamp that is this far off is refused below.
+        // With months, such a timestamp is refused below.
         Infinity::Refused if !has_months && keys.iter().any(is_infinite) => {
-            let error = SqlError::unsupported("RANGE with UNBOUNDED and an end beside a moment this far off");
-            return Err(external(error.with_hint("Leave the infinite rows out.")));
+            let error = SqlError::unsupported("RANGE with UNBOUNDED and an offset over infinite dates or timestamps");
+            return Err(external(error.with_hint("Exclude the infinite values.")));
         }
         Infinity::FarOff | Infinity::Refused => {}
     }
@@ -266,15 +273,15 @@ fn keys(of: &ArrayRef, has_months: bool, infinity: Infinity) -> Result<ArrayRef>
         Some(Ok(key)) => Ok(Some(key)),
         None => Ok(None),
         Some(Err(_)) => {
-            let error = SqlError::unsupported("RANGE with an interval of months from a moment this far off");
-            Err(external(error.with_hint("Give the distance in days.")))
+            let error = SqlError::unsupported("RANGE with an interval of months for a date this far from today");
+            Err(external(error.with_hint("Give the offset in days.")))
         }
     };
     let keys = keys.map(moment).collect::<Result<arrow::array::PrimitiveArray<TimestampMicrosecondType>>>()?;
     Ok(Arc::new(keys))
 }
 
-/// On which side of all moments each one is; whether a float is NaN.
+/// The sign of each infinite date or timestamp, 0 for finite ones; 1 for a float that is NaN, otherwise 0.
 fn classes(of: &ArrayRef) -> Int64Array {
     if let Some(floats) = of.as_primitive_opt::<Float64Type>() {
         return floats.iter().map(|float| float.map(|float| float.is_nan().into())).collect();

@@ -1,7 +1,7 @@
-//! Operators and casts that fail where PostgreSQL's fail, and round where they round.
+//! Operators and casts that fail where PostgreSQL's fail, and round as they do.
 //!
-//! DataFusion's own wrap, truncate or give infinity. [`coerce`](super::coerce) puts these in their place before a plan is
-//! optimised, wherever in it an expression stands.
+//! DataFusion's own operators and casts wrap, truncate or return infinity. [`coerce`](super::coerce) replaces them
+//! everywhere in a plan before it is optimised.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -31,15 +31,16 @@ use crate::engine::types::{TIMESTAMP, cast as cast_datum, datum_at, round_timest
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
-/// Digits behind the point of a product whose factors have more, so that eighteen are left before it.
+/// Fractional digits of a product whose factors have more, so that eighteen digits are left before the point.
 pub(super) const PRODUCT_SCALE: u8 = 20;
 
 fn external(error: SqlError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-/// `a op b`, of two integers or two floats of one type, or a quotient or product of two decimals. Where `a` is one of these, `b` is one more of its
-/// operands: names and types of a chain of calls are made anew at each level for all below it, and 300 terms took 25 s to plan.
+/// `a op b` for two integers or two floats of one type, or a quotient or product of two decimals. If `a` is such a call
+/// already, `b` becomes another operand of it. In a chain of nested calls, names and types are computed again at each
+/// level for all levels below, and 300 terms took 25 s to plan.
 pub(super) fn checked(op: Arithmetic, a: Expr, b: Expr) -> Expr {
     let (mut steps, mut operands) = match a {
         Expr::ScalarFunction(call) => match call.func.inner().downcast_ref::<Checked>() {
@@ -54,7 +55,8 @@ pub(super) fn checked(op: Arithmetic, a: Expr, b: Expr) -> Expr {
     ScalarUDF::from(Checked { steps, signature }).call(operands)
 }
 
-/// The type of an expression. That of a chain of integers or floats is its first operand's, so the others need not be asked at each of its steps.
+/// The type of an expression. For a chain of integers or floats it is the first operand's, so that the other operands
+/// need not be visited at each step.
 pub(super) fn type_of(expr: &Expr, schema: &DFSchema) -> Result<DataType> {
     if let Expr::ScalarFunction(call) = expr
         && call.func.inner().downcast_ref::<Checked>().is_some()
@@ -68,17 +70,17 @@ pub(super) fn type_of(expr: &Expr, schema: &DFSchema) -> Result<DataType> {
     expr.get_type(schema)
 }
 
-/// `CAST(a AS to)`; `cut` to the length of a string type.
+/// `CAST(a AS to)`; a string is cut to the length of its type.
 pub(super) fn cast(a: Expr, to: ColumnType) -> Expr {
     let function = Cast { to, signature: Signature::any(1, Volatility::Immutable) };
     ScalarUDF::from(function).call(vec![a])
 }
 
-/// The most casts, and sums of a moment with days or intervals, around each other. Names and types of such a chain are made anew at each step for
-/// all below it: in a debug build 50 took 0.5 s to plan, 300 took 72 s.
+/// The limit on nested casts, and on nested sums of a date or timestamp with days or intervals. Names and types of such
+/// a chain are computed again at each step for all steps below: in a debug build 50 took 0.5 s to plan, 300 took 72 s.
 const CHAIN_MAX: usize = 64;
 
-/// Refuses one more of them around an expression that has so many.
+/// Refuses one more cast or sum around an expression that has reached the limit.
 pub(super) fn check_chain(inner: &Expr) -> Result<()> {
     let (mut count, mut at) = (0, inner);
     loop {
@@ -97,11 +99,11 @@ pub(super) fn check_chain(inner: &Expr) -> Result<()> {
         return Ok(());
     }
     let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "expressions are nested too deeply");
-    let hint = format!("At most {CHAIN_MAX} casts and sums with intervals may stand around each other.");
+    let hint = format!("At most {CHAIN_MAX} casts and sums with intervals may be nested.");
     Err(external(error.with_hint(hint)))
 }
 
-/// Whether it is `CAST(CAST(a AS CHAR(n)) AS TEXT)` by [`cast`].
+/// Whether the expression is `CAST(CAST(a AS CHAR(n)) AS TEXT)` made by [`cast`].
 pub(super) fn is_cast_from_char(expr: &Expr) -> bool {
     let cast_of = |expr: &Expr| match expr {
         Expr::ScalarFunction(call) => {
@@ -120,13 +122,13 @@ pub(super) fn like(text: Expr, pattern: Expr, any_case: bool, escape: char) -> E
     ScalarUDF::from(function).call(vec![text, pattern])
 }
 
-/// A timestamp with so many digits behind the second.
+/// A timestamp rounded to a number of fractional digits of the second.
 pub(super) fn with_digits(moment: Expr, digits: u8) -> Expr {
     let function = TimestampDigits { digits, signature: Signature::any(1, Volatility::Immutable) };
     ScalarUDF::from(function).call(vec![moment])
 }
 
-/// A datum as an explicit cast makes it. A CHAR has no blanks at its end, as columns have it.
+/// The result of an explicit cast. A CHAR has no trailing blanks, as in columns.
 pub(super) fn cast_value(datum: Datum, to: ColumnType) -> Result<Datum> {
     let datum = cut_to(cast_datum(datum, to).map_err(external)?, to);
     Ok(match datum {
@@ -135,15 +137,15 @@ pub(super) fn cast_value(datum: Datum, to: ColumnType) -> Result<Datum> {
     })
 }
 
-/// `a op b op c …`, from the left.
+/// `a op b op c …`, evaluated from left to right.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Checked {
-    /// The operator before each operand but the first.
+    /// The operators; each precedes one operand.
     steps: Vec<Arithmetic>,
     signature: Signature,
 }
 
-/// The type of one step. A product was long when it was planned; since then its factors may have got fewer digits.
+/// The type of one step. A product was long when it was planned, but its factors may have fewer digits by now.
 fn type_of_step(op: Arithmetic, a: &DataType, b: &DataType) -> DataType {
     match (a, b) {
         (DataType::Decimal128(digits, scale), DataType::Decimal128(other_digits, other_scale)) => {
@@ -224,7 +226,7 @@ impl ScalarUDFImpl for Checked {
     }
 }
 
-/// Calculates with floats of one type.
+/// Calculates on floats of one type.
 fn floats<T: ArrowPrimitiveType>(
     a: &ColumnarValue,
     b: &ColumnarValue,
@@ -238,8 +240,9 @@ fn floats<T: ArrowPrimitiveType>(
     })
 }
 
-/// The result of a strict function one of whose arguments is NULL, or NULL in every row: the optimiser asks what a condition is of rows without a
-/// partner, with NULLs that are of no type, or of another than the column (`abs` makes floats of them).
+/// The result of a strict function if one of its arguments is NULL, or NULL in every row. The optimiser evaluates
+/// conditions for rows without a join partner, with NULLs that are untyped or of another type than the column (`abs`
+/// turns them into floats).
 pub(super) fn null_of(arguments: &ScalarFunctionArgs) -> Result<Option<ColumnarValue>> {
     let is_null = |argument: &ColumnarValue| match argument {
         ColumnarValue::Scalar(value) => value.is_null(),
@@ -251,7 +254,7 @@ pub(super) fn null_of(arguments: &ScalarFunctionArgs) -> Result<Option<ColumnarV
     Ok(null.transpose()?.map(ColumnarValue::Scalar))
 }
 
-/// Calculates on arrays; on two scalars once.
+/// Calculates on arrays; on two scalars only once.
 pub(super) fn both(
     a: &ColumnarValue,
     b: &ColumnarValue,
@@ -265,7 +268,7 @@ pub(super) fn both(
     Ok(ColumnarValue::Array(calculate(&a.to_array(rows)?, &b.to_array(rows)?)?))
 }
 
-/// What is left of a quotient, with the decimals of both, which are `scale` at most.
+/// The remainder of a division, scaled to `scale`, which is at least the scale of both operands.
 fn remainder((a, s): (i128, u8), (b, t): (i128, u8), scale: u8) -> Option<i128> {
     let wide = |unscaled: i128, from: u8| {
         let power = i256::from_i128(10).checked_pow(u32::from(scale - from))?;
@@ -274,7 +277,7 @@ fn remainder((a, s): (i128, u8), (b, t): (i128, u8), scale: u8) -> Option<i128> 
     wide(a, s)?.checked_rem(wide(b, t)?)?.to_i128()
 }
 
-/// A quotient, what is left of one, or a product.
+/// Quotients, remainders or products of decimals.
 fn decimals(
     op: Arithmetic,
     a: &ColumnarValue,
@@ -303,7 +306,8 @@ fn decimals(
                 _ => quotient(a, b, scale),
             };
             result.map(Some).ok_or_else(|| {
-                let message = format!("numeric out of range: more than 38 digits, {scale} of them behind the point");
+                let message =
+                    format!("numeric out of range: more than 38 digits, {scale} of them after the decimal point");
                 external(SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, message))
             })
         };
@@ -312,13 +316,13 @@ fn decimals(
     })
 }
 
-/// Whether Arrow's cast gives the same values, or fails.
+/// Whether Arrow's cast gives the same values or fails.
 fn is_exact(from: &DataType, to: ColumnType) -> bool {
     use ColumnType as T;
     from.is_signed_integer() && matches!(to, T::SmallInt | T::Int | T::BigInt | T::Decimal { .. })
 }
 
-/// What a call of [`cast`] casts.
+/// The argument of a call made by [`cast`].
 pub(super) fn cast_of(call: &expr::ScalarFunction) -> Option<&Expr> {
     call.func.inner().downcast_ref::<Cast>()?;
     call.args.first()
@@ -373,8 +377,8 @@ impl ScalarUDFImpl for Cast {
             {
                 return Ok(values);
             }
-            // Also for the error's words.
-            // Those of microseconds without a zone are ours.
+            // After a failed cast this path gives the right error message. Timestamps in microseconds without a zone
+            // need no conversion to text first.
             let is_moment = matches!(array.data_type(), DataType::Timestamp(..)) && *array.data_type() != TIMESTAMP;
             let texts = if is_moment && self.to.is_text() { Some(texts_of_moments(array)?) } else { None };
             let array = texts.as_ref().unwrap_or(array);

@@ -1,8 +1,9 @@
-//! `array_agg` with the bytes of its texts counted.
+//! `array_agg` that counts the bytes of its texts.
 //!
-//! An aggregate reports what it holds, and the operator above takes that from the queries' memory. DataFusion's `array_agg` (55) counts of a text
-//! the 16 bytes of its view alone: 180 MB of texts were gathered within a limit of 60. Here what goes in is counted beside it. A view of a part of
-//! a text, as `left` makes it, keeps all of it; such parts are copied.
+//! An aggregate reports its size, and the operator above reserves it in the queries' memory. DataFusion's `array_agg`
+//! (55) counts only the 16 bytes of a text's view: 180 MB of texts were gathered under a limit of 60 MB. Here the bytes
+//! of the texts are counted in addition. A view of a part of a text, as `left` makes it, keeps the whole text alive, so
+//! such parts are copied.
 
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use datafusion::prelude::SessionContext;
 
 use super::slices::value_bytes;
 
-/// Puts it in the place of DataFusion's.
+/// Replaces DataFusion's `array_agg`.
 pub(super) fn register(context: &SessionContext) {
     context.register_udaf(AggregateUDF::from(Gathered(array_agg_udaf())));
 }
@@ -56,7 +57,7 @@ impl AggregateUDFImpl for Gathered {
     }
 
     fn accumulator(&self, arguments: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        // These keep values of their own, and count them.
+        // Accumulators for DISTINCT and ORDER BY copy their values and count them.
         let counts = arguments.is_distinct || !arguments.order_bys.is_empty();
         let inner = self.0.accumulator(arguments)?;
         Ok(if counts { inner } else { Box::new(One { inner, texts: 0 }) })
@@ -91,7 +92,8 @@ impl AggregateUDFImpl for Gathered {
     }
 }
 
-/// Bytes of an array's texts, its lists' too, that stand beside views of them. What stands in an array itself, the aggregate counts.
+/// The bytes of texts outside their views, in an array and its lists. The aggregate itself counts texts that are stored
+/// inline in an array.
 fn text_bytes(array: &ArrayRef) -> usize {
     if !has_views(array.data_type()) {
         return 0;
@@ -107,7 +109,7 @@ fn has_views(data_type: &DataType) -> bool {
     }
 }
 
-/// Its texts without what stands beside them in their buffers, where that is more than they are.
+/// The array with its texts copied to new buffers, if less than half of its buffers is in use.
 fn compact(array: &ArrayRef) -> ArrayRef {
     let is_loose = |buffers: &[Buffer], used: usize| buffers.iter().map(Buffer::len).sum::<usize>() > 2 * used;
     match array.data_type() {
@@ -125,12 +127,12 @@ fn compact(array: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// What an aggregate is given, compact, and the bytes of its texts.
+/// The arguments of an aggregate, compacted, and the bytes of their texts.
 fn taken(values: &[ArrayRef]) -> (Vec<ArrayRef>, usize) {
     (values.iter().map(compact).collect(), values.iter().map(text_bytes).sum())
 }
 
-/// Of all rows.
+/// The accumulator of a single group.
 #[derive(Debug)]
 struct One {
     inner: Box<dyn Accumulator>,
@@ -171,7 +173,7 @@ impl Accumulator for One {
     }
 }
 
-/// Of many groups.
+/// The accumulators of many groups.
 struct Groups {
     inner: Box<dyn GroupsAccumulator>,
     texts: usize,
@@ -199,7 +201,7 @@ impl GroupsAccumulator for Groups {
             self.texts += texts;
             return self.inner.update_batch(&values, groups, None, groups_total);
         };
-        // The inner one keeps a batch with all of its rows, those too that FILTER leaves out.
+        // The inner accumulator would keep a batch with all its rows, including those that FILTER excludes.
         let passing = values.iter().map(|array| kept(array, filter)).collect::<std::result::Result<Vec<_>, _>>()?;
         let rows = filter.iter().zip(groups).filter(|(passes, _)| *passes == Some(true));
         let groups: Vec<usize> = rows.map(|(_, group)| *group).collect();

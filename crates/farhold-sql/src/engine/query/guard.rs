@@ -1,8 +1,8 @@
-//! Makes a plan stop when it is told to.
+//! Lets a running plan be cancelled.
 //!
-//! A join may work for minutes on one poll: a nested loop whose condition never holds has no batch to give, and a thread
-//! that does not come back can be neither cancelled nor used by another query. So a join's condition looks at the flag each
-//! time it is evaluated, and a join's output yields to the runtime now and then.
+//! A join may work for minutes in one poll: a nested loop whose condition never holds produces no batch. A thread that
+//! does not return can neither be cancelled nor serve another query. So a join's condition checks the flag at each
+//! evaluation, and a join's output yields to the runtime regularly.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

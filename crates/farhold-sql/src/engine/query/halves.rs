@@ -1,5 +1,5 @@
-//! `round` of floats takes a half to its even neighbour, as PostgreSQL's does. DataFusion's takes it away from zero, which is right for decimals.
-//! And `round`, `ceil` and `floor` of a decimal that is the same for all rows of a batch panic in DataFusion 55 where the batch has none.
+//! `round` of floats rounds half to even, as in PostgreSQL. DataFusion's rounds half away from zero, which is right for
+//! decimals. Also, `round`, `ceil` and `floor` of a constant decimal panic in DataFusion 55 if the batch has no rows.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use datafusion::prelude::SessionContext;
 
 use super::checked::{self, Check};
 
-/// Puts it in the place of DataFusion's.
+/// Wraps DataFusion's functions in the check.
 pub(super) fn register(context: &SessionContext) {
     checked::register(context, &["round", "ceil", "floor"], &Halves);
 }
@@ -31,7 +31,7 @@ impl Check for Halves {
                 let one = rounded(&value.to_array()?);
                 Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&one, 0)?))
             }
-            // One row of scalars, also for none.
+            // Scalars count as one row, even if the batch has none.
             _ => inner.invoke_with_args(ScalarFunctionArgs { number_rows: rows, ..arguments }),
         }
     }

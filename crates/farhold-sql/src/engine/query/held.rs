@@ -1,10 +1,11 @@
-//! Windows whose frames reach to the end of their rows.
+//! Windows whose frames extend to the last row.
 //!
-//! Such a window (DataFusion 55) keeps all of its rows, computes all values at once and puts all into one batch, and counts nothing of it. Here
-//! its rows and its long values are taken from the queries' memory, and the batch goes on in slices:
+//! Such a window (DataFusion 55) keeps all of its rows, computes all values at once and puts them into one batch, and
+//! counts no memory for it. Here its rows and its long values are reserved in the queries' memory, and the batch is
+//! passed on in slices:
 //!
 //! ```text
-//!   input ──▶ Hold: takes room for each batch ──▶ window: takes room for its values ──▶ Release: in slices; gives the room back behind the last
+//!   input ──▶ ReserveWindow: each batch ──▶ window: reserves values ──▶ UnreserveWindow: slices; releases at the end
 //! ```
 
 use std::any::Any;
@@ -27,26 +28,26 @@ use datafusion::physical_plan::windows::WindowAggExec;
 use super::slices::{CONSTANT_BYTES_MIN, SliceExec, Step, value_bytes};
 use crate::engine::cancel::CancelHandle;
 
-/// The room of a window's partitions that run.
+/// The reservations of a window's running partitions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held(Arc<Mutex<HashMap<usize, Room>>>);
 
 pub(super) type Room = Arc<MemoryReservation>;
 
 impl Held {
-    /// Room for a partition that begins.
+    /// A reservation for a partition that begins.
     pub(super) fn begin(&self, partition: usize, pool: &Arc<dyn MemoryPool>) -> Begun {
         let room = Arc::new(MemoryConsumer::new("window").register(pool));
         self.lock().insert(partition, Arc::clone(&room));
         Begun { held: self.clone(), partition, room }
     }
 
-    /// The room of a partition that has begun.
+    /// The reservation of a running partition.
     pub(super) fn of(&self, partition: usize) -> Option<Room> {
         self.lock().get(&partition).cloned()
     }
 
-    /// The room of any partition: values do not say of which they are.
+    /// The reservation of any partition: a value does not identify its partition.
     fn any(&self) -> Option<Room> {
         self.lock().values().next().cloned()
     }
@@ -56,7 +57,7 @@ impl Held {
     }
 }
 
-/// A partition that runs.
+/// A running partition.
 pub(super) struct Begun {
     held: Held,
     partition: usize,
@@ -66,14 +67,15 @@ pub(super) struct Begun {
 impl Drop for Begun {
     fn drop(&mut self) {
         let mut rooms = self.held.lock();
-        // It may have begun again meanwhile.
+        // The partition may have begun again meanwhile.
         if rooms.get(&self.partition).is_some_and(|room| Arc::ptr_eq(room, &self.room)) {
             rooms.remove(&self.partition);
         }
     }
 }
 
-/// What a window keeps of a batch: the columns are put behind those of other batches, the texts of views stay where they are.
+/// The bytes that a window keeps of a batch: it concatenates the columns of all batches, but the texts behind views are
+/// not copied.
 pub(super) fn kept_bytes(batch: &RecordBatch) -> usize {
     let kept = |column: &ArrayRef| {
         let texts = || (0..column.len()).map(|row| value_bytes(column, row)).sum::<usize>();
@@ -85,10 +87,10 @@ pub(super) fn kept_bytes(batch: &RecordBatch) -> usize {
     batch.columns().iter().map(kept).sum()
 }
 
-/// A window that takes room for what it keeps.
+/// A window that reserves the memory of the rows and values it keeps.
 pub(super) fn counted(window: &WindowAggExec, cancel: &CancelHandle) -> Result<Arc<dyn ExecutionPlan>> {
     let held = Held::default();
-    let input = SliceExec::over(window.input(), Step::Hold(held.clone()), cancel);
+    let input = SliceExec::over(window.input(), Step::ReserveWindow(held.clone()), cancel);
     let counted = |expression: &Arc<dyn WindowExpr>| -> Arc<dyn WindowExpr> {
         let Some(standard) = expression.as_any().downcast_ref::<StandardWindowExpr>() else {
             return Arc::clone(expression);
@@ -101,10 +103,10 @@ pub(super) fn counted(window: &WindowAggExec, cancel: &CancelHandle) -> Result<A
     let expressions = window.window_expr().iter().map(counted).collect();
     let window = WindowAggExec::try_new(expressions, input, !window.partition_keys().is_empty())?;
     let window: Arc<dyn ExecutionPlan> = Arc::new(window);
-    Ok(SliceExec::over(&window, Step::Release(held), cancel))
+    Ok(SliceExec::over(&window, Step::UnreserveWindow(held), cancel))
 }
 
-/// A window function that takes room for its long values.
+/// A window function that reserves its long values.
 #[derive(Debug)]
 struct Counted {
     inner: Arc<dyn StandardWindowFunctionExpr>,
@@ -180,7 +182,7 @@ impl PartitionEvaluator for Counting {
         let value = self.inner.evaluate(values, range)?;
         let bytes = value.size();
         if let Some(room) = self.room.as_ref().filter(|_| bytes >= CONSTANT_BYTES_MIN) {
-            // The value, and its place in the column that becomes of all.
+            // The value, and its copy in the column of all values.
             room.try_grow(bytes.saturating_mul(2))?;
         }
         Ok(value)

@@ -1,7 +1,8 @@
-//! Intervals: from texts, differences of timestamps, products, quotients, sums and averages, and their order.
+//! Intervals: parsing, differences of timestamps, products, quotients, sums and averages, and their order.
 //!
-//! DataFusion's difference of timestamps is a duration, of which PostgreSQL has none. PostgreSQL's is so many days of 24 hours and the rest of one.
-//! Products, quotients, sums and averages of intervals DataFusion does not have, and it does not read `26:00:00`.
+//! DataFusion's difference of timestamps is a duration, a type that PostgreSQL does not have. PostgreSQL's consists of
+//! days of 24 hours and the remaining time. DataFusion has no products, quotients, sums and averages of intervals, and
+//! does not parse `26:00:00`.
 
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ impl ScalarUDFImpl for Difference {
     }
 }
 
-/// From `b` to `a`.
+/// The interval from `b` to `a`.
 fn between(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
     if [a, b].iter().any(|moment| matches!(*moment, i64::MAX | i64::MIN)) {
         return Err(out_of_range("cannot subtract infinite timestamps"));
@@ -82,7 +83,7 @@ fn between(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
     Ok(IntervalMonthDayNano::new(0, (microseconds / DAY_MICROSECONDS) as i32, microseconds % DAY_MICROSECONDS * 1000))
 }
 
-/// `interval * factor`, or `interval / factor`; the factor is of double precision.
+/// `interval * factor`, or `interval / factor`; the factor is a double.
 pub(super) fn scaled(op: Arithmetic, interval: Expr, factor: Expr) -> Expr {
     let function = Scaled { divides: op == Arithmetic::Divide, signature: Signature::any(2, Volatility::Immutable) };
     ScalarUDF::from(function).call(vec![interval, factor])
@@ -142,7 +143,7 @@ pub(super) fn read(text: Expr) -> Expr {
     ScalarUDF::from(function).call(vec![text])
 }
 
-/// A string that is read as an interval.
+/// The interval literal of a string.
 pub(super) fn literal(text: &str) -> Result<Expr> {
     let interval = parse_interval(text).map_err(|error| DataFusionError::External(Box::new(error)))?;
     Ok(lit(ScalarValue::IntervalMonthDayNano(Some(interval))))
@@ -189,21 +190,21 @@ impl ScalarUDFImpl for Read {
     }
 }
 
-/// Bytes for intervals, in the order of their lengths, with the intervals behind them.
+/// Encodes intervals as bytes whose order is that of their lengths, followed by the intervals themselves.
 pub(super) fn to_order(intervals: &IntervalMonthDayNanoArray) -> ArrayRef {
     let bytes = |months: i32, days: i32, nanoseconds: i64| {
         [months.to_be_bytes().as_slice(), days.to_be_bytes().as_slice(), nanoseconds.to_be_bytes().as_slice()].concat()
     };
     let bytes = |interval: IntervalMonthDayNano| {
         let key = key_of_interval(interval);
-        // With the sign bit turned, the bytes of a number are in its order.
+        // With the sign bit inverted, big-endian bytes compare like the numbers.
         let order = bytes(key.months ^ i32::MIN, key.days ^ i32::MIN, key.nanoseconds ^ i64::MIN);
         [order, bytes(interval.months, interval.days, interval.nanoseconds)].concat()
     };
     Arc::new(intervals.iter().map(|interval| interval.map(bytes)).collect::<BinaryArray>())
 }
 
-/// The intervals behind what [`to_order`] has made.
+/// The intervals inside the output of [`to_order`].
 pub(super) fn from_order(orders: &BinaryArray) -> ArrayRef {
     let interval = |bytes: &[u8]| {
         let (months, rest) = bytes.get(16..)?.split_first_chunk()?;
@@ -215,7 +216,7 @@ pub(super) fn from_order(orders: &BinaryArray) -> ArrayRef {
     Arc::new(orders.iter().map(|bytes| interval(bytes?)).collect::<IntervalMonthDayNanoArray>())
 }
 
-/// The sum or the average of intervals: months, days and time are summed up each by itself.
+/// The sum or the average of intervals: months, days and time are summed separately.
 #[derive(Debug)]
 pub(super) struct IntervalSum {
     is_average: bool,
@@ -240,7 +241,7 @@ impl IntervalSum {
         fields.into_iter().map(|(name, data_type)| Arc::new(Field::new(name, data_type, true)) as FieldRef).collect()
     }
 
-    /// Adds intervals, or takes them away by a `sign` of -1.
+    /// Adds intervals, or subtracts them if `sign` is -1.
     fn add(&mut self, values: &[ArrayRef], sign: i64) {
         for interval in values[0].as_primitive::<IntervalMonthDayNanoType>().iter().flatten() {
             self.months += sign * i64::from(interval.months);
@@ -257,8 +258,8 @@ impl IntervalSum {
     }
 }
 
-/// Parts of units go to the next one, as PostgreSQL has them: what is left of months becomes days of 30 in a month, what is left of days becomes time.
-/// `None`: it does not fit.
+/// Carries fractions of units down as PostgreSQL does: fractions of months become days (30 per month), fractions of
+/// days become time. `None` if the result does not fit.
 fn cascaded(all_months: f64, all_days: f64, microseconds: f64) -> Option<IntervalMonthDayNano> {
     const SECONDS: f64 = 86_400.0;
     if ![all_months, all_days, microseconds].into_iter().all(f64::is_finite) {
@@ -278,7 +279,7 @@ fn cascaded(all_months: f64, all_days: f64, microseconds: f64) -> Option<Interva
     interval(months as i64, days as i64, (microseconds as i128).checked_mul(1000)?)
 }
 
-/// `None`: it does not fit.
+/// `None` if it does not fit.
 fn interval(months: i64, days: i64, nanoseconds: i128) -> Option<IntervalMonthDayNano> {
     let (months, days) = (i32::try_from(months).ok()?, i32::try_from(days).ok()?);
     Some(IntervalMonthDayNano::new(months, days, i64::try_from(nanoseconds).ok()?))
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!(from_order(orders).as_primitive::<IntervalMonthDayNanoType>(), &ordered);
     }
 
-    /// What PostgreSQL 15 answers.
+    /// The results are those of PostgreSQL 15.
     #[test]
     fn sums_and_averages_of_intervals() {
         let values: ArrayRef = Arc::new(array(&[(0, 1, 7_390_500_000_000), (0, 73_412, 86_399_999_999_000)]));

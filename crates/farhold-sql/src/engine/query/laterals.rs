@@ -1,14 +1,14 @@
-//! LATERAL queries whose items name columns of what stands before them.
+//! LATERAL queries whose items name columns of preceding FROM items.
 //!
-//! DataFusion (55) joins a LATERAL query by its conditions, and finds such columns nowhere else. So its items are computed above the join, and where
-//! it has one row there is no join:
+//! DataFusion (55) joins a LATERAL query by its conditions, and resolves outer columns only there. So the items are
+//! computed above the join. If the query has exactly one row, no join is needed:
 //!
 //! | written | planned as |
 //! |---|---|
 //! | `l, LATERAL (SELECT e WHERE c)` | `SELECT l.*, e FROM l WHERE c` |
 //! | `l, LATERAL (SELECT e FROM …) q` | `SELECT l.*, e FROM l, LATERAL (SELECT columns FROM …) q` |
 //!
-//! Of a LEFT JOIN, `e` is NULL where the query has no row.
+//! In a LEFT JOIN, `e` is NULL where the query has no row.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, Join, LogicalPlan, LogicalPlanBuilder, Subquery, lit};
 use datafusion::optimizer::AnalyzerRule;
 
-use super::correlated::asks;
+use super::correlated::has_subquery;
 use super::single_rows::{Row, case, is_aggregate};
 
 /// See the module.
@@ -49,7 +49,7 @@ fn joined(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     Ok(planned.map_or_else(|| Transformed::no(LogicalPlan::Join(join)), Transformed::yes))
 }
 
-/// The query of a join's right side, if that is LATERAL.
+/// The query of a join's right side, if it is LATERAL.
 fn lateral(join: &Join) -> Option<&LogicalPlan> {
     let right = match join.right.as_ref() {
         LogicalPlan::SubqueryAlias(alias) => alias.input.as_ref(),
@@ -63,7 +63,7 @@ fn lateral(join: &Join) -> Option<&LogicalPlan> {
     }
 }
 
-/// The condition of a join, keys included.
+/// The condition of a join, including its keys.
 fn condition(join: &Join) -> Option<Expr> {
     let keys = join.on.iter().map(|(left, right)| left.clone().eq(right.clone()));
     conjunction(keys.chain(join.filter.clone()))
@@ -74,7 +74,7 @@ fn left_columns(join: &Join) -> Vec<Expr> {
     join.left.schema().columns().into_iter().map(Expr::Column).collect()
 }
 
-/// The columns of the left side, and values for those of the right side.
+/// The columns of the left side, and the given values for those of the right side.
 fn with_values(join: &Join, values: impl IntoIterator<Item = Expr>) -> Vec<Expr> {
     let named = join.right.schema().iter().zip(values);
     let named = named.map(|((qualifier, field), value)| value.alias_qualified(qualifier.cloned(), field.name()));
@@ -82,7 +82,7 @@ fn with_values(join: &Join, values: impl IntoIterator<Item = Expr>) -> Vec<Expr>
 }
 
 fn of_one_row(join: &Join, query: &LogicalPlan) -> Result<Option<LogicalPlan>> {
-    // DataFusion joins it as it is.
+    // DataFusion can join an aggregate.
     if is_aggregate(query) {
         return Ok(None);
     }
@@ -114,21 +114,21 @@ fn of_one_row(join: &Join, query: &LogicalPlan) -> Result<Option<LogicalPlan>> {
     plan.build().map(Some)
 }
 
-/// The items of a query, and the plan whose columns they name.
+/// The items of a query, and the plan to whose columns they refer.
 struct Items<'p> {
     exprs: Vec<Expr>,
     input: &'p LogicalPlan,
 }
 
 impl<'p> Items<'p> {
-    /// `None` for items that are not the same elsewhere.
+    /// `None` if the items cannot be evaluated elsewhere.
     fn of(plan: &'p LogicalPlan) -> Result<Option<Self>> {
         let projection = match plan {
             LogicalPlan::SubqueryAlias(alias) => return Self::of(&alias.input),
             LogicalPlan::Projection(projection) => projection,
             _ => return Ok(None),
         };
-        if asks(plan)? || projection.expr.iter().any(Expr::is_volatile) {
+        if has_subquery(plan)? || projection.expr.iter().any(Expr::is_volatile) {
             return Ok(None);
         }
         let exprs = projection.expr.iter().map(|expr| expr.clone().unalias_nested().data);
@@ -141,7 +141,7 @@ impl<'p> Items<'p> {
     }
 }
 
-/// An expression over values in the place of a schema's columns.
+/// An expression in which the columns of a schema are replaced by values.
 pub(super) fn replaced(expr: Expr, schema: &DFSchema, values: &[Expr]) -> Result<Expr> {
     expr.transform_up(|inner| match &inner {
         Expr::Column(column) if schema.has_column(column) => {
@@ -152,7 +152,7 @@ pub(super) fn replaced(expr: Expr, schema: &DFSchema, values: &[Expr]) -> Result
     .data()
 }
 
-/// A LATERAL query, or one that is not, if no column around it is left in it.
+/// The query as LATERAL, or as an ordinary one if no outer column is left in it.
 fn asked(query: LogicalPlan) -> LogicalPlan {
     let outer_ref_columns = query.all_out_ref_exprs();
     if outer_ref_columns.is_empty() {

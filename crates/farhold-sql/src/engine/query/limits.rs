@@ -1,11 +1,12 @@
-//! Limits that no sort goes through while sorts are placed.
+//! Keeps sorts from being moved below limits.
 //!
-//! A sort above `LIMIT n OFFSET m` decides nothing about which rows these are. DataFusion (55) moves it below the limit where the limit's rows have no order that
-//! it knows, since there was none, or a projection in between has lost its keys. There it keeps n rows of its own order, and the limit passes over m of these:
-//! `SELECT ... FROM (SELECT ... LIMIT 8 OFFSET 2) ORDER BY ...` had six rows.
+//! A sort above `LIMIT n OFFSET m` does not decide which rows remain. DataFusion (55) moves it below the limit if it
+//! knows no order of the limit's rows: because there is none, or because a projection in between has dropped the keys.
+//! There the sort keeps n rows in its own order, and the limit skips m of them:
+//! `SELECT ... FROM (SELECT ... LIMIT 8 OFFSET 2) ORDER BY ...` returned six rows.
 //!
-//! So a limit first goes below projections, to the sort that it cuts, and until sorts and partitioning are decided a [`WholeExec`] stands in its place, which wants
-//! the order that its input has, and keeps none that is asked from above.
+//! So a limit is first moved below projections, to the sort that it cuts. While sorts and partitioning are decided, a
+//! [`WholeExec`] replaces it. That node requires the order of its input, and preserves none for the nodes above.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use datafusion::physical_plan::{
 
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 
-/// Puts the rules around the one that decides on sorts.
+/// Puts the two rules around the one that decides on sorts.
 pub(super) fn kept_whole(mut rules: Vec<Rule>) -> Vec<Rule> {
     if let Some(sorts) = rules.iter().position(|rule| rule.name() == "EnsureRequirements") {
         rules.insert(sorts + 1, Arc::new(Limits { are_whole: false }));
@@ -34,7 +35,7 @@ pub(super) fn kept_whole(mut rules: Vec<Rule>) -> Vec<Rule> {
     rules
 }
 
-/// Puts [`WholeExec`] in the place of limits, or limits in its place.
+/// Replaces limits by [`WholeExec`], or back.
 #[derive(Debug)]
 struct Limits {
     are_whole: bool,
@@ -78,13 +79,13 @@ fn below_projections(
     }
 }
 
-/// A limit through which no sort is moved.
+/// A limit below which no sort is moved.
 #[derive(Debug)]
 struct WholeExec {
     skip: usize,
     fetch: Option<usize>,
     input: Arc<dyn ExecutionPlan>,
-    /// The order in which the rows are counted, of which a sort below must stay.
+    /// The order in which rows are counted; a sort below that establishes it must stay.
     order: Option<OrderingRequirements>,
     properties: Arc<PlanProperties>,
 }

@@ -1,5 +1,6 @@
-//! Bare strings of VALUES beside dates, timestamps, intervals and booleans in their column: the planner (DataFusion 55) finds no type for both. Beside decimals
-//! it rounds them to the decimals of the others; so they become numbers there. Beside a CHAR they have no blanks at their ends.
+//! Untyped string literals of VALUES beside dates, timestamps, intervals and booleans in their column: the planner
+//! (DataFusion 55) finds no common type. Beside decimals it rounds them to the scale of the others, so they become
+//! numbers first. Beside a CHAR they lose trailing blanks.
 
 use std::ops::ControlFlow;
 
@@ -12,7 +13,7 @@ use crate::engine::ColumnType;
 use crate::engine::parse::{parse_expr, unnested};
 use crate::engine::types::{exact_decimal, format_datum, from_sql};
 
-/// Casts them to the type beside them.
+/// Casts them to the type of the other values.
 pub(super) struct ListedValues;
 
 impl VisitorMut for ListedValues {
@@ -24,7 +25,7 @@ impl VisitorMut for ListedValues {
     }
 }
 
-/// Does something to each list of VALUES of a body; a query of its own is none of it.
+/// Applies `change` to each VALUES list of a body, but not to parenthesised queries, which are visited separately.
 #[recursive::recursive]
 pub(super) fn each_list(body: &mut SetExpr, change: &mut dyn FnMut(&mut Values)) {
     match body {
@@ -56,10 +57,10 @@ fn in_values(values: &mut Values) {
             continue;
         }
         let types = values.rows.iter().filter_map(|row| type_of(row.content.get(column)?));
-        // A date becomes a timestamp.
+        // A date becomes a timestamp if the column also has timestamps.
         let Some(data_type) = types.max_by_key(|of| matches!(of, SqlType::Timestamp(..))) else { continue };
         for expr in values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)) {
-            if is_bare_string(expr) {
+            if is_untyped_literal(expr) {
                 become_type(expr, &data_type);
             }
         }
@@ -72,13 +73,13 @@ fn become_type(expr: &mut Expr, data_type: &SqlType) {
     *expr = Expr::Cast { kind: CastKind::Cast, expr: inner, data_type, array: false, format: None };
 }
 
-/// The float that an expression's words say it is.
+/// The floating-point type of an expression, judged by its syntax.
 #[recursive::recursive]
 fn float_of(expr: &Expr) -> Option<SqlType> {
     let named = match unnested(expr) {
         Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, expr } => return float_of(expr),
         Expr::BinaryOp { left, op, right } if is_calculation(op) => {
-            // Beside an exact number a REAL becomes a DOUBLE PRECISION.
+            // Combined with an exact number, a REAL becomes a DOUBLE PRECISION.
             return match (float_of(left), float_of(right)) {
                 (Some(left), Some(right)) if left == right => Some(left),
                 (None, None) => None,
@@ -96,7 +97,7 @@ fn float_of(expr: &Expr) -> Option<SqlType> {
     }
 }
 
-/// Whether an expression's words say that it is a decimal.
+/// Whether an expression is a decimal, judged by its syntax.
 #[recursive::recursive]
 fn is_decimal(expr: &Expr) -> bool {
     match unnested(expr) {
@@ -115,7 +116,8 @@ fn is_calculation(op: &BinaryOperator) -> bool {
     matches!(op, O::Plus | O::Minus | O::Multiply | O::Divide | O::Modulo)
 }
 
-/// A bare string that says a number becomes that, and a parameter becomes a NUMERIC. What says none is an error of the planner.
+/// An untyped string literal becomes the number that it contains, and a parameter a NUMERIC. For other strings the
+/// planner reports an error.
 fn become_decimal(expr: &mut Expr) {
     let Expr::Value(value) = unnested(expr) else { return };
     let number = match &value.value {
@@ -128,7 +130,7 @@ fn become_decimal(expr: &mut Expr) {
     }
 }
 
-/// Whether the first of a column that has a type is a CHAR: the others become one.
+/// Whether the first typed value of a column is a CHAR: then the others become one.
 fn is_first_char<'a>(mut column: impl Iterator<Item = &'a Expr>) -> bool {
     column.find(|expr| !is_untyped(expr)).is_some_and(is_char)
 }
@@ -152,17 +154,17 @@ fn become_char(expr: &mut Expr) {
     }
 }
 
-/// Whether an expression has no type of its own: a bare string, NULL, a parameter.
+/// Whether an expression has no type of its own: an untyped string literal, NULL, a parameter.
 fn is_untyped(expr: &Expr) -> bool {
     let is_other = |value: &Value| matches!(value, Value::Null | Value::Placeholder(_));
-    is_bare_string(expr) || matches!(unnested(expr), Expr::Value(value) if is_other(&value.value))
+    is_untyped_literal(expr) || matches!(unnested(expr), Expr::Value(value) if is_other(&value.value))
 }
 
-fn is_bare_string(expr: &Expr) -> bool {
+fn is_untyped_literal(expr: &Expr) -> bool {
     matches!(unnested(expr), Expr::Value(value) if matches!(value.value, Value::SingleQuotedString(_)))
 }
 
-/// The type that an expression's words say it has, if it is one beside which the planner takes no string.
+/// The type of an expression, judged by its syntax, if the planner accepts no string beside it.
 fn type_of(expr: &Expr) -> Option<SqlType> {
     let named = match unnested(expr) {
         Expr::Cast { data_type, array: false, .. } => data_type,

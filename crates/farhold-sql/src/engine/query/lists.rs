@@ -1,8 +1,8 @@
-//! `x IN (1, y, NULL)`, a list whose elements are not all values.
+//! `x IN (1, y, NULL)`, a list whose elements are not all constants.
 //!
-//! DataFusion takes a list for constants where an element gives one value for no row at all, as CASE does, and makes of `x IN (1) AND x NOT IN (NULL)`,
-//! which is never true, what the one list has and the other one has not (DataFusion 55). So each element that is no plain constant is compared by
-//! itself, `x IN (1) OR x = y`, and for NULLs there is one: `x IN (1) OR NULL`.
+//! DataFusion (55) treats a list as constant if an element, such as a CASE, can be evaluated without a row. It turns
+//! `x IN (1) AND x NOT IN (NULL)`, which is never true, into the difference of the lists. So each element that is not a
+//! plain constant is compared separately, `x IN (1) OR x = y`, and NULLs become one operand: `x IN (1) OR NULL`.
 
 use datafusion::common::ScalarValue;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
@@ -36,7 +36,7 @@ impl AnalyzerRule for Lists {
 
 fn compared(expr: Expr) -> Transformed<Expr> {
     let InList { expr, list, negated } = match expr {
-        // What differs from one evaluation to the next is compared once.
+        // A volatile operand must be evaluated only once.
         Expr::InList(list) if !list.expr.is_volatile() && !list.list.iter().all(is_value) => list,
         other => return Transformed::no(other),
     };
@@ -58,7 +58,7 @@ fn compared(expr: Expr) -> Transformed<Expr> {
     Transformed::yes(linked(parts, if negated { Expr::and } else { Expr::or }))
 }
 
-/// Whether it is NULL, of some type.
+/// Whether the expression is NULL, of whatever type.
 fn is_null(expr: &Expr) -> bool {
     match expr {
         Expr::Literal(value, _) => value.is_null(),
@@ -67,7 +67,7 @@ fn is_null(expr: &Expr) -> bool {
     }
 }
 
-/// Whether it is a value that is written out.
+/// Whether the expression is a constant.
 fn is_value(expr: &Expr) -> bool {
     match expr {
         Expr::Literal(value, _) => !value.is_null(),
@@ -77,7 +77,7 @@ fn is_value(expr: &Expr) -> bool {
     }
 }
 
-/// All of them as a tree of few levels.
+/// Combines all of them to a tree of few levels.
 fn linked(parts: Vec<Expr>, both: fn(Expr, Expr) -> Expr) -> Expr {
     let mut parts = parts;
     while parts.len() > 1 {

@@ -1,9 +1,10 @@
-//! Nested loops over long rows.
+//! Nested loop joins over long rows.
 //!
-//! A nested loop (DataFusion 55) gathers rows until they are a batch, copies them, and counts nothing of it: 8192 rows of 60 KB are half a
-//! gigabyte. It repeats its left row for all rows of a right batch, too. So its batches get as many rows as fit [`LOOP_BYTES`]: by the longest row
-//! of its left side, which is read before, and that of the first right batch. Right batches come in slices; where longer rows come later, what
-//! a batch of them may take is taken from the queries' memory.
+//! A nested loop (DataFusion 55) copies rows until they fill a batch, and counts no memory for it: 8192 rows of 60 KB
+//! are half a gigabyte. It also repeats its left row for all rows of a right batch. So the number of rows per batch is
+//! chosen such that a batch fits in [`LOOP_BYTES`], by the longest row of the left side, which is read first, and that
+//! of the first right batch. Right batches are passed in slices. If longer rows come later, the possible size of their
+//! batches is reserved in the queries' memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,16 +28,18 @@ use futures::{StreamExt, TryStreamExt, future, stream};
 use super::BATCH_ROWS;
 use super::slices::{BATCH_BYTES, in_slices, longest_row, may_be_long};
 
-/// What a batch of long rows should not pass, where the queries' memory has it; where it has not, [`BATCH_BYTES`].
+/// The size limit of a batch of long rows, if the queries' memory has room for it; otherwise [`BATCH_BYTES`] is the
+/// limit.
 const LOOP_BYTES: usize = 8 << 20;
 
-/// Rows of a batch while no row is known to be long: one that comes later makes that many times itself.
+/// The limit on rows per batch while no row is known to be long; a long row that comes later is copied so many times.
 const ROWS_MAX: usize = BATCH_ROWS / 4;
 
-/// A loop that has a batch of at least this many times the rows of a right batch does several left rows at once, and copies none of them.
+/// If an output batch holds at least this many times the rows of a right batch, the loop handles several left rows at
+/// once, and copies none of them.
 const LEFT_ROWS: usize = 11;
 
-/// The loop, if its rows can be long.
+/// Replaces the loop if its rows may be long.
 pub(super) fn with_short_batches(node: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
     let [left, right] = both(node.children().into_iter().cloned().collect())?;
     let is_short = |schema: SchemaRef| !schema.fields().iter().any(|field| may_be_long(field.data_type()));
@@ -55,14 +58,14 @@ fn both(inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<[Arc<dyn ExecutionPlan>; 
 struct LoopExec {
     left: Arc<dyn ExecutionPlan>,
     right: Arc<dyn ExecutionPlan>,
-    /// The loop, over what has been read.
+    /// The nested loop join, over the two read inputs.
     join: Arc<dyn ExecutionPlan>,
     left_read: Arc<ReadExec>,
     right_read: Arc<ReadExec>,
     left_rows: Mutex<Option<LeftRows>>,
 }
 
-/// The longest row of the left side, once it has been read.
+/// The length of the left side's longest row, once that side has been read.
 type LeftRows = Shared<BoxFuture<'static, std::result::Result<usize, Arc<DataFusionError>>>>;
 
 impl LoopExec {
@@ -98,7 +101,7 @@ async fn read_left(
         longest = longest_row(&batch).max(longest);
         batches.push((batch, room.split(bytes)));
     }
-    // The loop takes room for each of them itself.
+    // The loop reserves each batch itself.
     let batches = stream::iter(batches).map(|(batch, room)| {
         drop(room);
         Ok(batch)
@@ -107,17 +110,17 @@ async fn read_left(
     Ok(longest)
 }
 
-/// How the rows of a partition are looped over.
+/// The batch sizes of one partition.
 struct Lengths {
-    /// Of a batch.
+    /// Rows per batch.
     rows: usize,
     left_longest: usize,
-    /// What a batch may take beyond [`BATCH_BYTES`].
+    /// The reservation for what a batch may take beyond [`BATCH_BYTES`].
     room: MemoryReservation,
 }
 
 impl Lengths {
-    /// By the longest row of each side, as far as they are known.
+    /// From the longest row of each side, as far as these are known.
     fn new(left_longest: usize, right_longest: usize, rows_max: usize, context: &TaskContext) -> Self {
         let room = MemoryConsumer::new("nested loop").register(context.memory_pool());
         let longest = left_longest + right_longest;
@@ -130,7 +133,7 @@ impl Lengths {
         Self { rows, left_longest, room }
     }
 
-    /// A right batch in slices, once there is room for what may become of it.
+    /// Splits a right batch into slices, after reserving the possible size of the output.
     fn slices(&self, batch: RecordBatch) -> Result<impl Iterator<Item = RecordBatch> + use<>> {
         let bytes = self.rows.saturating_mul(self.left_longest + longest_row(&batch));
         let is_long = bytes > BATCH_BYTES;
@@ -204,7 +207,7 @@ impl ExecutionPlan for LoopExec {
     }
 }
 
-/// The same with batches of other lengths.
+/// The same context with another batch size.
 fn with_batch_rows(context: &TaskContext, rows: usize) -> Arc<TaskContext> {
     Arc::new(TaskContext::new(
         context.task_id(),
@@ -218,7 +221,7 @@ fn with_batch_rows(context: &TaskContext, rows: usize) -> Arc<TaskContext> {
     ))
 }
 
-/// An input of which something has been read: gives that, and the rest.
+/// An input of which a part has been read: it returns that part and then the rest.
 struct ReadExec {
     properties: Arc<PlanProperties>,
     streams: Mutex<HashMap<usize, SendableRecordBatchStream>>,

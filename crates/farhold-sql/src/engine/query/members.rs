@@ -1,9 +1,10 @@
-//! `x IN (SELECT s …)` of three values.
+//! `x IN (SELECT s …)` with three-valued logic.
 //!
-//! DataFusion makes a mark join of it, and a mark says found or not found. Where neither is known, because x or some s is NULL, the answer is
-//! NULL, which matters below NOT, IS NULL and CASE and where the answer is a value. Left to DataFusion are conditions of a WHERE clause for
-//! which NULL is as good as false: `x IN (…)` below nothing but AND and OR, and `x NOT IN (…)` of a column and an uncorrelated query as a
-//! condition of its own, which becomes an anti join that knows of NULLs. All others become
+//! DataFusion plans it as a mark join, whose mark says found or not found. If neither is certain, because x or some s
+//! is NULL, the result is NULL. This matters below NOT, IS NULL and CASE, and where the result is a value. DataFusion
+//! keeps those conditions of a WHERE clause for which NULL is equivalent to false: `x IN (…)` below only AND and OR,
+//! and `x NOT IN (…)` of a column and an uncorrelated query as a conjunct, which becomes a NULL-aware anti join. All
+//! others become
 //!
 //! ```text
 //!   CASE WHEN x IN (S) THEN true
@@ -11,9 +12,9 @@
 //!        ELSE false END
 //! ```
 //!
-//! without the parts of the second line that columns declared NOT NULL rule out. In a WHERE clause the first line stays a subquery; above a
-//! projection or an aggregate, where DataFusion has no join for it, the mark join is put in here; there, EXISTS, and IN of a
-//! correlated query, count rows.
+//! without those parts of the second line that columns declared NOT NULL rule out. In a WHERE clause the first line
+//! remains a subquery. In a projection or an aggregate, for which DataFusion has no such join, the mark join is added
+//! here; EXISTS, and IN of a correlated query, count rows there.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -49,14 +50,14 @@ impl AnalyzerRule for Members {
     }
 }
 
-/// One operator. `marks` counts the mark joins that were put in, for their names.
+/// Rewrites one operator. `marks` counts the added mark joins, for their names.
 fn in_operator(plan: LogicalPlan, marks: &Cell<usize>) -> Result<Transformed<LogicalPlan>> {
-    let mut asks = false;
+    let mut has_subquery = false;
     plan.apply_expressions(|expr| {
-        asks |= expr.exists(|inner| Ok(matches!(inner, Expr::InSubquery(_) | Expr::Exists(_))))?;
+        has_subquery |= expr.exists(|inner| Ok(matches!(inner, Expr::InSubquery(_) | Expr::Exists(_))))?;
         Ok(TreeNodeRecursion::Continue)
     })?;
-    if !asks {
+    if !has_subquery {
         return Ok(Transformed::no(plan));
     }
     let schema = merge_schema(&plan.inputs());
@@ -79,7 +80,7 @@ fn in_operator(plan: LogicalPlan, marks: &Cell<usize>) -> Result<Transformed<Log
                         input = marked;
                         Ok(Transformed::yes(known.value(mark, asked)?))
                     }
-                    // There is no mark join for one that is correlated: its rows are counted.
+                    // There is no mark join for a correlated query: its rows are counted.
                     Expr::InSubquery(asked) if !asked.expr.exists(|inner| Ok(subquery(inner).is_some()))? => {
                         let found = Expr::Exists(Exists { subquery: equal(&asked, &schema)?, negated: false });
                         Ok(Transformed::yes(Known::of(&asked, &schema)?.value(found, asked)?))
@@ -107,12 +108,12 @@ fn in_operator(plan: LogicalPlan, marks: &Cell<usize>) -> Result<Transformed<Log
     }
 }
 
-/// Where a part of a WHERE clause stands.
+/// The position of an expression in a WHERE clause.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// It is a condition of its own.
+    /// A conjunct of the clause.
     Conjunct,
-    /// Below AND and OR only: NULL is as good as false.
+    /// Below AND and OR only: NULL is equivalent to false.
     Positive,
     Elsewhere,
 }
@@ -146,7 +147,7 @@ fn condition(expr: Expr, schema: &DFSchema, place: Place) -> Result<Transformed<
             let known = Known::of(&asked, schema)?;
             let is_correlated = !asked.subquery.outer_ref_columns.is_empty();
             if known.is_certain() && place == Place::Conjunct && asked.negated && is_correlated {
-                // DataFusion's anti join for it would have to know of NULLs in what correlates them, which it cannot.
+                // DataFusion's anti join would have to be NULL-aware in the correlated columns, which it is not.
                 let found = Expr::InSubquery(InSubquery { negated: false, ..asked });
                 return Ok(Transformed::yes(found.is_not_true()));
             }
@@ -154,7 +155,8 @@ fn condition(expr: Expr, schema: &DFSchema, place: Place) -> Result<Transformed<
                 return Ok(Transformed::no(Expr::InSubquery(asked)));
             }
             let found = Expr::InSubquery(InSubquery { negated: false, ..asked.clone() });
-            // What it is NOT of must be no IN either: where the NULLs turn out to be none, that anti join would be made after all.
+            // NOT must not be applied to a plain IN either: if the optimiser finds that NULLs are impossible, it would
+            // still make that anti join.
             let found = if is_correlated && asked.negated { found.is_true() } else { found };
             Ok(Transformed::yes(known.value(found, asked)?))
         }
@@ -162,8 +164,8 @@ fn condition(expr: Expr, schema: &DFSchema, place: Place) -> Result<Transformed<
     }
 }
 
-/// Whether an expression is still one of columns when the optimiser is done with it. Any other may become a constant (`coalesce(1, k)`),
-/// which is no key of a join, and an anti join without keys does not know of NULLs.
+/// Whether an expression still has columns after optimisation. Any other may become a constant (`coalesce(1, k)`),
+/// which cannot be a join key, and an anti join without keys is not NULL-aware.
 fn is_column(expr: &Expr) -> bool {
     match expr {
         Expr::Column(_) => true,
@@ -173,7 +175,7 @@ fn is_column(expr: &Expr) -> bool {
     }
 }
 
-/// Which NULLs there can be.
+/// Where NULLs are possible.
 struct Known {
     asked_may_be_null: bool,
     some_may_be_null: bool,
@@ -192,7 +194,7 @@ impl Known {
         !self.asked_may_be_null && !self.some_may_be_null
     }
 
-    /// The answer, where `found` says whether one is found.
+    /// The result, given whether a match is `found`.
     fn value(&self, found: Expr, asked: InSubquery) -> Result<Expr> {
         let InSubquery { expr, subquery, negated } = asked;
         let mut unknown = Vec::new();
@@ -214,7 +216,7 @@ impl Known {
     }
 }
 
-/// Whether a query, made of that of `subquery`, has a row. An uncorrelated one is asked once.
+/// Whether a query derived from that of `subquery` has rows. An uncorrelated one is evaluated once.
 fn has_rows(plan: LogicalPlan, subquery: &Subquery) -> Result<Expr> {
     if !subquery.outer_ref_columns.is_empty() {
         return Ok(Expr::Exists(Exists { subquery: subquery.with_plan(Arc::new(plan)), negated: false }));
@@ -222,7 +224,7 @@ fn has_rows(plan: LogicalPlan, subquery: &Subquery) -> Result<Expr> {
     counted(plan, subquery)
 }
 
-/// As that, by the number of its rows; of an uncorrelated query the first one is enough.
+/// As [`has_rows`], by counting rows; for an uncorrelated query, one row is enough.
 fn counted(plan: LogicalPlan, subquery: &Subquery) -> Result<Expr> {
     let mut rows = LogicalPlanBuilder::from(plan);
     if subquery.outer_ref_columns.is_empty() {
@@ -234,7 +236,7 @@ fn counted(plan: LogicalPlan, subquery: &Subquery) -> Result<Expr> {
     Ok(Expr::ScalarSubquery(counted).gt(lit(0_i64)))
 }
 
-/// The rows of a query that equal what is looked up in it, an expression over the columns of `schema`.
+/// The rows of a query that equal the needle, an expression over the columns of `schema`.
 fn equal(asked: &InSubquery, schema: &DFSchema) -> Result<Subquery> {
     let sought = asked.expr.as_ref().clone().transform_up(|expr| match expr {
         Expr::Column(column) => {
@@ -250,7 +252,7 @@ fn equal(asked: &InSubquery, schema: &DFSchema) -> Result<Subquery> {
     Ok(Subquery { subquery: Arc::new(rows), outer_ref_columns, spans: Spans::new() })
 }
 
-/// `input` with a column that says of each row whether the query has its value.
+/// `input` with a column that tells for each row whether the query has its value.
 fn mark_join(input: LogicalPlan, asked: &InSubquery, name: &str) -> Result<(LogicalPlan, Expr)> {
     let query = LogicalPlanBuilder::from(Arc::clone(&asked.subquery.subquery)).alias(name)?.build()?;
     let column = Expr::Column(query.schema().columns().remove(0));

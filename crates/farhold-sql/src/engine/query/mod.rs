@@ -1,11 +1,11 @@
-//! Queries that take a planner: DataFusion, on threads of its own.
+//! Queries that need a planner: DataFusion, on its own threads.
 //!
-//! A front-end thread only parses. Planning and running happen on the query runtime, whose threads all sessions share;
-//! rows come back batch by batch through a channel of few places, so a slow client slows its query and holds little.
+//! A front-end thread only parses. Planning and execution happen on the query runtime, whose threads all sessions
+//! share. Batches come back through a bounded channel, so a slow client slows its query down and few batches wait in
+//! memory.
 
 mod added;
 mod aggregates;
-mod apart;
 mod arrays;
 mod assigned;
 mod bounded;
@@ -59,6 +59,7 @@ mod repeated_keys;
 mod rewrite;
 mod rows;
 mod scalars;
+mod separate;
 mod series;
 mod session;
 mod similar;
@@ -100,26 +101,27 @@ use crate::SqlError;
 pub(crate) use assigned::assigned;
 pub(crate) use catalog::ROWS_SCHEMA;
 pub(in crate::engine) use floats::without_key;
-pub(crate) use numbers::Giver;
+pub(crate) use numbers::NumberSource;
 pub(crate) use parameters::to_sql as sql_type;
 use plan_scans::gather;
 pub(crate) use plan_scans::{PlanScan, all_narrow, scans, snapshot};
 use session::session_state;
 pub(crate) use stream::{BatchStream, Unread};
 
-/// Rows of a batch.
+/// Rows per batch.
 const BATCH_ROWS: usize = 8192;
-/// Batches that may wait between a query and its reader.
+/// The capacity of the channel between a query and its reader.
 const CHANNEL_BATCHES: usize = 4;
 
-/// How often a statement is planned for the types of its parameters, and one with set operations, of which each tells the next one's.
+/// How often a statement is planned to infer the types of its parameters; more often with set operations, each of which
+/// gives types to the next one.
 const PLANS_FOR_TYPES_MAX: usize = 2;
 const PLANS_FOR_TYPES_OF_SETS_MAX: usize = 3;
 
 /// How long a closing engine waits for its queries to stop.
 const SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// The planner, its threads and its memory.
+/// The planner with its threads and its memory.
 pub(crate) struct QueryEngine {
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,
@@ -129,13 +131,13 @@ pub(crate) struct QueryEngine {
     nodes: u64,
 }
 
-/// A planned query: its parameters still open.
+/// A planned query, with its parameters not yet bound.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedQuery {
     pub(crate) plan: Arc<LogicalPlan>,
     pub(crate) parameters: Vec<ColumnType>,
     pub(crate) columns: Vec<OutputColumn>,
-    /// Whether it moves a sequence.
+    /// Whether it advances a sequence.
     pub(crate) takes_numbers: bool,
 }
 
@@ -166,7 +168,8 @@ impl QueryEngine {
         state
     }
 
-    /// For a query that runs beside those whose rows its session has not read: it cannot wait for what their joins hold.
+    /// The state for a query that runs while its session has unread rows of others: it must not wait for memory that
+    /// their joins hold.
     fn state_beside(&self, unread: &Unread, rows: RowSource, cancel: CancelHandle) -> SessionState {
         let mut state = self.state_with(rows, cancel);
         if unread.any() {
@@ -176,8 +179,8 @@ impl QueryEngine {
         state
     }
 
-    /// Plans a query over `tables`. `types` are those of parameters as far as they are known; others are found. A cancelled statement does
-    /// not wait for the planner, which stops before its next step.
+    /// Plans a query over `tables`. `types` are the known types of parameters; the others are inferred. A cancelled
+    /// statement does not wait for the planner, which stops before its next step.
     pub(crate) async fn plan(
         &self,
         query: ast::Statement,
@@ -200,7 +203,7 @@ impl QueryEngine {
         Ok(planned)
     }
 
-    /// Puts the parameters in and optimises.
+    /// Binds the parameters and optimises.
     pub(crate) async fn bind(
         &self,
         query: &PlannedQuery,
@@ -210,7 +213,7 @@ impl QueryEngine {
         let mut scalars = Vec::with_capacity(parameters.values.len());
         for (datum, data_type) in parameters.values.iter().zip(&query.parameters) {
             scalars.push(match (datum, data_type) {
-                // It has the digits that it was given with; the parameter's type has none of its own.
+                // The value has its own precision and scale; the parameter's type has none.
                 (Datum::Decimal { unscaled, scale }, ColumnType::Decimal { .. }) => {
                     coerce::decimal_scalar(*unscaled, *scale)
                 }
@@ -225,7 +228,7 @@ impl QueryEngine {
         state.execution_props_mut().query_execution_start_time = now.map(|now| now.and_utc());
         let plan = LogicalPlan::clone(&query.plan);
         let planner = async move {
-            let plan = if scalars.is_empty() { plan } else { parameters::put_in(plan, scalars)? };
+            let plan = if scalars.is_empty() { plan } else { parameters::bind_values(plan, scalars)? };
             let optimized = folded::while_planning(|| state.optimize(&plan));
             let bound = optimized.and_then(|plan| equijoins::with_null_keys(plan, &state));
             bound.map_err(|e| error::from_optimizer(&e, correlated::has_some(&plan)))
@@ -233,8 +236,8 @@ impl QueryEngine {
         stopped::stoppable(self.runtime(), cancel, planner).await
     }
 
-    /// Reads what the scans of a plan need through a transaction: its own writes included, everything validated at commit. The columns that the plan
-    /// wants of the rows are taken from the queries' memory until it ends.
+    /// Reads the rows that a plan scans through a transaction. They include its own writes, and everything is validated
+    /// at commit. The columns that the plan uses are reserved in the queries' memory until the query ends.
     pub(crate) async fn gather(
         &self,
         scans: &[PlanScan],
@@ -249,30 +252,33 @@ impl QueryEngine {
         Ok(RowSource::Gathered(gathered, Some(room)))
     }
 
-    /// Runs a bound plan; its batches come by the stream.
+    /// Runs a bound plan; the returned stream delivers its batches.
     pub(crate) fn run(
         &self,
         plan: LogicalPlan,
         rows: RowSource,
-        giver: Giver,
+        number_source: NumberSource,
         cancel: &CancelHandle,
         notices: &Notices,
         unread: &Unread,
     ) -> BatchStream {
-        let (asks, requests) = numbers::asks(giver);
+        let (number_requests, requests) = numbers::request_channel(number_source);
         let stop = CancelHandle::running();
         let state = self.state_beside(unread, rows, stop.clone());
         let (sender, receiver) = tokio::sync::mpsc::channel(CHANNEL_BATCHES);
         let (flag, notices) = (stop.clone(), notices.clone());
         let task = self.runtime().spawn(async move {
-            let run = stopped::looking_at(flag.clone(), stream::run(&state, plan, &asks, &flag, &notices, &sender));
+            let run = stopped::cancellable(
+                flag.clone(),
+                stream::run(&state, plan, &number_requests, &flag, &notices, &sender),
+            );
             let outcome = tokio::select! {
                 biased;
                 () = flag.cancelled() => flag.check(),
                 outcome = run => outcome,
             };
             if let Err(error) = outcome {
-                // A scan that met the flag first has its own words for it.
+                // A scan that notices the flag first reports another error.
                 let error = flag.check().err().unwrap_or(error);
                 let _ = sender.send(Err(error)).await;
             }
@@ -280,23 +286,23 @@ impl QueryEngine {
         BatchStream::new(receiver, requests, task, stop, cancel.clone(), unread)
     }
 
-    /// The physical plan as text; with `analyze`, after it has run.
+    /// The physical plan as text; with `analyze`, after running it.
     pub(crate) async fn explain(
         &self,
         plan: LogicalPlan,
         rows: RowSource,
-        giver: Giver,
+        number_source: NumberSource,
         cancel: &CancelHandle,
         unread: &Unread,
         analyze: bool,
     ) -> Result<Vec<String>, SqlError> {
-        let (asks, mut requests) = numbers::asks(giver);
+        let (number_requests, mut requests) = numbers::request_channel(number_source);
         let stop = CancelHandle::running();
         let state = self.state_beside(unread, rows, stop.clone());
         let flag = stop.clone();
         let task = self.runtime().spawn(async move {
-            let explain = stopped::looking_at(flag.clone(), async {
-                let plan = numbers::attach(plan, &asks)?;
+            let explain = stopped::cancellable(flag.clone(), async {
+                let plan = numbers::attach(plan, &number_requests)?;
                 let plan = collected::attach(plan, &state.runtime_env().memory_pool, &flag)?;
                 let physical = state.query_planner().create_physical_plan(&plan, &state).await?;
                 let mut text = displayable(physical.as_ref()).indent(false).to_string();
@@ -314,7 +320,7 @@ impl QueryEngine {
                 }
                 Ok(text)
             });
-            // Whoever asked has its answer by then; without this the plan would go on.
+            // The caller has its answer by then, but without this the plan would keep running.
             tokio::select! {
                 biased;
                 () = flag.cancelled() => Err(flag.error()),
@@ -330,7 +336,7 @@ impl QueryEngine {
     }
 }
 
-/// What a task of the query threads gives, unless the statement is stopped before.
+/// The result of a task on the query threads, unless the statement is stopped first.
 async fn until_cancelled<T>(
     cancel: &CancelHandle,
     task: impl Future<Output = Result<Result<T, SqlError>, JoinError>>,
@@ -344,9 +350,9 @@ async fn until_cancelled<T>(
 
 impl Drop for QueryEngine {
     fn drop(&mut self) {
-        // The schemas beside ours know the list of catalogs, which knows ours, which knows them.
+        // The registered schemas refer to the list of catalogs, which refers to this catalog: the cycle must be broken.
         self.database.forget_others();
-        // From within a runtime a runtime may not be waited for, so a thread does; queries stop at their next page.
+        // A runtime must not be shut down from within a runtime, so a thread does it; queries stop at their next page.
         if let Some(runtime) = self.runtime.take() {
             let _ = std::thread::spawn(move || runtime.shutdown_timeout(SHUTDOWN)).join();
         }
@@ -367,7 +373,7 @@ async fn plan(
     types.resize(count, None);
     if types.iter().any(Option::is_none) {
         parameters::infer_by_syntax(&statement, &mut types);
-        // A plan tells most of the others, and with these the next one some more; what they leave open is text.
+        // A plan reveals the types of most other parameters, and the next plan some more; the rest become text.
         let mut plans_max = PLANS_FOR_TYPES_MAX;
         let mut plans = 0;
         while plans < plans_max {
@@ -390,7 +396,7 @@ async fn plan(
     let types: Vec<ColumnType> = types.into_iter().map(|t| t.unwrap_or(ColumnType::Text)).collect();
     let texts = parameters::stated_texts(known);
     parameters::cast_known(&mut statement, &texts);
-    // A stated text has its type by its cast.
+    // A parameter declared as text gets its type by a cast.
     let is_text = |index: usize| texts.get(index).is_some_and(Option::is_some);
     let planned = |(index, of): (usize, &ColumnType)| if is_text(index) { ColumnType::Text } else { *of };
     let prepare = ast::Statement::Prepare {
@@ -420,7 +426,8 @@ async fn to_plan(state: &SessionState, mut statement: ast::Statement) -> Result<
 }
 
 fn finish(state: &SessionState, plan: LogicalPlan, parameters: Vec<ColumnType>) -> Result<PlannedQuery, SqlError> {
-    // The types of the result are those of the plan that will run; the one that is kept is typed when its parameters are known.
+    // The result types are those of the analysed plan. The plan that is kept is analysed again when its parameters are
+    // known.
     let typed = state
         .analyzer()
         .execute_and_check(plan.clone(), state.config_options(), |_, _| {})

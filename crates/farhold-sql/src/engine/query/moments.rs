@@ -1,7 +1,7 @@
 //! `generate_series` of timestamps.
 //!
-//! DataFusion's (55) counts in nanoseconds, so it ends in 2262, and of dates it gives dates. Here dates are timestamps, as in PostgreSQL. Series of integers stay
-//! DataFusion's.
+//! DataFusion's (55) counts in nanoseconds, so it ends in 2262, and returns dates for dates. Here dates become
+//! timestamps, as in PostgreSQL. Series of integers are left to DataFusion.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{SqlError, SqlState};
 
 pub(super) const SERIES: &str = "generate_series";
 
-/// Puts it in the place of DataFusion's.
+/// Replaces DataFusion's function.
 pub(super) fn register(context: &SessionContext) {
     let known = context.state().scalar_functions().get(SERIES).cloned();
     if let Some(integers) = known {
@@ -61,7 +61,7 @@ impl ScalarUDFImpl for Series {
         }
         let is_integer = |argument: &DataType| argument.is_integer() || argument.is_null();
         if !arguments.iter().all(is_integer) {
-            let message = "generate_series of anything else than integers, and timestamps with an interval";
+            let message = "generate_series of types other than integers, and timestamps with an interval";
             return Err(external(SqlError::unsupported(message)));
         }
         Ok(vec![DataType::Int64; arguments.len()])
@@ -122,7 +122,8 @@ fn series(from: &ArrayRef, to: &ArrayRef, step: &ArrayRef) -> Result<ArrayRef> {
     Ok(Arc::new(lists.finish()))
 }
 
-/// Each step goes on from the moment before, so that a day that a month does not have is lost for all that follow.
+/// Each step starts from the previous timestamp. So if a month lacks a day, all later timestamps stay at the shorter
+/// day.
 fn each_moment(from: i64, to: i64, step: IntervalMonthDayNano, mut take: impl FnMut(i64)) -> Result<(), SqlError> {
     const DAY_NS: i128 = 86_400_000_000_000;
     let days = i128::from(step.months) * 30 + i128::from(step.days);
@@ -159,7 +160,7 @@ mod tests {
         assert_eq!(moments(0, 2 * DAY_US, (0, 1, 0)).unwrap(), [0, DAY_US, 2 * DAY_US]);
         assert_eq!(moments(DAY_US, 1, (0, -1, 0)).unwrap(), [DAY_US]);
         assert!(moments(1, 0, (0, 1, 0)).unwrap().is_empty());
-        // From the 31st of January on there are 28, 28, …
+        // From January 31st the following months have day 28.
         assert_eq!(moments(30 * DAY_US, 90 * DAY_US, (1, 0, 0)).unwrap(), [30 * DAY_US, 58 * DAY_US, 86 * DAY_US]);
         assert!(moments(0, 1, (1, -30, 0)).is_err());
         assert!(moments(0, i64::MAX, (0, 1, 0)).is_err());

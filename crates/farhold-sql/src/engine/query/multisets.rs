@@ -1,8 +1,9 @@
-//! INTERSECT ALL and EXCEPT ALL count.
+//! INTERSECT ALL and EXCEPT ALL.
 //!
-//! DataFusion plans both as a semi or anti join, which keeps all equal rows of the left side or none. A row that is there m times on the left
-//! and n times on the right is to be there min(m, n) times, or m - n times. So equal rows are numbered on both sides, and the join is by
-//! the number as well: the i-th of the left has a partner if the right has i of them.
+//! DataFusion plans both as a semi or anti join, which keeps all equal rows of the left side or none. But a row that
+//! occurs m times on the left and n times on the right must occur min(m, n) times in the result, or m - n times. So
+//! equal rows are numbered on both sides, and the number becomes a join key: the i-th row of the left has a partner if
+//! the right has at least i of them.
 
 use std::sync::Arc;
 
@@ -28,14 +29,14 @@ impl AnalyzerRule for Multisets {
     }
 }
 
-/// Whether a join is INTERSECT or EXCEPT: the only ones of their kind for which NULL equals NULL.
+/// Whether a join is an INTERSECT or EXCEPT: these are the only semi and anti joins for which NULL equals NULL.
 pub(super) fn is_set_operation(join: &Join) -> bool {
     matches!(join.join_type, JoinType::LeftSemi | JoinType::LeftAnti)
         && join.null_equality == NullEquality::NullEqualsNull
         && join.filter.is_none()
 }
 
-/// A set operation with ALL, which does not make the left side distinct.
+/// Rewrites a set operation with ALL, which is one that does not make the left side distinct.
 fn counted(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let mut join = match plan {
         LogicalPlan::Join(join)
@@ -54,7 +55,7 @@ fn counted(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     Ok(Transformed::yes(LogicalPlanBuilder::from(joined).project(wanted)?.build()?))
 }
 
-/// The rows with a number among those that are equal.
+/// The rows, numbered among equal ones.
 fn numbered(plan: &Arc<LogicalPlan>, name: &str) -> Result<(LogicalPlan, Expr)> {
     let mut columns: Vec<Expr> = plan.schema().columns().into_iter().map(Expr::from).collect();
     let number = row_number().partition_by(columns.clone()).build()?;

@@ -1,7 +1,7 @@
-//! Windows that name another one, `OVER (w ORDER BY a)` and `WINDOW v AS (w)`, and `OVER w` in ORDER BY.
+//! Windows that refer to another one, `OVER (w ORDER BY a)` and `WINDOW v AS (w)`, and `OVER w` in ORDER BY.
 //!
-//! The planner (DataFusion 55) ignores the name within brackets, so that the window has all rows, and knows no names in ORDER BY and DISTINCT ON. Here each
-//! window says all of itself before the statement is planned.
+//! The planner (DataFusion 55) ignores a name within parentheses, so that the window has all rows. It does not resolve
+//! names in ORDER BY and DISTINCT ON. So all references are expanded before the statement is planned.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -22,7 +22,7 @@ pub(super) struct NamedWindows;
 impl VisitorMut for NamedWindows {
     type Break = SqlError;
 
-    /// Queries within come first: a window of the query around has no name there.
+    /// Inner queries come first: the names of outer windows are not visible there.
     fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<SqlError> {
         match in_body(&mut query.body, query.order_by.as_mut()) {
             Ok(()) => ControlFlow::Continue(()),
@@ -39,7 +39,7 @@ fn in_body(body: &mut SetExpr, order: Option<&mut OrderBy>) -> Result<(), SqlErr
             in_body(left, None)?;
             in_body(right, None)
         }
-        // A query of its own is visited.
+        // Nested queries are visited separately.
         _ => Ok(()),
     }
 }
@@ -69,7 +69,7 @@ fn in_select(select: &mut Select, order: Option<&mut OrderBy>) -> Result<(), Sql
     stopped.into_iter().find_map(ControlFlow::break_value).map_or(Ok(()), Err)
 }
 
-/// The windows of a SELECT by their names, complete.
+/// The expanded windows of a SELECT, by name.
 #[derive(Default)]
 struct Windows {
     known: HashMap<String, WindowSpec>,
@@ -82,7 +82,7 @@ impl Windows {
         self.known.get(&name).ok_or_else(undefined)
     }
 
-    /// Puts what a window has from the one that it names in the place of the name.
+    /// Replaces the reference to another window by that window's clauses.
     fn complete(&self, window: &mut WindowSpec) -> Result<(), SqlError> {
         let Some(name) = window.window_name.take() else { return Ok(()) };
         let (base, shown) = (self.named(&name)?, fold(&name));

@@ -1,7 +1,8 @@
-//! The functions of sequences in planned queries.
+//! Sequence functions in planned queries.
 //!
-//! Numbers are the session's to give: it remembers the last ones, and only its thread may wait for the fabric. So a query
-//! thread asks it for the numbers of a batch and blocks until it answers, which it does while it waits for the query's rows.
+//! Only the session can provide the numbers: it keeps the last ones, and only its thread may wait for the fabric. So a
+//! query thread requests the numbers of a batch from the session and blocks for the answer. The session answers while
+//! it waits for the query's rows.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,48 +20,48 @@ use farhold_txn::Worker;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::SqlError;
-use crate::engine::sequence::{Asked, Call, Numbers, SessionNumbers};
+use crate::engine::sequence::{Call, Numbers, SequenceCall, SessionNumbers};
 use crate::engine::types::{datum_at, to_arrow};
 use crate::engine::{Datum, Engine};
 
-/// The calls of one batch, in the order of its rows; null where an argument is null.
+/// The calls of one batch, in row order; `None` where an argument is NULL.
 struct Request {
-    calls: Vec<Option<Asked>>,
+    calls: Vec<Option<SequenceCall>>,
     answer: oneshot::Sender<Result<Vec<Option<i64>>, SqlError>>,
 }
 
-/// Where a query's threads ask.
+/// The query threads' end of the request channel.
 #[derive(Clone, Debug)]
-pub(super) struct Asks(mpsc::UnboundedSender<Request>);
+pub(super) struct NumberRequests(mpsc::UnboundedSender<Request>);
 
-/// The session that a query asks.
+/// The session that answers a query's requests.
 #[derive(Clone)]
-pub(crate) struct Giver {
+pub(crate) struct NumberSource {
     pub(crate) engine: Arc<Engine>,
     pub(crate) worker: Rc<Worker>,
     pub(crate) session: Rc<SessionNumbers>,
 }
 
-impl Giver {
+impl NumberSource {
     pub(crate) fn numbers(&self) -> Numbers<'_> {
         self.engine.numbers(&self.session, &self.worker)
     }
 }
 
-/// What a query asks of its session.
+/// The session's end of the request channel.
 pub(super) struct Requests {
     receiver: mpsc::UnboundedReceiver<Request>,
-    giver: Giver,
+    number_source: NumberSource,
 }
 
-/// Both ends. Without the second nobody answers, and a thread that asks hears so.
-pub(super) fn asks(giver: Giver) -> (Asks, Requests) {
+/// Makes both ends. When the second one is dropped, waiting query threads get an error.
+pub(super) fn request_channel(number_source: NumberSource) -> (NumberRequests, Requests) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    (Asks(sender), Requests { receiver, giver })
+    (NumberRequests(sender), Requests { receiver, number_source })
 }
 
 impl Requests {
-    /// Waits for something, and answers meanwhile.
+    /// Waits for a future, and answers requests meanwhile.
     pub(super) async fn answer_until<T>(&mut self, awaited: impl Future<Output = T>) -> T {
         let mut awaited = std::pin::pin!(awaited);
         loop {
@@ -73,12 +74,12 @@ impl Requests {
     }
 
     async fn answer(&self, request: Request) {
-        // Who has stopped waiting was cancelled.
-        let _ = request.answer.send(give(self.giver.numbers(), request.calls).await);
+        // A requester that no longer waits was cancelled.
+        let _ = request.answer.send(take_numbers(self.number_source.numbers(), request.calls).await);
     }
 }
 
-async fn give(numbers: Numbers<'_>, calls: Vec<Option<Asked>>) -> Result<Vec<Option<i64>>, SqlError> {
+async fn take_numbers(numbers: Numbers<'_>, calls: Vec<Option<SequenceCall>>) -> Result<Vec<Option<i64>>, SqlError> {
     let mut given = Vec::with_capacity(calls.len());
     for call in calls {
         given.push(match call {
@@ -89,25 +90,25 @@ async fn give(numbers: Numbers<'_>, calls: Vec<Option<Asked>>) -> Result<Vec<Opt
     Ok(given)
 }
 
-/// A function of sequences; one that runs knows where to ask.
+/// A sequence function; in a running query, with the channel for its requests.
 #[derive(Debug)]
 struct SequenceFunction {
     call: Call,
     signature: Signature,
-    asks: Option<Asks>,
+    number_requests: Option<NumberRequests>,
 }
 
 impl SequenceFunction {
-    fn new(call: Call, asks: Option<Asks>) -> Self {
+    fn new(call: Call, number_requests: Option<NumberRequests>) -> Self {
         let forms = call.forms().iter().map(|types| match types {
             [] => TypeSignature::Nullary,
             types => TypeSignature::Exact(types.iter().map(|t| to_arrow(*t)).collect()),
         });
-        Self { call, signature: Signature::one_of(forms.collect(), Volatility::Volatile), asks }
+        Self { call, signature: Signature::one_of(forms.collect(), Volatility::Volatile), number_requests }
     }
 }
 
-// The planner compares functions by what they are called, not by whom they ask.
+// The planner compares functions; their channels must not matter.
 impl PartialEq for SequenceFunction {
     fn eq(&self, other: &Self) -> bool {
         self.call == other.call
@@ -137,8 +138,8 @@ impl ScalarUDFImpl for SequenceFunction {
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let calls = calls(self.call, &args.args, args.number_rows).map_err(external)?;
-        let Some(Asks(sender)) = &self.asks else {
-            return Err(external(SqlError::internal(format!("{} has no session to ask", self.name()))));
+        let Some(NumberRequests(sender)) = &self.number_requests else {
+            return Err(external(SqlError::internal(format!("{} is not connected to a session", self.name()))));
         };
         let (answer, answered) = oneshot::channel();
         let gone = || external(SqlError::cancelled("the session no longer waits for the query"));
@@ -150,7 +151,7 @@ impl ScalarUDFImpl for SequenceFunction {
 }
 
 /// The calls for `rows` rows.
-fn calls(call: Call, arguments: &[ColumnarValue], rows: usize) -> Result<Vec<Option<Asked>>, SqlError> {
+fn calls(call: Call, arguments: &[ColumnarValue], rows: usize) -> Result<Vec<Option<SequenceCall>>, SqlError> {
     let internal = |e: DataFusionError| SqlError::internal(e.to_string());
     let alike = arguments.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
     let distinct = if alike { rows.min(1) } else { rows };
@@ -159,7 +160,7 @@ fn calls(call: Call, arguments: &[ColumnarValue], rows: usize) -> Result<Vec<Opt
     let mut calls = Vec::with_capacity(rows);
     for row in 0..distinct {
         let values = columns.iter().map(|column| datum_at(column, row)).collect::<Result<Vec<Datum>, _>>()?;
-        calls.push(Asked::of(call, &values)?);
+        calls.push(SequenceCall::of(call, &values)?);
     }
     if let [one] = calls.as_slice() {
         calls = vec![one.clone(); rows];
@@ -171,7 +172,7 @@ fn external(error: SqlError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-/// Makes the functions known to the planner.
+/// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
     for call in Call::ALL {
         context.register_udf(ScalarUDF::from(SequenceFunction::new(call, None)));
@@ -185,19 +186,19 @@ fn called(expression: &Expr) -> Option<Call> {
     }
 }
 
-/// Tells every function of sequences in a plan where to ask.
-pub(super) fn attach(plan: LogicalPlan, asks: &Asks) -> Result<LogicalPlan> {
+/// Gives every sequence function of a plan its request channel.
+pub(super) fn attach(plan: LogicalPlan, number_requests: &NumberRequests) -> Result<LogicalPlan> {
     let attach_one = |mut expression: Expr| {
         let Some(call) = called(&expression) else { return Ok(Transformed::no(expression)) };
         if let Expr::ScalarFunction(function) = &mut expression {
-            function.func = Arc::new(ScalarUDF::from(SequenceFunction::new(call, Some(asks.clone()))));
+            function.func = Arc::new(ScalarUDF::from(SequenceFunction::new(call, Some(number_requests.clone()))));
         }
         Ok(Transformed::yes(expression))
     };
     plan.transform_up_with_subqueries(|node| node.map_expressions(|e| e.transform_up(attach_one))).data()
 }
 
-/// Whether a query moves a sequence: nothing that a read-only transaction may do.
+/// Whether a query advances a sequence, which a read-only transaction must not do.
 pub(super) fn takes_numbers(plan: &LogicalPlan) -> Result<bool> {
     let mut takes = false;
     plan.apply_with_subqueries(|node| {

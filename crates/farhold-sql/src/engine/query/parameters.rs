@@ -1,4 +1,4 @@
-//! `$1`, `$2`, … in queries that take a planner: how many, of what types, and their values.
+//! Parameters `$1`, `$2`, … of planned queries: their number, types and values.
 
 use std::ops::ControlFlow;
 
@@ -14,7 +14,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::added::number_of_buckets;
-use super::coerce::{common_type, is_bare_in, is_bare_string, is_char, item_of};
+use super::coerce::{common_type, is_bare_in, is_char, is_untyped_literal, item_of};
 use super::listed_values;
 use super::multisets::is_set_operation;
 use super::quantified::is_marked;
@@ -23,7 +23,7 @@ use crate::engine::scalar::{ParameterTypes, built_in_name, fold, parameter_index
 use crate::engine::types::{ANY_LENGTH, from_arrow, from_field, from_sql, type_of_parameter};
 use crate::engine::{ColumnType, error, walk};
 
-/// The highest parameter of a statement.
+/// The number of the highest parameter of a statement.
 pub(super) fn count(statement: &ast::Statement) -> usize {
     struct Highest(usize);
     impl Visitor for Highest {
@@ -52,16 +52,18 @@ fn placeholder(expression: &Expr) -> Option<usize> {
     }
 }
 
-/// Takes the types that a plan tells: those of parameters that stand among others of one type, and the planner's findings. The first one found
-/// of a parameter stays. Says whether the plan has set operations, each of which tells the types of the next one.
+/// Infers parameter types from a plan: from expressions whose operands have one type, and from the planner's own
+/// inference. The first type found for a parameter stays. Returns whether the plan has set operations, each of which
+/// may give types to the next one.
 pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) -> bool {
     let mut has_sets = false;
-    // What has no type is left as it is.
+    // Expressions without a type are skipped.
     let _ = plan.apply_with_subqueries(|node| {
         let schema = merge_schema(&node.inputs());
         node.apply_expressions(|expr| {
             expr.apply(|expr| {
-                // Before the planner's finding: to it the items of an IN list have the type of what is looked for.
+                // This precedes the planner's inference, which gives the items of an IN list the type of the left
+                // operand.
                 for group in of_one_type(expr) {
                     let known = group.known(&schema);
                     for member in group.members {
@@ -102,7 +104,7 @@ pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) -> boo
     has_sets
 }
 
-/// Columns of plans that become one column.
+/// Infers from columns of plans that are combined to one column.
 fn of_one_column(types: &mut [Option<ColumnType>], columns: &[(&LogicalPlan, usize)]) {
     let mut known = Vec::with_capacity(columns.len());
     for (plan, column) in columns {
@@ -114,7 +116,8 @@ fn of_one_column(types: &mut [Option<ColumnType>], columns: &[(&LogicalPlan, usi
     }
 }
 
-/// The types of a plan's column that are known, one for each query of a set operation: a union has that of the first one until it is coerced.
+/// The known types of a plan's column, one per query of a set operation: until it is coerced, a union has the type of
+/// its first query.
 fn column_types(plan: &LogicalPlan, column: usize, known: &mut Vec<DataType>) {
     match plan {
         LogicalPlan::Distinct(Distinct::All(input)) => column_types(input, column, known),
@@ -137,13 +140,13 @@ fn column_types(plan: &LogicalPlan, column: usize, known: &mut Vec<DataType>) {
     }
 }
 
-/// The column that a key of a join is.
+/// The column to which a join key refers.
 fn place_of<'p>(key: &logical_expr::Expr, plan: &'p LogicalPlan) -> Option<(&'p LogicalPlan, usize)> {
     let logical_expr::Expr::Column(column) = key else { return None };
     Some((plan, plan.schema().maybe_index_of_column(column)?))
 }
 
-/// The item that gives a plan's column, below what hands its rows on.
+/// The item of a plan's column, below nodes that only pass rows on.
 fn item_below(plan: &LogicalPlan, column: usize) -> Option<&logical_expr::Expr> {
     match plan {
         LogicalPlan::Distinct(Distinct::All(input)) => item_below(input, column),
@@ -168,20 +171,20 @@ fn found_in_plan(types: &mut [Option<ColumnType>], expr: &logical_expr::Expr, da
     }
 }
 
-/// Operands of an expression that have one type.
+/// Operands of an expression that share a type.
 struct Group<'e> {
     members: Vec<&'e logical_expr::Expr>,
     of: TypeOf,
 }
 
-/// Which type a parameter among them has.
+/// The type of a parameter in a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TypeOf {
-    /// That of the one that it is compared with: they are compared by twos.
+    /// That of the operand with which it is compared: the comparison is pairwise.
     Pairs,
-    /// The common one.
+    /// The common type.
     All,
-    /// The one in which `width_bucket` counts.
+    /// The type in which `width_bucket` calculates.
     Buckets,
 }
 
@@ -196,7 +199,7 @@ impl<'e> Group<'e> {
 
     fn known(&self, schema: &DFSchema) -> Option<ColumnType> {
         let data_type = self.known_in_arrow(schema)?;
-        // Texts are of the first one's type; an array of elements without a type is one of TEXT.
+        // Texts have the type of the first one; an array of untyped elements has the type TEXT[].
         let mut members = self.members.iter().filter(|member| own_type(member, schema).is_some());
         let is_first_char = members.next().is_some_and(|first| is_char(first, schema) && !is_marked(first));
         if data_type.is_string() && is_first_char {
@@ -218,7 +221,7 @@ impl<'e> Group<'e> {
 fn of_one_type(expr: &logical_expr::Expr) -> Vec<Group<'_>> {
     use logical_expr::Expr as E;
     match expr {
-        // Otherwise it is found by the planner.
+        // Other comparisons are inferred by the planner.
         E::BinaryExpr(binary) if is_marked(&binary.left) => vec![Group::pairs([&*binary.left, &*binary.right])],
         E::Between(between) => vec![Group::pairs([&*between.expr, &*between.low, &*between.high])],
         E::InList(list) => vec![Group::common(std::iter::once(list.expr.as_ref()).chain(&list.list))],
@@ -248,16 +251,17 @@ fn of_one_type(expr: &logical_expr::Expr) -> Vec<Group<'_>> {
     }
 }
 
-/// The type of what is neither NULL nor a string without a type, nor a parameter: one whose type is known is in a cast.
+/// The type of an expression that is neither NULL, an untyped string literal nor a parameter. A parameter of known type
+/// is inside a cast.
 fn own_type(expr: &logical_expr::Expr, schema: &DFSchema) -> Option<DataType> {
     if matches!(expr, logical_expr::Expr::Placeholder(_)) {
         return None;
     }
     let data_type = expr.get_type(schema).ok()?;
-    (!data_type.is_null() && !is_bare_string(expr)).then_some(data_type)
+    (!data_type.is_null() && !is_untyped_literal(expr)).then_some(data_type)
 }
 
-/// Casts the parameters whose types are known, so that the planner knows them.
+/// Casts the parameters whose types are known, so that the planner sees the types.
 pub(super) fn cast_known(statement: &mut ast::Statement, types: &[Option<ColumnType>]) {
     struct Casts<'a>(&'a [Option<ColumnType>]);
     impl VisitorMut for Casts<'_> {
@@ -272,9 +276,10 @@ pub(super) fn cast_known(statement: &mut ast::Statement, types: &[Option<ColumnT
             ControlFlow::Continue(())
         }
 
-        /// Not the items of VALUES: the planner (DataFusion 55) refuses a CHAR or VARCHAR beside another type there.
+        /// Exempts the items of VALUES: the planner (DataFusion 55) refuses a CHAR or VARCHAR beside another type
+        /// there.
         fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
-            // Of rows that are several lists (`subqueries::rows_as_queries`), in each.
+            // Rows may have become several lists (`subqueries::rows_as_queries`); each is handled.
             listed_values::each_list(&mut query.body, &mut |values| {
                 values.rows.iter_mut().flat_map(|row| &mut row.content).for_each(|item| self.take_back(item));
             });
@@ -282,7 +287,7 @@ pub(super) fn cast_known(statement: &mut ast::Statement, types: &[Option<ColumnT
         }
     }
     impl Casts<'_> {
-        /// Takes the cast of a text back, also below others.
+        /// Removes the cast of a text parameter, also inside other casts.
         fn take_back(&self, item: &mut Expr) {
             let Expr::Cast { expr, .. } = item else { return };
             let is_text = |index: usize| self.0.get(index).is_some_and(|of| of.is_some_and(ColumnType::is_text));
@@ -296,19 +301,20 @@ pub(super) fn cast_known(statement: &mut ast::Statement, types: &[Option<ColumnT
     let _ = walk::change(statement, &mut Casts(types));
 }
 
-/// The types of the parameters whose values are texts of a type that the client has stated. The value of another one stands in the plan as a literal: of a type
-/// of its own if it is no text, and as a bare string if it is.
+/// The types of parameters that the client has declared with a text type. The value of any other parameter becomes a
+/// literal in the plan: a typed one, or for text an untyped string literal.
 pub(super) fn stated_texts(types: &ParameterTypes) -> Vec<Option<ColumnType>> {
     let stated = types.known.iter().zip(&types.stated).map(|(known, is_stated)| known.filter(|_| *is_stated));
     stated.map(|known| known.filter(|known| known.is_text())).collect()
 }
 
-/// Finds types by where a parameter stands: `CAST($1 AS t)`, a condition, LIMIT, LIKE, a function of floats.
+/// Infers types from the position of a parameter: `CAST($1 AS t)`, a condition, LIMIT, LIKE, a function of floats.
 pub(super) fn infer_by_syntax(statement: &ast::Statement, types: &mut [Option<ColumnType>]) {
     let _ = walk::visit(statement, &mut Finder { types, by_literals: false });
 }
 
-/// Finds the parameters that are columns of queries in FROM: text, for what a plan without their types told nothing of.
+/// Gives the type text to parameters that are columns of queries in FROM, if the statement cannot be planned without
+/// their types.
 pub(super) fn infer_by_columns(statement: &ast::Statement, types: &mut [Option<ColumnType>]) {
     let _ = walk::visit(statement, &mut Columns { types });
 }
@@ -336,7 +342,7 @@ impl Visitor for Columns<'_> {
     }
 }
 
-/// Finds types by the literals that a parameter stands beside.
+/// Infers types from the literals beside a parameter.
 pub(super) fn infer_by_literals(statement: &ast::Statement, types: &mut [Option<ColumnType>]) {
     let _ = walk::visit(statement, &mut Finder { types, by_literals: true });
 }
@@ -353,7 +359,8 @@ impl Finder<'_> {
         }
     }
 
-    /// PostgreSQL puts what is no column, of what IN lists, into an array: what is looked for and its elements have one type.
+    /// PostgreSQL combines the elements of an IN list that are not columns to an array, so they share a type with the
+    /// left operand.
     fn found_by_list(&mut self, sought: &Expr, list: &[Expr]) {
         let elements: Vec<&Expr> = list.iter().filter(|item| !has_columns(item)).collect();
         if elements.len() < 2 {
@@ -394,7 +401,7 @@ impl Finder<'_> {
     }
 }
 
-/// Functions for whose argument without a type PostgreSQL chooses double precision, and by how many arguments.
+/// Functions for whose untyped argument PostgreSQL chooses double precision, with their number of arguments.
 const OF_FLOATS: [(&str, usize); 13] = [
     ("abs", 1),
     ("atan2", 2),
@@ -411,7 +418,7 @@ const OF_FLOATS: [(&str, usize); 13] = [
     ("trunc", 1),
 ];
 
-/// The type of one of a function's `count` arguments that has none.
+/// The type of an untyped argument of a function with `count` arguments.
 fn type_of_argument(name: &str, count: usize, place: usize) -> Option<ColumnType> {
     match (name, place) {
         ("round" | "trunc", 0) if count == 2 => Some(ANY_NUMERIC),
@@ -433,7 +440,7 @@ fn type_of_argument(name: &str, count: usize, place: usize) -> Option<ColumnType
     }
 }
 
-/// A parameter's, each value of which has digits of its own.
+/// The type of a NUMERIC parameter; each value has its own precision and scale.
 const ANY_NUMERIC: ColumnType = ColumnType::Decimal { precision: 38, scale: 16 };
 
 fn literal_type(expression: &Expr) -> Option<ColumnType> {
@@ -512,7 +519,7 @@ impl Visitor for Finder<'_> {
                 }
             }
             Expr::InList { expr, list, .. } => self.found_by_list(expr, list),
-            // The lower limit comes first.
+            // PostgreSQL resolves the comparison with the lower bound first.
             Expr::Between { expr, low, .. } if self.is_untyped(expr) && self.is_untyped(low) => {
                 self.found(expr, ColumnType::Text);
                 self.found(low, ColumnType::Text);
@@ -534,7 +541,7 @@ impl Visitor for Finder<'_> {
                 self.found_by_function(function);
             }
             Expr::Ceil { expr, .. } | Expr::Floor { expr, .. } => self.found(expr, ColumnType::Double),
-            // SUBSTRING with arguments that have no types is another function, of patterns.
+            // SUBSTRING with untyped arguments is another function, which takes patterns.
             Expr::Substring { substring_from, substring_for, shorthand: true, .. } => {
                 let counts = substring_from.iter().chain(substring_for);
                 counts.for_each(|count| self.found(count, ColumnType::Int));
@@ -560,7 +567,7 @@ impl Visitor for Finder<'_> {
     }
 }
 
-/// A type's name for the planner.
+/// The planner's name of a type.
 pub(crate) fn to_sql(data_type: ColumnType) -> ast::DataType {
     use ast::DataType as T;
     match data_type {
@@ -584,8 +591,8 @@ pub(crate) fn to_sql(data_type: ColumnType) -> ast::DataType {
     }
 }
 
-/// Puts values in the place of parameters.
-pub(super) fn put_in(plan: LogicalPlan, values: Vec<ScalarValue>) -> Result<LogicalPlan, SqlError> {
+/// Replaces parameters by values.
+pub(super) fn bind_values(plan: LogicalPlan, values: Vec<ScalarValue>) -> Result<LogicalPlan, SqlError> {
     let values = ParamValues::from(values);
     plan.replace_params_with_values(&values).map_err(|e| error::from_datafusion(&e))
 }

@@ -1,9 +1,10 @@
 //! `date_part` and EXTRACT of dates, timestamps and intervals.
 //!
-//! DataFusion's are integers: they cut seconds, know no century, count years before Christ from 0, and wrap at infinity. PostgreSQL's `date_part`
-//! is DOUBLE PRECISION, and of a date that of its midnight; its EXTRACT is NUMERIC with as many decimals as the unit has. An infinite moment has
-//! an infinite year and no month; as NUMERIC has no infinity here, EXTRACT refuses what would be one. Of an interval DataFusion's have no
-//! fractions of seconds, and no epoch beyond 68 years.
+//! DataFusion's functions return integers: they truncate seconds, have no century, count years before Christ from 0,
+//! and wrap at infinity. For intervals they have no fractions of seconds, and no epoch beyond 68 years. PostgreSQL's
+//! `date_part` returns DOUBLE PRECISION, and treats a date as its midnight. Its EXTRACT returns NUMERIC with as many
+//! decimals as the unit has. An infinite timestamp has an infinite year and no month. NUMERIC has no infinity here, so
+//! EXTRACT refuses an infinite result.
 
 use std::sync::{Arc, LazyLock};
 
@@ -24,15 +25,15 @@ use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, civil_from_day
 use crate::{SqlError, SqlState};
 /// The Julian day of 1970-01-01.
 const JULIAN_EPOCH: i64 = 2_440_588;
-/// Decimals of a Julian day with a time of day.
+/// Decimals of a Julian day that includes the time of day.
 const JULIAN_SCALE: u8 = 16;
 
-/// Puts `date_part` in the place of DataFusion's.
+/// Replaces DataFusion's `date_part`.
 pub(super) fn register(context: &SessionContext) {
     context.register_udf(ScalarUDF::from(Part::new(Form::DatePart)));
 }
 
-/// EXTRACT, if a function is the one that DataFusion's planner makes of it.
+/// Replaces the function that DataFusion's planner uses for EXTRACT.
 pub(super) fn in_place_of(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
     static EXTRACT: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| Arc::new(ScalarUDF::from(Part::new(Form::Extract))));
     if function == date_part() { Arc::clone(&EXTRACT) } else { function }
@@ -48,7 +49,7 @@ enum Form {
 struct Part {
     form: Form,
     signature: Signature,
-    /// Both of DataFusion's names: under one that is left, its function would come back.
+    /// Both names of DataFusion's function: a name left out would still refer to it.
     aliases: Vec<String>,
 }
 
@@ -56,7 +57,7 @@ fn external(state: SqlState, message: impl Into<String>) -> DataFusionError {
     DataFusionError::External(Box::new(SqlError::new(state, message)))
 }
 
-fn is_moment(data_type: &DataType) -> bool {
+fn is_date_or_timestamp(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Date32 | DataType::Timestamp(..))
 }
 
@@ -109,9 +110,9 @@ impl Part {
         let part = |row| match moment(row) {
             Some(Moment::At { day, of_day }) => Ok(Some(unit.value(day, of_day, scale))),
             Some(Moment::Infinite(_)) if unit.grows() => {
-                let message = format!("the {} of infinity is infinite, which NUMERIC cannot be", unit.name());
+                let message = format!("the {} of infinity is infinite, which NUMERIC cannot represent", unit.name());
                 let error = SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, message);
-                Err(DataFusionError::External(Box::new(error.with_hint("date_part gives it as DOUBLE PRECISION."))))
+                Err(DataFusionError::External(Box::new(error.with_hint("date_part returns it as DOUBLE PRECISION."))))
             }
             Some(Moment::Infinite(_)) | None => Ok(None),
         };
@@ -148,7 +149,8 @@ impl ScalarUDFImpl for Part {
                 return Err(external(SqlState::UNDEFINED_FUNCTION, message));
             }
         };
-        // A unit that is cast would be no constant until the plan is optimised, and the result's type depends on it.
+        // The unit must not be cast: until the plan is optimised it would not be a constant, and the result type
+        // depends on its value.
         Ok(vec![arguments[0].clone(), of])
     }
 
@@ -159,7 +161,7 @@ impl ScalarUDFImpl for Part {
     fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         let of = arguments.arg_fields[1].data_type();
         let Some(unit) = arguments.scalar_arguments.first().copied().flatten() else {
-            let message = format!("{} by a unit that differs from row to row", self.name());
+            let message = format!("{} with a unit that is not constant is not supported", self.name());
             return Err(external(SqlState::FEATURE_NOT_SUPPORTED, message));
         };
         let unit = unit.try_as_str().flatten().map(|name| Unit::named(name, of)).transpose()?;
@@ -169,7 +171,7 @@ impl ScalarUDFImpl for Part {
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let to = arguments.return_type().clone();
         let [ColumnarValue::Scalar(unit), moments] = arguments.args.as_slice() else {
-            return Err(DataFusionError::Internal(format!("{} takes a unit and a moment", self.name())));
+            return Err(DataFusionError::Internal(format!("{} takes a unit and a date or timestamp", self.name())));
         };
         let Some(unit) = unit.try_as_str().flatten() else {
             return Ok(ColumnarValue::Scalar(ScalarValue::try_from(&to)?));
@@ -190,7 +192,7 @@ impl ScalarUDFImpl for Part {
 enum Moment {
     /// Days since 1970-01-01, and microseconds of the day.
     At { day: i64, of_day: i64 },
-    /// With the sign of the number.
+    /// With its sign.
     Infinite(f64),
 }
 
@@ -215,7 +217,7 @@ impl Moment {
     }
 }
 
-/// What is asked for.
+/// The unit to be extracted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Microseconds,
@@ -265,7 +267,7 @@ impl Unit {
             _ => {
                 let of = match of {
                     DataType::Date32 => "date",
-                    of if is_moment(of) => "timestamp without time zone",
+                    of if is_date_or_timestamp(of) => "timestamp without time zone",
                     _ => "interval",
                 };
                 let message = format!("unit \"{lower}\" not recognized for type {of}");
@@ -303,18 +305,18 @@ impl Unit {
         external(SqlState::FEATURE_NOT_SUPPORTED, message)
     }
 
-    /// Whether it is a part of a time of day, which a date does not have.
+    /// Whether it is a part of the time of day, which a date does not have.
     fn is_of_clock(self) -> bool {
         matches!(self, Self::Microseconds | Self::Milliseconds | Self::Second | Self::Minute | Self::Hour)
     }
 
-    /// Whether it grows without an end, so that it is infinite at infinity. Others begin anew.
+    /// Whether it grows without bound, so that it is infinite at infinity. Other units are cyclic.
     fn grows(self) -> bool {
         use Unit::{Century, Decade, Epoch, IsoYear, Julian, Millennium, Year};
         matches!(self, Year | IsoYear | Decade | Century | Millennium | Julian | Epoch)
     }
 
-    /// Decimals of its NUMERIC.
+    /// The scale of its NUMERIC.
     fn scale(self, of: &DataType) -> u8 {
         let is_date = *of == DataType::Date32;
         match self {
@@ -326,14 +328,14 @@ impl Unit {
         }
     }
 
-    /// Over `10^scale`.
+    /// The value times `10^scale`.
     fn value(self, day: i64, of_day: i64, scale: u8) -> i128 {
         let (year, month, day_of_month) = civil_from_days(day);
         let first_day = |year| days_from_civil(year, 1, 1).unwrap_or(day);
-        // A week belongs to the year of its Thursday; 1970-01-01 was one.
+        // A week belongs to the year of its Thursday; 1970-01-01 was a Thursday.
         let thursday = day - (day + 3).rem_euclid(7) + 3;
         let (iso_year, ..) = civil_from_days(thursday);
-        // There is no year 0: before 1 comes -1.
+        // There is no year 0: -1 precedes 1.
         let shown = |year: i64| if year > 0 { year } else { year - 1 };
         let span = |years: i64| {
             if year > 0 { (year + years - 1) / years } else { -((years - 1 - (year - 1)) / years) }
@@ -369,7 +371,7 @@ impl Unit {
         part.into()
     }
 
-    /// Over `10^scale`, of an interval; `None` of what it does not have.
+    /// The value for an interval times `10^scale`; `None` if an interval does not have the unit.
     fn of_interval(self, interval: IntervalMonthDayNano) -> Option<i128> {
         /// A year of 365.25 days.
         const YEAR_SECONDS: i128 = 31_557_600;
@@ -409,7 +411,7 @@ impl Unit {
 mod tests {
     use super::*;
 
-    /// What PostgreSQL 15 says of each unit.
+    /// The values are those of PostgreSQL 15.
     #[test]
     fn parts_of_moments_before_and_after_christ() {
         let units = [
@@ -438,7 +440,7 @@ mod tests {
         }
     }
 
-    /// What PostgreSQL 15 says of each unit.
+    /// The values are those of PostgreSQL 15.
     #[test]
     fn parts_of_intervals() {
         let part = |unit: Unit, months, days, microseconds: i64| {

@@ -1,4 +1,4 @@
-//! The scans of a plan, and where their rows come from: a snapshot's pages, or a transaction.
+//! The scans of a plan, and the source of their rows: a snapshot's pages, or a transaction.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -16,11 +16,12 @@ use super::BATCH_ROWS;
 use crate::engine::cancel::{CancelHandle, Pace};
 use crate::engine::catalog::TableInfo;
 use crate::engine::scalar::Parameters;
-use crate::engine::scan::{BatchDecoder, FarTable, Gathered, RowSource, ScanFilter, ScanKey, scan_key};
+use crate::engine::scan::{BatchDecoder, FarTable, Gathered, RowSource, ScanFilter, ScanKey, TableAt, scan_key};
 use crate::engine::{direct, error};
 use crate::{SqlError, SqlState};
 
-/// Rows that a transaction reads for a query before the query takes room for them. Of several nodes, whose rows come in one order, all are read.
+/// Rows that a transaction reads for a query before their memory is reserved. With several nodes, whose rows are merged
+/// in key order, all rows are read at once.
 const GATHERED_ROWS_MAX: usize = 256;
 
 /// One scan of a bound plan.
@@ -28,12 +29,12 @@ pub(crate) struct PlanScan {
     table: Arc<TableInfo>,
     with_row_number: bool,
     filters: Vec<Expr>,
-    /// What scans of this key want, in the order of the table.
+    /// The columns that scans with this key need, in the order of the table.
     columns: BTreeSet<usize>,
     pub(super) key: ScanKey,
 }
 
-/// The scans of tables of ours in a bound plan, subqueries included, each once.
+/// The scans of this database's tables in a bound plan, including subqueries, each only once.
 pub(crate) fn scans(plan: &LogicalPlan) -> Result<Vec<PlanScan>, SqlError> {
     let mut found: Vec<PlanScan> = Vec::new();
     plan.apply_with_subqueries(|node| {
@@ -41,12 +42,12 @@ pub(crate) fn scans(plan: &LogicalPlan) -> Result<Vec<PlanScan>, SqlError> {
             && let Ok(provider) = source_as_provider(&scan.source)
             && let Some(table) = provider.downcast_ref::<FarTable>()
         {
-            // The planner strips the qualifiers before it asks the table, and so do we.
+            // The planner strips the qualifiers before it passes filters to the table; this must do the same.
             let filters: Vec<Expr> = unnormalize_cols(scan.filters.iter().cloned());
             let key = scan_key(table, &filters);
             let is_decided = ScanFilter::split(&table.info, &filters).1.is_empty();
             let columns: BTreeSet<usize> = match &scan.projection {
-                // Filters that a row's bytes do not decide are decided of all columns.
+                // Filters that cannot be evaluated on encoded rows need all columns.
                 Some(columns) if is_decided => columns.iter().copied().collect(),
                 _ => (0..scan.source.schema().fields().len()).collect(),
             };
@@ -67,7 +68,8 @@ pub(crate) fn scans(plan: &LogicalPlan) -> Result<Vec<PlanScan>, SqlError> {
     Ok(found)
 }
 
-/// Whether each scan reaches few rows by an index, so that a transaction's reads serve better than a snapshot's pages.
+/// Whether each scan reaches only few rows by an index. Then reads of a transaction are cheaper than a snapshot's
+/// pages.
 pub(crate) fn all_narrow(scans: &[PlanScan]) -> bool {
     !scans.is_empty()
         && scans.iter().all(|scan| {
@@ -77,10 +79,10 @@ pub(crate) fn all_narrow(scans: &[PlanScan]) -> bool {
         })
 }
 
-/// One state of the database, with the pages of the tables that the scans of a plan read.
+/// A snapshot of the database, with the pages of the tables that a plan scans.
 pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowSource, SqlError> {
     let snapshot = worker.snapshot().await.map_err(|e| match e {
-        // A query takes one: these are queries at the same time, which end.
+        // Each query takes one snapshot. The error is temporary, since running queries end.
         TxnError::TooMany { limit, .. } => {
             SqlError::new(SqlState::TOO_MANY_CONNECTIONS, format!("more than {limit} queries at the same time"))
         }
@@ -91,13 +93,14 @@ pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowS
         let table = &scan.table.table;
         if let Entry::Vacant(place) = pages.entry(table.id()) {
             let tasks = worker.snapshot_pages(&snapshot, table).await.map_err(|e| error::from_txn(&e))?;
-            place.insert(tasks.into());
+            let columns = worker.columns(&snapshot, table).await.map(Arc::new);
+            place.insert(TableAt { pages: tasks.into(), columns });
         }
     }
     Ok(RowSource::Snapshot(Arc::new(snapshot), pages))
 }
 
-/// The rows of one scan through a transaction.
+/// Reads the rows of one scan through a transaction.
 pub(super) async fn gather(
     scan: &PlanScan,
     txn: &mut Txn,

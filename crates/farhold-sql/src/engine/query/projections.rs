@@ -1,7 +1,8 @@
-//! Projections above filters that have a projection of their own.
+//! Projections above filters that have a projection themselves.
 //!
-//! DataFusion (55) moves a projection below a filter if it has the columns of the filter's condition. It looks for them by name and place: in what the
-//! filter hands out, which are not the places of its input, where the condition has them. So a filter below a projection has none of its own.
+//! DataFusion (55) moves a projection below a filter if it contains the columns of the filter's condition. It looks
+//! them up by name and position in the filter's output. But the condition refers to positions in the filter's input,
+//! which may differ. So a filter below a projection must not have one itself.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::{FilterExec, FilterExecBuilder};
 use datafusion::physical_plan::projection::ProjectionExec;
 
-/// The rule, or the one of ours that has its name.
+/// The rule, or our replacement of the same name.
 pub(super) fn in_place_of(
     rule: &Arc<dyn PhysicalOptimizerRule + Send + Sync>,
 ) -> Arc<dyn PhysicalOptimizerRule + Send + Sync> {
@@ -24,7 +25,7 @@ pub(super) fn in_place_of(
     if rule.name() == own.name() { Arc::new(own) } else { Arc::clone(rule) }
 }
 
-/// DataFusion's rule of the same name.
+/// DataFusion's rule, run after its input is corrected.
 #[derive(Debug, Default)]
 struct Projections(ProjectionPushdown);
 
@@ -42,7 +43,7 @@ impl PhysicalOptimizerRule for Projections {
     }
 }
 
-/// A projection above a filter with that of the filter in it.
+/// Merges the filter's projection into the one above.
 fn above_whole_filter(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
     let Some(projection) = plan.downcast_ref::<ProjectionExec>() else { return Ok(Transformed::no(plan)) };
     let Some(filter) = projection.input().downcast_ref::<FilterExec>() else { return Ok(Transformed::no(plan)) };

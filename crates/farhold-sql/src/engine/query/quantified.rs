@@ -1,10 +1,10 @@
-//! `x op ANY (array)` and `x op ALL (array)` where the statement has no short list of the array's elements: a
-//! parameter, what a function gives, a list of thousands.
+//! `x op ANY (array)` and `x op ALL (array)` if the statement does not list a few elements of the array itself: for a
+//! parameter, a function's result, or a list of thousands.
 //!
-//! An element that decides gives the answer; otherwise it is NULL where a comparison is, and what holds of no elements
-//! where none is. Arrays in the array do not count, their elements do. A text in the place of the array is one as
-//! PostgreSQL writes it, of elements of the type of `x`, or of that of a third argument. Floats and intervals are
-//! compared by their keys ([`floats`]).
+//! If an element decides the result, it is that. Otherwise the result is NULL if a comparison is NULL, and else that of
+//! an empty array. Nested arrays are flattened to their elements. A text in place of the array has PostgreSQL's array
+//! syntax; its elements have the type of `x`, or that of a third argument. Floats and intervals are compared by their
+//! keys ([`floats`]).
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ use crate::engine::types::{TIMESTAMP, from_arrow, from_field, parse_datum, to_sc
 use crate::engine::{ColumnType, Datum, OPERATOR_PREFIX};
 use crate::{SqlError, SqlState};
 
-/// The functions, by comparison.
+/// The comparisons and their functions.
 const FUNCTIONS: [(Comparison, &str); 6] = [
     (Comparison::Equal, "eq"),
     (Comparison::NotEqual, "ne"),
@@ -45,7 +45,7 @@ fn named(is_all: bool, name: &str) -> String {
     format!("{OPERATOR_PREFIX}{}_{name}", if is_all { "all" } else { "any" })
 }
 
-/// The function for `x op ANY (array)` or `x op ALL (array)`; `None` for operators that do not compare.
+/// The function for `x op ANY (array)` or `x op ALL (array)`; `None` if the operator is not a comparison.
 pub(super) fn function_of(op: &BinaryOperator, is_all: bool) -> Option<String> {
     let wanted = match op {
         BinaryOperator::Eq => Comparison::Equal,
@@ -59,18 +59,18 @@ pub(super) fn function_of(op: &BinaryOperator, is_all: bool) -> Option<String> {
     FUNCTIONS.iter().find(|(comparison, _)| *comparison == wanted).map(|(_, name)| named(is_all, name))
 }
 
-/// The function around `x` of `x = ANY (ARRAY[a, b])` and its like, which are planned as `x IN (a, b)` and comparisons, and typed as an array's
-/// elements are: [`take_mark`].
+/// The function around `x` in `x = ANY (ARRAY[a, b])` and similar expressions. They are planned as `x IN (a, b)` and
+/// comparisons, but typed like an array's elements: [`take_mark`] removes the function.
 pub(super) fn mark() -> String {
     format!("{OPERATOR_PREFIX}of_array")
 }
 
-/// Whether it is compared with the elements of an array.
+/// Whether the expression is compared with the elements of an array.
 pub(super) fn is_marked(expression: &Expr) -> bool {
     matches!(expression, Expr::ScalarFunction(function) if function.func.inner().downcast_ref::<Mark>().is_some())
 }
 
-/// Takes the function [`mark`] away. Whether it was there.
+/// Removes the function [`mark`]. Returns whether it was there.
 pub(super) fn take_mark(expression: &mut Expr) -> bool {
     let Expr::ScalarFunction(function) = expression else { return false };
     if function.func.inner().downcast_ref::<Mark>().is_none() {
@@ -80,7 +80,7 @@ pub(super) fn take_mark(expression: &mut Expr) -> bool {
     true
 }
 
-/// See [`mark`]. None is left in a plan that runs.
+/// See [`mark`]. A running plan contains none.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Mark {
     name: String,
@@ -109,7 +109,7 @@ impl ScalarUDFImpl for Mark {
     }
 }
 
-/// Makes them known.
+/// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
     context.register_udf(ScalarUDF::from(Mark { name: mark(), signature: Signature::any(1, Volatility::Immutable) }));
     for (comparison, name) in FUNCTIONS {
@@ -121,8 +121,8 @@ pub(super) fn register(context: &SessionContext) {
     }
 }
 
-/// The type as which a bare string in the place of `x` is read, if the function is one of these. No text stands for an
-/// array but a literal, which a parameter becomes.
+/// The type to which an untyped string literal in place of `x` is converted, if the function is one of these. Only a
+/// literal text may replace an array; a parameter becomes one.
 pub(super) fn type_of_elements(function: &ScalarFunction, schema: &DFSchema) -> Result<Option<DataType>> {
     if function.func.inner().downcast_ref::<Quantified>().is_none() {
         return Ok(None);
@@ -185,7 +185,7 @@ impl ScalarUDFImpl for Quantified {
         Ok(DataType::Boolean)
     }
 
-    /// A constant array as a list.
+    /// Turns a constant array into a list.
     fn simplify(&self, mut arguments: Vec<Expr>, info: &SimplifyContext) -> Result<ExprSimplifyResult> {
         let is_list = self.comparison == if self.is_all { Comparison::NotEqual } else { Comparison::Equal };
         let (true, [value, Expr::Literal(array, _), typed @ ..]) = (is_list, arguments.as_slice()) else {
@@ -235,7 +235,7 @@ impl ScalarUDFImpl for Quantified {
 }
 
 impl Quantified {
-    /// The answer of each row, whose elements `of` gives; without them there is none.
+    /// The result for each row. `of` returns the row's elements; without an array the result is NULL.
     fn answers(&self, values: &ArrayRef, of: impl Fn(usize) -> Result<Option<ArrayRef>>) -> Result<BooleanArray> {
         let mut keyed: Option<ArrayRef> = None;
         (0..values.len())
@@ -275,11 +275,11 @@ impl Quantified {
     }
 }
 
-/// As what the elements of a text are read.
+/// How the elements of an array's text are converted.
 struct Wanted {
     /// The type of `x`.
     value: DataType,
-    /// That of the elements; `None` where there is none of ours.
+    /// The type of the elements; `None` if it has no column type.
     element: Option<ColumnType>,
 }
 
@@ -290,7 +290,7 @@ impl Wanted {
     }
 }
 
-/// The elements of the array in a row, of the type of `x` but for the digits of decimals; `None` where there is no
+/// The elements of the array in a row, converted to the type of `x` except for the scale of decimals; `None` without an
 /// array.
 fn elements(arrays: &ArrayRef, row: usize, wanted: &Wanted) -> Result<Option<ArrayRef>> {
     if arrays.is_null(row) || arrays.data_type().is_null() {
@@ -303,7 +303,7 @@ fn elements(arrays: &ArrayRef, row: usize, wanted: &Wanted) -> Result<Option<Arr
     }
 }
 
-/// The elements of a list, or those of the lists in it.
+/// The elements of a list, including those of nested lists.
 pub(super) fn leaves(elements: &ArrayRef) -> Result<ArrayRef> {
     let DataType::List(_) = elements.data_type() else { return Ok(Arc::clone(elements)) };
     let lists = elements.as_list::<i32>();
@@ -320,11 +320,11 @@ pub(super) fn leaves(elements: &ArrayRef) -> Result<ArrayRef> {
 fn read(text: &str, wanted: &Wanted) -> Result<ArrayRef> {
     let elements = array_elements(text).map_err(external)?;
     let Some(element) = wanted.element else {
-        let message = format!("a text as an array of {}", wanted.value);
+        let message = format!("a cast of text to an array of {}", wanted.value);
         return Err(external(SqlError::unsupported(message)));
     };
     let datum = |element_text: Option<String>| match element_text {
-        // A CHAR has no blanks at its end, as columns have it.
+        // A CHAR has no trailing blanks, as in columns.
         Some(text) if matches!(element, ColumnType::Char(_)) => Ok(Datum::Text(text.trim_end_matches(' ').to_owned())),
         Some(text) => parse_datum(&text, element),
         None => Ok(Datum::Null),
@@ -334,7 +334,7 @@ fn read(text: &str, wanted: &Wanted) -> Result<ArrayRef> {
         Datum::Decimal { scale, .. } => Some(*scale),
         _ => None,
     };
-    // Decimals have all of their digits, and so have those that they are compared with.
+    // All decimals of the elements, and of the value, are kept.
     let own_scale = match wanted.value {
         DataType::Decimal128(_, scale) => u8::try_from(scale).unwrap_or(0),
         _ => 0,
@@ -356,7 +356,7 @@ fn read(text: &str, wanted: &Wanted) -> Result<ArrayRef> {
     Ok(cast(&ScalarValue::iter_to_array(scalars)?, &compared_as)?)
 }
 
-/// The type of the elements of a list, or of those of the lists in it.
+/// The type of a list's innermost elements.
 pub(super) fn leaf(data_type: &DataType) -> Option<&DataType> {
     match data_type {
         DataType::List(element) | DataType::LargeList(element) | DataType::FixedSizeList(element, _) => {
@@ -366,7 +366,7 @@ pub(super) fn leaf(data_type: &DataType) -> Option<&DataType> {
     }
 }
 
-/// The type of a list of such elements, in as many lists.
+/// The type of a list with other elements, nested to the same depth.
 pub(super) fn with_leaf(data_type: &DataType, of: &DataType) -> DataType {
     match data_type {
         DataType::List(element) | DataType::LargeList(element) | DataType::FixedSizeList(element, _) => {
@@ -390,19 +390,19 @@ pub(super) fn common(a: &DataType, b: &DataType) -> Option<DataType> {
     })
 }
 
-/// PostgreSQL's most dimensions.
+/// PostgreSQL's limit on dimensions.
 const DIMENSIONS_MAX: usize = 6;
 
-/// The elements of the text of an array, `{a, "b c", NULL}`, and those of the arrays in it; `None` is NULL.
+/// The elements of an array's text, `{a, "b c", NULL}`, including those of nested arrays; `None` is NULL.
 pub(super) fn array_elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
     read_array(text).map(|(elements, _)| elements)
 }
 
-/// The same, and how many dimensions the text has.
+/// As [`array_elements`], with the number of dimensions of the text.
 pub(super) fn read_array(text: &str) -> Result<(Vec<Option<String>>, usize), SqlError> {
     let malformed = || SqlError::new(SqlState::INVALID_TEXT, format!("malformed array literal: \"{text}\""));
     if text.trim_start_matches(is_blank).starts_with('[') {
-        return Err(SqlError::unsupported("the bounds of an array in its text"));
+        return Err(SqlError::unsupported("an array literal with explicit bounds"));
     }
     let mut reader = Reader { rest: text.chars().peekable(), elements: Vec::new(), lengths: Vec::new() };
     reader.skip_blanks();
@@ -422,7 +422,7 @@ fn is_blank(character: char) -> bool {
 struct Reader<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
     elements: Vec<Option<String>>,
-    /// What an array of each level has: its elements, and whether they are arrays.
+    /// The number of elements of the arrays on each level, and whether these are arrays.
     lengths: Vec<Option<(usize, bool)>>,
 }
 
@@ -431,7 +431,7 @@ impl Reader<'_> {
         while self.rest.next_if(|character| is_blank(*character)).is_some() {}
     }
 
-    /// What is behind the brace that opens an array, up to the one that closes it.
+    /// Parses an array from behind its opening brace through its closing one.
     fn array(&mut self, level: usize, malformed: &dyn Fn() -> SqlError) -> Result<(), SqlError> {
         if level >= DIMENSIONS_MAX {
             let message = format!("number of array dimensions exceeds the maximum allowed ({DIMENSIONS_MAX})");
@@ -465,14 +465,14 @@ impl Reader<'_> {
                 }
             }
         }
-        // All arrays of a level are alike.
+        // All arrays of one level must have the same shape.
         match self.lengths[level].replace((count, has_arrays)) {
             Some(before) if before != (count, has_arrays) => Err(malformed()),
             _ => Ok(()),
         }
     }
 
-    /// An element, up to the comma or brace behind it.
+    /// Parses an element, up to the comma or brace after it.
     fn element(&mut self, malformed: &dyn Fn() -> SqlError) -> Result<Option<String>, SqlError> {
         let mut element = String::new();
         if self.rest.next_if_eq(&'"').is_some() {
@@ -484,7 +484,7 @@ impl Reader<'_> {
                 }
             }
         }
-        // Behind the last character that is no blank, or is one with a backslash.
+        // The position after the last character that is not a blank, or is an escaped one.
         let (mut end, mut is_plain) = (0, true);
         while let Some(next) = self.rest.next_if(|character| !matches!(character, ',' | '}')) {
             match next {
@@ -514,7 +514,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// What PostgreSQL 15 reads.
+    /// The results are those of PostgreSQL 15.
     #[test]
     fn texts_are_arrays() {
         let some = |elements: &[&str]| elements.iter().map(|e| Some((*e).to_owned())).collect::<Vec<_>>();

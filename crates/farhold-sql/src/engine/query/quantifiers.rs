@@ -1,14 +1,14 @@
-//! ANY and ALL, of arrays and of queries.
+//! ANY and ALL over arrays and queries.
 //!
 //! | written | planned as |
 //! |---|---|
 //! | `x = ANY (SELECT …)`, `x <> ALL (SELECT …)` | IN, NOT IN |
-//! | `x op ANY (SELECT …)` in WHERE and HAVING | as it is: DataFusion joins it |
-//! | `x op ANY (SELECT …)` as a value, where DataFusion has no join for it | compared with the least and the greatest value: [`by_extremes`] |
-//! | `x IN (SELECT …)`, where `x` is a subquery | the number of those that are equal |
-//! | `x = ANY (ARRAY[a, b])`, `x <> ALL ('{a, b}')` | `x IN (a, b)`, `x NOT IN (a, b)`; of an array with a type of its own, [marked](quantified::mark) |
+//! | `x op ANY (SELECT …)` in WHERE and HAVING | unchanged: DataFusion joins it |
+//! | `x op ANY (SELECT …)` as a value, for which DataFusion has no join | a comparison with the least and the greatest value: [`by_extremes`] |
+//! | `x IN (SELECT …)`, where `x` is a subquery | a comparison of the number of equal values |
+//! | `x = ANY (ARRAY[a, b])`, `x <> ALL ('{a, b}')` | `x IN (a, b)`, `x NOT IN (a, b)`; for a typed array, [marked](quantified::mark) |
 //! | `x op ANY (ARRAY[a, b])` | `x op a OR x op b`, likewise; with AND for ALL |
-//! | that with many elements, `x op ANY (array)` of anything else | a function of ours: [`quantified`] |
+//! | many elements, or `x op ANY (array)` of any other array | one of our functions: [`quantified`] |
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -32,7 +32,7 @@ use crate::{SqlError, SqlState};
 pub(super) struct Quantifiers<'a> {
     /// The names of aggregate functions.
     aggregates: &'a HashSet<String>,
-    /// Subqueries that rows have become which are compared with queries.
+    /// The number of subqueries made from rows that are compared with queries.
     made: usize,
     clauses: Clauses,
 }
@@ -86,7 +86,7 @@ impl VisitorMut for Quantifiers<'_> {
 }
 
 impl Quantifiers<'_> {
-    /// See [`items`]. Each has all subqueries of the query.
+    /// See [`items`]. Each of the subqueries contains all nested subqueries of the query.
     fn items(&mut self, query: &Query, width: usize) -> Result<Expr, SqlError> {
         self.made += (subqueries_in(query) + 1).saturating_mul(width);
         check_made(self.made)?;
@@ -132,7 +132,7 @@ fn is_row(expr: &Expr) -> bool {
     width(expr).is_some()
 }
 
-/// How many columns a row has.
+/// The number of columns of a row.
 fn width(expr: &Expr) -> Option<usize> {
     match unnested(expr) {
         Expr::Tuple(columns) => Some(columns.len()),
@@ -140,13 +140,14 @@ fn width(expr: &Expr) -> Option<usize> {
     }
 }
 
-/// `(SELECT a, b …)` that a row is compared with, as a row of a subquery for each column. Each must be of the same row: there is no LIMIT, which
-/// may take another one each time, and no DISTINCT, which has fewer rows of one column than of all.
+/// Turns `(SELECT a, b …)`, compared with a row, into a row with one subquery per column. All must select the same row.
+/// So LIMIT is refused, since each subquery may take another row; and so is DISTINCT, which leaves fewer rows of one
+/// column than of all.
 fn items(query: &Query, width: usize, aggregates: &HashSet<String>) -> Result<Expr, SqlError> {
     let is_whole = query.limit_clause.is_none() && query.fetch.is_none();
     let select = match query.body.as_ref() {
         SetExpr::Select(select) if is_whole && subqueries::is_plain(select) && select.distinct.is_none() => select,
-        _ => return Err(SqlError::unsupported("a comparison of a row with this subquery")),
+        _ => return Err(SqlError::unsupported("this form of row comparison with a subquery")),
     };
     let is_column = |item: &SelectItem| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });
     if !select.projection.iter().all(is_column) {
@@ -156,7 +157,7 @@ fn items(query: &Query, width: usize, aggregates: &HashSet<String>) -> Result<Ex
         let few = if select.projection.len() < width { "few" } else { "many" };
         return Err(SqlError::syntax(format!("subquery has too {few} columns")));
     }
-    // An aggregate makes one row of all, which is not that of a column beside it.
+    // An aggregate makes one row of all rows; a column beside it would belong to another row.
     let value_of = |item: &SelectItem| match item {
         SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. } => Some(value.clone()),
         _ => None,
@@ -180,7 +181,7 @@ fn items(query: &Query, width: usize, aggregates: &HashSet<String>) -> Result<Ex
     Ok(Expr::Tuple(select.projection.iter().map(one).collect()))
 }
 
-/// The query of `(SELECT …)` or of `ARRAY(SELECT …)`, and whether it is the latter.
+/// The query of `(SELECT …)` or `ARRAY(SELECT …)`, and whether it is the latter.
 fn query_of(expr: &Expr) -> Option<(&Query, bool)> {
     match expr {
         Expr::Subquery(query) => Some((query.as_ref(), false)),
@@ -193,7 +194,7 @@ fn query_of(expr: &Expr) -> Option<(&Query, bool)> {
     }
 }
 
-/// The elements of an array that is written as a list or as a text, and those of the arrays in it.
+/// The elements of an array written as a list or as a text, including those of nested arrays.
 fn elements(expr: &Expr) -> Result<Option<Vec<Expr>>, SqlError> {
     Ok(match expr {
         Expr::Array(array) => listed(&array.elem),
@@ -210,7 +211,7 @@ fn elements(expr: &Expr) -> Result<Option<Vec<Expr>>, SqlError> {
     })
 }
 
-/// The elements of a list; `None` for one that has arrays and other elements.
+/// The elements of a list; `None` if it mixes arrays and other elements.
 fn listed(elements: &[Expr]) -> Option<Vec<Expr>> {
     let inner = |element: &Expr| match unnested(element) {
         Expr::Array(array) => Some(array.elem.clone()),
@@ -226,7 +227,7 @@ fn listed(elements: &[Expr]) -> Option<Vec<Expr>> {
     }
 }
 
-/// The type of the elements of an array type, or of those of the arrays in it.
+/// The type of an array type's innermost elements.
 fn element_type(data_type: &SqlType) -> Option<&SqlType> {
     let SqlType::Array(ArrayElemTypeDef::SquareBracket(of, _) | ArrayElemTypeDef::AngleBracket(of)) = data_type else {
         return None;
@@ -234,7 +235,7 @@ fn element_type(data_type: &SqlType) -> Option<&SqlType> {
     Some(element_type(of).unwrap_or(of))
 }
 
-/// An element of a text, without a type.
+/// An untyped element of an array's text.
 fn bare(element: Option<String>) -> Expr {
     Expr::value(element.map_or(Value::Null, Value::SingleQuotedString))
 }
@@ -243,10 +244,10 @@ fn cast(expr: Expr, data_type: SqlType) -> Expr {
     Expr::Cast { kind: CastKind::Cast, expr: Box::new(expr), data_type, array: false, format: None }
 }
 
-/// The most elements that are compared one by one. More of them are an array, of whose elements the plan knows nothing.
+/// The limit on elements that are compared one by one. More elements stay an array, which the planner cannot analyse.
 const COMPARED_MAX: usize = 16;
 
-/// The most of them for operators that [`quantified`] does not know, and for rows.
+/// The limit for operators that [`quantified`] does not support, and for rows.
 const LINKED_MAX: usize = 1_000;
 
 fn of_array(left: &Expr, op: &BinaryOperator, array: &Expr, is_all: bool) -> Result<Expr, SqlError> {
@@ -254,16 +255,16 @@ fn of_array(left: &Expr, op: &BinaryOperator, array: &Expr, is_all: bool) -> Res
     if let Some(elements) = elements(array)?
         && (is_list(op, is_all) || elements.len() <= COMPARED_MAX || function.is_none())
     {
-        // The elements of a text without a type are of the type of `left`.
+        // The elements of an untyped text have the type of `left`.
         let has_own_type = !matches!(array, Expr::Value(_));
         return of_elements(left, op, elements, is_all, has_own_type);
     }
     let Some(function) = function else {
         let quantifier = if is_all { "ALL" } else { "ANY" };
-        return Err(SqlError::unsupported(format!("{op} {quantifier} of an array that is no list of its elements")));
+        return Err(SqlError::unsupported(format!("{op} {quantifier} of an array whose elements are not listed")));
     };
     let arguments = match array {
-        // Neither a text nor a parameter has the type of an array.
+        // A cast text or parameter does not have an array type in the plan; its element type is passed as an argument.
         Expr::Cast { expr, data_type, .. } if matches!(unnested(expr), Expr::Value(_)) => match element_type(data_type)
         {
             Some(element) => vec![unnested(expr).clone(), cast(Expr::value(Value::Null), element.clone())],
@@ -282,13 +283,13 @@ fn of_elements(
     has_own_type: bool,
 ) -> Result<Expr, SqlError> {
     if elements.is_empty() {
-        // What is compared stays, for its names and parameters, and decides nothing.
+        // The left operand stays, for its names and parameters, but has no effect.
         let nothing = Expr::value(Value::Boolean(is_all));
         let op = if is_all { BinaryOperator::Or } else { BinaryOperator::And };
         return Ok(binary(nested(Expr::IsNull(Box::new(nested(left.clone())))), op, nothing));
     }
     let compares = !is_row(left) && quantified::function_of(op, is_all).is_some();
-    // A constant or a parameter has no type but that of the elements.
+    // A constant or a parameter has no type other than that of the elements.
     let is_marked = compares && has_own_type && !matches!(unnested(left), Expr::Value(_));
     let left = if is_marked { call(&quantified::mark(), vec![left.clone()]) } else { left.clone() };
     if is_list(op, is_all) {
@@ -296,21 +297,21 @@ fn of_elements(
     }
     if elements.len() > LINKED_MAX {
         let error = SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "an array has too many elements for its operator");
-        return Err(error.with_hint(format!("{op} takes at most {LINKED_MAX} of them here.")));
+        return Err(error.with_hint(format!("{op} accepts at most {LINKED_MAX} elements here.")));
     }
     let both = if is_all { BinaryOperator::And } else { BinaryOperator::Or };
     let compared = elements.into_iter().map(|element| binary(left.clone(), op.clone(), element));
     linked(compared.collect(), &both).ok_or_else(|| SqlError::internal("an array without elements"))
 }
 
-/// `x op ANY (SELECT c …)` of three values by what is known of all `c` together:
+/// `x op ANY (SELECT c …)` with three-valued logic, from aggregates over all `c`:
 ///
 /// ```text
 ///   (x op the greatest or the least c) IS TRUE OR NULL AND (some c is NULL OR x is NULL and there is some c)
 /// ```
 ///
-/// `<` and `<=` ask for the greatest, `>` and `>=` for the least, `<>` for both. ALL is NOT of ANY with the opposite operator. `None` for other
-/// operators.
+/// `<` and `<=` need the greatest, `>` and `>=` the least, `<>` both. ALL is the negation of ANY with the negated
+/// operator. `None` for other operators.
 fn by_extremes(left: &Expr, op: &BinaryOperator, query: &Query, is_all: bool) -> Result<Option<Expr>, SqlError> {
     use BinaryOperator::{Eq, Gt, GtEq, Lt, LtEq, NotEq, Or};
     let op = match (is_all, op) {
@@ -335,7 +336,7 @@ fn by_extremes(left: &Expr, op: &BinaryOperator, query: &Query, is_all: bool) ->
     any(holds, left, query, is_all).map(Some)
 }
 
-/// `x IN (SELECT c …)` where `x` is a subquery, which no join has among its keys: by the number of those that are equal.
+/// `x IN (SELECT c …)` where `x` is a subquery, which cannot be a join key: compares the number of equal values with 0.
 fn by_count(left: &Expr, query: &Query, negated: bool) -> Result<Expr, SqlError> {
     let (relation, value) = relation(query.clone());
     let equal = binary(left.clone(), BinaryOperator::Eq, value);
@@ -343,7 +344,7 @@ fn by_count(left: &Expr, query: &Query, negated: bool) -> Result<Expr, SqlError>
     any(binary(found, BinaryOperator::Gt, number("0")), left, query, negated)
 }
 
-/// `holds IS TRUE OR NULL AND (some c is NULL OR x is NULL and there is some c)`, or the opposite.
+/// `holds IS TRUE OR NULL AND (some c is NULL OR x is NULL and there is some c)`, negated if `negated`.
 fn any(holds: Expr, left: &Expr, query: &Query, negated: bool) -> Result<Expr, SqlError> {
     use BinaryOperator::{And, Gt, Minus, Or};
     let count = |value: Expr| call("count", vec![value]);
@@ -381,7 +382,7 @@ fn aggregate(query: &Query, of: impl Fn(Expr) -> Expr) -> Result<Expr, SqlError>
     over(relation, of(value), None)
 }
 
-/// A query as a relation, and its column.
+/// A query as a relation, and its only column.
 fn relation(query: Query) -> (TableWithJoins, Expr) {
     let name = |name: &str| Ident::with_quote('"', name);
     let columns = vec![TableAliasColumnDef { name: name("__value"), data_type: None }];
@@ -400,13 +401,13 @@ fn over(relation: TableWithJoins, item: Expr, selection: Option<Expr>) -> Result
     Ok(Expr::Subquery(query))
 }
 
-/// Whether an expression, which is no row, has a subquery and, beside it, no columns.
+/// Whether an expression other than a row contains a subquery, and no columns outside of it.
 fn is_of_queries(expr: &Expr) -> bool {
     let is_column = |expr: &Expr| matches!(expr, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
     !is_row(expr) && walk::has_query(expr) && !walk::exists_outside_queries(expr, is_column)
 }
 
-/// Whether a function is called, which may be an aggregate.
+/// Whether an expression calls a function, which may be an aggregate.
 fn calls(expr: &Expr) -> bool {
     struct Calls;
     impl Visitor for Calls {

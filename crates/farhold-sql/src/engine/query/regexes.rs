@@ -1,8 +1,10 @@
-//! Regular expressions: `~` and its like, `regexp_count`, `regexp_instr`, `regexp_like`, `regexp_match` and `regexp_replace`.
+//! Regular expressions: the `~` operators, `regexp_count`, `regexp_instr`, `regexp_like`, `regexp_match` and
+//! `regexp_replace`.
 //!
-//! Rust's library matches them. What it reads in another way than PostgreSQL is translated before: a point is any character, line ends among them, unless
-//! an option says otherwise; `\y`, `\m`, `\M` and `\Z` have other names; `\b`, `\B` and `\<` other meanings; brackets have no operators of sets. DataFusion's
-//! optimiser takes `x ~ '.*'` for `x IS NOT NULL`, so the operators are calls of `regexp_like`.
+//! Rust's `regex` library does the matching. Syntax that it reads differently from PostgreSQL is translated first: a
+//! point matches any character including line ends, unless an option says otherwise; `\y`, `\m`, `\M` and `\Z` have
+//! other names; `\b`, `\B` and `\<` have other meanings; brackets have no set operators. DataFusion's optimiser turns
+//! `x ~ '.*'` into `x IS NOT NULL`, so the operators become calls of `regexp_like`.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -26,14 +28,14 @@ use super::functions::{null_of, type_of};
 use super::similar::class;
 use crate::{SqlError, SqlState};
 
-/// Puts the functions in the place of DataFusion's.
+/// Replaces DataFusion's functions.
 pub(super) fn register(context: &SessionContext) {
     for kind in [Kind::Count, Kind::Instr, Kind::Like, Kind::Match, Kind::Replace] {
         context.register_udf(ScalarUDF::from(Function::new(kind)));
     }
 }
 
-/// The call for `text ~ pattern`, `~*`, `!~` or `!~*`, if it is one of texts.
+/// The call for `text ~ pattern`, `~*`, `!~` or `!~*`, if both sides are texts.
 pub(super) fn operator(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr, BinaryExpr> {
     let (is_negated, any_case) = match binary.op {
         Operator::RegexMatch => (false, false),
@@ -54,7 +56,7 @@ pub(super) fn operator(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr, Bi
     Ok(if is_negated { Expr::Not(Box::new(matched)) } else { matched })
 }
 
-/// How often a pattern matches.
+/// The number of matches of a pattern.
 pub(super) fn count(text: &str, pattern: &str, flags: &str) -> Result<u64> {
     let regex = compile(pattern, flags).map_err(external)?;
     Ok(places(&regex, text, Some(0)).count() as u64)
@@ -90,7 +92,8 @@ impl Function {
 }
 
 impl Kind {
-    /// What the arguments are, texts and numbers. The last ones may be missing: all but two, or three of `regexp_replace`.
+    /// The types of the arguments: T for text, N for number. The last ones are optional, beyond the first two, or the
+    /// first three of `regexp_replace`.
     fn forms(self) -> &'static [&'static str] {
         match self {
             Self::Count => &["TTNT"],
@@ -158,7 +161,7 @@ impl ScalarUDFImpl for Function {
 struct Arguments<'a>(&'a [ArrayRef]);
 
 impl Arguments<'_> {
-    /// The rows without a NULL, and no others.
+    /// The index of each row, or `None` if one of its arguments is NULL.
     fn rows(&self) -> impl Iterator<Item = Option<usize>> {
         let rows = 0..self.0.first().map_or(0, Array::len);
         rows.map(|row| self.0.iter().all(|argument| argument.is_valid(row)).then_some(row))
@@ -172,7 +175,7 @@ impl Arguments<'_> {
         self.0.get(place).map_or(default, |numbers| numbers.as_primitive::<Int64Type>().value(row))
     }
 
-    /// A number that must not be below the least one.
+    /// A number with a lower limit.
     fn at_least(&self, least: i64, name: &str, (place, row): (usize, usize), default: i64) -> Result<i64, SqlError> {
         let number = self.number(place, row, default);
         if number < least {
@@ -181,7 +184,7 @@ impl Arguments<'_> {
         Ok(number)
     }
 
-    /// Where the search begins, in bytes; none behind the end.
+    /// The byte position where the search begins; `None` beyond the end.
     fn start(&self, place: usize, row: usize) -> Result<Option<usize>, SqlError> {
         let start = self.at_least(1, "start", (place, row), 1)?;
         let before = usize::try_from(start - 1).unwrap_or(usize::MAX);
@@ -254,7 +257,7 @@ impl Function {
                         Some(row) => compiled.get(of(row))?.captures(arguments.text(0, row)),
                     };
                     if let Some(groups) = &groups {
-                        // The whole match where there are no parentheses.
+                        // A pattern without groups returns the whole match.
                         let first = usize::from(groups.len() > 1);
                         for group in groups.iter().skip(first) {
                             lists.values().append_option(group.map(|group| group.as_str()));
@@ -286,14 +289,14 @@ impl Function {
     }
 }
 
-/// What `regexp_instr` asks for.
+/// The optional arguments of `regexp_instr`.
 struct Place {
     start: Option<usize>,
-    /// Which match, from 1.
+    /// The number of the match, from 1.
     n: usize,
-    /// Whether what is behind it.
+    /// Whether the position after the match is wanted.
     is_end: bool,
-    /// Which parentheses; 0: the whole match.
+    /// The number of the group; 0 for the whole match.
     group: usize,
 }
 
@@ -310,7 +313,7 @@ impl Place {
         Ok(Self { start, n: index(n), is_end: end == 1, group: index(group) })
     }
 
-    /// The character, from 1; 0 where there is none.
+    /// The position in characters, from 1; 0 without a match.
     fn find(&self, regex: &Regex, text: &str) -> i32 {
         let whole = places(regex, text, self.start).nth(self.n - 1);
         let found = whole.and_then(|whole| {
@@ -326,7 +329,8 @@ impl Place {
     }
 }
 
-/// The places of all matches. Behind an empty one the search goes on with the next character, and one may be right behind another.
+/// The positions of all matches. After an empty match the search continues at the next character. A match may directly
+/// follow another.
 fn places<'a>(regex: &'a Regex, text: &'a str, start: Option<usize>) -> impl Iterator<Item = Range<usize>> + 'a {
     let mut next = start;
     std::iter::from_fn(move || {
@@ -340,15 +344,16 @@ fn places<'a>(regex: &'a Regex, text: &'a str, start: Option<usize>) -> impl Ite
     })
 }
 
-/// A part of what a match is replaced with.
+/// A part of the replacement.
 #[derive(Debug, PartialEq)]
 enum Part<'a> {
     Text(&'a str),
-    /// What parentheses matched; 0: all.
+    /// A group's match; 0 for the whole match.
     Group(usize),
 }
 
-/// `\1` to `\9` and `\&` stand for groups and `\\` for a backslash. Before anything else a backslash is one, too.
+/// `\1` to `\9` and `\&` stand for groups and `\\` for a backslash. A backslash before any other character stands for
+/// itself.
 fn parts(replacement: &str) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     let mut rest = replacement;
@@ -366,7 +371,7 @@ fn parts(replacement: &str) -> Vec<Part<'_>> {
     parts
 }
 
-/// Replaces all matches, or with `only` the one of this number.
+/// Replaces all matches, or only the match number `only` if that is not 0.
 fn replace(regex: &Regex, text: &str, parts: &[Part<'_>], start: Option<usize>, only: i64) -> String {
     let mut replaced = String::with_capacity(text.len());
     let mut copied = 0;
@@ -393,13 +398,13 @@ fn replace(regex: &Regex, text: &str, parts: &[Part<'_>], start: Option<usize>, 
     replaced
 }
 
-/// The most patterns of a batch that are kept compiled. One takes up to 10 MB.
+/// The limit on compiled patterns kept per batch. One takes up to 10 MB.
 const PATTERNS_MAX: usize = 16;
 
-/// The patterns of a batch.
+/// The compiled patterns of a batch.
 #[derive(Default)]
 pub(super) struct Compiled {
-    /// Pattern, flags, and what they are compiled to.
+    /// Pattern, flags, and the compiled expression.
     kept: Vec<(String, String, Regex)>,
     last: usize,
 }
@@ -408,7 +413,7 @@ impl Compiled {
     /// A pattern with its flags, compiled.
     ///
     /// # Errors
-    /// 2201B for what is no regular expression, 22023 for an unknown flag.
+    /// 2201B for an invalid regular expression, 22023 for an unknown flag.
     pub(super) fn get(&mut self, (pattern, flags): (&str, &str)) -> Result<&Regex, SqlError> {
         let is = |kept: &(String, String, Regex)| kept.0 == pattern && kept.1 == flags;
         if !self.kept.get(self.last).is_some_and(is) {
@@ -433,7 +438,7 @@ fn compile(pattern: &str, flags: &str) -> Result<Regex, SqlError> {
         if !options.take(flag)? {
             let error = invalid(format!("invalid regular expression option: \"{flag}\""));
             return Err(if flag.is_ascii_digit() {
-                error.with_hint("Cast the argument to integer if it is where the search begins.")
+                error.with_hint("Cast the argument to integer if it is the start position.")
             } else {
                 error
             });
@@ -446,16 +451,16 @@ fn wrong(detail: impl Into<String>) -> SqlError {
     SqlError::new(SqlState::INVALID_REGULAR_EXPRESSION, "invalid regular expression").with_detail(detail.into())
 }
 
-/// How a pattern is read.
+/// The options of a pattern.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 #[derive(Clone, Copy)]
 struct Options {
     any_case: bool,
     is_literal: bool,
     is_expanded: bool,
-    /// Whether a point and what is not in brackets may be a line end.
+    /// Whether a point and a negated bracket expression match a line end.
     spans_lines: bool,
-    /// Whether lines have a beginning and an end.
+    /// Whether `^` and `$` match at each line.
     has_lines: bool,
 }
 
@@ -466,7 +471,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Takes a letter in; whether it is known.
+    /// Applies an option letter. Returns whether it is known.
     fn take(&mut self, letter: char) -> Result<bool, SqlError> {
         match letter {
             'b' | 'e' => return Err(SqlError::unsupported("basic and extended regular expressions")),
@@ -485,7 +490,7 @@ impl Options {
     }
 }
 
-/// The pattern as Rust's library reads it.
+/// The pattern in the syntax of Rust's library.
 fn translated(pattern: &str, mut options: Options) -> Result<String, SqlError> {
     let mut rest = pattern;
     if let Some(literal) = pattern.strip_prefix("***=") {
@@ -527,7 +532,7 @@ struct Translation<'p> {
     options: Options,
 }
 
-/// What stands in brackets.
+/// An item of a bracket expression.
 enum Item {
     Character(char),
     Class(&'static str),
@@ -539,7 +544,7 @@ impl Translation<'_> {
             match next {
                 '\\' => self.escape()?,
                 '[' => self.bracket()?,
-                // Before anything but a number it is no bound.
+                // Before anything but a number it does not start a bound.
                 '{' if !self.rest.as_str().starts_with(|c: char| c.is_ascii_digit()) => self.regular.push_str("\\{"),
                 '(' if self.rest.as_str().starts_with("?#") => self.skip_to(')'),
                 '#' if self.options.is_expanded => self.skip_to('\n'),
@@ -561,7 +566,7 @@ impl Translation<'_> {
         }
     }
 
-    /// What stands behind a backslash outside of brackets.
+    /// An escape outside of brackets.
     fn escape(&mut self) -> Result<(), SqlError> {
         let place = match self.rest.as_str().chars().next() {
             Some('m') => "\\b{start}",
@@ -583,7 +588,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// What stands behind a backslash anywhere.
+    /// An escape that is allowed everywhere.
     fn escaped(&mut self) -> Result<Item, SqlError> {
         let invalid = || wrong("invalid escape \\ sequence");
         let next = self.rest.next().ok_or_else(invalid)?;
@@ -626,7 +631,7 @@ impl Translation<'_> {
         Ok(Item::Character(character))
     }
 
-    /// A character by its number, of so many digits.
+    /// A character given by its code with a number of digits.
     fn code(&mut self, radix: u32, digits: std::ops::RangeInclusive<usize>) -> Result<char, SqlError> {
         let (mut code, mut count) = (0_u32, 0);
         while count < *digits.end()
@@ -640,7 +645,7 @@ impl Translation<'_> {
         code.ok_or_else(|| wrong("invalid escape \\ sequence"))
     }
 
-    /// What stands behind an opening bracket, to the closing one.
+    /// A bracket expression, from behind its opening bracket.
     fn bracket(&mut self) -> Result<(), SqlError> {
         for (name, place) in [("[:<:]]", "\\b{start}"), ("[:>:]]", "\\b{end}")] {
             if let Some(behind) = self.rest.as_str().strip_prefix(name) {
@@ -718,7 +723,7 @@ mod tests {
         Ok(regex.is_match(text))
     }
 
-    /// What PostgreSQL 15 answers.
+    /// The results are those of PostgreSQL 15.
     #[test]
     fn patterns_are_read_as_postgresql_reads_them() {
         for (text, pattern, flags, expected) in [
@@ -772,7 +777,7 @@ mod tests {
         assert_eq!(is_match("a", "a", "z"), Err("22023".to_owned()));
     }
 
-    /// What PostgreSQL 15 answers.
+    /// The results are those of PostgreSQL 15.
     #[test]
     fn matches_are_replaced() {
         for (text, pattern, replacement, only, expected) in [

@@ -1,8 +1,9 @@
-//! Keys that an aggregate function is ordered by more than once.
+//! Removes repeated keys in the order of an aggregate function.
 //!
-//! The optimiser makes one key of two: `CASE WHEN true THEN a ELSE b END` becomes `a`. DataFusion (55) forgets the second of two equal keys in what
-//! `first_value` compares, though not in the columns that it hands to it, and panics. DISTINCT ON becomes such functions. So each key stays where it
-//! comes first; it decides nothing after that. Aliases count for nothing: physical plans have none.
+//! The optimiser may make two keys equal: `CASE WHEN true THEN a ELSE b END` becomes `a`. DataFusion (55) drops the
+//! second of two equal keys in the comparison of `first_value`, but not in the columns it passes to it, and panics.
+//! DISTINCT ON is planned with such functions. So only the first of equal keys is kept; the others have no effect.
+//! Aliases are ignored: physical plans have none.
 
 use datafusion::common::tree_node::Transformed;
 use datafusion::error::Result;
@@ -37,7 +38,7 @@ impl OptimizerRule for RepeatedKeys {
     }
 }
 
-/// An aggregate function by each key once.
+/// An aggregate function with each key only once.
 fn once_each(expr: Expr) -> Transformed<Expr> {
     match expr {
         Expr::Alias(mut alias) => once_each(std::mem::take(alias.expr.as_mut())).update_data(|expr| {

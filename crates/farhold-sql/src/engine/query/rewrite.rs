@@ -1,4 +1,4 @@
-//! PostgreSQL's ways of saying things that DataFusion knows by other words.
+//! Rewrites PostgreSQL's syntax to equivalent syntax that DataFusion supports.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -72,8 +72,9 @@ impl Rewriter {
         }
     }
 
-    /// The statement in DataFusion's words, and the names of its columns as clients see them, if they are known. A query that reads the catalogs and
-    /// nothing else gets every rule, some of which replace whole queries of known clients; all others get those that keep the meaning.
+    /// The rewritten statement, and the names of its columns as clients see them, if they are known. A query that reads
+    /// only catalog relations gets every rule, some of which replace whole queries of known clients. Other statements
+    /// get only the rules that preserve the meaning.
     pub(super) fn rewrite(
         &self,
         statement: Statement,
@@ -92,7 +93,7 @@ impl Rewriter {
         }
         visited(&mut statement, &mut Patterns)?;
         visited(&mut statement, &mut NamedWindows)?;
-        // Before rows of several casts become queries.
+        // This must run before rows with several casts become queries.
         let _ = walk::change(&mut statement, &mut ListedValues);
         let reads_catalogs = reads_catalogs_alone(&statement);
         if !reads_catalogs {
@@ -135,9 +136,9 @@ impl Rewriter {
         let mut known = self.catalog_queries.parse(&text).map_err(|e| error::from_parser(&e))?;
         let plain = Parser::parse_sql(&PostgreSqlDialect {}, &text).map_err(|e| error::from_parser(&e))?;
         let (Some(known), [plain]) = (known.pop(), plain.as_slice()) else {
-            return Err(SqlError::syntax("there is no statement"));
+            return Err(SqlError::syntax("empty statement"));
         };
-        // Unless parts of it were replaced, the statement is the one that our own dialect reads.
+        // Unless the rules replaced parts of it, the statement is parsed with our own dialect.
         if known == self.catalog_queries.rewrite(plain.clone()) {
             return Ok(self.catalog_queries.rewrite(parse_one(&text)?));
         }
@@ -145,7 +146,7 @@ impl Rewriter {
     }
 }
 
-/// Visits a statement; what breaks it off is an error.
+/// Runs a visitor, whose break value is an error.
 fn visited(statement: &mut Statement, visitor: &mut impl VisitorMut<Break = SqlError>) -> Result<(), SqlError> {
     match walk::change(statement, visitor) {
         ControlFlow::Break(error) => Err(error),
@@ -180,12 +181,12 @@ pub(super) fn is_catalog_schema(name: &str) -> bool {
     matches!(name, "pg_catalog" | "information_schema")
 }
 
-/// A relation of `pg_catalog`, which needs no schema before its name.
+/// Whether it is a relation of `pg_catalog`, which needs no qualifying schema.
 pub(super) fn is_catalog_relation(name: &str) -> bool {
     PG_CATALOG_TABLES.contains(&name)
 }
 
-/// Whether a statement reads relations of the catalogs and no others.
+/// Whether a statement reads catalog relations and no others.
 fn reads_catalogs_alone(statement: &Statement) -> bool {
     struct Relations {
         defined: HashSet<String>,
@@ -211,9 +212,10 @@ fn reads_catalogs_alone(statement: &Statement) -> bool {
     relations.catalogs && !relations.others
 }
 
-/// Names of the catalogs as DataFusion knows them: `pg_class` is `pg_catalog.pg_class`, `pg_catalog.length(x)` is `length(x)`.
+/// Adapts catalog names to DataFusion: `pg_class` becomes `pg_catalog.pg_class`, `pg_catalog.length(x)` becomes
+/// `length(x)`.
 struct CatalogNames {
-    /// By WITH clauses, which hide relations of the same names.
+    /// The names of WITH queries, which hide relations of the same names.
     defined: HashSet<String>,
 }
 
@@ -254,7 +256,7 @@ impl VisitorMut for CatalogNames {
     }
 }
 
-/// Stops at a table of which a sample is asked for: DataFusion would read all of its rows.
+/// Stops at TABLESAMPLE: DataFusion would read all rows of the table.
 struct SampledTable;
 
 impl VisitorMut for SampledTable {
@@ -268,7 +270,7 @@ impl VisitorMut for SampledTable {
     }
 }
 
-/// Stops at AT TIME ZONE: DataFusion makes a cast of it, which has one direction where PostgreSQL's has two.
+/// Stops at AT TIME ZONE: DataFusion plans it as a cast, which has one direction where PostgreSQL's operator has two.
 struct Zones;
 
 impl VisitorMut for Zones {
@@ -282,7 +284,7 @@ impl VisitorMut for Zones {
     }
 }
 
-/// HAVING makes one group of all rows, also where there is neither GROUP BY nor an aggregate: there, one is put in.
+/// HAVING makes one group of all rows, even without GROUP BY or an aggregate; in that case an aggregate is added.
 struct Having<'a> {
     /// The names of aggregate functions.
     aggregates: &'a HashSet<String>,
@@ -295,7 +297,8 @@ impl VisitorMut for Having<'_> {
         let is_grouped = !matches!(&select.group_by, GroupByExpr::Expressions(keys, _) if keys.is_empty());
         let Some(condition) = &mut select.having else { return ControlFlow::Continue(()) };
         let items = select.projection.iter().filter_map(subqueries::item_value);
-        let has_aggregate = items.chain([&*condition]).any(|of| subqueries::summarises(of, self.aggregates));
+        let has_aggregate =
+            items.chain([&*condition]).any(|of| subqueries::is_aggregate_expression(of, self.aggregates));
         if is_grouped || has_aggregate {
             return ControlFlow::Continue(());
         }
@@ -311,7 +314,8 @@ impl VisitorMut for Having<'_> {
     }
 }
 
-/// The place of a row in its window is an integer in PostgreSQL; DataFusion counts without a sign, which no column's type does.
+/// The rank of a row in its window is a signed integer in PostgreSQL; DataFusion's is unsigned, which no column type
+/// is.
 struct SignedRanks;
 
 impl VisitorMut for SignedRanks {
@@ -354,7 +358,8 @@ impl VisitorMut for Remainders {
     }
 }
 
-/// `age(moment)` is that of today. A bare string is no moment: PostgreSQL does not choose among several types then.
+/// `age(moment)` counts from today. A string literal is no timestamp here: PostgreSQL refuses to choose among several
+/// types.
 struct Ages;
 
 impl VisitorMut for Ages {
@@ -377,7 +382,7 @@ impl VisitorMut for Ages {
     }
 }
 
-/// `substr(text, place)`, which takes no patterns, is another function than `substring`: the parser has one name for both.
+/// `substr(text, place)`, which takes no patterns, differs from `substring`; the parser has one node for both.
 struct Places;
 
 impl VisitorMut for Places {
@@ -387,7 +392,7 @@ impl VisitorMut for Places {
         let Expr::Substring { expr: of, substring_from: Some(from), substring_for, shorthand: true, .. } = expr else {
             return ControlFlow::Continue(());
         };
-        // The frame comes from text, what is the user's goes in as it was parsed.
+        // The call is parsed from a template; the user's expressions are inserted as parsed.
         let mut call = match parse_expr("called(1)") {
             Ok(call) => call,
             Err(error) => return ControlFlow::Break(error),
@@ -405,7 +410,7 @@ impl VisitorMut for Places {
     }
 }
 
-/// A number of more digits than a decimal holds is one of double precision, as the direct path reads it.
+/// A number with more digits than a decimal can hold becomes a double, as on the direct path.
 struct LongNumbers;
 
 impl VisitorMut for LongNumbers {
@@ -427,8 +432,9 @@ impl VisitorMut for LongNumbers {
     }
 }
 
-/// `INTERVAL '26:00:00'` is `CAST('26:00:00' AS INTERVAL)`, and `INTERVAL '2' DAY` is that of '2 days': DataFusion reads other texts than PostgreSQL.
-/// The distances of a frame it takes as literals alone, so there it is the other way round.
+/// `INTERVAL '26:00:00'` becomes `CAST('26:00:00' AS INTERVAL)`, and `INTERVAL '2' DAY` that of '2 days': DataFusion
+/// parses intervals differently from PostgreSQL. In frame bounds DataFusion accepts only literals, so there casts
+/// become literals.
 struct Intervals;
 
 impl Intervals {
@@ -512,7 +518,7 @@ impl VisitorMut for Intervals {
     }
 }
 
-/// The fields that a literal names; none for those of other databases.
+/// The fields named by a literal; `None` for fields of other databases.
 fn fields_of_literal(interval: &Interval) -> Option<IntervalFields> {
     use IntervalField as F;
     let field = |field: &DateTimeField| {
@@ -531,7 +537,7 @@ fn fields_of_literal(interval: &Interval) -> Option<IntervalFields> {
         (Some(first), None) => Some((field(first)?, field(first)?)),
         (Some(first), Some(last)) => Some((field(first)?, field(last)?)),
     };
-    // Behind SECOND alone the parser takes the digits for those of a leading field.
+    // After SECOND alone the parser takes the digits for the precision of a leading field.
     let digits = match fields {
         Some((F::Second, _)) => interval.leading_precision.or(interval.fractional_seconds_precision),
         _ if interval.leading_precision.is_some() => return None,
@@ -540,7 +546,7 @@ fn fields_of_literal(interval: &Interval) -> Option<IntervalFields> {
     Some(IntervalFields { fields, digits: digits.and_then(|digits| u8::try_from(digits).ok()) })
 }
 
-/// The fields that a type names.
+/// The fields named by a type.
 fn interval_fields(fields: Option<&SqlFields>, digits: Option<u64>) -> IntervalFields {
     use IntervalField as F;
     let fields = fields.map(|fields| match fields {
@@ -561,7 +567,7 @@ fn interval_fields(fields: Option<&SqlFields>, digits: Option<u64>) -> IntervalF
     IntervalFields { fields, digits: digits.and_then(|digits| u8::try_from(digits).ok()) }
 }
 
-/// `pg_catalog.nextval('s'::regclass)` is `nextval('s')`: the name and not the number of the sequence.
+/// `pg_catalog.nextval('s'::regclass)` becomes `nextval('s')`, with the name instead of the OID of the sequence.
 struct SequenceCalls {
     met: bool,
 }
@@ -587,7 +593,7 @@ impl VisitorMut for SequenceCalls {
     }
 }
 
-/// Puts the user's name in the place of `current_user` and its like: the planner serves all sessions.
+/// Replaces `current_user` and its variants by the user's name: the planner serves all sessions.
 fn name_user(statement: &mut Statement, user: &str) {
     let _ = walk::change(statement, &mut UserNamer { user });
 }
@@ -601,7 +607,7 @@ impl VisitorMut for UserNamer<'_> {
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
         for item in &mut select.projection {
-            // The column keeps the word as its name.
+            // The column keeps the original word as its name.
             if let SelectItem::UnnamedExpr(expr) = item
                 && let Some(word) = user_word(expr)
             {
@@ -619,7 +625,7 @@ impl VisitorMut for UserNamer<'_> {
     }
 }
 
-/// The word by which an expression asks for the user, if it does.
+/// The word for the user, such as `current_user`, if the expression is one.
 pub(super) fn user_word(expr: &Expr) -> Option<&'static str> {
     let word = match expr {
         Expr::Identifier(ident) if ident.quote_style.is_none() => &ident.value,
@@ -632,7 +638,7 @@ pub(super) fn user_word(expr: &Expr) -> Option<&'static str> {
     ["current_user", "session_user", "current_role", "user"].into_iter().find(|known| word.eq_ignore_ascii_case(known))
 }
 
-/// Functions that clients ask for on connecting.
+/// Functions that clients call when they connect.
 pub(super) fn register_functions(context: &SessionContext) {
     let text = |name: &str, value: String| -> ScalarUDF {
         create_udf(

@@ -1,11 +1,12 @@
-//! Comparisons of rows, `(a, b) = (c, d)`, as comparisons of their columns.
+//! Rewrites comparisons of rows, `(a, b) = (c, d)`, to comparisons of their columns.
 //!
-//! DataFusion compares them as values of a struct type, for which NULL is a value like others. In SQL the columns are compared one after the
-//! other, and what is not known of one may leave the whole unknown: `(1, NULL) = (1, 2)` is NULL, `(1, NULL) = (2, 2)` is false.
+//! DataFusion compares rows as structs, in which NULL is an ordinary value. In SQL the columns are compared one after
+//! the other, and a NULL may make the whole result NULL: `(1, NULL) = (1, 2)` is NULL, `(1, NULL) = (2, 2)` is false.
 //!
-//! A row is looked up in a query by two EXISTS: whether it is there, and whether it may be, for all that is known. In WHERE and HAVING DataFusion
-//! joins both. Elsewhere it joins by equality only, so the second one becomes one for each way in which columns can be equal or NULL. Each has the
-//! query once, and rows in the query multiply: how many there are in a statement has a limit.
+//! IN of a row and a query becomes two EXISTS: whether the query has the row, and whether it has one for which the
+//! comparison is NULL. In WHERE and HAVING DataFusion joins both. Elsewhere it joins by equality only, so the second
+//! one becomes one EXISTS for each combination of columns that are equal or NULL. Each contains the query once, and row
+//! comparisons inside the query multiply, so their number per statement is limited.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -16,19 +17,19 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::clauses::{self, Clauses, InClauses};
-use super::subqueries::{binary, nested, summarises};
-use crate::engine::parse::{SUBQUERIES_MAX, asks, parse_expr};
+use super::subqueries::{binary, is_aggregate_expression, nested};
+use crate::engine::parse::{SUBQUERIES_MAX, is_subquery, parse_expr};
 use crate::engine::scalar::built_in_name;
 use crate::engine::walk;
 use crate::{SqlError, SqlState};
 
-/// Takes comparisons of rows apart.
+/// Rewrites comparisons of rows.
 pub(super) struct Rows<'a> {
     /// The names of aggregate functions.
     aggregates: &'a HashSet<String>,
-    /// Queries that rows have been looked up in.
+    /// The number of queries in which rows have been searched.
     queries: usize,
-    /// Subqueries that have been made of them, beside those that are written.
+    /// The number of subqueries made from them, beyond those in the statement.
     made: usize,
     clauses: Clauses,
 }
@@ -39,7 +40,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The most columns of a row that is looked up in a query outside of conditions: three are 26 queries.
+/// The limit on columns of a row in IN with a query outside of conditions: three columns become 27 queries.
 const COLUMNS_OF_VALUE_MAX: usize = 3;
 
 impl InClauses for Rows<'_> {
@@ -64,7 +65,7 @@ impl VisitorMut for Rows<'_> {
     }
 
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
-        match self.taken_apart(expr) {
+        match self.expanded(expr) {
             Ok(Some(parts)) => *expr = parts,
             Ok(None) => {}
             Err(error) => return ControlFlow::Break(error),
@@ -74,7 +75,7 @@ impl VisitorMut for Rows<'_> {
 }
 
 impl Rows<'_> {
-    /// In a WHERE clause, NULL is as good as false: rows that are looked up in a query are a semi join.
+    /// In a conjunct of a WHERE clause NULL is equivalent to false, so IN of a row and a query becomes a semi join.
     fn conjunct(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
         match expr {
             Expr::Nested(inner) => self.conjunct(inner),
@@ -95,7 +96,7 @@ impl Rows<'_> {
         }
     }
 
-    fn taken_apart(&mut self, expr: &Expr) -> Result<Option<Expr>, SqlError> {
+    fn expanded(&mut self, expr: &Expr) -> Result<Option<Expr>, SqlError> {
         match expr {
             Expr::BinaryOp { left, op, right } => match (columns(left), columns(right)) {
                 (Some(left), Some(right)) => compare(&left, op, &right),
@@ -140,16 +141,17 @@ impl Rows<'_> {
         }
     }
 
-    /// Refuses a row of too many columns for a value, and more subqueries than a statement may become.
+    /// Refuses a row with too many columns outside of conditions, and a statement that would get too many subqueries.
     fn count(&mut self, row: &[Expr], query: &Query) -> Result<(), SqlError> {
         if !self.clauses.is_condition && row.len() > COLUMNS_OF_VALUE_MAX {
-            let what =
-                format!("IN of a row of more than {COLUMNS_OF_VALUE_MAX} columns and a query, outside of conditions,");
+            let what = format!(
+                "IN of a row of more than {COLUMNS_OF_VALUE_MAX} columns and a query, outside WHERE and HAVING,"
+            );
             return Err(SqlError::unsupported(what));
         }
         let inside = row.iter().map(subqueries_in).sum::<usize>() + subqueries_in(query);
         self.made += if self.clauses.is_condition {
-            // The two of them alone stand for the one that is written.
+            // The two EXISTS replace one subquery of the statement; only the nested ones are duplicated.
             2 * inside
         } else {
             3_usize.pow(row.len() as u32) * (inside + 1)
@@ -157,10 +159,10 @@ impl Rows<'_> {
         check_made(self.made)
     }
 
-    /// Whether the query has the row, and whether it has one of which that is not known. What is summarised for the row has no value where rows are
-    /// compared, which is in the WHERE of another query.
+    /// Whether the query has the row, and whether it has one for which the comparison is NULL. Aggregates over the row
+    /// are refused: the comparison moves to the WHERE clause of another query, where they have no value.
     fn found(&mut self, row: &[Expr], query: &Query, is_condition: bool) -> Result<(Expr, Expr), SqlError> {
-        if row.iter().any(|column| summarises(column, self.aggregates)) {
+        if row.iter().any(|column| is_aggregate_expression(column, self.aggregates)) {
             return Err(SqlError::unsupported("IN of a row with an aggregate or a window function and a query"));
         }
         self.queries += 1;
@@ -170,7 +172,7 @@ impl Rows<'_> {
         });
         let equal = linked(pairs.collect(), &BinaryOperator::And);
         let equal = equal.ok_or_else(|| SqlError::syntax("a row without columns"))?;
-        // The frame comes from text, what is the user's goes in as it was parsed.
+        // The EXISTS is parsed from a template; the user's expressions are inserted as parsed.
         let frame =
             format!("EXISTS (SELECT 1 FROM (SELECT 1) AS __rows_{} ({}) WHERE true)", self.queries, names.join(", "));
         let frame = parse_expr(&frame)?;
@@ -195,25 +197,25 @@ impl Rows<'_> {
     }
 }
 
-/// Refuses more subqueries than rows that are looked up in queries, or compared with them, may become.
+/// Refuses a statement if rows that are searched in queries, or compared with them, would become too many subqueries.
 pub(super) fn check_made(subqueries: usize) -> Result<(), SqlError> {
     if subqueries <= SUBQUERIES_MAX {
         return Ok(());
     }
-    let message = "the rows that a statement looks up in queries are too many subqueries";
+    let message = "too many subqueries after expanding row comparisons";
     let hint = format!(
-        "They may become at most {SUBQUERIES_MAX}. A row of n columns that is looked up outside of WHERE and HAVING \
-         becomes 3^n, and one that is compared with a query n, each with all subqueries of its query."
+        "At most {SUBQUERIES_MAX} are allowed. Outside WHERE and HAVING, IN of a row of n columns and a query becomes \
+         3^n subqueries; another comparison of a row with a query becomes n. Each contains all subqueries of its query."
     );
     Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, message).with_hint(hint))
 }
 
-/// Whether a query has a row whose columns are equal or not known, one of them at least the latter.
+/// Whether a query has a row whose columns each are equal or NULL in the comparison, with at least one NULL.
 fn unknown(row: &[Expr], names: &[String], exists: impl Fn(Expr) -> Expr) -> Result<Expr, SqlError> {
     let is_null = |of: Expr| nested(Expr::IsNull(Box::new(of)));
     let all = |parts: Vec<Expr>| linked(parts, &BinaryOperator::And);
     let mut ways = Vec::new();
-    // Of each column: it is equal, the query's is NULL, or the row's is.
+    // Each column has three cases: the values are equal, the query's is NULL, or the row's is NULL.
     for way in 1..3_usize.pow(row.len() as u32) {
         let (mut within, mut outside) = (Vec::new(), Vec::new());
         for (n, (column, name)) in row.iter().zip(names).enumerate() {
@@ -231,14 +233,14 @@ fn unknown(row: &[Expr], names: &[String], exists: impl Fn(Expr) -> Expr) -> Res
     linked(ways, &BinaryOperator::Or).ok_or_else(|| SqlError::syntax("a row without columns"))
 }
 
-/// The subqueries in the expressions of a tree.
+/// The number of subqueries in the expressions of a tree.
 pub(super) fn subqueries_in(tree: &impl Visit) -> usize {
     struct Count(usize);
     impl Visitor for Count {
         type Break = ();
 
         fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-            self.0 += usize::from(asks(expr));
+            self.0 += usize::from(is_subquery(expr));
             ControlFlow::Continue(())
         }
     }
@@ -267,7 +269,7 @@ fn arguments_of_row(function: &Function) -> Option<Vec<Expr>> {
     list.args.iter().map(column).collect()
 }
 
-/// With parentheses if an operator beside it could take a part of it, once it is text.
+/// Adds parentheses if an operator beside the expression could take a part of it as its operand in the text.
 fn closed(column: &Expr) -> Expr {
     match column {
         Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Value(_) | Expr::Nested(_) | Expr::Tuple(_) => {
@@ -284,7 +286,7 @@ fn same_length(left: &[Expr], right: &[Expr]) -> Result<(), SqlError> {
     Err(SqlError::syntax("unequal number of entries in row expressions"))
 }
 
-/// `None` for operators that do not compare.
+/// `None` if the operator is not a comparison.
 fn compare(left: &[Expr], op: &BinaryOperator, right: &[Expr]) -> Result<Option<Expr>, SqlError> {
     use BinaryOperator::{And, Eq, Gt, GtEq, Lt, LtEq, NotEq, Or};
     let strict = match op {
@@ -307,11 +309,11 @@ fn pair(a: &Expr, op: &BinaryOperator, b: &Expr) -> Expr {
     binary(a.clone(), op.clone(), b.clone())
 }
 
-/// The most columns of rows of which each one more is a level of the tree.
+/// The limit on columns of rows for which each column adds a level to the tree.
 const COLUMNS_IN_CHAIN: usize = 8;
 
-/// Whether one row is before another: the first columns that differ decide, by `strict`; the last ones by `op`. Of long
-/// rows the first half decides, or the second where the first is equal.
+/// Whether one row precedes another: the first differing columns decide by `strict`, and the last ones by `op`. For
+/// long rows the first half decides, or the second half if the first halves are equal.
 fn ordered(pairs: &[(&Expr, &Expr)], strict: &BinaryOperator, op: &BinaryOperator) -> Option<Expr> {
     use BinaryOperator::{And, Eq, Or};
     if pairs.len() > COLUMNS_IN_CHAIN {
@@ -328,7 +330,7 @@ fn ordered(pairs: &[(&Expr, &Expr)], strict: &BinaryOperator, op: &BinaryOperato
     })
 }
 
-/// All of them by AND or OR, as a tree of few levels: each level of a chain takes stack.
+/// Combines all expressions by AND or OR to a tree of few levels: each level of a chain needs stack.
 pub(super) fn linked(mut parts: Vec<Expr>, op: &BinaryOperator) -> Option<Expr> {
     while parts.len() > 1 {
         let mut rest = parts.into_iter();
@@ -343,12 +345,12 @@ pub(super) fn linked(mut parts: Vec<Expr>, op: &BinaryOperator) -> Option<Expr> 
     parts.pop()
 }
 
-/// Whether something holds of all columns.
+/// A condition that must hold for all columns.
 fn each(row: &[Expr], holds: fn(Box<Expr>) -> Expr) -> Option<Expr> {
     linked(row.iter().map(|column| nested(holds(Box::new(column.clone())))).collect(), &BinaryOperator::And)
 }
 
-/// Whether one of the columns is distinct.
+/// Whether at least one column is distinct.
 fn distinct(left: &Expr, right: &Expr) -> Result<Option<Expr>, SqlError> {
     let (Some(left), Some(right)) = (columns(left), columns(right)) else { return Ok(None) };
     same_length(&left, &right)?;

@@ -1,4 +1,4 @@
-//! A subquery as a value is NULL where it has no row, whatever its column is declared, and an error where it has two.
+//! A subquery as a value is NULL if it has no row, even if its column is declared NOT NULL, and an error if it has two.
 
 use std::sync::{Arc, LazyLock};
 
@@ -21,21 +21,22 @@ use crate::engine::ColumnType;
 use crate::engine::types::{from_field, to_field};
 use crate::{SqlError, SqlState};
 
-/// The function that takes the value of a list that has at most one; [`single_value`](super::subqueries::single_value) calls it.
+/// A function that returns the value of a list with at most one element;
+/// [`single_value`](super::subqueries::single_value) adds its calls.
 pub(super) const SINGLE_VALUE: &str = "farhold_single_value";
 
-/// The function around the least or greatest value of a query that stands for all of them, which keeps their type: `min` and `max` of a VARCHAR(n)
-/// are a TEXT. `x < ALL (SELECT …)` is compared with it.
+/// A function around the `min` or `max` that represents all values of a query, as in `x < ALL (SELECT …)`. It keeps the
+/// type of the values: `min` and `max` of a VARCHAR(n) are a TEXT.
 pub(super) const EXTREME: &str = "farhold_extreme";
 
-/// Makes [`SINGLE_VALUE`] and [`EXTREME`] known.
+/// Registers [`SINGLE_VALUE`] and [`EXTREME`].
 pub(super) fn register(context: &SessionContext) {
     context.register_udf(ScalarUDF::from(SingleValue::of(None)));
     context.register_udf(ScalarUDF::from(Extreme::of(None)));
 }
 
-/// [`SINGLE_VALUE`] with the name of the type of its list's elements, CHAR(n) or VARCHAR(n), which the list has lost; [`EXTREME`] with that of
-/// the values.
+/// Adds the type name to [`SINGLE_VALUE`] and [`EXTREME`] if the values are CHAR(n) or VARCHAR(n): lists and aggregates
+/// lose it.
 pub(super) fn in_place_of(function: Arc<ScalarUDF>, arguments: &[Expr]) -> Arc<ScalarUDF> {
     let is_extreme = function.inner().downcast_ref::<Extreme>().is_some();
     if !is_extreme && function.inner().downcast_ref::<SingleValue>().is_none() {
@@ -50,7 +51,8 @@ pub(super) fn in_place_of(function: Arc<ScalarUDF>, arguments: &[Expr]) -> Arc<S
     }
 }
 
-/// Makes of an [`EXTREME`] one of values of CHAR: the blanks at their end decide nothing, nor about which of them is the least. Whether it is one.
+/// Turns an [`EXTREME`] into one of CHAR values: trailing blanks must not affect the comparison, nor the choice of the
+/// least value. Returns whether the expression is an [`EXTREME`].
 pub(super) fn become_char(expression: &mut Expr) -> Result<bool> {
     let Expr::ScalarFunction(function) = expression else { return Ok(false) };
     let is_extreme = function.func.inner().downcast_ref::<Extreme>().is_some();
@@ -84,7 +86,7 @@ pub(super) fn become_char(expression: &mut Expr) -> Result<bool> {
     Ok(true)
 }
 
-/// The type of what an aggregate below collects in the only column.
+/// The type of the argument of the aggregate that fills the only column.
 fn collected(plan: &LogicalPlan) -> Option<ColumnType> {
     match plan {
         LogicalPlan::Projection(projection) => collected(&projection.input),
@@ -100,7 +102,7 @@ fn collected(plan: &LogicalPlan) -> Option<ColumnType> {
     }
 }
 
-/// Puts a function that may be NULL, for all that the optimiser knows, around the column of a subquery that may have no row.
+/// If a subquery may have no row, wraps its column in a function that the optimiser treats as nullable.
 #[derive(Debug)]
 pub(super) struct Nulls;
 
@@ -126,7 +128,7 @@ fn subquery(expr: Expr) -> Result<Transformed<Expr>> {
     Ok(Transformed::yes(Expr::ScalarSubquery(asked.with_plan(Arc::new(plan)))))
 }
 
-/// Does it have a row whatever there is?
+/// Whether the query has a row for every database content.
 fn has_one_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => has_one_row(&projection.input),
@@ -137,7 +139,7 @@ fn has_one_row(plan: &LogicalPlan) -> bool {
     }
 }
 
-/// Volatile, for of a constant it would be computed by the optimiser, and be one that is not NULL.
+/// Volatile, since the optimiser would evaluate it for a constant, and the result would not be nullable.
 static NULLABLE: LazyLock<ScalarUDF> =
     LazyLock::new(|| ScalarUDF::from(Nullable(Signature::any(1, Volatility::Volatile))));
 
@@ -168,7 +170,7 @@ impl ScalarUDFImpl for Nullable {
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Extreme {
-    /// The type, where Arrow's has not all of it.
+    /// The column type, if the Arrow type does not fully describe it.
     of: Option<ColumnType>,
     signature: Signature,
 }
@@ -192,7 +194,7 @@ impl ScalarUDFImpl for Extreme {
         Ok(arguments[0].clone())
     }
 
-    /// Of a query without FROM it is the value itself, which has its type.
+    /// For a query without FROM, the argument is the value itself and already has its type.
     fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
         let field = &arguments.arg_fields[0];
         Ok(match self.of {
@@ -215,7 +217,7 @@ impl ScalarUDFImpl for Extreme {
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct SingleValue {
-    /// The type, where Arrow's has not all of it.
+    /// The column type, if the Arrow type does not fully describe it.
     of: Option<ColumnType>,
     signature: Signature,
 }

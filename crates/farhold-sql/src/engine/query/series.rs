@@ -1,8 +1,8 @@
-//! `generate_series` in a SELECT list, `SELECT id, generate_series(1, 3) FROM t`, as the rows that it stands for.
+//! `generate_series` in a SELECT list, `SELECT id, generate_series(1, 3) FROM t`, which returns a set of rows.
 //!
-//! To DataFusion it is a function that gives an array, and `unnest` makes rows of that: of several arrays side by side, the shorter ones filled up
-//! with NULL, as PostgreSQL does. PostgreSQL makes the rows after it has grouped and after its window functions, DataFusion before; such queries,
-//! and what PostgreSQL refuses itself, are refused here.
+//! In DataFusion it is a function that returns an array, and `unnest` turns it into rows: several arrays side by side,
+//! with the shorter ones padded with NULL, as in PostgreSQL. But PostgreSQL makes the rows after grouping and window
+//! functions, DataFusion before. Such queries are refused here, as are those that PostgreSQL refuses itself.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -20,11 +20,11 @@ use crate::engine::walk;
 const SERIES: &str = "generate_series";
 const UNNEST: &str = "unnest";
 
-/// Puts `unnest` around the calls, and stops at those that stand elsewhere.
+/// Adds `unnest` around the calls, and stops at calls in other positions.
 pub(super) struct Series<'a> {
     /// The names of aggregate functions.
     aggregates: &'a HashSet<String>,
-    /// Whether the next call is the argument of `unnest`.
+    /// Whether the next call is an argument of `unnest`.
     is_unnested: bool,
 }
 
@@ -42,9 +42,11 @@ impl VisitorMut for Series<'_> {
             return ControlFlow::Continue(());
         }
         let mut values = select.projection.iter().filter_map(subqueries::item_value);
-        if !subqueries::is_plain(select) || values.any(|value| subqueries::summarises(value, self.aggregates)) {
-            let error = SqlError::unsupported("generate_series beside groups, aggregates or window functions");
-            return ControlFlow::Break(error.with_hint("Call it in a query around that one."));
+        if !subqueries::is_plain(select)
+            || values.any(|value| subqueries::is_aggregate_expression(value, self.aggregates))
+        {
+            let error = SqlError::unsupported("generate_series together with groups, aggregates or window functions");
+            return ControlFlow::Break(error.with_hint("Call it in an outer query."));
         }
         for item in &mut select.projection {
             if let SelectItem::UnnamedExpr(expr) = item
@@ -75,13 +77,13 @@ fn is_call(function: &Function, of: &str) -> bool {
     function.over.is_none() && built_in_name(function).is_some_and(|name| fold(name) == of)
 }
 
-/// Whether an expression calls it, outside of subqueries.
+/// Whether an expression calls it, not counting subqueries.
 fn has_call(expr: &Expr) -> bool {
     walk::exists_outside_queries(expr, |expr| matches!(expr, Expr::Function(function) if is_call(function, SERIES)))
 }
 
-/// Puts `unnest` around the calls that give an operator or a function its values. Others stay: a call in CASE or COALESCE makes no rows in PostgreSQL,
-/// and one in the arguments of another would be unnested twice.
+/// Adds `unnest` around calls that are operands of operators or arguments of functions. Others stay: PostgreSQL refuses
+/// such a call in CASE or COALESCE, and one in the arguments of another would be unnested twice.
 fn unnest(expr: &mut Expr) {
     match expr {
         Expr::Function(function) if is_call(function, SERIES) => {

@@ -1,4 +1,4 @@
-//! DataFusion's session: its options, rules and functions, with ours among them.
+//! DataFusion's session: its options, rules and functions, including our own.
 
 use std::sync::Arc;
 
@@ -17,24 +17,25 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins_over};
 
 use super::{
-    BATCH_ROWS, added, aggregates, apart, arrays, assigned, bounded, casts, catalog, coerce, computed_keys, constants,
+    BATCH_ROWS, added, aggregates, arrays, assigned, bounded, casts, catalog, coerce, computed_keys, constants,
     correlated, correlation, dates, dependencies, derived, domains, equijoins, floats, gathered, halves, laterals,
     limits, lists, members, moments, multisets, numbers, parts, projections, quantified, regexes, repeated_keys,
-    rewrite, scalars, single_rows, stopped, texts, variances, volatile,
+    rewrite, scalars, separate, single_rows, stopped, texts, variances, volatile,
 };
 use crate::engine::EngineConfig;
 use crate::engine::catalog::Catalog;
 use crate::engine::scan::is_same_scan;
 
-/// Rules of DataFusion 55 that give wrong answers.
+/// Rules of DataFusion 55 that give wrong results.
 ///
-/// - `aggregate_statistics` takes a constant column for one distinct value, also where it has no row or is NULL. Our scans have no exact
-///   numbers for it.
-/// - `FilterPushdown` knows the columns of a projection and of most other operators by their names alone, which several columns of a join
-///   have: a condition on one goes to the scan of another. The logical plan's rule, which knows relations, has pushed everything down before.
+/// - `aggregate_statistics` counts a constant column as one distinct value, even if it has no row or is NULL. Our scans
+///   provide no exact statistics for it anyway.
+/// - `FilterPushdown` identifies the columns of a projection and of most other operators only by name, which several
+///   columns of a join may share: a condition on one reaches the scan of another. The rule for logical plans, which
+///   distinguishes relations, has pushed everything down before.
 const DEFECTIVE_RULES: [&str; 2] = ["aggregate_statistics", "FilterPushdown"];
 
-/// What each statement's session is a copy of.
+/// The template of each statement's session.
 pub(super) fn session_state(
     database: &Arc<catalog::Database>,
     catalog: &Arc<Catalog>,
@@ -54,11 +55,11 @@ pub(super) fn session_state(
     let options = session.options_mut();
     options.sql_parser.dialect = Dialect::PostgreSQL;
     options.sql_parser.parse_float_as_decimal = true;
-    // A CASE whose conditions turn out constant is known not to be NULL by the one plan and not by the other.
+    // If the conditions of a CASE become constant, only one of the two plans may infer that it is not nullable.
     options.execution.skip_physical_aggregate_schema_check = true;
-    // It panics at a NaN among its keys (DataFusion 55).
+    // It panics if a key is NaN (DataFusion 55).
     options.optimizer.enable_topk_aggregation = false;
-    // Of windows above each other it takes the longer way that one looks ahead, not both (DataFusion 55).
+    // For stacked windows it uses the larger of their lookaheads instead of the sum (DataFusion 55).
     options.optimizer.enable_window_limits = false;
     let pool = TrackConsumersPool::new(
         GreedyMemoryPool::new(config.query_memory_bytes),
@@ -89,7 +90,7 @@ pub(super) fn session_state(
     assigned::register(&context);
     added::register(&context);
     arrays::register(&context);
-    apart::register(&context);
+    separate::register(&context);
     correlation::register(&context);
     variances::register(&context);
     casts::register(&context);
@@ -102,12 +103,12 @@ pub(super) fn session_state(
     let in_place = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
         Arc::clone(ours.iter().find(|own| own.name() == rule.name()).unwrap_or(rule))
     };
-    let optimizers = dependencies::told(context.state().optimizers().iter().map(in_place).collect());
+    let optimizers = dependencies::with_dependency_rules(context.state().optimizers().iter().map(in_place).collect());
     let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_optimizer_rules(optimizers)
         .with_physical_optimizer_rules(limits::kept_whole(rules))
         .with_analyzer_rule(Arc::new(lists::Lists))
-        .with_analyzer_rule(Arc::new(apart::Apart))
+        .with_analyzer_rule(Arc::new(separate::SeparatePredicates))
         .with_analyzer_rule(Arc::new(scalars::Nulls))
         .with_analyzer_rule(Arc::new(members::Members))
         .with_analyzer_rule(Arc::new(derived::Derived))
@@ -137,7 +138,7 @@ pub(super) fn session_state(
     Ok(that_stops(with_joins_over(state, &memory, is_same_scan)))
 }
 
-/// With a look at the statement's flag before each rule.
+/// Adds a check of the statement's flag before each rule.
 fn that_stops(state: SessionState) -> SessionState {
     let optimizers = stopped::between_optimizers(state.optimizers());
     let physical = stopped::between_physical(state.physical_optimizers());
@@ -165,7 +166,7 @@ mod tests {
     use farhold_txn::{Node, NodeConfig};
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// How the planner and queries call a function.
+    /// How the planner and queries may call a function.
     #[derive(Clone, Copy, Debug)]
     enum Shape {
         NoRows,
@@ -173,7 +174,7 @@ mod tests {
         Null,
     }
 
-    /// What the planner puts something else in the place of before it runs.
+    /// Functions that the planner replaces before they run.
     const REPLACED: [&str; 15] = [
         "cast_to_type",
         "coalesce",
@@ -188,11 +189,12 @@ mod tests {
         "nvl2",
         "today",
         "try_cast_to_type",
-        // Those of `datafusion-pg-catalog`: an internal error for a NULL of no type.
+        // Functions of `datafusion-pg-catalog` that report an internal error for an untyped NULL.
         "array_lower",
         "array_upper",
     ];
-    /// Makes one value for any number of rows if all arguments are constants, or none: these are evaluated before there are rows.
+    /// Functions that return a single value for any number of rows if they have only constant arguments, or none: they
+    /// are evaluated before there are rows.
     const OF_CONSTANTS: [&str; 15] = [
         "array_append",
         "array_prepend",
@@ -212,7 +214,7 @@ mod tests {
     ];
 
     fn call(function: &ScalarUDF, fields: &[FieldRef], shape: Shape) -> Result<Option<String>, DataFusionError> {
-        // Of constants alone a function makes one value.
+        // A function of constants returns a single value.
         let rows = match shape {
             Shape::NoRows => 0,
             Shape::AllNull => 3,
@@ -261,12 +263,12 @@ mod tests {
         let analyzers = state.analyzer().rules.iter().map(|rule| rule.name());
         let rules = optimizers.chain(analyzers).chain(state.physical_optimizers().iter().map(|rule| rule.name()));
         let names: Vec<&str> = rules.collect();
-        assert!(names.chunks(2).all(|pair| pair[0] == "look" && pair[1] != "look"), "{names:?}");
+        assert!(names.chunks(2).all(|pair| pair[0] == "cancel_check" && pair[1] != "cancel_check"), "{names:?}");
         let plan =
             LogicalPlanBuilder::empty(true).project([lit(1)]).and_then(LogicalPlanBuilder::build).expect("a plan");
         let flag = CancelHandle::running();
         let planned = || {
-            futures::executor::block_on(stopped::looking_at(flag.clone(), async {
+            futures::executor::block_on(stopped::cancellable(flag.clone(), async {
                 let analyzed = state.analyzer().execute_and_check(plan.clone(), state.config_options(), |_, _| {});
                 let typed = coerce::PostgresTypes.analyze(plan.clone(), state.config_options());
                 [analyzed, typed, state.optimizer().optimize(plan.clone(), &state, |_, _| {})]
@@ -280,7 +282,7 @@ mod tests {
         }
     }
 
-    /// The planner evaluates functions of constants and of batches without rows, and gives them NULLs of any type.
+    /// The planner evaluates functions on constants, on batches without rows, and on NULLs of any type.
     #[test]
     fn every_function_takes_nulls_and_batches_without_rows() {
         let state = state();

@@ -1,4 +1,4 @@
-//! SIMILAR TO: DataFusion reads its pattern as a regular expression.
+//! SIMILAR TO: DataFusion treats its pattern as a regular expression.
 
 use std::ops::ControlFlow;
 
@@ -6,7 +6,7 @@ use datafusion::sql::sqlparser::ast::{Expr, Value, VisitorMut};
 
 use crate::{SqlError, SqlState};
 
-/// Makes regular expressions of the patterns.
+/// Translates the patterns to regular expressions.
 pub(super) struct Patterns;
 
 impl VisitorMut for Patterns {
@@ -30,15 +30,15 @@ impl VisitorMut for Patterns {
             Value::Null => {}
             text => match text.into_string().and_then(|text| regular(&text, escape)) {
                 Some(regular) => **pattern = Expr::value(Value::SingleQuotedString(regular)),
-                None => return ControlFlow::Break(SqlError::unsupported("this pattern of SIMILAR TO")),
+                None => return ControlFlow::Break(SqlError::unsupported("this SIMILAR TO pattern")),
             },
         }
         ControlFlow::Continue(())
     }
 }
 
-/// The regular expression of a pattern; none for one that ends in its escape, marks a part for SUBSTRING, or has an escape or a class that the
-/// library reads in another way than PostgreSQL.
+/// The regular expression of a pattern. `None` if the pattern ends in its escape, marks a part for SUBSTRING, or has an
+/// escape or a class that the library reads differently from PostgreSQL.
 fn regular(pattern: &str, escape: Option<char>) -> Option<String> {
     let mut regular = "(?s)^(?:".to_owned();
     let (mut rest, mut in_class) = (pattern.chars(), false);
@@ -47,7 +47,7 @@ fn regular(pattern: &str, escape: Option<char>) -> Option<String> {
             match rest.next()? {
                 class @ ('d' | 'w' | 's' | 'D' | 'W' | 'S') => regular.extend(['\\', class]),
                 '"' | '0'..='9' | 'a'..='z' | 'A'..='Z' => return None,
-                // With a backslash they are the ends of words.
+                // With a backslash they would match word boundaries.
                 literal @ ('<' | '>') => regular.push(literal),
                 literal if literal.is_ascii_punctuation() => regular.extend(['\\', literal]),
                 literal => regular.push(literal),
@@ -65,7 +65,7 @@ fn regular(pattern: &str, escape: Option<char>) -> Option<String> {
                 regular.push_str(class(name)?);
                 rest = behind.chars();
             }
-            // The library has operators of sets there.
+            // The library has set operators there.
             '[' | '&' | '~' if in_class => regular.extend(['\\', next]),
             _ if in_class => regular.push(next),
             '[' => {
@@ -83,7 +83,7 @@ fn regular(pattern: &str, escape: Option<char>) -> Option<String> {
     Some(regular)
 }
 
-/// What `[:name:]` stands for within a class, of all letters and not of ASCII's alone.
+/// The meaning of `[:name:]` within a class, for all letters rather than only ASCII ones.
 pub(super) fn class(name: &str) -> Option<&'static str> {
     Some(match name {
         "alnum" => r"\p{Alphabetic}\p{Nd}",

@@ -1,8 +1,9 @@
-//! Correlated subqueries that have one row whatever there is: aggregates without GROUP BY, and queries without FROM.
+//! Correlated subqueries that always have one row: aggregates without GROUP BY, and queries without FROM.
 //!
-//! DataFusion joins a correlated subquery grouped by what correlates it, and a group without rows is none: `EXISTS`, `IN`, `ANY` and `ALL` do
-//! not see the row of an empty group, and of a scalar subquery only an aggregate by itself gets its value back. So what such a query computes of
-//! its aggregates is computed where the query stands, of a scalar subquery for each aggregate. With `e` its item and `h` its HAVING:
+//! DataFusion joins a correlated subquery grouped by its correlation keys, and an empty group does not exist. So
+//! `EXISTS`, `IN`, `ANY` and `ALL` miss the row of an empty group, and in a scalar subquery only a bare aggregate gets
+//! its value for empty input. So an expression over the aggregates is computed in the outer query, and each aggregate
+//! becomes a scalar subquery of its own. With `e` for its item and `h` for its HAVING:
 //!
 //! | written | planned as |
 //! |---|---|
@@ -11,8 +12,9 @@
 //! | `x IN (SELECT e … HAVING h)` | `CASE WHEN h THEN x = e ELSE false END` |
 //! | `x op ALL (SELECT e … HAVING h)` | `CASE WHEN h THEN x op e ELSE true END` |
 //!
-//! Projections, conditions, aliases, orders and limits above the aggregate are part of `e` and `h`; so is an aggregate of that one row. A query of other forms with such an
-//! aggregate in it is refused: [`correlated`](super::correlated).
+//! Projections, conditions, aliases, orders and limits above the aggregate become parts of `e` and `h`, and so does an
+//! aggregate of that single row. A query of another form that contains such an aggregate is refused:
+//! [`correlated`](super::correlated).
 
 use std::sync::Arc;
 
@@ -30,7 +32,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::AnalyzerRule;
 
-use super::correlated::{asks, outer_columns, subquery};
+use super::correlated::{has_subquery, outer_columns, subquery};
 use super::scalars::SINGLE_VALUE;
 
 /// See the module.
@@ -48,7 +50,7 @@ impl AnalyzerRule for SingleRows {
 }
 
 fn in_operator(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
-    if !asks(&plan)? {
+    if !has_subquery(&plan)? {
         return Ok(Transformed::no(plan));
     }
     let schema = merge_schema(&plan.inputs());
@@ -59,7 +61,7 @@ fn in_operator(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     })
 }
 
-/// What a subquery with one row is; `outer` are the columns where it stands.
+/// The value of a subquery with one row; `outer` are the columns of the outer query.
 fn computed(expr: Expr, outer: &DFSchema) -> Result<Transformed<Expr>> {
     if let Expr::ScalarFunction(function) = &expr
         && function.name() == SINGLE_VALUE
@@ -69,7 +71,7 @@ fn computed(expr: Expr, outer: &DFSchema) -> Result<Transformed<Expr>> {
         return Ok(Transformed::yes(value));
     }
     let Some(asked) = subquery(&expr) else { return Ok(Transformed::no(expr)) };
-    // One that is not correlated is asked once, as it is.
+    // An uncorrelated subquery is evaluated once, as written.
     if outer_columns(&asked.subquery)?.is_empty() {
         return asked_once(expr);
     }
@@ -96,7 +98,8 @@ fn computed(expr: Expr, outer: &DFSchema) -> Result<Transformed<Expr>> {
     Ok(Transformed::yes(value))
 }
 
-/// What is looked up in a query that is not correlated and always has one row is compared with its value.
+/// For an uncorrelated query that always has one row, turns IN and quantified comparisons into a comparison with its
+/// value.
 fn asked_once(expr: Expr) -> Result<Transformed<Expr>> {
     let has_row = |asked: &Subquery| {
         Ok::<_, DataFusionError>(Row::of(&asked.subquery)?.is_some_and(|row| row.conditions.is_empty()))
@@ -117,7 +120,7 @@ fn compared(left: Box<Expr>, op: Operator, right: Expr) -> Expr {
     Expr::BinaryExpr(BinaryExpr::new(left, op, Box::new(right)))
 }
 
-/// Whether a query is one aggregate and nothing else, which DataFusion joins.
+/// Whether a query is a single aggregate and nothing else, which DataFusion can join.
 pub(super) fn is_aggregate(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => {
@@ -129,7 +132,7 @@ pub(super) fn is_aggregate(plan: &LogicalPlan) -> bool {
     }
 }
 
-/// Whether the aggregate of such a query has one row at most to look at.
+/// Whether the aggregate of such a query has at most one input row.
 fn is_of_one_row(plan: &LogicalPlan) -> Result<bool> {
     match plan {
         LogicalPlan::Projection(projection) => is_of_one_row(&projection.input),
@@ -138,7 +141,7 @@ fn is_of_one_row(plan: &LogicalPlan) -> Result<bool> {
     }
 }
 
-/// A subquery that lists the columns around it that it names, which what was computed in it may have changed.
+/// A subquery with its list of outer columns computed again, since rewriting its contents may have changed it.
 pub(super) fn with_outer_columns(mut expr: Expr) -> Expr {
     if let Expr::ScalarSubquery(subquery)
     | Expr::Exists(Exists { subquery, .. })
@@ -150,17 +153,18 @@ pub(super) fn with_outer_columns(mut expr: Expr) -> Expr {
     expr
 }
 
-/// What expressions may have that stand for a query of one row: each column is written out wherever it is named, by the next query as well.
+/// The size limit of the expressions that replace a query of one row: each column is expanded wherever it is named, and
+/// again by the next query.
 const PARTS_MAX: usize = 1_000;
-/// A subquery, which is a join, counts as many.
+/// The size of a subquery, which becomes a join.
 const SUBQUERY_PARTS: usize = 20;
 
-/// Is a value a constant that is there?
+/// Whether a value is a constant other than NULL.
 fn is_there(value: &Expr) -> bool {
     matches!(value, Expr::Literal(value, _) if !value.is_null())
 }
 
-/// Whether a query has other rows or values each time.
+/// Whether a query is volatile.
 fn varies(plan: &LogicalPlan) -> Result<bool> {
     let mut varies = false;
     plan.apply_with_subqueries(|node| {
@@ -176,7 +180,7 @@ fn varies(plan: &LogicalPlan) -> Result<bool> {
 /// The only row of a query.
 #[derive(Default)]
 pub(super) struct Row {
-    /// Without which the query has no row.
+    /// The conditions without which the query has no row.
     pub(super) conditions: Vec<Expr>,
     pub(super) columns: Vec<Expr>,
 }
@@ -222,7 +226,8 @@ impl Row {
         })
     }
 
-    /// Each aggregate as a subquery. `None` for several of rows that would not be the same in each.
+    /// Turns each aggregate into a subquery. `None` if there are several aggregates and the input may differ between
+    /// evaluations.
     fn aggregated(aggregate: &Aggregate) -> Result<Option<Self>> {
         if aggregate.aggr_expr.len() > 1
             && (varies(&aggregate.input)? || aggregate.aggr_expr.iter().any(Expr::is_volatile))
@@ -241,12 +246,13 @@ impl Row {
         Ok(Some(Self { conditions: Vec::new(), columns }))
     }
 
-    /// Aggregates of one row at most, which are its values. `None` for aggregates of other types than their arguments.
+    /// Aggregates of at most one row, computed from its values. `None` for aggregates whose type differs from their
+    /// argument's.
     fn summarised(&self, aggregate: &Aggregate) -> Result<Option<Self>> {
         let mut columns = Vec::with_capacity(aggregate.aggr_expr.len());
         for expr in &aggregate.aggr_expr {
             let Expr::AggregateFunction(function) = expr.clone().unalias_nested().data else { return Ok(None) };
-            // One of columns around the query alone is an aggregate of the query around it.
+            // An aggregate over outer columns only belongs to the outer query.
             let names_outer = function.params.args.iter().any(Expr::contains_outer);
             if names_outer && !function.params.args.iter().any(Expr::any_column_refs) {
                 return Ok(None);
@@ -272,7 +278,8 @@ impl Row {
         Ok(Some(Self { conditions: Vec::new(), columns }))
     }
 
-    /// Expressions over the columns, whose names `schema` has. `None` where they are not the same elsewhere, and where they would be very many.
+    /// Expressions over the columns named by `schema`, with the columns replaced by their values. `None` if they are
+    /// not the same when evaluated elsewhere, or become too large.
     fn evaluated(&self, exprs: &[Expr], schema: &DFSchema) -> Result<Option<Vec<Expr>>> {
         if !self.is_copied_well(exprs, schema)? {
             return Ok(None);
@@ -295,7 +302,7 @@ impl Row {
         Ok(Some(values))
     }
 
-    /// May each column stand wherever the expressions name it?
+    /// Whether each column may be copied to wherever the expressions name it.
     fn is_copied_well(&self, exprs: &[Expr], schema: &DFSchema) -> Result<bool> {
         let mut mentions = vec![0_usize; self.columns.len()];
         for expr in exprs {
@@ -312,7 +319,7 @@ impl Row {
             value.apply(|inner| {
                 let asked = subquery(inner);
                 size += if asked.is_some() { SUBQUERY_PARTS } else { 1 };
-                // A condition is a place of its own.
+                // The row's conditions would be a second place of evaluation.
                 is_well &= match asked {
                     Some(asked) => (mentions == 1 && self.conditions.is_empty()) || !varies(&asked.subquery)?,
                     None => true,
@@ -324,7 +331,7 @@ impl Row {
         Ok(is_well && parts <= PARTS_MAX)
     }
 
-    /// With the columns `outer` as those where the row stands.
+    /// The row in the scope of the outer query: outer references to the columns of `outer` become plain columns.
     pub(super) fn in_scope(self, outer: &DFSchema) -> Result<Self> {
         let named = |expr: Expr| {
             expr.transform_up(|inner| match inner {
@@ -339,7 +346,7 @@ impl Row {
         Ok(Self { conditions: all(self.conditions)?, columns: all(self.columns)? })
     }
 
-    /// Something of the first column; `without` the row a constant, or NULL.
+    /// An expression over the first column; without a row it is the constant `without`, or NULL.
     fn value(mut self, of: impl FnOnce(Expr) -> Expr, without: Option<bool>) -> Expr {
         let value = of(self.columns.swap_remove(0));
         case(self.conditions, value, without.map(lit))

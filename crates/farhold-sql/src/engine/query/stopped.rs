@@ -1,7 +1,7 @@
-//! Plans that stop while they are made.
+//! Planning that can be cancelled.
 //!
-//! DataFusion's planner looks at no flag, and an expression of a thousand operators takes it minutes. So it is asked to look: before each of its rules
-//! there is one that fails if the statement was stopped, and ours ask at each operator.
+//! DataFusion's planner checks no flag, and takes minutes for an expression of a thousand operators. So a rule before
+//! each of its rules fails if the statement was stopped, and our own rules check the flag at each operator.
 
 use std::sync::Arc;
 
@@ -19,17 +19,18 @@ use crate::SqlError;
 use crate::engine::cancel::CancelHandle;
 
 tokio::task_local! {
-    /// Of the plan that this task makes.
+    /// The flag of the plan that this task makes.
     static FLAG: CancelHandle;
 }
 
-/// Runs a planner on the query threads, which stops soon after its statement, or after nobody waits for it.
+/// Runs a planner on the query threads. It stops soon after its statement is stopped, or after the caller drops this
+/// future.
 pub(super) async fn stoppable<T: Send + 'static>(
     runtime: &Runtime,
     cancel: &CancelHandle,
     planner: impl Future<Output = std::result::Result<T, SqlError>> + Send + 'static,
 ) -> std::result::Result<T, SqlError> {
-    /// The statement's flag is armed for the next one soon, so the planner has its own.
+    /// The statement's flag will soon be armed for the next statement, so the planner has its own.
     struct Stop<'a>(CancelHandle, &'a CancelHandle);
 
     impl Drop for Stop<'_> {
@@ -43,45 +44,45 @@ pub(super) async fn stoppable<T: Send + 'static>(
     until_cancelled(cancel, task).await
 }
 
-/// Runs a planner that looks at `flag`.
-pub(super) async fn looking_at<T>(flag: CancelHandle, planner: impl Future<Output = T>) -> T {
+/// Runs a planner that checks `flag`.
+pub(super) async fn cancellable<T>(flag: CancelHandle, planner: impl Future<Output = T>) -> T {
     FLAG.scope(flag, planner).await
 }
 
-/// The error of a plan that shall not be made further.
+/// An error if planning must stop.
 pub(super) fn check() -> Result<()> {
-    let look = FLAG.try_with(CancelHandle::check);
-    look.unwrap_or(Ok(())).map_err(|error| DataFusionError::External(Box::new(error)))
+    let checked = FLAG.try_with(CancelHandle::check);
+    checked.unwrap_or(Ok(())).map_err(|error| DataFusionError::External(Box::new(error)))
 }
 
-/// The rules with one that looks before each.
+/// The rules, with a check before each.
 pub(super) fn between_optimizers(
     rules: &[Arc<dyn OptimizerRule + Send + Sync>],
 ) -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
-    rules.iter().flat_map(|rule| [Arc::new(Look) as _, Arc::clone(rule)]).collect()
+    rules.iter().flat_map(|rule| [Arc::new(CancelCheck) as _, Arc::clone(rule)]).collect()
 }
 
-/// The rules with one that looks before each.
+/// The rules, with a check before each.
 pub(super) fn between_analyzers(
     rules: Vec<Arc<dyn AnalyzerRule + Send + Sync>>,
 ) -> Vec<Arc<dyn AnalyzerRule + Send + Sync>> {
-    rules.into_iter().flat_map(|rule| [Arc::new(Look) as _, rule]).collect()
+    rules.into_iter().flat_map(|rule| [Arc::new(CancelCheck) as _, rule]).collect()
 }
 
-/// The rules with one that looks before each.
+/// The rules, with a check before each.
 pub(super) fn between_physical(
     rules: &[Arc<dyn PhysicalOptimizerRule + Send + Sync>],
 ) -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
-    rules.iter().flat_map(|rule| [Arc::new(Look) as _, Arc::clone(rule)]).collect()
+    rules.iter().flat_map(|rule| [Arc::new(CancelCheck) as _, Arc::clone(rule)]).collect()
 }
 
-/// Leaves a plan as it is, if it is still wanted.
+/// A rule that changes nothing, but fails if the statement was stopped.
 #[derive(Debug)]
-struct Look;
+struct CancelCheck;
 
-impl OptimizerRule for Look {
+impl OptimizerRule for CancelCheck {
     fn name(&self) -> &'static str {
-        "look"
+        "cancel_check"
     }
 
     fn apply_order(&self) -> Option<ApplyOrder> {
@@ -98,9 +99,9 @@ impl OptimizerRule for Look {
     }
 }
 
-impl AnalyzerRule for Look {
+impl AnalyzerRule for CancelCheck {
     fn name(&self) -> &'static str {
-        "look"
+        "cancel_check"
     }
 
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
@@ -109,14 +110,14 @@ impl AnalyzerRule for Look {
     }
 }
 
-impl PhysicalOptimizerRule for Look {
+impl PhysicalOptimizerRule for CancelCheck {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         check()?;
         Ok(plan)
     }
 
     fn name(&self) -> &'static str {
-        "look"
+        "cancel_check"
     }
 
     fn schema_check(&self) -> bool {

@@ -1,4 +1,4 @@
-//! The batches of a running query on their way to the session.
+//! Passes the batches of a running query to the session.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,27 +15,27 @@ use tokio::task::JoinHandle;
 
 use super::collected;
 use super::guard::guard;
-use super::numbers::{self, Asks, Requests};
+use super::numbers::{self, NumberRequests, Requests};
 use super::slices::{Sliced, slice};
 use crate::engine::cancel::CancelHandle;
 use crate::engine::error;
 use crate::engine::notices::Notices;
 use crate::{SqlError, SqlState};
 
-/// Rows that a session is given at a time.
+/// Rows passed to a session at a time.
 const ROWS_MAX: usize = 256;
 
-/// Plans and runs; sends every batch. Ends early, without an error, when nobody listens any more.
+/// Plans and runs the query, and sends every batch. Ends early, without an error, when the receiver is gone.
 pub(super) async fn run(
     state: &SessionState,
     plan: LogicalPlan,
-    asks: &Asks,
+    number_requests: &NumberRequests,
     cancel: &CancelHandle,
     notices: &Notices,
     sender: &Sender<Result<RecordBatch, SqlError>>,
 ) -> Result<(), SqlError> {
-    let plan =
-        numbers::attach(plan, asks).and_then(|plan| collected::attach(plan, &state.runtime_env().memory_pool, cancel));
+    let plan = numbers::attach(plan, number_requests)
+        .and_then(|plan| collected::attach(plan, &state.runtime_env().memory_pool, cancel));
     let plan = plan.map_err(|e| error::from_datafusion(&e))?;
     let physical = state
         .query_planner()
@@ -57,15 +57,15 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// The queries of a session whose rows it has not read to their end: what their joins hold stays with them until it does.
+/// The queries of a session that have unread rows: their joins keep their memory until the rows are read.
 #[derive(Clone, Default)]
 pub(crate) struct Unread(Rc<Cell<usize>>);
 
-/// One of them.
+/// Counts one such query while it is alive.
 struct Reading(Unread);
 
 impl Unread {
-    /// Whether there is one.
+    /// Whether the session has such queries.
     pub(super) fn any(&self) -> bool {
         self.0.get() > 0
     }
@@ -90,11 +90,11 @@ pub(crate) struct BatchStream {
     task: JoinHandle<()>,
     /// The query's own flag.
     stop: CancelHandle,
-    /// The session's, armed for the statement that waits for rows, whichever that is.
+    /// The session's flag, armed for the statement that currently waits for rows.
     cancel: CancelHandle,
-    /// What of the last batch has not been given.
+    /// The rest of the last batch.
     rest: Option<RecordBatch>,
-    /// `None`: nothing comes any more. A task may be awaited once, but a cursor asks again after the last row.
+    /// `None` after the last row. A task may be awaited only once, but a cursor may ask again.
     reading: Option<Reading>,
 }
 
@@ -110,10 +110,10 @@ impl BatchStream {
         Self { receiver, requests, task, stop, cancel, rest: None, reading: Some(unread.begin()) }
     }
 
-    /// The next batch, never empty; `None` after the last one, however often it is asked.
+    /// The next batch, never empty; `None` after the last one, on every further call too.
     pub(crate) async fn next(&mut self) -> Option<Result<RecordBatch, SqlError>> {
         self.reading.as_ref()?;
-        // The query threads may all be busy with what is to be stopped: the session does not wait for them.
+        // The query threads may all be busy with the query to be stopped, so the session does not wait for them.
         let received = tokio::select! {
             biased;
             () = self.cancel.cancelled() => {
@@ -135,7 +135,7 @@ impl BatchStream {
 }
 
 impl BatchStream {
-    /// The first rows of a batch. Rows may be long and take long to send, and the flag is looked at before each call.
+    /// The first rows of a batch. Long rows take long to send, and the flag is checked before each call.
     fn first_rows(&mut self, batch: RecordBatch) -> RecordBatch {
         let rows = batch.num_rows();
         if rows <= ROWS_MAX {
@@ -146,7 +146,7 @@ impl BatchStream {
     }
 }
 
-/// What is left of a batch, or the next one.
+/// The rest of a batch, or the next batch.
 async fn received(
     rest: Option<RecordBatch>,
     requests: &mut Requests,

@@ -1,4 +1,4 @@
-//! Subqueries in forms that DataFusion plans.
+//! Rewrites subqueries to forms that DataFusion can plan.
 
 use std::collections::HashSet;
 
@@ -45,7 +45,7 @@ pub(super) fn nested(expr: Expr) -> Expr {
 
 /// `SELECT projection FROM from`.
 pub(super) fn select(projection: Vec<SelectItem>, from: Vec<TableWithJoins>) -> Result<Box<Query>, SqlError> {
-    // The frame comes from text: a SELECT has many parts that are not there.
+    // Parsed from a template, since a SELECT has many fields that stay empty.
     let mut query = query_of("SELECT 1")?;
     if let SetExpr::Select(select) = query.body.as_mut() {
         select.projection = projection;
@@ -61,7 +61,7 @@ fn query_of(text: &str) -> Result<Box<Query>, SqlError> {
     }
 }
 
-/// `SELECT * FROM (VALUES …)`: DataFusion knows no name of the column of a VALUES list that stands in an expression.
+/// `SELECT * FROM (VALUES …)`: DataFusion does not name the column of a VALUES list in an expression.
 pub(super) fn select_of(values: Values) -> Result<SetExpr, SqlError> {
     let mut query = query_of("SELECT * FROM (SELECT 1) AS __values")?;
     if let SetExpr::Select(select) = query.body.as_mut()
@@ -72,8 +72,8 @@ pub(super) fn select_of(values: Values) -> Result<SetExpr, SqlError> {
     Ok(*query.body)
 }
 
-/// A VALUES list with subqueries, for which DataFusion has no operator, or with casts beside other values, which it refuses, as a query for each
-/// row that has one, in the order of the rows. Those between them stay lists.
+/// Rewrites a VALUES list with subqueries, for which DataFusion has no operator, or with casts beside other values,
+/// which it refuses. Each row that has one becomes a query, in the order of the rows; those between them stay lists.
 pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, SqlError> {
     let count = values.rows.iter().map(|row| row.content.len()).min().unwrap_or(0);
     let differing: Vec<usize> = (0..count).filter(|column| casts_differ(values, *column)).collect();
@@ -107,7 +107,7 @@ pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, Sql
         }
     }
     let columns = (1..=count).map(|n| format!("column{n}")).collect::<Vec<_>>().join(", ");
-    // The frame comes from text, what is the user's goes in as it was parsed.
+    // Parsed from a template; the user's expressions are inserted as parsed.
     let mut query =
         query_of(&format!("SELECT {columns} FROM (SELECT 1) AS __values ({columns}, __row) ORDER BY __values.__row"))?;
     if let SetExpr::Select(select) = query.body.as_mut()
@@ -118,13 +118,15 @@ pub(super) fn rows_as_queries(values: &Values) -> Result<Option<Box<Query>>, Sql
     Ok(Some(query))
 }
 
-/// Keeps the order of [`rows_as_queries`] below a query, where the planner drops it unless there is a LIMIT. One that is correlated may have none.
+/// Keeps the order of [`rows_as_queries`] inside another query, where the planner drops it unless there is a LIMIT. A
+/// correlated query must not have one.
 pub(super) fn keep_order(rows: &mut Query, count: usize) {
     let limit = Some(Expr::value(Value::Number(count.to_string(), false)));
     rows.limit_clause = Some(LimitClause::LimitOffset { limit, offset: None, limit_by: Vec::new() });
 }
 
-/// The type that a value, or what is cast in it, is cast to, if it is one that keeps its name or its length with its values.
+/// The type to which a value, or an operand in it, is cast, if the type has a name or length that belongs to the
+/// values.
 fn cast_to(value: &Expr) -> Option<&DataType> {
     let (data_type, inner) = match value {
         Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } => return cast_to(inner),
@@ -147,14 +149,14 @@ fn cast_to(value: &Expr) -> Option<&DataType> {
     if keeps { Some(data_type) } else { cast_to(inner?) }
 }
 
-/// Whether the values of a column are cast to several types, or only some of them.
+/// Whether the values of a column are cast to different types, or only some are cast.
 fn casts_differ(values: &Values, column: usize) -> bool {
     let mut casts = values.rows.iter().map(|row| cast_to(&row.content[column]));
     let first = casts.next().flatten();
     casts.any(|cast| cast != first)
 }
 
-/// All of them by UNION ALL, no more levels deep than it takes.
+/// Combines all queries by UNION ALL to a tree of few levels.
 fn union_all(mut arms: Vec<SetExpr>) -> Result<SetExpr, SqlError> {
     while arms.len() > 1 {
         let mut rest = arms.into_iter();
@@ -175,18 +177,18 @@ fn union_all(mut arms: Vec<SetExpr>) -> Result<SetExpr, SqlError> {
     arms.pop().ok_or_else(|| SqlError::internal("a UNION of nothing"))
 }
 
-/// A correlated subquery that does not aggregate, whose names are answered, as the value of its row. DataFusion joins aggregates only.
+/// The value of a correlated subquery without aggregates, whose names are resolved. DataFusion joins only aggregates.
 ///
-/// The values of a row's partners are collected, and the check that there is no second one is above the join: below it, other partners than those
-/// of the rows would be checked as well. A subquery without FROM is its item, or the only element of the array that
-/// it unnests. `None` for other forms.
+/// All values for an outer row are collected below the join, and the check for a second value comes above it: below, it
+/// would also fail for keys that no outer row has. A subquery without FROM becomes its item, or the only element of the
+/// array that it unnests. `None` for other forms.
 pub(super) fn single_value(query: &Query, name: &str, aggregates: &HashSet<String>) -> Option<Expr> {
     let SetExpr::Select(select) = query.body.as_ref() else { return None };
     let [SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. }] = select.projection.as_slice()
     else {
         return None;
     };
-    if !is_plain(select) || query.fetch.is_some() || summarises(value, aggregates) {
+    if !is_plain(select) || query.fetch.is_some() || is_aggregate_expression(value, aggregates) {
         return None;
     }
     let is_distinct = matches!(select.distinct, Some(Distinct::Distinct));
@@ -235,7 +237,7 @@ fn unnested(expr: &Expr) -> Option<&Expr> {
     }
 }
 
-/// Whether an item of a query's SELECT may be several rows.
+/// Whether an item of a query's SELECT may make several rows.
 pub(super) fn unnests(query: &Query) -> bool {
     let SetExpr::Select(select) = query.body.as_ref() else { return false };
     select.projection.iter().any(|item| match item {
@@ -248,14 +250,14 @@ fn makes_rows(value: &Expr) -> bool {
     walk::exists_outside_queries(value, |expr| unnested(expr).is_some())
 }
 
-/// Whether a SELECT has nothing but items, FROM, WHERE and DISTINCT.
+/// Whether a SELECT has only items, FROM, WHERE and DISTINCT.
 pub(super) fn is_plain(select: &Select) -> bool {
     let is_ungrouped = matches!(&select.group_by, GroupByExpr::Expressions(by, _) if by.is_empty());
     let is_on = matches!(select.distinct, Some(Distinct::On(_)));
     is_ungrouped && !is_on && select.having.is_none() && select.qualify.is_none() && select.into.is_none()
 }
 
-/// Whether it is the first row only; `None` for other limits.
+/// Whether the limit is the first row; `None` for other limits.
 fn is_first_only(limit: Option<&LimitClause>) -> Option<bool> {
     match limit {
         None => Some(false),
@@ -267,7 +269,7 @@ fn is_first_only(limit: Option<&LimitClause>) -> Option<bool> {
     }
 }
 
-/// What an item of ORDER BY sorts by, where a number means the only item.
+/// The sort expression of an item of ORDER BY, in which a number refers to the only item.
 fn by_value(by: &Expr, value: &Expr) -> Expr {
     match by {
         Expr::Value(number) if matches!(number.value, Value::Number(..)) => value.clone(),
@@ -275,7 +277,7 @@ fn by_value(by: &Expr, value: &Expr) -> Expr {
     }
 }
 
-/// What an item of a SELECT list is the value of, unless it is a `*`.
+/// The expression of a SELECT item, unless it is a `*`.
 pub(super) fn item_value(item: &SelectItem) -> Option<&Expr> {
     match item {
         SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. } => Some(value),
@@ -284,14 +286,14 @@ pub(super) fn item_value(item: &SelectItem) -> Option<&Expr> {
 }
 
 /// Whether an expression calls an aggregate or a window function.
-pub(super) fn summarises(expr: &Expr, aggregates: &HashSet<String>) -> bool {
+pub(super) fn is_aggregate_expression(expr: &Expr, aggregates: &HashSet<String>) -> bool {
     walk::exists_outside_queries(expr, |expr| match expr {
         Expr::Function(function) => function.over.is_some() || is_aggregate(function, aggregates),
         _ => false,
     })
 }
 
-/// Whether a function is an aggregate by its name.
+/// Whether a function has the name of an aggregate.
 pub(super) fn is_aggregate(function: &Function, aggregates: &HashSet<String>) -> bool {
     let name = function.name.0.last().and_then(|part| part.as_ident()).map(fold);
     name.is_some_and(|name| aggregates.contains(&name))

@@ -1,7 +1,8 @@
-//! `chr`, `encode`, `decode` and `strpos` as PostgreSQL has them.
+//! `chr`, `encode`, `decode` and `strpos` as in PostgreSQL.
 //!
-//! DataFusion's `chr` makes the null character, which no text may have; its base64 has neither padding nor lines, and it knows no `escape`. Its
-//! `strpos` takes as many steps as the product of both lengths, where what is looked for is another in each row.
+//! DataFusion's `chr` makes the null character, which no text may contain; its base64 has neither padding nor lines,
+//! and it lacks the format `escape`. If the needle differs from row to row, its `strpos` takes a number of steps that
+//! is the product of both lengths.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use super::bounded::{HEADER_BYTES, Pool, ask_for_room, check_value, some_text};
 use super::checked::{self, Check};
 use crate::{SqlError, SqlState};
 
-/// Puts them in the place of DataFusion's.
+/// Replaces DataFusion's functions.
 pub(super) fn register(context: &SessionContext) {
     checked::register(context, &["chr"], &Characters);
     checked::register(context, &["strpos"], &Position);
@@ -65,7 +66,8 @@ fn check_character(code: i64) -> Result<(), SqlError> {
     }
 }
 
-/// Where a text is in another, in characters from 1, by the standard library's search: its steps are the sum of both lengths.
+/// The position of a text in another, in characters from 1. The standard library's search takes a number of steps that
+/// is the sum of both lengths.
 #[derive(Clone, Debug)]
 struct Position;
 
@@ -73,7 +75,7 @@ impl Check for Position {
     fn invoke(&self, inner: &ScalarUDF, arguments: ScalarFunctionArgs, rows: usize) -> Result<ColumnarValue> {
         let [text, part] = arguments.args.as_slice() else { return inner.invoke_with_args(arguments) };
         if matches!((text, part), (ColumnarValue::Array(_), ColumnarValue::Scalar(_))) {
-            // One search for all rows, which DataFusion prepares.
+            // A constant needle, for which DataFusion prepares one search.
             return inner.invoke_with_args(arguments);
         }
         let position = |text: &str, part: &str| text.find(part).map_or(0, |at| text[..at].chars().count() as i64 + 1);
@@ -89,7 +91,8 @@ impl Check for Position {
     }
 }
 
-/// `POSITION(part IN text)` and `SUBSTRING(text FROM place)` by the functions that are registered: DataFusion's planner has its own in mind.
+/// Plans `POSITION(part IN text)` and `SUBSTRING(text FROM place)` with the registered functions: DataFusion's planner
+/// uses its own.
 #[derive(Debug)]
 pub(super) struct Words {
     position: Arc<ScalarUDF>,
@@ -97,7 +100,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// The planner, where there are these functions.
+    /// The planner, if the functions exist.
     pub(super) fn new(context: &SessionContext) -> Option<Self> {
         let known = |name: &str| context.state().scalar_functions().get(name).cloned();
         Some(Self { position: known("strpos")?, substring: known("substring")? })
@@ -206,7 +209,7 @@ impl ScalarUDFImpl for Code {
     }
 }
 
-/// How bytes are written as a text.
+/// A text format of bytes.
 #[derive(Clone, Copy, Debug)]
 enum Format {
     Base64,
@@ -224,7 +227,7 @@ impl Format {
         }
     }
 
-    /// The bytes of what [`encode`](Self::encode) gives.
+    /// The length of the result of [`encode`](Self::encode).
     fn encoded_bytes(self, bytes: &[u8]) -> u64 {
         let count = bytes.len() as u64;
         match self {
@@ -238,7 +241,7 @@ impl Format {
         let mut text = String::with_capacity(usize::try_from(self.encoded_bytes(bytes)).unwrap_or(0));
         match self {
             Self::Base64 => {
-                // Lines of 76 characters; PostgreSQL ends the last one, too, if it is full.
+                // Lines of 76 characters; PostgreSQL also ends the last line, if it is full.
                 for line in bytes.chunks(BASE64_LINE_BYTES) {
                     BASE64_STANDARD.encode_string(line, &mut text);
                     if line.len() == BASE64_LINE_BYTES {
@@ -283,7 +286,7 @@ fn escaped_bytes(byte: u8) -> u64 {
     }
 }
 
-/// Bytes in a line of base64.
+/// Input bytes per line of base64.
 const BASE64_LINE_BYTES: usize = 57;
 
 fn is_blank(character: char) -> bool {
@@ -294,7 +297,7 @@ fn decode_base64(text: &str) -> Result<Vec<u8>, SqlError> {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
     let (mut group, mut count) = (0_u32, 0);
-    // Of the group with the first `=`, and of all behind it.
+    // The number of bytes in the group with the first `=`, and in each later group.
     let mut bytes_of_group = 3;
     for character in text.chars().filter(|character| !is_blank(*character)) {
         let digit = if character == '=' {
@@ -366,7 +369,7 @@ fn decode_escape(mut text: &[u8]) -> Result<Vec<u8>, SqlError> {
 mod tests {
     use super::*;
 
-    /// What PostgreSQL 15 writes.
+    /// The texts are those of PostgreSQL 15.
     #[test]
     fn bytes_as_texts_and_back() {
         let line = [0; BASE64_LINE_BYTES];

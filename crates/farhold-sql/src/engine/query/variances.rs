@@ -1,7 +1,8 @@
-//! Variances and standard deviations as PostgreSQL computes them.
+//! Variances and standard deviations, computed as in PostgreSQL.
 //!
-//! DataFusion 55 gives 0 for one NaN or infinity, and an infinity where a sum of squares overflows, which is 22003. Here, as in PostgreSQL, the sum of squared
-//! distances grows by the distance of each number from the mean so far (Youngs and Cramer, 1971).
+//! DataFusion 55 returns 0 for a single NaN or infinity, and infinity if a sum of squares overflows (22003 here). Here,
+//! as in PostgreSQL, the sum of squared distances is updated by the distance of each number from the current mean
+//! (Youngs and Cramer, 1971).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use datafusion::prelude::SessionContext;
 
 use super::correlation::overflow;
 
-/// Puts them in the place of DataFusion's, under all of its names and PostgreSQL's.
+/// Replaces DataFusion's functions, under all of its names and PostgreSQL's.
 pub(super) fn register(context: &SessionContext) {
     let all: [(&'static str, Of, &[&str]); 4] = [
         ("var", Of { is_sample: true, is_root: false }, &["var_samp", "var_sample", "variance"]),
@@ -31,7 +32,7 @@ pub(super) fn register(context: &SessionContext) {
     }
 }
 
-/// What is made of the squares in the end.
+/// The statistic that is computed from the squares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Of {
     is_sample: bool,
@@ -93,7 +94,7 @@ fn numbers(values: &[ArrayRef]) -> impl Iterator<Item = f64> {
     values[0].as_primitive::<Float64Type>().iter().flatten()
 }
 
-/// Of numbers: how many, their sum, and how far apart they are: the sum of the squared distances from their mean.
+/// The count and sum of numbers, and the sum of the squared distances from their mean (`apart`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Squares {
     count: f64,
@@ -179,7 +180,7 @@ impl Accumulator for All {
     }
 }
 
-/// Of DISTINCT numbers, by their bits: they have gone through `float_key`.
+/// For DISTINCT numbers, compared by their bits: `float_key` has been applied to them.
 #[derive(Debug)]
 struct Different {
     of: Of,
@@ -197,7 +198,7 @@ impl Accumulator for Different {
     }
 
     fn size(&self) -> usize {
-        // Nodes of such a set are at least half full.
+        // The nodes of a B-tree set are at least half full.
         size_of_val(self) + 2 * size_of::<u64>() * self.bits.len()
     }
 
@@ -211,7 +212,7 @@ impl Accumulator for Different {
     }
 }
 
-/// In a frame that slides: no number can be taken out of the sums without a trace, so they are made anew.
+/// For sliding frames: subtracting a number would leave rounding errors, so the sums are computed anew.
 #[derive(Debug)]
 struct Sliding {
     of: Of,

@@ -1,10 +1,11 @@
-//! What differs from one evaluation to the next, `random()`, `nextval` and their like.
+//! Volatile expressions, such as `random()` and `nextval`.
 //!
-//! - In a condition it is asked of each row that the condition stands above; DataFusion moves one that names no column below aggregates, DISTINCT, windows
-//!   and joins.
-//! - Among the items of a DISTINCT, a join below is no mere question of whether there is a partner.
-//! - Two aggregates or window functions of it are two: DataFusion computes `max(random()) = max(random())` of one.
-//! - Two conditions on it are two: [`apart`](super::apart).
+//! - In a condition, they must be evaluated for each input row. DataFusion moves a condition without columns below
+//!   aggregates, DISTINCT, windows and joins.
+//! - Among the items of a DISTINCT, they forbid replacing a join below by a semi join.
+//! - Two aggregates or window functions over them stay separate: DataFusion computes `max(random()) = max(random())`
+//!   from one.
+//! - Two conditions over them stay separate: [`separate`](super::separate).
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -19,17 +20,17 @@ use datafusion::sql::sqlparser::ast::{
     self, FunctionArg, FunctionArgExpr, FunctionArguments, Value, Visit, Visitor, VisitorMut,
 };
 
-use super::apart::NUMBERED;
+use super::separate::NUMBERED;
 use super::subqueries;
 use crate::engine::scalar::fold;
 use crate::engine::walk;
 
-/// Whether a condition differs from one evaluation to the next, or one right below it.
+/// Whether a filter's condition is volatile, or that of a filter directly below.
 pub(super) fn is_volatile(filter: &Filter) -> bool {
     filter.predicate.is_volatile() || matches!(filter.input.as_ref(), LogicalPlan::Filter(below) if is_volatile(below))
 }
 
-/// DataFusion's rule that makes of joins questions for a partner, for plans whose expressions are the same in each evaluation.
+/// DataFusion's rule that turns joins into semi joins, applied only to plans without volatile expressions.
 #[derive(Debug, Default)]
 pub(super) struct Joins(EliminateJoin);
 
@@ -54,7 +55,7 @@ impl OptimizerRule for Joins {
     }
 }
 
-/// Whether a part of a statement has other values each time.
+/// Whether a part of a statement calls a volatile function.
 pub(super) fn varies(part: &impl Visit, state: &SessionState) -> bool {
     struct Calls<'s>(&'s SessionState);
     impl Visitor for Calls<'_> {
@@ -71,7 +72,7 @@ pub(super) fn varies(part: &impl Visit, state: &SessionState) -> bool {
     walk::visit(part, &mut Calls(state)).is_break()
 }
 
-/// Numbers the aggregates and window functions whose arguments or conditions differ from one evaluation to the next.
+/// Numbers the aggregates and window functions with volatile arguments or filters.
 pub(super) struct Aggregates<'a> {
     pub(super) state: &'a SessionState,
     /// The names of aggregate functions.
@@ -97,7 +98,7 @@ impl VisitorMut for Aggregates<'_> {
 }
 
 impl Aggregates<'_> {
-    /// A part of a call that differs from one evaluation to the next.
+    /// A volatile part of a call.
     fn varying<'f>(&self, function: &'f mut ast::Function) -> Option<&'f mut ast::Expr> {
         let arguments = match &mut function.args {
             FunctionArguments::List(list) => list.args.as_mut_slice(),

@@ -1,4 +1,4 @@
-//! Arguments of window functions that DataFusion takes in another way than PostgreSQL.
+//! Arguments of window functions for which DataFusion differs from PostgreSQL.
 //!
 //! | call | PostgreSQL | DataFusion 55 |
 //! |---|---|---|
@@ -7,10 +7,10 @@
 //! | `nth_value(x, -1)` | 22016 | the last value |
 //! | `ntile(0)` | 22014 | an internal error |
 //! | `ntile(NULL)` | NULL | an internal error |
-//! | `nth_value(x, a)` of a column | by the row's own value | none; refused here, as `ntile(a)` |
-//! | `nth_value(x, 3 - 1)`, `lag(x, '1')` | of the constant's value | what is no literal may be taken for another number, or refused |
+//! | `nth_value(x, a)` of a column | uses the row's own value | none; refused here, as `ntile(a)` |
+//! | `nth_value(x, 3 - 1)`, `lag(x, '1')` | uses the constant's value | anything but a literal may be read as another number, or refused |
 //! | `lag(x, 1.5)` | 42883 | an internal error |
-//! | `lag(x, 1, a)` of what is no constant | the row's own `a` | none; here `CASE WHEN lag(1, 1) IS NULL THEN a ELSE lag(x, 1) END` |
+//! | `lag(x, 1, a)` with a non-constant default | the row's own `a` | none; here `CASE WHEN lag(1, 1) IS NULL THEN a ELSE lag(x, 1) END` |
 //! | `lower(x) OVER ()`, `rank()` | 42809 | as without OVER; no such function |
 
 use std::ops::ControlFlow;
@@ -29,12 +29,13 @@ use crate::{SqlError, SqlState};
 
 /// See the module.
 pub(super) struct WindowArguments<'a> {
-    /// Knows the functions.
+    /// Gives access to the functions.
     pub state: &'a SessionState,
 }
 
 impl WindowArguments<'_> {
-    /// Refuses OVER behind what is no window function and no aggregate, and a window function without it.
+    /// Refuses OVER after a function that is neither a window function nor an aggregate, and a window function without
+    /// OVER.
     fn check_kind(&self, function: &Function, name: &str) -> Result<(), SqlError> {
         let is_aggregate = self.state.aggregate_functions().contains_key(name);
         let is_of_windows = self.state.window_functions().contains_key(name);
@@ -95,11 +96,11 @@ impl WindowArguments<'_> {
                 };
             }
             (Number::Other(data_type), _) => {
-                let message = format!("{name} takes an integer as its number of rows, not {data_type}");
+                let message = format!("{name} requires an integer argument, not {data_type}");
                 return Err(SqlError::new(SqlState::UNDEFINED_FUNCTION, message));
             }
             (Number::Computed, Some(_)) => {
-                return Err(SqlError::unsupported(format!("{name} with a number that is not a constant")));
+                return Err(SqlError::unsupported(format!("{name} with a number that is not constant")));
             }
             (Number::Computed, None) | (Number::Parameter, _) => {}
         }
@@ -110,7 +111,7 @@ impl WindowArguments<'_> {
     }
 }
 
-/// `lag` and `lead` with a default that is no constant: where there is no such row, it is the value.
+/// `lag` and `lead` with a default that is not constant, which is the value if the other row does not exist.
 fn with_default(function: &mut Function) -> Result<Option<Expr>, SqlError> {
     let varies = |part: &Expr| {
         matches!(part, Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Function(_) | Expr::Subquery(_))
@@ -145,23 +146,23 @@ fn argument(function: &mut Function, place: usize) -> Option<&mut Expr> {
     }
 }
 
-/// What an argument says.
+/// The value of an argument.
 pub(super) enum Number {
     Null,
     Constant(i64),
-    /// It becomes a constant before the query runs.
+    /// A constant once the parameters are bound.
     Parameter,
-    /// From columns, or by what only the planner knows.
+    /// Computed from columns, or only the planner can evaluate it.
     Computed,
     /// A constant of a type that was not accepted.
     Other(ColumnType),
 }
 
-/// The number of rows that an argument of an accepted type says.
+/// The number in an argument of an accepted type.
 pub(super) fn number(argument: &Expr, accepts: impl Fn(&Bound) -> bool) -> Result<Number, SqlError> {
     let mut parameters = Vec::new();
     let mut binder = Binder { columns: &[], parameters: &mut parameters };
-    // What the binder finds wrong may be right to the planner, which knows more functions and the columns.
+    // An error of the binder is not final: the planner supports more functions, and columns.
     let bound = binder.bind(argument).ok();
     if let Some(Bound { data_type: Some(data_type), .. }) = bound.as_ref().filter(|bound| !accepts(bound)) {
         return Ok(Number::Other(*data_type));
@@ -189,7 +190,7 @@ fn is_parameter(argument: &Expr) -> bool {
     }
 }
 
-/// NULL of an expression's type.
+/// A NULL of an expression's type.
 pub(super) fn never(expr: &Expr) -> Result<Expr, SqlError> {
     let mut case = parse_expr("CASE WHEN false THEN 1 END")?;
     if let Expr::Case { conditions, .. } = &mut case

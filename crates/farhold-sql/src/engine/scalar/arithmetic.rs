@@ -16,7 +16,7 @@ pub(crate) enum Arithmetic {
     Remainder,
 }
 
-/// The least significant digits of a quotient of decimals.
+/// The minimum of significant digits of a decimal quotient.
 const SIGNIFICANT_DIGITS: i32 = 16;
 
 fn division_by_zero() -> SqlError {
@@ -70,7 +70,7 @@ macro_rules! floats {
 }
 
 impl Arithmetic {
-    /// As statements write it.
+    /// The operator's sign in SQL.
     pub(crate) const fn sign(self) -> &'static str {
         match self {
             Self::Add => "+",
@@ -91,7 +91,7 @@ impl Arithmetic {
         double, f64
     }
 
-    /// The result for two values of one type, neither null.
+    /// The result for two values of one type, neither NULL.
     pub(crate) fn apply(self, a: &Datum, b: &Datum) -> Result<Datum, SqlError> {
         Ok(match (a, b) {
             (Datum::SmallInt(a), Datum::SmallInt(b)) => Datum::SmallInt(integers!(self, *a, *b, "smallint")),
@@ -137,14 +137,14 @@ impl Arithmetic {
                 return divide(a, s, b, t).ok_or_else(overflow);
             }
         };
-        // A product may have more digits than a decimal holds; the least ones go.
+        // A product may have more digits than a decimal can hold; the least significant ones are dropped.
         let kept = scale.min(ColumnType::PRECISION_MAX);
         let unscaled = round_decimal(unscaled, scale, kept).ok_or_else(overflow)?;
         Ok(Datum::Decimal { unscaled, scale: kept })
     }
 }
 
-/// a / 10^s divided by b / 10^t (which is not 0), with the digits that PostgreSQL gives, or as many of them as fit.
+/// a / 10^s divided by b / 10^t (which is not 0), with as many digits as PostgreSQL returns, or as fit.
 fn divide(a: i128, s: u8, b: i128, t: u8) -> Option<Datum> {
     let least = s.max(t);
     let wanted = quotient_scale((a, s), (b, t)).clamp(least, ColumnType::PRECISION_MAX.max(least));
@@ -154,13 +154,13 @@ fn divide(a: i128, s: u8, b: i128, t: u8) -> Option<Datum> {
     })
 }
 
-/// Whether a decimal holds so many digits.
+/// Whether a decimal can hold this number of digits.
 pub(crate) fn has_digits(unscaled: i128) -> bool {
     unscaled.unsigned_abs() < 10_u128.pow(ColumnType::PRECISION_MAX.into())
 }
 
 /// `a / 10^s` divided by `b / 10^t`, which is not 0, over `10^scale`, rounded half away from zero. `scale` is at least `s`.
-/// `None` when it has more than 38 digits.
+/// `None` if the result has more than 38 digits.
 pub(crate) fn quotient((a, s): (i128, u8), (b, t): (i128, u8), scale: u8) -> Option<i128> {
     let power = u32::from(scale + t - s);
     let Some(numerator) = 10_i128.checked_pow(power).and_then(|power| a.checked_mul(power)) else {
@@ -173,7 +173,8 @@ pub(crate) fn quotient((a, s): (i128, u8), (b, t): (i128, u8), scale: u8) -> Opt
     Some(if away { quotient + sign } else { quotient }).filter(|quotient| has_digits(*quotient))
 }
 
-/// `a / 10^s` times `b / 10^t` over `10^scale`, rounded half away from zero. `None` when it has more than 38 digits.
+/// `a / 10^s` times `b / 10^t` over `10^scale`, rounded half away from zero. `None` if the result has more than 38
+/// digits.
 pub(crate) fn product((a, s): (i128, u8), (b, t): (i128, u8), scale: u8) -> Option<i128> {
     if let (Some(product), true) = (a.checked_mul(b), scale == s + t) {
         return Some(product).filter(|product| has_digits(*product));
@@ -197,8 +198,8 @@ fn rounded_quotient(numerator: i256, divisor: i256) -> Option<i128> {
     rounded.to_i128().filter(|quotient| has_digits(*quotient))
 }
 
-/// How many digits behind the point PostgreSQL gives a quotient (its `select_div_scale`): sixteen significant ones at least,
-/// counted in groups of four digits.
+/// The scale that PostgreSQL chooses for a quotient (its `select_div_scale`): at least sixteen significant digits,
+/// counted in groups of four.
 fn quotient_scale(a: (i128, u8), b: (i128, u8)) -> u8 {
     let ((weight_a, first_a), (weight_b, first_b)) = (leading_group(a), leading_group(b));
     let weight = weight_a - weight_b - i32::from(first_a <= first_b);
@@ -223,7 +224,7 @@ mod tests {
     use super::*;
     use crate::engine::{format_datum, parse_datum};
 
-    /// What PostgreSQL 15 answers.
+    /// The results are those of PostgreSQL 15.
     #[test]
     fn quotients_and_products_have_the_digits_of_postgresql() {
         let decimal = |text: &str| parse_datum(text, ColumnType::Decimal { precision: 38, scale: 0 }).unwrap();

@@ -1,4 +1,4 @@
-//! The value of a bound expression on one row.
+//! Evaluates a bound expression on one row.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
 impl Scalar {
-    /// Its value on `row`.
+    /// The expression's value on `row`.
     #[recursive::recursive]
     pub(crate) fn evaluate(&self, row: &[Datum], parameters: Parameters<'_>) -> Result<Datum, SqlError> {
         let eval = |scalar: &Self| scalar.evaluate(row, parameters);
@@ -28,7 +28,7 @@ impl Scalar {
                 op.apply(&widen(a, *data_type)?, &widen(b, *data_type)?)?
             }
             Self::DatePlusDays(date, days) => match (eval(date)?, cast(eval(days)?, ColumnType::Int)?) {
-                // An infinity stays what it is.
+                // An infinite date stays the same.
                 (date @ Datum::Date(i32::MIN | i32::MAX), Datum::Int(_)) => date,
                 (Datum::Date(date), Datum::Int(days)) => Datum::Date(
                     date.checked_add(days)
@@ -128,13 +128,13 @@ impl Scalar {
         })
     }
 
-    /// Whether it is true on `row`: a WHERE clause.
+    /// Whether the expression is true on `row`, as in a WHERE clause.
     pub(crate) fn holds(&self, row: &[Datum], parameters: Parameters<'_>) -> Result<bool, SqlError> {
         Ok(self.evaluate(row, parameters)? == Datum::Boolean(true))
     }
 }
 
-/// A decimal keeps its own scale in arithmetic; other numbers become the type.
+/// Converts a number for arithmetic; a decimal keeps its own scale.
 fn widen(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlError> {
     match (data_type, datum) {
         (ColumnType::Decimal { .. }, d @ Datum::Decimal { .. }) => Ok(d),
@@ -143,7 +143,7 @@ fn widen(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlError> {
     }
 }
 
-/// The order of two values whose types the binder made comparable; `None` when one is null.
+/// The order of two values whose types the binder has made comparable; `None` if one is NULL.
 fn order(a: &Datum, b: &Datum) -> Result<Option<Ordering>, SqlError> {
     if a.is_null() || b.is_null() {
         return Ok(None);

@@ -1,11 +1,11 @@
-//! Capital and small letters, as PostgreSQL's C.UTF-8 locale has them: a character becomes one character or stays what it is.
+//! Upper and lower case as in PostgreSQL's C.UTF-8 locale: each character becomes one character, or stays the same.
 
-/// A text in capitals.
+/// A text in upper case.
 pub(crate) fn upper(text: &str) -> String {
     text.chars().map(upper_of).collect()
 }
 
-/// A text in small letters.
+/// A text in lower case.
 pub(crate) fn lower(text: &str) -> String {
     text.chars().map(lower_of).collect()
 }
@@ -15,7 +15,7 @@ fn upper_of(character: char) -> char {
     if let (Some(letter), None) = (letters.next(), letters.next()) {
         return letter;
     }
-    // Greek letters with an iota below, whose capitals the standard library takes apart.
+    // Greek letters with iota subscript, which the standard library maps to two characters in upper case.
     let capital = match u32::from(character) {
         code @ (0x1f80..=0x1f87 | 0x1f90..=0x1f97 | 0x1fa0..=0x1fa7) => code + 8,
         code @ (0x1fb3 | 0x1fc3 | 0x1ff3) => code + 9,
@@ -25,7 +25,7 @@ fn upper_of(character: char) -> char {
 }
 
 fn lower_of(character: char) -> char {
-    // Of a capital I with a dot the standard library makes two characters; it alone has several.
+    // Only the capital I with a dot becomes two characters in the standard library.
     character.to_lowercase().next().unwrap_or(character)
 }
 
@@ -33,7 +33,7 @@ fn lower_of(character: char) -> char {
 mod tests {
     use super::*;
 
-    /// What PostgreSQL 15 answers.
+    /// The results are those of PostgreSQL 15.
     #[test]
     fn characters_stay_single() {
         for (small, capital) in

@@ -2,11 +2,11 @@
 
 use crate::{SqlError, SqlState};
 
-/// Whether `text` matches `pattern` (`%` any string, `_` any character, `escape` takes the next one literally), in any case of
-/// its letters if `any_case`.
+/// Whether `text` matches `pattern`: `%` matches any string, `_` any character, and `escape` makes the next character
+/// literal. With `any_case`, letters match in any case.
 ///
 /// # Errors
-/// 22025: the match comes to the end of a pattern that ends with its escape character.
+/// 22025 if matching reaches the end of a pattern that ends with its escape character.
 pub(crate) fn like(text: &str, pattern: &str, any_case: bool, escape: Option<char>) -> Result<bool, SqlError> {
     let lower = |c: char| c.to_lowercase();
     let text: Vec<char> = if any_case { text.chars().flat_map(lower).collect() } else { text.chars().collect() };
@@ -49,7 +49,7 @@ enum Item {
 }
 
 impl Item {
-    /// Whether it stands for a character.
+    /// Whether the item matches the character.
     fn takes(&self, character: char) -> bool {
         match self {
             Self::One => true,
@@ -59,8 +59,8 @@ impl Item {
     }
 }
 
-/// The segments between `%` are looked for from the left, each behind the one before; the first stands at the text's beginning and the last at
-/// its end.
+/// Searches the segments between `%` from left to right, each after the one before. The first must be at the start of
+/// the text, and the last at its end.
 fn matches(text: &[char], items: &[Item]) -> Result<bool, SqlError> {
     let (items, is_cut) = match items.split_last() {
         Some((Item::Escape, before)) => (before, true),
@@ -95,18 +95,19 @@ fn matches(text: &[char], items: &[Item]) -> Result<bool, SqlError> {
     Ok(rest.len() >= last.len() && fits(&rest[rest.len() - last.len()..], last))
 }
 
-/// Whether as many characters are those of a segment.
+/// Whether the characters match a segment of the same length.
 fn fits(text: &[char], segment: &[Item]) -> bool {
     text.iter().zip(segment).all(|(character, item)| item.takes(*character))
 }
 
-/// Comparisons that looking for one segment with `_` in its midst may take: some tenths of a second.
+/// The limit on comparisons in the search for one segment that contains `_` between other characters: some tenths of a
+/// second.
 const STEPS_MAX: usize = 100_000_000;
 
-/// Where a segment stands first.
+/// The first position of a segment.
 fn find(text: &[char], segment: &[Item]) -> Result<Option<usize>, SqlError> {
     let is_one = |item: &&Item| matches!(item, Item::One);
-    // `_` at the ends is only room.
+    // `_` at either end only needs a character to be there.
     let before = segment.iter().take_while(is_one).count();
     let behind = segment[before..].iter().rev().take_while(is_one).count();
     let core = &segment[before..segment.len() - behind];
@@ -129,19 +130,23 @@ fn find(text: &[char], segment: &[Item]) -> Result<Option<usize>, SqlError> {
         }
         steps += same + 1;
         if steps > STEPS_MAX {
-            return Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "the LIKE pattern is too long for its text")
-                .with_hint("Long parts of a pattern without _ in their midst are no trouble."));
+            return Err(SqlError::new(
+                SqlState::STATEMENT_TOO_COMPLEX,
+                "LIKE pattern too complex for a text of this length",
+            )
+            .with_hint("Long parts of a pattern without _ are fast."));
         }
     }
     Ok(None)
 }
 
-/// Where characters stand first, by Knuth, Morris and Pratt: no character of the text is looked at again.
+/// The first position of some characters, by the algorithm of Knuth, Morris and Pratt: no character of the text is read
+/// twice.
 fn find_characters(text: &[char], wanted: &[char]) -> Option<usize> {
     if wanted.is_empty() || wanted.len() > text.len() {
         return wanted.is_empty().then_some(0);
     }
-    // How many characters before each one's end are the first ones, too.
+    // For each prefix, the length of its longest proper suffix that is also a prefix.
     let mut borders = vec![0; wanted.len()];
     let mut same = 0;
     for at in 1..wanted.len() {
@@ -196,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Each of these compared every character with every one.
+    /// Each of these compared every character with every other.
     #[test]
     fn long_patterns_take_as_many_steps_as_they_are_long() {
         let (text, part) = ("a".repeat(2_000_000), "a".repeat(1_000_000));

@@ -1,8 +1,8 @@
-//! Expressions that run on one row without a planner.
+//! Expressions that are evaluated on one row without the planner.
 //!
 //! [`Binder`] turns a parsed expression into a [`Scalar`] if it is simple enough (columns, parameters, arithmetic,
-//! comparisons, CASE, a few functions) and finds the types of parameters on the way; what is not simple goes to
-//! DataFusion. Types and errors are PostgreSQL's: integers are checked for overflow, `1/0` is 22012, NULL is unknown.
+//! comparisons, CASE, a few functions), and infers the types of parameters. Other expressions are left to DataFusion.
+//! Types and errors are PostgreSQL's: integer overflow is checked, `1/0` is 22012, NULL is unknown.
 
 mod arithmetic;
 mod bind;
@@ -24,28 +24,29 @@ pub(crate) use like::like;
 use super::sequence::Call;
 use super::{ColumnType, Datum};
 
-/// What is known of the types of `$1`, `$2`, … before a statement is bound.
+/// The known types of `$1`, `$2`, … before a statement is bound.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ParameterTypes {
-    /// Stated, or found.
+    /// Declared by the client, or inferred.
     pub(crate) known: Vec<Option<ColumnType>>,
-    /// Which of them the client states. A text of a type that is found is a constant without a type to the planner, as a bare string is.
+    /// Which of them the client has declared. A text parameter of inferred type is an untyped constant to the planner,
+    /// like a string literal.
     pub(crate) stated: Vec<bool>,
 }
 
 impl ParameterTypes {
-    /// Those that the client states.
+    /// The types that the client declares.
     pub(crate) fn stated(types: &[Option<ColumnType>]) -> Self {
         Self { known: types.to_vec(), stated: types.iter().map(Option::is_some).collect() }
     }
 
-    /// Those of a statement that has been bound before.
+    /// The types of a statement that has been bound before.
     pub(crate) fn found(types: &[ColumnType], stated: &[bool]) -> Self {
         Self { known: types.iter().copied().map(Some).collect(), stated: stated.to_vec() }
     }
 }
 
-/// What the expressions of a statement know beside a row.
+/// The inputs of a statement's expressions other than a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parameters<'a> {
     /// `$1`, `$2`, ….
@@ -54,19 +55,19 @@ pub(crate) struct Parameters<'a> {
 }
 
 impl Parameters<'_> {
-    /// Of expressions that are constant by themselves.
+    /// For constant expressions.
     pub(crate) const NONE: Self = Self { values: &[], times: Times { transaction_us: 0, statement_us: 0 } };
 }
 
-/// When a statement and its transaction began, in microseconds since 1970-01-01 UTC: what `now()` says does not change
-/// within them.
+/// The start of a statement and of its transaction, in microseconds since 1970-01-01 UTC: `now()` stays the same within
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     pub(crate) transaction_us: i64,
     pub(crate) statement_us: i64,
 }
 
-/// The wall clock, as [`Times`] counts.
+/// The wall clock in the unit of [`Times`].
 pub(crate) fn wall_clock_us() -> i64 {
     #[expect(
         clippy::disallowed_methods,
@@ -87,9 +88,9 @@ pub(crate) enum Function {
     Lower,
     /// `statement_timestamp()`
     StatementTime,
-    /// So many digits behind the second are left of a timestamp.
+    /// Rounds a timestamp to a number of fractional digits of the second.
     TimestampDigits(u8),
-    /// `now()` and its like
+    /// `now()` and its synonyms
     TransactionTime,
     Upper,
 }
@@ -98,11 +99,11 @@ pub(crate) enum Function {
 #[derive(Clone, Debug)]
 pub(crate) enum Scalar {
     Literal(Datum),
-    /// `$1` is 0.
+    /// The index of the parameter; `$1` has index 0.
     Parameter(usize),
     Column(usize),
     Negate(Box<Scalar>),
-    /// Both sides are cast to the type, which is the result's, before.
+    /// Both sides are first cast to the type, which is also the result's.
     Arithmetic(Arithmetic, ColumnType, Box<Scalar>, Box<Scalar>),
     DatePlusDays(Box<Scalar>, Box<Scalar>),
     DateMinusDate(Box<Scalar>, Box<Scalar>),
@@ -112,7 +113,7 @@ pub(crate) enum Scalar {
     Or(Box<Scalar>, Box<Scalar>),
     Not(Box<Scalar>),
     IsNull(Box<Scalar>),
-    /// `IS TRUE`, `IS FALSE`: never null.
+    /// `IS TRUE`, `IS FALSE`: never NULL.
     IsBoolean(Box<Scalar>, bool),
     InList(Box<Scalar>, Vec<Scalar>),
     Like {
@@ -121,22 +122,22 @@ pub(crate) enum Scalar {
         any_case: bool,
         escape: Option<char>,
     },
-    /// `limit`: cut a string to the length of the type, as an explicit cast does.
+    /// `cut`: shortens a string to the length of the type, as an explicit cast does.
     Cast {
         inner: Box<Scalar>,
         to: ColumnType,
         cut: bool,
     },
-    /// (condition, result)*, else.
+    /// (condition, result)*, then the value of ELSE.
     Case(Vec<(Scalar, Scalar)>, Box<Scalar>),
     Coalesce(Vec<Scalar>),
     NullIf(Box<Scalar>, Box<Scalar>),
     Call(Function, Vec<Scalar>),
-    /// A function of sequences, which [`Numbers::evaluate`](super::sequence::Numbers::evaluate) calls.
+    /// A sequence function, which [`Numbers::evaluate`](super::sequence::Numbers::evaluate) calls.
     Sequence(Call, Vec<Scalar>),
 }
 
-/// A walk over an expression and all below it, by shared or by exclusive references.
+/// Defines a walk over an expression and all its subexpressions, by shared or by exclusive references.
 macro_rules! visitor {
     ($(#[$about:meta])* $name:ident, $reference:ty) => {
         $(#[$about])*
@@ -192,12 +193,12 @@ impl Scalar {
     }
 
     visitor! {
-        /// Calls `f` with this expression and all below it.
+        /// Calls `f` with this expression and all its subexpressions.
         visit, &Self
     }
 
     visitor! {
-        /// As [`visit`](Self::visit), for changes: what `f` puts in the place of an expression is visited on.
+        /// As [`visit`](Self::visit), for changes: the walk continues in an expression that `f` has replaced.
         visit_mut, &mut Self
     }
 }

@@ -1,4 +1,4 @@
-//! Rows to Arrow: only the wanted columns, each by one read at a place that the schema fixes.
+//! Decodes the projected columns of rows or column segments to Arrow.
 
 use std::sync::Arc;
 
@@ -10,14 +10,16 @@ use arrow::array::{
 use arrow::buffer::{NullBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
+use farhold_scan::kernels::Bits;
+use farhold_store::column::{BLOCK_ROWS, Chunk, Encoding, double_of, real_of};
 use farhold_store::row::{ColumnReader, Stored};
 
 use crate::engine::catalog::TableInfo;
 
-/// A batch ends with the row that brings its texts and byte strings to this: long rows make short batches, since operators hold some batches
-/// beside what they reserve.
+/// A batch is full once its texts and byte strings reach this size: long rows must make short batches, since operators
+/// hold some batches in addition to the memory that they reserve.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Room that a builder of variable bytes starts with, per row.
+/// The initial capacity of a builder of variable-length values, in bytes per row.
 const TEXT_BYTES: usize = 16;
 
 enum Values {
@@ -34,10 +36,12 @@ enum Values {
 }
 
 struct Column {
+    /// Its index in the table.
+    place: usize,
     reader: ColumnReader,
     data_type: DataType,
     values: Values,
-    /// Set = valid; only for columns that can be null.
+    /// A set bit means not NULL; only for nullable columns.
     valid: Option<BooleanBufferBuilder>,
 }
 
@@ -46,14 +50,14 @@ pub(crate) struct BatchDecoder {
     schema: SchemaRef,
     columns: Vec<Column>,
     rows: usize,
-    /// Of texts and byte strings.
+    /// The size of the texts and byte strings.
     bytes: usize,
     capacity: usize,
     scratch: Vec<u8>,
 }
 
 impl BatchDecoder {
-    /// For the columns `projection` of `table`, whose fields are `schema`'s.
+    /// A decoder for the columns `projection` of `table`, whose fields are those of `schema`.
     pub(crate) fn new(table: &TableInfo, projection: &[usize], schema: SchemaRef, capacity: usize) -> Self {
         let columns = projection
             .iter()
@@ -63,23 +67,23 @@ impl BatchDecoder {
                 let data_type = field.data_type().clone();
                 let values = Values::new(&reader, &data_type, capacity);
                 let valid = reader.nullable().then(|| BooleanBufferBuilder::new(capacity));
-                Column { reader, data_type, values, valid }
+                Column { place: column, reader, data_type, values, valid }
             })
             .collect();
         Self { schema, columns, rows: 0, bytes: 0, capacity, scratch: Vec::new() }
     }
 
-    /// How many bytes of each value, from its start, the columns take.
+    /// The number of bytes that the columns need from the start of each value.
     pub(crate) fn value_bytes(&self) -> usize {
         self.columns.iter().map(|c| c.reader.value_bytes()).max().unwrap_or(0)
     }
 
-    /// Rows since the last batch.
+    /// The number of rows since the last batch.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Whether the rows are a batch: there are as many as it was made for, or they are long.
+    /// Whether the batch has reached its capacity in rows or bytes.
     pub(crate) fn is_full(&self) -> bool {
         self.rows >= self.capacity || self.bytes >= BATCH_BYTES_MAX
     }
@@ -93,7 +97,15 @@ impl BatchDecoder {
         }
     }
 
-    /// The rows so far as a batch.
+    /// Appends the rows of a block whose bits are set. There is a chunk for each column of the table.
+    pub(crate) fn append_block(&mut self, chunks: &[Chunk<'_>], block: usize, bits: &Bits) {
+        self.rows += bits.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        for column in &mut self.columns {
+            self.bytes += column.append_block(&chunks[column.place], block, bits);
+        }
+    }
+
+    /// Returns the rows appended so far as a batch.
     pub(crate) fn finish(&mut self) -> Result<RecordBatch, ArrowError> {
         let rows = std::mem::take(&mut self.rows);
         self.bytes = 0;
@@ -124,10 +136,10 @@ impl Values {
 }
 
 impl Column {
-    /// Appends a row's value; its bytes if it is a text or a byte string.
+    /// Appends the value of a row; returns its size if it is a text or a byte string, else 0.
     #[inline(always)]
     fn append(&mut self, key: &[u8], value: &[u8], scratch: &mut Vec<u8>) -> usize {
-        // A null keeps its room in the row, so its value may be read all the same.
+        // A NULL occupies its space in the row, so its value can be read like any other.
         if let Some(valid) = &mut self.valid {
             valid.append(!self.reader.is_null(value));
         }
@@ -152,6 +164,46 @@ impl Column {
             }
         }
         0
+    }
+
+    /// Like [`append`](Self::append), for several rows of a block.
+    fn append_block(&mut self, chunk: &Chunk<'_>, block: usize, bits: &Bits) -> usize {
+        if let Some(valid) = &mut self.valid {
+            let nulls = chunk.nulls(block).unwrap_or_default();
+            each_set(bits, |row| valid.append(nulls[row / 64] >> (row % 64) & 1 == 0));
+        }
+        let first = block * BLOCK_ROWS;
+        let mut bytes = 0;
+        match &mut self.values {
+            Values::Text(builder) => each_set(bits, |row| {
+                let text = chunk.text(first + row).unwrap_or_default();
+                builder.append_value(text);
+                bytes += text.len();
+            }),
+            Values::Bytes(builder) => each_set(bits, |row| {
+                let text = chunk.text(first + row).unwrap_or_default();
+                builder.append_value(text);
+                bytes += text.len();
+            }),
+            Values::I128(values) if chunk.encoding() == Encoding::Wide => {
+                each_set(bits, |row| values.push(chunk.wide(first + row).unwrap_or_default()));
+            }
+            values => {
+                let mut integers = [0; BLOCK_ROWS];
+                chunk.integers(block, &mut integers);
+                match values {
+                    Values::Bool(values) => each_set(bits, |row| values.append(integers[row] != 0)),
+                    Values::I16(values) => each_set(bits, |row| values.push(integers[row] as i16)),
+                    Values::I32(values) => each_set(bits, |row| values.push(integers[row] as i32)),
+                    Values::I64(values) => each_set(bits, |row| values.push(integers[row])),
+                    Values::I128(values) => each_set(bits, |row| values.push(i128::from(integers[row]))),
+                    Values::F32(values) => each_set(bits, |row| values.push(real_of(integers[row]))),
+                    Values::F64(values) => each_set(bits, |row| values.push(double_of(integers[row]))),
+                    Values::Text(_) | Values::Bytes(_) => unreachable!("texts have been appended above"),
+                }
+            }
+        }
+        bytes
     }
 
     fn finish(&mut self, capacity: usize) -> Result<ArrayRef, ArrowError> {
@@ -184,5 +236,17 @@ impl Column {
                 Arc::new(arrow::array::BinaryArray::try_new(offsets, values, nulls)?)
             }
         })
+    }
+}
+
+/// Calls `visit` with the index of each set bit, in ascending order.
+#[inline(always)]
+fn each_set(bits: &Bits, mut visit: impl FnMut(usize)) {
+    for (word, bits) in bits.iter().enumerate() {
+        let mut left = *bits;
+        while left != 0 {
+            visit(word * 64 + left.trailing_zeros() as usize);
+            left &= left - 1;
+        }
     }
 }

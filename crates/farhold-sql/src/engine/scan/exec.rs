@@ -1,4 +1,4 @@
-//! The scan of a snapshot: pages to batches, partition by partition.
+//! The scan of a snapshot, which decodes pages or column segments to batches.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,26 +15,32 @@ use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use farhold_scan::columns::ColumnFilter;
+use farhold_scan::predicate::Predicate;
 use farhold_scan::rows::RowFilter;
+use farhold_store::column::BLOCK_ROWS;
+use farhold_store::column::copy::ViewPart;
 use farhold_txn::{PageTask, Snapshot};
 
+use super::access::{Access, Columns};
 use super::decode::BatchDecoder;
 use super::filter::ScanFilter;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
 use crate::engine::error;
 
-/// Scans a table of a snapshot. Partition `p` of `n` takes the page tasks `p`, `p + n`, `p + 2n`, …: fixed, so that a plan
-/// may run again.
+/// Scans a table of a snapshot. Partition `p` of `n` reads the page tasks or column parts `p`, `p + n`, `p + 2n`, …;
+/// the assignment is fixed, so that a plan can run again.
 #[derive(Clone)]
 pub(crate) struct SnapshotScan {
     table: Arc<TableInfo>,
     schema: SchemaRef,
     columns: Arc<[usize]>,
     snapshot: Option<Arc<Snapshot>>,
-    tasks: Arc<[PageTask]>,
+    access: Access,
+    predicate: Arc<Predicate>,
     filter: Arc<RowFilter>,
-    /// The conditions of `filter`, as the plan has them.
+    /// The conjuncts of `filter` as logical expressions.
     conditions: Vec<Expr>,
     limit: Option<usize>,
     cancel: CancelHandle,
@@ -46,21 +52,24 @@ pub(crate) struct SnapshotScan {
 impl SnapshotScan {
     pub(super) fn new(
         (table, schema, columns): (Arc<TableInfo>, SchemaRef, Vec<usize>),
-        (snapshot, tasks): (Arc<Snapshot>, Arc<[PageTask]>),
+        (snapshot, access): (Arc<Snapshot>, Access),
         (filter, conditions): (&ScanFilter, Vec<Expr>),
-        partitions: usize,
+        partitions_max: usize,
         limit: Option<usize>,
         cancel: CancelHandle,
         statistics: Statistics,
     ) -> Self {
+        let partitions = partitions_max.clamp(1, access.part_count().max(1));
         let properties = Self::properties_of(&schema, partitions);
+        let predicate = Arc::new(filter.predicate().clone());
         let filter = Arc::new(filter.on_rows(&table));
         Self {
             table,
             schema,
             columns: columns.into(),
             snapshot: Some(snapshot),
-            tasks,
+            access,
+            predicate,
             filter,
             conditions,
             limit,
@@ -71,7 +80,7 @@ impl SnapshotScan {
         }
     }
 
-    /// A scan that is planned but never run.
+    /// A scan for a plan that is never executed.
     pub(super) fn nothing(table: Arc<TableInfo>, schema: SchemaRef, statistics: Statistics) -> Self {
         let properties = Self::properties_of(&schema, 1);
         Self {
@@ -79,7 +88,8 @@ impl SnapshotScan {
             schema,
             columns: Arc::from([]),
             snapshot: None,
-            tasks: Arc::from([]),
+            access: Access::nothing(),
+            predicate: Arc::default(),
             filter: Arc::new(RowFilter::default()),
             conditions: Vec::new(),
             limit: None,
@@ -100,14 +110,15 @@ impl SnapshotScan {
     }
 }
 
-/// Whether two plans are scans of the same rows, partition by partition: of one snapshot, with the same conditions.
+/// Whether two plans are scans of the same snapshot with the same predicates, and so return the same rows per
+/// partition.
 pub(crate) fn is_same_scan(one: &Arc<dyn ExecutionPlan>, other: &Arc<dyn ExecutionPlan>) -> bool {
     let Some((one, other)) = one.downcast_ref::<SnapshotScan>().zip(other.downcast_ref::<SnapshotScan>()) else {
         return false;
     };
     let Some((snapshot, other_snapshot)) = one.snapshot.as_ref().zip(other.snapshot.as_ref()) else { return false };
     Arc::ptr_eq(snapshot, other_snapshot)
-        && Arc::ptr_eq(&one.tasks, &other.tasks)
+        && one.access.is_same(&other.access)
         && one.table.table.id() == other.table.table.id()
         && one.columns == other.columns
         && one.conditions == other.conditions
@@ -124,15 +135,10 @@ impl fmt::Debug for SnapshotScan {
 impl DisplayAs for SnapshotScan {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
-        write!(
-            f,
-            "FarholdScan: table={}, columns=[{}], page_tasks={}",
-            self.table.name,
-            names.join(", "),
-            self.tasks.len()
-        )?;
+        write!(f, "FarholdScan: table={}, columns=[{}], {}", self.table.name, names.join(", "), self.access)?;
         if !self.filter.is_empty() {
-            write!(f, ", filter on row bytes")?;
+            let on = if matches!(self.access, Access::Rows { .. }) { "row bytes" } else { "codes" };
+            write!(f, ", filter on {on}")?;
         }
         if let Some(limit) = self.limit {
             write!(f, ", limit={limit}")?;
@@ -188,7 +194,10 @@ impl ExecutionPlan for SnapshotScan {
             scratch: Vec::new(),
             decoder,
             snapshot,
-            tasks: Arc::clone(&self.tasks),
+            table: Arc::clone(&self.table),
+            access: self.access.clone(),
+            block: 0,
+            predicate: Arc::clone(&self.predicate),
             next: partition,
             step: self.properties.partitioning.partition_count(),
             filter: Arc::clone(&self.filter),
@@ -210,16 +219,21 @@ impl ExecutionPlan for SnapshotScan {
     }
 }
 
-/// One partition while it runs.
+/// The execution state of one partition.
 struct Part {
     decoder: BatchDecoder,
-    /// What is read of each row's value, from its start.
+    /// The number of bytes to read from the start of each row's value.
     value_bytes: usize,
     room: Vec<u8>,
     scratch: Vec<u8>,
     snapshot: Arc<Snapshot>,
-    tasks: Arc<[PageTask]>,
+    table: Arc<TableInfo>,
+    access: Access,
+    /// The next part.
     next: usize,
+    /// The next block of that part.
+    block: usize,
+    predicate: Arc<Predicate>,
     step: usize,
     filter: Arc<RowFilter>,
     left: usize,
@@ -227,24 +241,17 @@ struct Part {
 }
 
 impl Part {
-    /// Whole tasks until a batch is full; a task is a few pages, so batches stay near their size.
+    /// Reads parts until a batch is full, and returns it.
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         while self.left > 0 && !self.decoder.is_full() {
-            let Some(task) = self.tasks.get(self.next) else { break };
-            self.next += self.step;
             self.cancel.check().map_err(|e| DataFusionError::External(Box::new(e)))?;
-            let (decoder, filter, scratch) = (&mut self.decoder, &self.filter, &mut self.scratch);
-            let (snapshot, bytes, room) = (&self.snapshot, self.value_bytes, &mut self.room);
-            let scanned = if filter.is_empty() {
-                snapshot.scan_page_part(task, bytes, room, &mut |key, value| decoder.append(key, value))
-            } else {
-                snapshot.scan_page_part(task, bytes, room, &mut |key, value| {
-                    if filter.matches(key, value, scratch) {
-                        decoder.append(key, value);
-                    }
-                })
+            let has_more = match &self.access {
+                Access::Rows { pages, .. } => self.read_pages(&Arc::clone(pages))?,
+                Access::Columns(columns) => self.read_columns(&columns.clone()),
             };
-            scanned.map_err(|e| DataFusionError::External(Box::new(error::from_txn(&e))))?;
+            if !has_more {
+                break;
+            }
         }
         if self.decoder.rows() == 0 || self.left == 0 {
             return Ok(None);
@@ -253,5 +260,58 @@ impl Part {
         let kept = batch.num_rows().min(self.left);
         self.left -= kept;
         Ok(Some(if kept < batch.num_rows() { batch.slice(0, kept) } else { batch }))
+    }
+
+    /// Reads the next page task; returns false if there is none. A task has only a few pages, so a batch exceeds its
+    /// capacity only slightly.
+    fn read_pages(&mut self, pages: &[PageTask]) -> Result<bool> {
+        let Some(task) = pages.get(self.next) else { return Ok(false) };
+        self.next += self.step;
+        let (decoder, filter, scratch) = (&mut self.decoder, &self.filter, &mut self.scratch);
+        let (snapshot, bytes, room) = (&self.snapshot, self.value_bytes, &mut self.room);
+        let scanned = if filter.is_empty() {
+            snapshot.scan_page_part(task, bytes, room, &mut |key, value| decoder.append(key, value))
+        } else {
+            snapshot.scan_page_part(task, bytes, room, &mut |key, value| {
+                if filter.matches(key, value, scratch) {
+                    decoder.append(key, value);
+                }
+            })
+        };
+        scanned.map_err(|e| DataFusionError::External(Box::new(error::from_txn(&e))))?;
+        Ok(true)
+    }
+
+    /// Reads blocks of the next part until the batch is full or the part ends; returns false if there is no part.
+    fn read_columns(&mut self, columns: &Columns) -> bool {
+        let Some(part) = columns.parts.get(self.next) else { return false };
+        let (decoder, filter, scratch) = (&mut self.decoder, &self.filter, &mut self.scratch);
+        match part {
+            ViewPart::Delta(rows) => columns.view.visit_delta(rows.clone(), &mut |key, value| {
+                if filter.matches(key, value, scratch) {
+                    decoder.append(key, value);
+                }
+            }),
+            ViewPart::Segment(segment) => {
+                let chunks = segment.chunks();
+                let filter = ColumnFilter::new(self.table.schema(), &self.predicate, &chunks);
+                let blocks = segment.rows().div_ceil(BLOCK_ROWS);
+                while self.block < blocks && !decoder.is_full() {
+                    let mut bits = [0; BLOCK_ROWS / 64];
+                    filter.select(self.block, &mut bits);
+                    columns.view.select(segment, self.block, &mut bits);
+                    if bits.iter().any(|word| *word != 0) {
+                        decoder.append_block(&chunks, self.block, &bits);
+                    }
+                    self.block += 1;
+                }
+                if self.block < blocks {
+                    return true;
+                }
+            }
+        }
+        self.next += self.step;
+        self.block = 0;
+        true
     }
 }

@@ -1,4 +1,4 @@
-//! From the planner's filters to a predicate on one table's rows.
+//! Compiles the planner's filters to a predicate on the rows of one table.
 
 use std::cmp::Ordering;
 
@@ -13,22 +13,22 @@ use crate::engine::scalar::Scalar;
 use crate::engine::types::{datum_at, round_decimal};
 use crate::engine::{ColumnType, Datum};
 
-/// What a scan decides of a query's conditions.
+/// The filters of a query that a scan evaluates itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScanFilter {
     predicate: Predicate,
-    /// The same as scalars over the table's columns, where an index may help.
+    /// The same predicates as scalars over the table's columns, as far as an index can use them.
     sargs: Vec<Scalar>,
 }
 
 impl ScanFilter {
-    /// Whether it can decide `expression`.
+    /// Whether a scan can evaluate `expression`.
     pub(crate) fn supports(table: &TableInfo, expression: &Expr) -> bool {
         Self::default().add(table, expression).is_some()
     }
 
-    /// Of those of `filters` that it can decide, and the others: the optimiser may change a filter after it has been told
-    /// that it can be decided.
+    /// The filter for the expressions that a scan can evaluate, and the remaining expressions. There may be some even
+    /// after [`supports`](Self::supports), since the optimizer may rewrite a filter afterwards.
     pub(crate) fn split<'e>(table: &TableInfo, filters: &'e [Expr]) -> (Self, Vec<&'e Expr>) {
         let mut filter = Self::default();
         let mut others = Vec::new();
@@ -42,17 +42,17 @@ impl ScanFilter {
         (filter, others)
     }
 
-    /// The conditions.
+    /// The predicate.
     pub(crate) fn predicate(&self) -> &Predicate {
         &self.predicate
     }
 
-    /// For the rows of its table.
+    /// The filter for encoded rows of its table.
     pub(crate) fn on_rows(&self, table: &TableInfo) -> RowFilter {
         RowFilter::new(table.schema(), &self.predicate)
     }
 
-    /// What an index may use of it.
+    /// The predicates that an index can use.
     pub(crate) fn sargs(&self) -> &[Scalar] {
         &self.sargs
     }
@@ -145,7 +145,7 @@ impl ScanFilter {
             (ColumnType::Timestamp, Datum::Timestamp(v)) => Constant::Integer(*v),
             (ColumnType::Decimal { scale, .. }, Datum::Decimal { unscaled, scale: from }) => {
                 let unscaled = round_decimal(*unscaled, *from, scale)?;
-                // A constant with more digits than the column has is the planner's to compare.
+                // A constant with a larger scale than the column's is left to the planner.
                 if *from > scale && datum.compare(&Datum::Decimal { unscaled, scale }) != Some(Ordering::Equal) {
                     return None;
                 }
@@ -218,7 +218,7 @@ impl ScanFilter {
         #[allow(clippy::cast_precision_loss)]
         let selectivity = (0.05 * list.list.len() as f64).min(0.5);
         let selectivity = if list.negated { 1.0 - selectivity } else { selectivity };
-        // `x NOT IN (…, NULL)` is never true, and neither is `x IN (NULL)`, whatever the column's type.
+        // `x NOT IN (…, NULL)` is never true, nor is `x IN (NULL)`, whatever the type of the column.
         let never = if list.negated { any_null } else { constants.is_empty() };
         let condition = if never { Condition::Never } else { Condition::In(column, constants, list.negated) };
         self.predicate.push(condition, selectivity);
@@ -252,8 +252,8 @@ fn integer(datum: &Datum) -> Option<i64> {
     }
 }
 
-/// Whether a constant beside a CHAR has blanks at its end. Those of a bare string are gone, so it is a TEXT, where they count; an index does not
-/// know them.
+/// Whether a constant compared with a CHAR has trailing blanks. Those of an untyped literal have been removed, so the
+/// constant is a TEXT, whose blanks are significant; an index does not distinguish them.
 fn has_blanks(constant: &Datum, column: ColumnType) -> bool {
     matches!((constant, column), (Datum::Text(text), ColumnType::Char(_)) if text.ends_with(' '))
 }

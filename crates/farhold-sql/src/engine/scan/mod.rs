@@ -1,10 +1,12 @@
-//! Tables as DataFusion sees them: rows decoded to Arrow, filters decided on the row's bytes.
+//! The table provider for DataFusion: rows or columns decoded to Arrow, filtered before decoding.
 //!
 //! ```text
-//!   Snapshot ─► page tasks ─► partitions ─► per row: filter on bytes ─► wanted columns to Arrow ─► batches
+//!   Snapshot ─┬► page tasks ─► partitions ─► per row: filter on bytes ─► wanted columns to Arrow ─► batches
+//!             └► column segments ─► partitions ─► per block: filter on codes ─► the same columns of the rows that pass
 //!   Txn ──────► rows of a key range ──────► the same filter and decoder ──► batches, kept for the plan (Gathered)
 //! ```
 
+mod access;
 mod decode;
 mod exec;
 mod filter;
@@ -14,5 +16,5 @@ mod sample;
 pub(crate) use decode::BatchDecoder;
 pub(crate) use exec::is_same_scan;
 pub(crate) use filter::ScanFilter;
-pub(crate) use provider::{FarTable, Gathered, QueryInput, RowSource, ScanKey, scan_key};
+pub(crate) use provider::{FarTable, Gathered, QueryInput, RowSource, ScanKey, TableAt, scan_key};
 pub(crate) use sample::SampleCache;

@@ -1,4 +1,4 @@
-//! A table as DataFusion's planner sees it.
+//! The table provider for DataFusion's planner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,48 +17,56 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExecBuilder;
-use farhold_txn::{PageTask, Placement, Snapshot, TableId};
+use farhold_store::column::copy::ColumnView;
+use farhold_txn::{NoColumns, PageTask, Placement, Snapshot, TableId};
 
+use super::access::Access;
 use super::exec::SnapshotScan;
 use super::filter::ScanFilter;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
 
-/// Where a query's rows come from; a plan finds it in its session's configuration.
+/// The source of a query's rows; part of the session configuration of a plan.
 pub(crate) enum RowSource {
-    /// Only planning: no rows.
+    /// No rows, for planning only.
     Nothing,
-    /// One consistent state of the database, and the pages of the tables that the plan scans.
-    Snapshot(Arc<Snapshot>, HashMap<TableId, Arc<[PageTask]>>),
-    /// What a transaction has read for this plan, by [`scan_key`], and its room in the queries' memory.
+    /// A snapshot of the database, and the tables that the plan scans.
+    Snapshot(Arc<Snapshot>, HashMap<TableId, TableAt>),
+    /// The rows that a transaction has read for this plan, by [`scan_key`], and their memory reservation.
     Gathered(
         HashMap<ScanKey, Gathered>,
         #[expect(dead_code, reason = "held as long as the rows")] Option<MemoryReservation>,
     ),
 }
 
+/// The pages and column segments of a table at the snapshot.
+pub(crate) struct TableAt {
+    pub(crate) pages: Arc<[PageTask]>,
+    pub(crate) columns: std::result::Result<Arc<ColumnView>, NoColumns>,
+}
+
 impl RowSource {
-    /// For a plan without scans.
+    /// The source for a plan without scans.
     pub(crate) fn none() -> Self {
         Self::Gathered(HashMap::new(), None)
     }
 }
 
-/// The rows of a scan that a transaction has read: some columns of them.
+/// The rows that a transaction has read for a scan, with the columns that the plan uses.
 pub(crate) struct Gathered {
     pub(crate) columns: Vec<usize>,
     pub(crate) schema: SchemaRef,
     pub(crate) batches: Vec<RecordBatch>,
 }
 
-/// What a plan needs to know of the statement it belongs to.
+/// The rows of a statement and its cancel flag.
 pub(crate) struct QueryInput {
     pub(crate) rows: RowSource,
     pub(crate) cancel: CancelHandle,
 }
 
-/// Names one scan of a plan: the table and the filters that it decides. The filters themselves and not their text: two of them
-/// may be written alike, as those with dates beyond the calendar's range are.
+/// Identifies a scan of a plan by its table and its filters. The filters are compared as expressions, since the texts
+/// of different filters can be equal, for example with dates beyond the range of the calendar.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ScanKey {
     table: TableId,
@@ -66,7 +74,7 @@ pub(crate) struct ScanKey {
     filters: Vec<Expr>,
 }
 
-/// The name of the scan of `table` with `filters`.
+/// The key of the scan of `table` with `filters`.
 pub(crate) fn scan_key(table: &FarTable, filters: &[Expr]) -> ScanKey {
     ScanKey { table: table.info.table.id(), with_row_number: table.with_row_number, filters: filters.to_vec() }
 }
@@ -75,9 +83,9 @@ pub(crate) fn scan_key(table: &FarTable, filters: &[Expr]) -> ScanKey {
 #[derive(Debug)]
 pub(crate) struct FarTable {
     pub(crate) info: Arc<TableInfo>,
-    /// Show the hidden row number: the target of an UPDATE or DELETE.
+    /// Whether the scan returns the hidden row number, for the target of an UPDATE or DELETE.
     pub(crate) with_row_number: bool,
-    /// On all nodes, about.
+    /// The number of nodes of the cluster.
     nodes: u64,
 }
 
@@ -87,7 +95,7 @@ impl FarTable {
         Self { info, with_row_number, nodes }
     }
 
-    /// Live rows, about: this node's, as many again for each other node.
+    /// An estimate of the number of live rows, which assumes as many rows on each other node as on this one.
     fn row_count(&self) -> u64 {
         let own = self.info.table.row_count();
         if self.info.table.placement() == Placement::Replicated { own } else { own * self.nodes }
@@ -145,7 +153,7 @@ impl TableProvider for FarTable {
         let mut columns: Vec<usize> = projection.cloned().unwrap_or_else(|| (0..full.fields().len()).collect());
         let (_, others) = ScanFilter::split(&self.info, filters);
         if let Some(rest) = conjunction(others.into_iter().cloned()) {
-            // What the bytes do not decide is decided above the scan, of all columns.
+            // The other filters are evaluated above the scan, which returns all columns for them.
             let decided: Vec<Expr> = filters.iter().filter(|f| ScanFilter::supports(&self.info, f)).cloned().collect();
             let all = self.scan_decided(&input, state, (0..full.fields().len()).collect(), filters, &decided, None)?;
             let predicate = state.create_physical_expr(rest, &DFSchema::try_from(full.as_ref().clone())?)?;
@@ -158,7 +166,7 @@ impl TableProvider for FarTable {
 }
 
 impl FarTable {
-    /// The scan with filters that the rows' bytes decide. `named` are those that the plan knows it by.
+    /// The scan with filters that it can evaluate itself. `named` are the filters in the scan's key.
     fn scan_decided(
         &self,
         input: &QueryInput,
@@ -186,8 +194,8 @@ impl FarTable {
                 let (batches, schema) = (std::slice::from_ref(&gathered.batches), Arc::clone(&gathered.schema));
                 Ok(MemorySourceConfig::try_new_exec(batches, schema, Some(places))?)
             }
-            RowSource::Snapshot(snapshot, pages) => {
-                let tasks = pages.get(&self.info.table.id()).ok_or_else(|| {
+            RowSource::Snapshot(snapshot, tables) => {
+                let TableAt { pages: tasks, columns: copy } = tables.get(&self.info.table.id()).ok_or_else(|| {
                     DataFusionError::Internal(format!("the pages of {} were not asked for", self.info.name))
                 })?;
                 let sample = self.info.sample.get(self.row_count(), snapshot, tasks);
@@ -196,12 +204,15 @@ impl FarTable {
                 } else {
                     sample.statistics(&self.info, (&columns, &schema), &filter, self.row_count())
                 };
-                let partitions = state.config().target_partitions().clamp(1, tasks.len().max(1));
+                let access = match copy {
+                    Ok(view) => Access::of_columns(view, &self.info, &filter),
+                    Err(reason) => Access::Rows { pages: Arc::clone(tasks), reason: *reason },
+                };
                 Ok(Arc::new(SnapshotScan::new(
                     (Arc::clone(&self.info), schema, columns),
-                    (Arc::clone(snapshot), Arc::clone(tasks)),
+                    (Arc::clone(snapshot), access),
                     (&filter, filters.to_vec()),
-                    partitions,
+                    state.config().target_partitions(),
                     limit,
                     input.cancel.clone(),
                     statistics,

@@ -1,8 +1,8 @@
-//! What a plan should expect of a table: a few rows of it, looked at when it is first scanned and kept.
+//! Statistics of a table for the planner, from a sample of its rows that is taken at the first scan and cached.
 //!
-//! A filter's selectivity is the part of the sampled rows that pass it; the number of distinct values of a column comes
-//! from how many of the sampled ones are alone (the guaranteed-error estimator of Charikar et al., PODS 2000). Both are
-//! rough, and enough to keep a plan from building a hash table over the larger side.
+//! The selectivity of a filter is the fraction of sampled rows that pass it. The number of distinct values of a column
+//! is estimated from the number of values that occur once in the sample (the guaranteed-error estimator of Charikar et
+//! al., PODS 2000). Both are rough, but good enough to avoid building a hash table over the larger side.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,9 +16,9 @@ use farhold_txn::{PageTask, Snapshot};
 use super::filter::ScanFilter;
 use crate::engine::catalog::TableInfo;
 
-/// Rows of a sample.
+/// The number of rows in a sample.
 const ROWS: usize = 512;
-/// Page tasks that they are spread over.
+/// The number of page tasks from which they are taken.
 const TASKS: usize = 32;
 
 type Row = (Box<[u8]>, Box<[u8]>);
@@ -27,18 +27,18 @@ type Row = (Box<[u8]>, Box<[u8]>);
 #[derive(Debug)]
 pub(crate) struct Sample {
     rows: Vec<Row>,
-    /// How many rows the table had, about.
+    /// The approximate number of rows of the table.
     of: u64,
 }
 
-/// A table's sample, once there is one.
+/// The cached sample of a table.
 #[derive(Debug, Default)]
 pub(crate) struct SampleCache {
     sample: Mutex<Option<Arc<Sample>>>,
 }
 
 impl SampleCache {
-    /// The sample, taken anew if the table has grown or shrunk by a quarter since.
+    /// The sample. It is replaced if the table has grown or shrunk by more than a quarter since.
     pub(super) fn get(&self, row_count: u64, snapshot: &Snapshot, tasks: &[PageTask]) -> Arc<Sample> {
         let mut cached = self.sample.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sample) = cached.as_ref().filter(|s| s.of.abs_diff(row_count) <= s.of / 4) {
@@ -51,7 +51,8 @@ impl SampleCache {
 }
 
 impl Sample {
-    /// Rows of page tasks all over the table. A page that cannot be read now is left out: it is only an estimate.
+    /// Takes rows from page tasks spread over the table. A page that cannot be read is skipped, since this is only an
+    /// estimate.
     fn take(of: u64, snapshot: &Snapshot, tasks: &[PageTask]) -> Self {
         let count = tasks.len().min(TASKS);
         let rows_each = ROWS.div_ceil(count.max(1));
@@ -68,7 +69,7 @@ impl Sample {
         Self { rows, of }
     }
 
-    /// What a scan of `columns` gives of `row_count` rows that `filter` lets pass in part.
+    /// The statistics of a scan of `columns` over `row_count` rows with `filter`.
     pub(super) fn statistics(
         &self,
         table: &TableInfo,
@@ -81,7 +82,7 @@ impl Sample {
         let selectivity = if self.rows.is_empty() {
             filter.predicate().selectivity()
         } else {
-            // None of the sampled: fewer than one in so many.
+            // If no sampled row passes, assume half a row of the sample.
             (passing.len() as f64).max(0.5) / self.rows.len() as f64
         };
         let rows = ((row_count as f64 * selectivity) as usize).max(1);
@@ -98,8 +99,8 @@ impl Sample {
     }
 }
 
-/// Least and greatest values are not told, though they are called inexact: DataFusion's `FilterExec` takes a column whose bounds meet for a constant
-/// (DataFusion 55), and the planner leaves it out of what is sorted by.
+/// Minimum and maximum values are omitted: even if they are marked as inexact, DataFusion 55's `FilterExec` treats a
+/// column whose bounds are equal as constant, and the planner removes it from sort keys.
 fn column_of(reader: &ColumnReader, rows: &[&Row], of: usize) -> ColumnStatistics {
     let mut statistics = ColumnStatistics::new_unknown();
     let distinct = match reader.stored() {
@@ -124,7 +125,7 @@ fn column_of(reader: &ColumnReader, rows: &[&Row], of: usize) -> ColumnStatistic
     statistics
 }
 
-/// How many distinct values `of` rows have, of which `sampled` had values with these counts.
+/// Estimates the number of distinct values in `of` rows from `sampled` rows, whose distinct values have these counts.
 fn estimate<'a>(counts: impl Iterator<Item = &'a u32>, sampled: usize, of: usize) -> Option<usize> {
     let (mut alone, mut repeated) = (0_usize, 0_usize);
     for count in counts {
@@ -134,7 +135,7 @@ fn estimate<'a>(counts: impl Iterator<Item = &'a u32>, sampled: usize, of: usize
         return None;
     }
     let factor = (of as f64 / sampled.max(1) as f64).max(1.0);
-    // Nearly all alone: a key, or as good as one.
+    // Nearly all values occur once: the column is a key, or nearly so.
     let scale = if alone * 20 > sampled * 19 { factor } else { factor.sqrt() };
     Some(((alone as f64 * scale) as usize + repeated).clamp(1, of.max(1)))
 }

@@ -1,4 +1,4 @@
-//! The functions of sequences in expressions.
+//! Sequence functions in expressions.
 
 use crate::engine::dialect::Dialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -8,7 +8,7 @@ use crate::engine::parse::table_name;
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
-/// A function of sequences.
+/// A sequence function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Call {
     /// `nextval(sequence)`
@@ -33,7 +33,7 @@ impl Call {
         }
     }
 
-    /// The types of the arguments, in each of its forms.
+    /// The types of the arguments, for each of the function's forms.
     pub(crate) fn forms(self) -> &'static [&'static [ColumnType]] {
         use ColumnType::{BigInt, Boolean, Text};
         match self {
@@ -43,7 +43,7 @@ impl Call {
         }
     }
 
-    /// Whether it moves the sequence.
+    /// Whether it advances the sequence.
     pub(crate) fn takes_numbers(self) -> bool {
         matches!(self, Self::Next | Self::Set)
     }
@@ -54,23 +54,23 @@ impl Call {
     }
 }
 
-/// The function of this name with so many arguments, and the arguments' types.
+/// The function of this name with this number of arguments, and the arguments' types.
 pub(crate) fn bind(name: &str, arguments: usize) -> Option<(Call, &'static [ColumnType])> {
     let call = Call::named(name)?;
     call.forms().iter().find(|types| types.len() == arguments).map(|types| (call, *types))
 }
 
-/// A call with its arguments' values.
+/// A call with the values of its arguments.
 #[derive(Clone)]
-pub(crate) enum Asked {
+pub(crate) enum SequenceCall {
     Next(String),
     Current(String),
     Last,
     Set { sequence: String, to: i64, is_called: bool },
 }
 
-impl Asked {
-    /// `None`: an argument is null, and so is the result.
+impl SequenceCall {
+    /// `None` if an argument is NULL, and so is the result.
     pub(crate) fn of(call: Call, arguments: &[Datum]) -> Result<Option<Self>, SqlError> {
         Ok(match (call, arguments) {
             (Call::Last, _) => Some(Self::Last),
@@ -87,7 +87,7 @@ impl Asked {
     }
 }
 
-/// The name that a text means: as an identifier would, so `"S"` keeps its case.
+/// The name in a text, read like an identifier: `"S"` keeps its case.
 fn sequence_name(text: &str) -> Result<String, SqlError> {
     let wrong = || SqlError::new(SqlState::SYNTAX_ERROR, format!("invalid name syntax: {text}"));
     let mut parser = Parser::new(&Dialect).try_with_sql(text).map_err(|_| wrong())?;
@@ -98,8 +98,8 @@ fn sequence_name(text: &str) -> Result<String, SqlError> {
     table_name(&name)
 }
 
-/// What a function of sequences is refused with where nothing calls it.
+/// The error of a sequence function where it cannot be called.
 pub(crate) fn out_of_place(call: Call) -> SqlError {
     SqlError::unsupported(format!("{} in this place", call.name()))
-        .with_hint("It works in queries, VALUES, SET and DEFAULT.")
+        .with_hint("It is allowed in queries, VALUES, SET and DEFAULT.")
 }

@@ -1,4 +1,4 @@
-//! What a sequence is told at its start, and its form in a table's attributes.
+//! A sequence's definition, and its encoding in a table's attributes.
 //!
 //! ```text
 //! 'Q' │ version u8 │ type u8 │ flags u8 (1: cycle, 2: owned) │ increment, min, max, start i64 │ cache u32 │ [owner's table, column]
@@ -17,14 +17,15 @@ const VERSION: u8 = 1;
 const CYCLE: u8 = 1;
 const OWNED: u8 = 2;
 
-/// Numbers that a node takes at a time unless the sequence says otherwise: `PostgreSQL` loses as many with a crash.
+/// Numbers that a node takes at a time unless the sequence specifies another CACHE. PostgreSQL also loses up to 32
+/// numbers in a crash.
 const CACHE: u32 = 32;
-/// The most that a block may span, and the fewest numbers outside of the limits: so that a counter that has passed one limit
-/// does not come round to the other, whatever many ask at the same time before it is put back.
+/// The limit on the span of a block, and the least count of numbers outside of the limits. They ensure that a counter
+/// beyond one limit does not wrap around to the other, however many sessions advance it before it is reset.
 const SPAN_MAX: u128 = 1 << 40;
 const OUTSIDE_MIN: i128 = 1 << 56;
 
-/// The column that a sequence was made for.
+/// The column that owns the sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) table: String,
@@ -44,7 +45,7 @@ pub(crate) struct SequenceDef {
     pub(crate) owner: Option<Owner>,
 }
 
-/// A sequence as the catalog knows it.
+/// A sequence in the catalog.
 pub(crate) struct SequenceInfo {
     pub(crate) name: String,
     pub(crate) definition: SequenceDef,
@@ -54,7 +55,7 @@ pub(crate) struct SequenceInfo {
 }
 
 impl SequenceInfo {
-    /// `None`: the table is no sequence.
+    /// `None` if the table is not a sequence.
     pub(crate) fn of(table: &Table) -> Option<Self> {
         let definition = SequenceDef::decode(table.attributes())?;
         let place = place_of(table.name());
@@ -68,7 +69,7 @@ impl SequenceInfo {
         Some(Self { name: table.name().to_owned(), definition, table: table.clone(), key, promise_key })
     }
 
-    /// The row that counts.
+    /// The row that holds the counter.
     pub(crate) fn counter(&self) -> RowCounter<'_> {
         let SequenceDef { start, increment, min, max, .. } = self.definition;
         RowCounter {
@@ -81,13 +82,13 @@ impl SequenceInfo {
     }
 }
 
-/// The row's key, which places it: sequences spread over the nodes by their names.
+/// The row's key, which decides its placement: sequences are spread over the nodes by their names.
 fn place_of(name: &str) -> i64 {
     1 + name.bytes().map(i64::from).sum::<i64>()
 }
 
 impl SequenceDef {
-    /// From what CREATE SEQUENCE or an identity column says.
+    /// From the options of CREATE SEQUENCE or of an identity column.
     pub(crate) fn new(data_type: ColumnType, options: &[SequenceOptions]) -> Result<Self, SqlError> {
         let (low, high) = match data_type {
             ColumnType::SmallInt => (i64::from(i16::MIN), i64::from(i16::MAX)),
@@ -103,7 +104,7 @@ impl SequenceDef {
                 SequenceOptions::MaxValue(value) => max = value.as_ref().map(integer).transpose()?,
                 SequenceOptions::StartWith(value, _) => start = Some(integer(value)?),
                 SequenceOptions::Cache(value) => cache = Some(integer(value)?),
-                // The parser's flag says NO.
+                // The parser's flag means NO CYCLE.
                 SequenceOptions::Cycle(no) => cycle = !no,
             }
         }
@@ -117,7 +118,8 @@ impl SequenceDef {
             return Err(wrong(format!("MINVALUE ({min}) must be at most MAXVALUE ({max}), both within the type")));
         }
         if i128::from(max) - i128::from(min) > i128::from(u64::MAX) - OUTSIDE_MIN {
-            return Err(SqlError::unsupported("a sequence of all numbers").with_hint("Give MINVALUE or MAXVALUE."));
+            return Err(SqlError::unsupported("a sequence over the whole bigint range")
+                .with_hint("Specify MINVALUE or MAXVALUE."));
         }
         let start = start.unwrap_or(if rises { min } else { max });
         if !(min..=max).contains(&start) {
@@ -130,12 +132,12 @@ impl SequenceDef {
                 .filter(|cache| *cache > 0)
                 .ok_or_else(|| wrong(format!("CACHE ({cache}) must be between 1 and {}", u32::MAX)))?,
         };
-        // Steps that leap over the whole range need no block.
+        // With steps this large, a block would span too much.
         let cache = if u128::from(increment.unsigned_abs()) * u128::from(cache) > SPAN_MAX { 1 } else { cache };
         Ok(Self { data_type, increment, min, max, start, cache, cycle, owner: None })
     }
 
-    /// The table that is the sequence.
+    /// The table that stores the sequence.
     pub(crate) fn table(&self, name: &str) -> Result<TableDef, SqlError> {
         let column = |name: &str| Column { name: name.to_owned(), data_type: ColumnType::BigInt, nullable: false };
         let columns = std::iter::once("row").chain(RowCounter::COLUMNS).map(column).collect();
@@ -185,7 +187,7 @@ impl SequenceDef {
 }
 
 fn integer(expression: &Expr) -> Result<i64, SqlError> {
-    expression.to_string().replace(' ', "").parse().map_err(|_| wrong(format!("{expression} is no bigint")))
+    expression.to_string().replace(' ', "").parse().map_err(|_| wrong(format!("{expression} is not a valid bigint")))
 }
 
 fn wrong(message: impl Into<String>) -> SqlError {

@@ -8,17 +8,17 @@
 //!   counter     one fetch-and-add of a word in a row: the next block (`farhold_txn::RowCounter`)
 //! ```
 //!
-//! A sequence is a table of the system table with one row, which is the counter, and with its definition in the table's
-//! attributes; so it is known on every node, survives restarts and goes by DROP like any other. No statement reads or writes that
-//! table. Numbers are unique over all nodes. On one node they come in order; other nodes give theirs from blocks of their own.
-//! They are not given back by a rollback, and what is left of a block goes with its process: gaps.
+//! A sequence is a table in the system table. Its single row is the counter, and its definition is in the table's
+//! attributes. So every node has it, it survives restarts, and DROP works as for any table. No statement reads or
+//! writes that table. Numbers are unique over all nodes. Each node returns its numbers in order, but from its own
+//! blocks. A rollback does not return numbers, and the rest of a block is lost when its process ends: both leave gaps.
 
 mod call;
 mod definition;
 mod numbers;
 mod text;
 
-pub(crate) use call::{Asked, Call, bind, out_of_place};
+pub(crate) use call::{Call, SequenceCall, bind, out_of_place};
 pub(crate) use definition::{Owner, SequenceDef, SequenceInfo};
 pub(crate) use numbers::{Numbers, Sequences, SessionNumbers};
 pub(crate) use text::{Restart, in_order, restart};

@@ -1,4 +1,4 @@
-//! Giving numbers out.
+//! Hands out the numbers of sequences.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -7,21 +7,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use farhold_txn::{TableId, Worker};
 
 use super::SequenceInfo;
-use super::call::Asked;
+use super::call::SequenceCall;
 use crate::engine::catalog::{Catalog, no_such_table};
 use crate::engine::direct::RowNumbers;
 use crate::engine::scalar::{Parameters, Scalar};
 use crate::engine::{Datum, error};
 use crate::{SqlError, SqlState};
 
-/// What is left of a block.
+/// The rest of a block.
 #[derive(Debug)]
 struct Block {
     next: i64,
     left: u32,
 }
 
-/// The node's blocks, of all sequences.
+/// The node's blocks of all sequences.
 #[derive(Debug, Default)]
 pub(crate) struct Sequences {
     blocks: Mutex<HashMap<TableId, Blocks>>,
@@ -30,13 +30,13 @@ pub(crate) struct Sequences {
 #[derive(Debug, Default)]
 struct Blocks {
     queue: VecDeque<Block>,
-    /// How often the sequence has been set on this node: a block that was on its way meanwhile is of before.
+    /// How often the sequence has been set on this node; a block that was fetched before the last one is obsolete.
     sets: u64,
-    /// Held by the one that fetches a block: the blocks of a node come in the order of their numbers.
+    /// Held while a block is fetched, so that a node's blocks arrive in the order of their numbers.
     fetching: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// What a session remembers.
+/// The numbers that a session has received, for `currval` and `lastval`.
 #[derive(Debug, Default)]
 pub(crate) struct SessionNumbers {
     inner: RefCell<Remembered>,
@@ -48,7 +48,7 @@ struct Remembered {
     last: Option<TableId>,
 }
 
-/// Where a statement's expressions get numbers from.
+/// The sources of the numbers that a statement's expressions use.
 #[derive(Clone, Copy)]
 pub(crate) struct Numbers<'a> {
     pub(crate) catalog: &'a Catalog,
@@ -63,7 +63,7 @@ impl Sequences {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next number of the node's blocks.
+    /// The next number from the node's blocks.
     fn take(&self, sequence: &SequenceInfo) -> Option<i64> {
         let mut blocks = self.blocks();
         let queue = &mut blocks.get_mut(&sequence.table.id())?.queue;
@@ -78,7 +78,7 @@ impl Sequences {
         Some(number)
     }
 
-    /// Forgets the node's blocks of a sequence that has been set.
+    /// Drops the node's blocks of a sequence that has been set.
     pub(crate) fn forget(&self, sequence: &SequenceInfo) {
         let mut blocks = self.blocks();
         let blocks = blocks.entry(sequence.table.id()).or_default();
@@ -91,7 +91,7 @@ impl Sequences {
         self.blocks().get(&sequence.table.id()).map_or(0, |blocks| blocks.sets)
     }
 
-    /// Takes a block in, unless the sequence has been set since `sets` was read.
+    /// Adds a block, unless the sequence has been set since `sets` was read.
     fn put(&self, sequence: &SequenceInfo, block: Block, sets: u64) {
         let mut blocks = self.blocks();
         let blocks = blocks.entry(sequence.table.id()).or_default();
@@ -119,7 +119,7 @@ impl Sequences {
         }
     }
 
-    /// Gives the sequence another next number.
+    /// Sets the next number of the sequence.
     pub(crate) async fn set(&self, sequence: &SequenceInfo, next: i64, worker: &Worker) -> Result<(), SqlError> {
         worker.set_number(sequence.counter(), next.cast_unsigned()).await.map_err(|e| error::from_txn(&e))?;
         self.forget(sequence);
@@ -127,14 +127,15 @@ impl Sequences {
     }
 }
 
-/// A block from the counter. `None`: the counter has come to its end and begins anew; ask again.
+/// Fetches a block from the counter. `None` if the counter has reached its limit and restarts; the caller must try
+/// again.
 async fn fetch(sequence: &SequenceInfo, worker: &Worker) -> Result<Option<Block>, SqlError> {
     let definition = &sequence.definition;
     let step = definition.increment;
     let taken = worker.take_numbers(sequence.counter(), definition.cache, step).await;
     let taken = taken.map_err(|e| error::from_txn(&e))?;
     let next = taken.cast_signed();
-    // How many of the block's numbers are within the limits.
+    // The numbers of the block that are within the limits.
     let (room, steps) = if step > 0 {
         (i128::from(definition.max) - i128::from(next), i128::from(step))
     } else {
@@ -144,7 +145,7 @@ async fn fetch(sequence: &SequenceInfo, worker: &Worker) -> Result<Option<Block>
         let left = u32::try_from((room / steps + 1).min(definition.cache.into())).unwrap_or(definition.cache);
         return Ok(Some(Block { next, left }));
     }
-    // Back to where it was, or to the beginning, unless somebody has moved it on.
+    // Resets the counter to its last value, or to the start of the cycle, unless it has been changed meanwhile.
     let moved = taken.wrapping_add(i64::from(definition.cache).wrapping_mul(step).cast_unsigned());
     let begin = if step > 0 { definition.min } else { definition.max };
     let to = if definition.cycle { begin.cast_unsigned() } else { taken };
@@ -158,8 +159,8 @@ async fn fetch(sequence: &SequenceInfo, worker: &Worker) -> Result<Option<Block>
 }
 
 impl Numbers<'_> {
-    /// The value of `scalar` on `row`, with the functions of sequences called first, in the order in which they stand. Every
-    /// call of it takes new numbers; one whose branch of a CASE is not taken, too.
+    /// The value of `scalar` on `row`. All calls of sequence functions are made first, in the order in which they
+    /// occur. Each takes new numbers, even in a branch of a CASE that is not taken.
     pub(crate) async fn evaluate(
         &self,
         scalar: &Scalar,
@@ -174,7 +175,7 @@ impl Numbers<'_> {
         scalar.visit(&mut |inner| {
             if let Scalar::Sequence(call, arguments) = inner {
                 let values = arguments.iter().map(|a| a.evaluate(row, parameters)).collect::<Result<Vec<_>, _>>();
-                calls.push(values.and_then(|values| Asked::of(*call, &values)));
+                calls.push(values.and_then(|values| SequenceCall::of(*call, &values)));
             }
         });
         let mut values = Vec::with_capacity(calls.len());
@@ -195,31 +196,31 @@ impl Numbers<'_> {
     }
 
     /// The value of one call.
-    pub(crate) async fn call(&self, asked: Asked) -> Result<i64, SqlError> {
+    pub(crate) async fn call(&self, asked: SequenceCall) -> Result<i64, SqlError> {
         let tables = self.catalog.tables();
         let known = |name: &str| tables.sequence(name).ok_or_else(|| no_such_table(name));
         match asked {
-            Asked::Next(name) => {
+            SequenceCall::Next(name) => {
                 let sequence = known(&name)?;
                 let number = self.sequences.next(sequence, self.worker).await?;
                 self.session.remember(sequence.table.id(), number);
                 Ok(number)
             }
-            Asked::Current(name) => {
+            SequenceCall::Current(name) => {
                 let sequence = known(&name)?;
                 self.session.inner.borrow().current.get(&sequence.table.id()).copied().ok_or_else(|| {
                     let message = format!("currval of sequence \"{name}\" is not yet defined in this session");
                     SqlError::new(SqlState::OBJECT_NOT_IN_STATE, message)
                 })
             }
-            Asked::Last => {
+            SequenceCall::Last => {
                 let remembered = self.session.inner.borrow();
                 remembered.last.and_then(|id| remembered.current.get(&id)).copied().ok_or_else(|| {
                     let message = "lastval is not yet defined in this session";
                     SqlError::new(SqlState::OBJECT_NOT_IN_STATE, message)
                 })
             }
-            Asked::Set { sequence, to, is_called } => {
+            SequenceCall::Set { sequence, to, is_called } => {
                 let sequence = known(&sequence)?;
                 let (min, max) = (sequence.definition.min, sequence.definition.max);
                 if !(min..=max).contains(&to) {
@@ -239,7 +240,7 @@ impl Numbers<'_> {
 }
 
 impl SessionNumbers {
-    /// DISCARD.
+    /// For DISCARD.
     pub(crate) fn forget(&self) {
         self.inner.take();
     }
@@ -252,7 +253,7 @@ impl SessionNumbers {
 }
 
 impl Scalar {
-    /// Whether it calls a function of sequences, so that only [`Numbers::evaluate`] knows its value.
+    /// Whether it calls a sequence function, so that only [`Numbers::evaluate`] can evaluate it.
     pub(crate) fn calls_sequences(&self) -> bool {
         let mut calls = false;
         self.visit(&mut |scalar| calls |= matches!(scalar, Self::Sequence(..)));
@@ -261,22 +262,22 @@ impl Scalar {
 }
 
 impl Scalar {
-    /// Whether it calls a function of the sequence `name`, however the call writes that name.
+    /// Whether it calls a function on the sequence `name`, in whatever form the call writes that name.
     pub(crate) fn names_sequence(&self, name: &str) -> bool {
         let mut found = false;
         self.visit(&mut |scalar| {
             if let Self::Sequence(call, arguments) = scalar {
                 let values = arguments.iter().map(|a| a.evaluate(&[], Parameters::NONE)).collect::<Result<Vec<_>, _>>();
-                let asked = values.and_then(|values| Asked::of(*call, &values));
+                let asked = values.and_then(|values| SequenceCall::of(*call, &values));
                 found |= matches!(asked, Ok(Some(
-                    Asked::Next(named) | Asked::Current(named) | Asked::Set { sequence: named, .. }
+                    SequenceCall::Next(named) | SequenceCall::Current(named) | SequenceCall::Set { sequence: named, .. }
                 )) if named == name);
             }
         });
         found
     }
 
-    /// Whether it moves a sequence: nothing that a read-only transaction may do.
+    /// Whether it advances a sequence, which a read-only transaction must not do.
     pub(crate) fn takes_numbers(&self) -> bool {
         let mut takes = false;
         self.visit(&mut |scalar| takes |= matches!(scalar, Self::Sequence(call, _) if call.takes_numbers()));

@@ -1,4 +1,4 @@
-//! What the parser does not know of sequences: their options in any order, and ALTER SEQUENCE … RESTART.
+//! Sequence syntax that the parser does not support: options in any order, and ALTER SEQUENCE … RESTART.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -54,14 +54,14 @@ pub(crate) fn restart(sql: &str) -> Result<Option<Restart>, SqlError> {
         return Err(SqlError::unsupported("this form of ALTER SEQUENCE").with_hint("RESTART [WITH number] works."));
     };
     let with = with.map(|text| {
-        let message = format!("{text} is no bigint");
+        let message = format!("{text} is not a valid bigint");
         text.parse().map_err(|_| SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message))
     });
     Ok(Some(Restart { name, if_exists, with: with.transpose()? }))
 }
 
-/// A CREATE SEQUENCE or CREATE TABLE with the options of its sequences in the one order that the parser takes. All else stays as it
-/// is written.
+/// A CREATE SEQUENCE or CREATE TABLE with its sequence options in the only order that the parser accepts. The rest of
+/// the text is unchanged.
 pub(crate) fn in_order(sql: &str) -> Cow<'_, str> {
     if !sql.get(.."create".len()).is_some_and(|word| word.eq_ignore_ascii_case("create")) {
         return Cow::Borrowed(sql);
@@ -89,12 +89,12 @@ pub(crate) fn in_order(sql: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A token that is no blank, and where it stands.
+/// A token other than whitespace, and its position in the text.
 type Word = (Token, Range<usize>);
 
 fn words(sql: &str) -> Option<Vec<Word>> {
     let tokens = Tokenizer::new(&Dialect, sql).tokenize_with_location().ok()?;
-    // The parser counts lines and characters.
+    // The parser gives positions as lines and columns.
     let mut characters = sql.char_indices().peekable();
     let mut here = Location { line: 1, column: 1 };
     let mut offset_of = |to: Location| {
@@ -122,7 +122,7 @@ fn is(token: &Token, word: &str) -> bool {
     matches!(token, Token::Word(found) if found.quote_style.is_none() && found.value.eq_ignore_ascii_case(word))
 }
 
-/// The options from here on, sorted, and where they end.
+/// The options that start here, sorted, and the index of the token after them.
 fn options<'a>(sql: &'a str, words: &[Word], start: usize) -> (Vec<&'a str>, usize) {
     const ORDER: [&str; 6] = ["increment", "minvalue", "maxvalue", "start", "cache", "cycle"];
     let (mut found, mut at) = (Vec::new(), start);
@@ -163,7 +163,7 @@ mod tests {
         let given = "CREATE TABLE t (start int, id int GENERATED ALWAYS AS IDENTITY (START 3 INCREMENT 2), b text)";
         assert!(in_order(given).contains("IDENTITY (INCREMENT 2 START 3)"), "{}", in_order(given));
         assert_eq!(in_order("SELECT 'identity'"), "SELECT 'identity'");
-        // What is no option stays as it is written, strings above all.
+        // Text other than options is unchanged, strings above all.
         let given = "CREATE TABLE t (\n  \"ü identity\" text DEFAULT 'it''s', e text DEFAULT E'a\\\\b' -- sequence\n)";
         assert_eq!(in_order(given), given);
     }

@@ -1,7 +1,7 @@
-//! UPDATE and DELETE by a planner: a SELECT of primary keys and new values, then writes by key.
+//! UPDATE and DELETE that need the planner: a SELECT of primary keys and new values, then writes by key.
 //!
-//! DataFusion's own hooks for them lose predicates such as `WHERE false` or `IN (SELECT …)` on their way to the table, so
-//! nothing is left to them: the WHERE clause is planned as what it is, a query, and what it gives is written one by one.
+//! DataFusion's own interfaces for them lose predicates such as `WHERE false` or `IN (SELECT …)` on the way to the
+//! table, so they are not used. The WHERE clause is planned as part of a query, and each row of its result is written.
 
 use std::collections::HashSet;
 
@@ -32,7 +32,7 @@ fn quoted(name: &str) -> Ident {
 
 /// `CAST(expression AS type)`.
 fn cast_to(expression: Expr, data_type: ColumnType) -> Expr {
-    // Texts of one list are of one type to the planner, whatever their length, which the column checks.
+    // The planner needs texts of one type in a list, whatever their length; the column checks the length.
     let data_type = if data_type.is_text() { ColumnType::Text } else { data_type };
     Expr::Cast {
         kind: CastKind::Cast,
@@ -43,7 +43,7 @@ fn cast_to(expression: Expr, data_type: ColumnType) -> Expr {
     }
 }
 
-/// `CAST($n AS type)` for a bare `$n`.
+/// `CAST($n AS type)` if the expression is just `$n`.
 pub(super) fn typed_parameter(expression: &Expr, data_type: ColumnType) -> Option<Expr> {
     match expression {
         Expr::Nested(inner) => typed_parameter(inner, data_type),
@@ -54,16 +54,16 @@ pub(super) fn typed_parameter(expression: &Expr, data_type: ColumnType) -> Optio
     }
 }
 
-/// An item of a query that gives values to columns, where it has no type of its own.
+/// An item of a query that assigns values to columns, with a cast if it is untyped.
 fn typed_item(expression: &Expr, data_type: ColumnType) -> Option<Expr> {
-    let is_bare = is_bare_string(expression) && !data_type.is_text();
+    let is_bare = is_untyped_literal(expression) && !data_type.is_text();
     if is_bare { Some(cast_to(expression.clone(), data_type)) } else { typed_parameter(expression, data_type) }
 }
 
-fn is_bare_string(expression: &Expr) -> bool {
+fn is_untyped_literal(expression: &Expr) -> bool {
     use Value::{DollarQuotedString, EscapedStringLiteral, Null, SingleQuotedString};
     match expression {
-        Expr::Nested(inner) => is_bare_string(inner),
+        Expr::Nested(inner) => is_untyped_literal(inner),
         Expr::Value(value) => {
             matches!(value.value, SingleQuotedString(_) | EscapedStringLiteral(_) | DollarQuotedString(_) | Null)
         }
@@ -71,7 +71,7 @@ fn is_bare_string(expression: &Expr) -> bool {
     }
 }
 
-/// Can what a query gives be assigned to the columns that it goes to?
+/// Checks that the columns of a query's result can be assigned to their target columns.
 pub(super) fn check_types(table: &TableInfo, targets: &[usize], given: &[OutputColumn]) -> Result<(), SqlError> {
     for (column, given) in targets.iter().map(|column| &table.columns()[*column]).zip(given) {
         let is_known = from_arrow(&given.arrow_type).is_some();
@@ -87,13 +87,13 @@ pub(super) fn check_types(table: &TableInfo, targets: &[usize], given: &[OutputC
     Ok(())
 }
 
-/// Whether the rows of an INSERT give one of its columns anything else than DEFAULT.
+/// Whether the rows of an INSERT assign a value other than DEFAULT to one of its columns.
 pub(super) fn gives(source: &Query, column: usize) -> bool {
     let SetExpr::Values(values) = source.body.as_ref() else { return true };
     values.rows.iter().any(|row| row.content.get(column).is_some_and(|value| !is_default(value)))
 }
 
-/// A value of a VALUES list as its column takes it: DEFAULT, and what has no type of its own.
+/// A value of a VALUES list in the type of its column, if it is DEFAULT or untyped.
 fn typed_value(expression: &Expr, table: &TableInfo, column: usize) -> Result<Option<Expr>, SqlError> {
     let data_type = table.columns()[column].data_type;
     if is_default(expression) {
@@ -103,12 +103,13 @@ fn typed_value(expression: &Expr, table: &TableInfo, column: usize) -> Result<Op
         };
         return Ok(Some(cast_to(default, data_type)));
     }
-    if is_bare_string(expression) && !data_type.is_text() {
+    if is_untyped_literal(expression) && !data_type.is_text() {
         return Ok(Some(cast_to(expression.clone(), data_type)));
     }
     let may_have_length = matches!(expression, Expr::Cast { .. } | Expr::TypedString(_) | Expr::Nested(_));
     if may_have_length && data_type.is_text() {
-        // The planner wants texts of one type, and VARCHAR(3) is another one than VARCHAR(4). Joined to nothing it is TEXT.
+        // The planner needs texts of one type, and VARCHAR(3) differs from VARCHAR(4). Concatenated with an empty
+        // string, the value is TEXT.
         let left = Box::new(Expr::Nested(Box::new(expression.clone())));
         let right = Box::new(Expr::Value(Value::SingleQuotedString(String::new()).into()));
         return Ok(Some(Expr::BinaryOp { left, op: BinaryOperator::StringConcat, right }));
@@ -116,7 +117,7 @@ fn typed_value(expression: &Expr, table: &TableInfo, column: usize) -> Result<Op
     Ok(typed_parameter(expression, data_type))
 }
 
-/// Gives what has no type of its own in an INSERT's rows the types of their columns.
+/// Gives untyped values in an INSERT's rows the types of their columns.
 pub(super) fn type_values(query: &mut Query, table: &TableInfo, targets: &[usize]) -> Result<(), SqlError> {
     match query.body.as_mut() {
         SetExpr::Values(values) => {
@@ -125,14 +126,15 @@ pub(super) fn type_values(query: &mut Query, table: &TableInfo, targets: &[usize
                     if let Some(typed) = typed_value(expression, table, column)? {
                         *expression = typed;
                     } else if let data_type @ ColumnType::Decimal { .. } = table.columns()[column].data_type {
-                        // Numbers of one type, as those of the column that have none of their own.
+                        // Gives all numbers one type, also those that are untyped.
                         *expression = assigned(expression.clone(), &table.columns()[column].name, data_type);
                     }
                 }
             }
         }
         SetExpr::Select(select) => {
-            // How many columns a wildcard stands for is not known here, and so not which column the items behind it go to.
+            // The number of columns of a wildcard is not known here, so the target columns of later items are not
+            // either.
             let is_plain =
                 |item: &&mut SelectItem| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });
             for (item, &column) in select.projection.iter_mut().take_while(is_plain).zip(targets) {
@@ -149,7 +151,7 @@ pub(super) fn type_values(query: &mut Query, table: &TableInfo, targets: &[usize
     Ok(())
 }
 
-/// The columns of the relations beside a table that is written, as far as RETURNING can name them.
+/// The columns of the relations beside the written table to which RETURNING may refer.
 pub(super) fn columns_beside(
     others: &[TableWithJoins],
     returning: Option<&[SelectItem]>,
@@ -174,7 +176,7 @@ pub(super) fn columns_beside(
             match of(relation).filter(|_| !other.joins.iter().any(merges)) {
                 Some(more) => columns.extend(more),
                 None if items.iter().any(|item| matches!(item, SelectItem::Wildcard(_))) => {
-                    return Err(SqlError::unsupported("RETURNING * beside anything but tables"));
+                    return Err(SqlError::unsupported("RETURNING * with sources other than tables"));
                 }
                 None => {}
             }
@@ -183,7 +185,7 @@ pub(super) fn columns_beside(
     Ok(columns)
 }
 
-/// `SELECT key…, value…, beside… FROM table, others WHERE …`. The items have names that nothing else has.
+/// `SELECT key…, value…, beside… FROM table, others WHERE …`. The items have unique names.
 pub(super) fn update_query(
     table: &TableInfo,
     qualifier: &str,
@@ -191,7 +193,7 @@ pub(super) fn update_query(
     (others, beside): (&[TableWithJoins], &[ColumnRef]),
     selection: Option<&Expr>,
 ) -> Query {
-    // The frame comes from text, the parts that are the user's go in as they were parsed.
+    // Parsed from a template; the user's expressions are inserted as parsed.
     let frame = "SELECT 1 FROM a.b AS c";
     let mut query = match Parser::new(&Dialect).try_with_sql(frame).and_then(|mut p| p.parse_query()) {
         Ok(query) => *query,
@@ -211,7 +213,7 @@ pub(super) fn update_query(
         .collect();
     for (n, (column, expression)) in pairs.iter().enumerate() {
         let expression = match expression {
-            // DEFAULT: put in when the row is written.
+            // DEFAULT is evaluated when the row is written.
             None => cast_to(Expr::Value(Value::Null.into()), table.columns()[*column].data_type),
             Some(expression) => {
                 typed_item(expression, table.columns()[*column].data_type).unwrap_or_else(|| (*expression).clone())
@@ -237,7 +239,7 @@ pub(super) fn update_query(
     query
 }
 
-/// Finds the row of a key that a query gave.
+/// Finds rows by the keys that a query returned.
 struct Finder<'a> {
     table: &'a TableInfo,
     seen: HashSet<RowHandle>,
@@ -249,7 +251,7 @@ impl<'a> Finder<'a> {
         Self { table, seen: HashSet::new(), key: Vec::new() }
     }
 
-    /// `None` for a row that was found before: a join may give it twice, and PostgreSQL writes it once.
+    /// `None` for a row that was found before: a join may return it twice, but PostgreSQL writes it only once.
     async fn find(&mut self, txn: &mut Txn, batch: &RecordBatch, row: usize) -> Result<Option<RowHandle>, SqlError> {
         let schema = self.table.schema();
         let mut parts = Vec::with_capacity(schema.key().len());
@@ -263,7 +265,7 @@ impl<'a> Finder<'a> {
 }
 
 impl UpdateQuery {
-    /// Writes what the query gave.
+    /// Writes the query's rows.
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
@@ -310,14 +312,14 @@ impl UpdateQuery {
     }
 }
 
-/// What a query gives of the columns beside the table, from one of its own on.
+/// The values of the columns beside the table, from the query's column `from` on.
 fn beside(batch: &RecordBatch, from: usize, types: &[ColumnType], row: usize) -> Result<Vec<Datum>, SqlError> {
     let columns = batch.columns().iter().skip(from).zip(types);
     columns.map(|(column, data_type)| cast(datum_at(column, row)?, *data_type)).collect()
 }
 
 impl DeleteQuery {
-    /// Deletes what the query gave.
+    /// Deletes the query's rows.
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
@@ -350,7 +352,7 @@ impl DeleteQuery {
 }
 
 impl InsertQuery {
-    /// Inserts what the query gave.
+    /// Inserts the query's rows.
     pub(super) async fn apply(
         &self,
         txn: &mut Txn,
@@ -369,7 +371,7 @@ impl InsertQuery {
                 pace.step().await?;
                 let mut row = Vec::with_capacity(table.columns().len());
                 for (column, default) in defaults.iter().enumerate() {
-                    // What the query gives needs no default, which would take a number of a sequence for nothing.
+                    // A column with a given value needs no default, which would waste a number of a sequence.
                     let given = self.targets.contains(&column);
                     row.push(if given { Datum::Null } else { numbers.evaluate(default, &[], parameters).await? });
                 }

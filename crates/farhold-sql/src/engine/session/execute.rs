@@ -1,4 +1,4 @@
-//! Running a bound statement.
+//! Executes a bound statement.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,22 +12,23 @@ use super::{Session, TransactionState, aborted};
 use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
 use crate::engine::direct::{Effect, Program, ROWS_MAX};
 use crate::engine::output::{Long, Prepared, QueryRows};
-use crate::engine::query::{Giver, PlanScan, PlannedQuery, all_narrow, scans, snapshot};
+use crate::engine::query::{NumberSource, PlanScan, PlannedQuery, all_narrow, scans, snapshot};
 use crate::engine::scalar::{ParameterTypes, Parameters, cut_to};
 use crate::engine::scan::RowSource;
 use crate::engine::types::cast;
 use crate::engine::{ColumnType, CommandTag, Datum, Output, OutputColumn, Rows, error, parse};
 use crate::{SqlError, SqlState};
 
-/// How often a statement outside of a transaction block is tried against conflicts before its user hears of them.
+/// How often a statement outside of a transaction block is retried after conflicts before it fails.
 const RETRY: Retry = Retry { attempts_max: 100, backoff_ns: 1_000, backoff_ns_max: 1_000_000 };
 
-/// Does an error tell of rows: of a division by zero, of a key that is taken?
+/// Whether an error depends on the values of rows, such as a division by zero or a duplicate key.
 fn is_of_values(error: &SqlError) -> bool {
     ["21", "22", "23"].iter().any(|class| error.state.code().starts_with(class))
 }
 
-/// A statement's error, or 40001 where it may come of values that its transaction would not have read if it could commit.
+/// A statement's error, replaced by 40001 if it may come from values that its transaction would not have read if it
+/// could commit.
 pub(in crate::engine) async fn unless_doomed(error: SqlError, txn: &mut Txn) -> SqlError {
     if !is_of_values(&error) {
         return error;
@@ -38,8 +39,8 @@ pub(in crate::engine) async fn unless_doomed(error: SqlError, txn: &mut Txn) -> 
     }
 }
 
-/// Whoever hears that his key is taken may take that for the answer to what he had lost, and a value that could not be divided by tells what is in a
-/// row: no power cut may take it back.
+/// An error may reveal committed data: a client may take a duplicate key as the confirmation of its own earlier insert,
+/// and a division by zero reveals the value in a row. So the data must be durable before the error is reported.
 pub(in crate::engine) async fn durable_error(error: SqlError, worker: &Worker) -> SqlError {
     if !is_of_values(&error) {
         return error;
@@ -88,14 +89,15 @@ impl Session {
                     Err(error) => Err(error),
                 };
                 match outcome {
-                    // An index that it was bound to is gone; bound anew, it finds another way.
+                    // The index to which the statement was bound may be gone; bound again, it uses another access path.
                     Err(e) if e.state == SqlState::SERIALIZATION_FAILURE && self.is_outdated(&bound) => {
                         Box::pin(self.run(prepared, values)).await
                     }
                     outcome => outcome,
                 }
             }
-            // What may be slow is boxed: the future of a direct statement, which every statement makes, stays small.
+            // Slow paths are boxed, so that the future of a direct statement, which is part of every execution, stays
+            // small.
             Plan::Query(query) => Box::pin(self.query(query, parameters)).await,
             Plan::Explain { inner, analyze } => Box::pin(self.explain(inner, parameters, *analyze)).await,
             Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_) => {
@@ -133,11 +135,11 @@ impl Session {
                     format.clone(),
                 )))
             }
-            Plan::Utility(_) => Err(SqlError::internal("a utility statement went astray")),
+            Plan::Utility(_) => Err(SqlError::internal("unexpected utility statement")),
         }
     }
 
-    /// The statement bound to the catalog as it is now.
+    /// The statement, bound to the current catalog.
     async fn current(&self, prepared: &Prepared) -> Result<Rc<Bound>, SqlError> {
         let bound = prepared.bound();
         if bound.version == self.engine.catalog.version() || !bound.plan.reads_catalog() {
@@ -157,8 +159,8 @@ impl Session {
         Ok(prepared.rebind(again))
     }
 
-    /// A query of many rows by the planner: its rows come batch by batch, out of a snapshot. `None` if they would be of other types than those that
-    /// the client has been told. It is planned once for each version of the catalog.
+    /// The planner's query for a direct SELECT of many rows, whose batches come from a snapshot. `None` if the planned
+    /// rows would have other types than those announced to the client. It is planned once per version of the catalog.
     async fn long_query(&self, prepared: &Prepared, bound: &Bound) -> Result<Option<Rc<PlannedQuery>>, SqlError> {
         if let Some(long) = prepared.long(bound.version) {
             return Ok(long.query);
@@ -174,7 +176,7 @@ impl Session {
         Ok(query)
     }
 
-    /// Is the statement its own transaction, and bound to a catalog that has changed since?
+    /// Whether the statement is its own transaction, and bound to an outdated catalog.
     fn is_outdated(&self, bound: &Bound) -> bool {
         self.transaction_state() == TransactionState::Idle && bound.version != self.engine.catalog.version()
     }
@@ -192,7 +194,7 @@ impl Session {
         output.ok_or_else(|| SqlError::internal("a SELECT without a limit has read too much"))
     }
 
-    /// `None`: it is a SELECT of more rows, and nothing has happened.
+    /// `None` if it is a SELECT of more rows, and nothing has been done.
     async fn direct_up_to(
         &mut self,
         program: &Program,
@@ -244,7 +246,7 @@ impl Session {
         }
     }
 
-    /// Whether to try again after `error`, having waited for that.
+    /// Whether to retry after `error`; if so, waits for the back-off first.
     pub(super) async fn again(&self, error: &SqlError, attempt: u32) -> Result<bool, SqlError> {
         if error.state != SqlState::SERIALIZATION_FAILURE || attempt >= RETRY.attempts_max {
             return Ok(false);
@@ -254,7 +256,7 @@ impl Session {
         Ok(true)
     }
 
-    /// One state of the database; waits a little while all places for one are taken.
+    /// A snapshot of the database; waits a little while all snapshot slots are taken.
     async fn snapshot(&self, scans: &[PlanScan]) -> Result<RowSource, SqlError> {
         for attempt in 1..RETRY.attempts_max {
             match self.snapshot_unless_cancelled(scans).await {
@@ -268,7 +270,7 @@ impl Session {
         self.snapshot_unless_cancelled(scans).await
     }
 
-    /// It may wait for a disk, or for a node that is silent.
+    /// Taking a snapshot may wait for a disk, or for a node that does not answer.
     async fn snapshot_unless_cancelled(&self, scans: &[PlanScan]) -> Result<RowSource, SqlError> {
         tokio::select! {
             biased;
@@ -277,8 +279,12 @@ impl Session {
         }
     }
 
-    fn giver(&self) -> Giver {
-        Giver { engine: Arc::clone(&self.engine), worker: Rc::clone(&self.worker), session: Rc::clone(&self.numbers) }
+    fn number_source(&self) -> NumberSource {
+        NumberSource {
+            engine: Arc::clone(&self.engine),
+            worker: Rc::clone(&self.worker),
+            session: Rc::clone(&self.numbers),
+        }
     }
 
     async fn query(&mut self, query: &PlannedQuery, parameters: Parameters<'_>) -> Result<Output, SqlError> {
@@ -307,11 +313,12 @@ impl Session {
         } else {
             self.snapshot(&scans).await?
         };
-        let stream = self.engine.queries.run(plan, rows, self.giver(), &self.cancel, &self.notices, &self.unread);
+        let stream =
+            self.engine.queries.run(plan, rows, self.number_source(), &self.cancel, &self.notices, &self.unread);
         Ok(Output::Rows(Rows::Batches(QueryRows::new(stream))))
     }
 
-    /// Runs a writing plan in the open transaction, or in one of its own that is tried again after conflicts.
+    /// Runs a writing plan in the open transaction, or in one of its own that is retried after conflicts.
     async fn in_transaction(&mut self, plan: &Plan, parameters: Parameters<'_>) -> Result<Effect, SqlError> {
         let engine = Arc::clone(&self.engine);
         let query = match plan {
@@ -323,12 +330,13 @@ impl Session {
         let logical = engine.queries.bind(query, parameters, &self.cancel).await?;
         let scans = scans(&logical)?;
         let (cancel, notices, unread) = (self.cancel.clone(), self.notices.clone(), self.unread.clone());
-        let giver = self.giver();
-        let numbers = giver.numbers();
+        let number_source = self.number_source();
+        let numbers = number_source.numbers();
         let body = async |txn: &mut Txn| -> Result<Effect, SqlError> {
             let rows = engine.queries.gather(&scans, txn, &cancel).await?;
-            // What its scans read has been read: rows can be written while others come.
-            let mut batches = engine.queries.run(logical.clone(), rows, giver.clone(), &cancel, &notices, &unread);
+            // All scans have been read, so rows can be written while the query still runs.
+            let mut batches =
+                engine.queries.run(logical.clone(), rows, number_source.clone(), &cancel, &notices, &unread);
             match plan {
                 Plan::InsertQuery(p) => p.apply(txn, &mut batches, parameters, numbers, &cancel).await,
                 Plan::UpdateQuery(p) => p.apply(txn, &mut batches, parameters, numbers, &cancel).await,
@@ -417,7 +425,7 @@ impl Session {
                 let shown = self
                     .engine
                     .queries
-                    .explain(logical, rows, self.giver(), &self.cancel, &self.unread, analyze && !writes)
+                    .explain(logical, rows, self.number_source(), &self.cancel, &self.unread, analyze && !writes)
                     .await?;
                 lines.extend(shown);
                 if analyze && writes {
@@ -441,7 +449,7 @@ fn types_match(bound: &Bound, parameters: &[Datum]) -> bool {
         && parameters.iter().zip(&bound.parameters).all(|(datum, to)| fits(datum, *to))
 }
 
-/// Whether a parameter is of its type as it is. A decimal keeps its own digits. A CHAR has no blanks at its end.
+/// Whether a parameter's value needs no conversion. A decimal keeps its own scale. A CHAR has no trailing blanks.
 fn fits(datum: &Datum, to: ColumnType) -> bool {
     use crate::engine::scalar::same_kind;
     use crate::engine::types::type_of;

@@ -26,18 +26,18 @@ use plan::Utility;
 pub(crate) use plan::{Bound, Plan};
 pub(crate) use transaction::{CopyReturn, Ended, Loan, Mark};
 
-/// Where a session stands: `ReadyForQuery`'s `I`, `T` and `E`.
+/// The transaction state of a session: `I`, `T` and `E` of `ReadyForQuery`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionState {
     /// Outside of a transaction block.
     Idle,
     /// In a transaction block.
     Open,
-    /// In a transaction block that has failed: only ROLLBACK helps.
+    /// In a transaction block that has failed: it can only be rolled back.
     Failed,
 }
 
-/// One connection: its settings and its transaction. Dropping it rolls back.
+/// One connection, with its settings and its transaction. Dropping it rolls back.
 pub struct Session {
     engine: Arc<Engine>,
     worker: Rc<Worker>,
@@ -50,7 +50,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Forgets which numbers of sequences it has got.
+    /// Forgets the sequence numbers that the session has received.
     pub(crate) fn forget_numbers(&self) {
         self.numbers.forget();
     }
@@ -68,7 +68,7 @@ impl Session {
         }
     }
 
-    /// The statements of a simple-query string, each as it stands in the text.
+    /// The statements of a simple-query string, each as written.
     ///
     /// # Errors
     /// 42601.
@@ -76,7 +76,7 @@ impl Session {
         parse::split(sql)
     }
 
-    /// Whether a statement can be read; what it names is not looked up.
+    /// Checks that a statement can be parsed; names are not resolved.
     ///
     /// # Errors
     /// 42601, 0A000, 54000, 54001, 54011.
@@ -87,7 +87,7 @@ impl Session {
         }
     }
 
-    /// Parses and binds a statement. `parameter_types` are the types that the client states for `$1`, `$2`, ….
+    /// Parses and binds a statement. `parameter_types` are the types that the client declares for `$1`, `$2`, ….
     ///
     /// # Errors
     /// 42601, 42P01, 42703, 42883, 0A000, 25P02.
@@ -111,14 +111,14 @@ impl Session {
         Ok(Rc::new(Prepared::new(sql, bound)))
     }
 
-    /// Runs a statement. Each parameter has the type that `prepared` states, or is null.
+    /// Executes a statement. Each parameter must have the type in `prepared`, or be NULL.
     ///
     /// Outside of a transaction block the statement has committed when this returns, unless it is part of an implicit
-    /// transaction ([`begin_implicit`](Self::begin_implicit)). It is tried again after a conflict with others, as long as
-    /// nobody has seen its rows.
+    /// transaction ([`begin_implicit`](Self::begin_implicit)). It is retried after a conflict, as long as no row of its
+    /// result has been returned.
     ///
     /// # Errors
-    /// Any; an open transaction has failed then, an implicit one is rolled back.
+    /// Any error; then an open transaction has failed, and an implicit one is rolled back.
     pub async fn execute(&mut self, prepared: &Rc<Prepared>, parameters: &[Datum]) -> Result<Output, SqlError> {
         let armed = self.cancel.arm();
         let mut outcome = self.run(prepared, parameters).await;
@@ -135,23 +135,23 @@ impl Session {
         outcome
     }
 
-    /// The statements until [`end_implicit`](Self::end_implicit) are one implicit transaction (a simple-query string of
-    /// several). Not called: each statement commits by itself.
+    /// Makes the statements until [`end_implicit`](Self::end_implicit) one implicit transaction (for a simple-query
+    /// string of several statements). Otherwise each statement commits separately.
     pub fn begin_implicit(&mut self) {
         self.transaction.begin_implicit();
     }
 
-    /// Ends the implicit transaction of a multi-statement batch: commits it. Nothing to do: nothing happens.
+    /// Commits the implicit transaction of a batch of statements. Without one it does nothing.
     ///
     /// # Errors
-    /// 40001 and whatever a commit can fail with.
+    /// 40001, and every other error of a commit.
     pub async fn end_implicit(&mut self) -> Result<(), SqlError> {
         let mut outcome = self.transaction.end_implicit().await;
         if let Err(error) = outcome {
             outcome = Err(durable_error(error, &self.worker).await);
         }
         match &outcome {
-            // A block that the batch has begun goes on.
+            // A block that the batch has begun stays open.
             Ok(()) if self.transaction.is_open() => {}
             Ok(()) => self.settings.commit(),
             Err(_) => self.settings.rollback(),
@@ -159,15 +159,16 @@ impl Session {
         outcome
     }
 
-    /// `ReadyForQuery`'s status.
+    /// The status for `ReadyForQuery`.
     #[must_use]
     pub fn transaction_state(&self) -> TransactionState {
         self.transaction.state()
     }
 
-    /// A statement has failed, in the engine, while its rows were read, or outside (encoding, protocol): so has the open transaction. What its user is to
-    /// be told: 40001 where the error may come of values that the transaction would not have read if it could commit.
-    pub async fn told(&mut self, error: SqlError) -> SqlError {
+    /// Reports that a statement has failed in the engine, while its rows were read, or outside (encoding, protocol); so
+    /// an open transaction has failed too. Returns the error for the client: 40001 if the error may come from values
+    /// that the transaction would not have read if it could commit.
+    pub async fn report_error(&mut self, error: SqlError) -> SqlError {
         let error = match self.transaction.txn() {
             Some(txn) => unless_doomed(error, txn).await,
             None => error,
@@ -180,32 +181,32 @@ impl Session {
         error
     }
 
-    /// A statement has failed with `error`, which decides whether a savepoint can bring its transaction back.
+    /// Reports that a statement has failed with `error`, which decides whether a savepoint can restore its transaction.
     pub(crate) fn failed(&mut self, error: &SqlError) {
         self.transaction.fail(error);
-        // A savepoint may bring some of the settings back.
+        // Rolling back to a savepoint may restore some of the settings.
         if self.transaction.depth() == 0 {
             self.settings.rollback();
         }
     }
 
-    /// The mark of what the session makes now.
+    /// The mark of objects that the session creates now.
     pub(crate) fn mark(&self) -> Mark {
         self.transaction.mark()
     }
 
-    /// What has happened to its transactions since the last call.
+    /// What has happened to the session's transactions since the last call.
     pub(crate) fn take_ended(&mut self) -> Ended {
         self.transaction.take_ended()
     }
 
-    /// What stops the running statement, from any thread.
+    /// A handle that stops the running statement, from any thread.
     #[must_use]
     pub fn cancel_handle(&self) -> CancelHandle {
         self.cancel.clone()
     }
 
-    /// The value of a setting, as SHOW tells it.
+    /// The value of a setting, in the format of SHOW.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<String> {
         if name.eq_ignore_ascii_case("transaction_read_only") {
@@ -214,7 +215,7 @@ impl Session {
         self.settings.get(name)
     }
 
-    /// Sets a setting for the session, as SET does (start-up parameters).
+    /// Sets a setting for the session, as SET does (for start-up parameters).
     ///
     /// # Errors
     /// 42704, 22023.
@@ -222,27 +223,28 @@ impl Session {
         self.settings.set(name, Some(value))
     }
 
-    /// The client's start-up parameters are set: RESET goes back to them.
+    /// Marks the end of the client's start-up parameters, to which RESET returns.
     pub(crate) fn started(&mut self) {
         self.settings.started();
     }
 
-    /// Grows with each change of a setting.
+    /// A counter that grows with each change of a setting.
     pub(crate) fn settings_version(&self) -> u64 {
         self.settings.version()
     }
 
-    /// Whether a transaction has begun that outlives its statements.
+    /// Whether a transaction is open that outlives its statements.
     pub(crate) fn is_in_transaction(&self) -> bool {
         self.transaction.is_open()
     }
 
-    /// The settings whose value has changed since the last call and that clients are told of (`ParameterStatus`).
+    /// The reported settings (`ParameterStatus`) that have changed since the last call.
     pub fn changed_parameters(&mut self) -> Vec<(String, String)> {
         self.settings.take_changed()
     }
 
-    /// The notices since the last call, oldest first (`NoticeResponse`): a query's once its last batch is out.
+    /// The notices since the last call, oldest first (`NoticeResponse`). Those of a query are complete after its last
+    /// batch.
     pub fn notices(&mut self) -> Vec<SqlError> {
         self.notices.take()
     }

@@ -1,4 +1,4 @@
-//! What a statement is once bound.
+//! Bound statements.
 
 use std::sync::Arc;
 
@@ -16,31 +16,31 @@ use crate::engine::{ColumnType, OutputColumn};
 pub(crate) struct Bound {
     pub(crate) version: u64,
     pub(crate) parameters: Vec<ColumnType>,
-    /// Which of their types the client has stated; those behind the last one are found.
+    /// Which of their types the client has declared; those beyond the end of this list are inferred.
     pub(crate) stated: Vec<bool>,
     pub(crate) columns: Option<Vec<OutputColumn>>,
     pub(crate) plan: Plan,
 }
 
 impl Bound {
-    /// A utility statement that names nothing of the catalog.
+    /// A utility statement that refers to nothing in the catalog.
     pub(super) fn utility(utility: Utility) -> Self {
         Self { version: 0, parameters: Vec::new(), stated: Vec::new(), columns: None, plan: Plan::Utility(utility) }
     }
 }
 
-/// What to do.
+/// How a statement is executed.
 #[derive(Debug)]
 pub(crate) enum Plan {
-    /// Without a planner.
+    /// On the direct path, without the planner.
     Direct(Program),
-    /// By a planner.
+    /// A planned query.
     Query(PlannedQuery),
-    /// Rows by a planner, written one by one.
+    /// A planned query whose rows are inserted one by one.
     InsertQuery(InsertQuery),
-    /// Keys and new values by a planner, written by key.
+    /// A planned query for keys and new values, which are written by key.
     UpdateQuery(UpdateQuery),
-    /// Keys by a planner, deleted by key.
+    /// A planned query for keys, whose rows are deleted.
     DeleteQuery(DeleteQuery),
     Explain {
         inner: Box<Bound>,
@@ -62,25 +62,26 @@ pub(crate) enum Plan {
 #[derive(Debug)]
 pub(crate) struct InsertQuery {
     pub(crate) insert: Insert,
-    /// The column of each column of the query.
+    /// The target column of each column of the query.
     pub(crate) targets: Vec<usize>,
     pub(crate) query: PlannedQuery,
 }
 
-/// UPDATE whose query gives the primary key, then a value for each assigned column, then what RETURNING takes of the relations beside it.
+/// An UPDATE whose query returns the primary key, then a value for each assigned column, then the columns of other
+/// relations that RETURNING uses.
 #[derive(Debug)]
 pub(crate) struct UpdateQuery {
     pub(crate) table: Arc<TableInfo>,
     pub(crate) assigned: Vec<usize>,
-    /// Those of them that get their DEFAULT.
+    /// The assigned columns that get their DEFAULT.
     pub(crate) defaults: Vec<usize>,
     pub(crate) query: PlannedQuery,
     pub(crate) returning: Option<Returning>,
-    /// The types of the columns beside the table.
+    /// The types of the columns of other relations.
     pub(crate) beside: Vec<ColumnType>,
 }
 
-/// DELETE whose query gives the primary key, then likewise.
+/// A DELETE whose query returns the primary key, then the columns of other relations that RETURNING uses.
 #[derive(Debug)]
 pub(crate) struct DeleteQuery {
     pub(crate) table: Arc<TableInfo>,
@@ -123,12 +124,12 @@ pub(crate) enum Utility {
         tables: Vec<Arc<TableInfo>>,
         restart: bool,
     },
-    /// Right by doing nothing: ANALYZE, VACUUM.
+    /// A statement that needs no action: ANALYZE, VACUUM.
     Nothing(&'static str),
 }
 
 impl Plan {
-    /// Whether it is bound to tables, so that a change of the catalog makes it stale.
+    /// Whether the plan refers to tables, so that a change of the catalog makes it stale.
     pub(crate) fn reads_catalog(&self) -> bool {
         !matches!(self, Self::Utility(utility) if !matches!(utility, Utility::Truncate { .. }))
     }

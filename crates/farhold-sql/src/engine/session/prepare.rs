@@ -1,4 +1,4 @@
-//! From a parsed statement to a plan.
+//! Binds a parsed statement to a plan.
 
 use datafusion::sql::sqlparser::ast::{
     self, CascadeOption, CopySource, CopyTarget, LockType, NonBlock, Query, Reset, SetExpr, Statement,
@@ -17,13 +17,13 @@ use crate::engine::scalar::{BindError, ColumnRef, ParameterTypes as Types, fold}
 use crate::engine::{ColumnType, parse};
 use crate::{SqlError, SqlState};
 
-/// Whether a statement may be given in a failed transaction.
+/// Whether a statement is allowed in a failed transaction.
 pub(super) fn ends_failure(statement: &Statement) -> bool {
     matches!(statement, Statement::Commit { .. } | Statement::Rollback { .. })
 }
 
 impl Session {
-    /// Binds a statement to the catalog as it is now.
+    /// Binds a statement to the current catalog.
     pub(super) async fn bind(&self, statement: Statement, sql: &str, known: &Types) -> Result<Bound, SqlError> {
         let tables = self.engine.catalog.tables();
         let version = tables.version;
@@ -77,7 +77,7 @@ impl Session {
                     match option.name.value.to_lowercase().as_str() {
                         "analyze" => analyze = on,
                         "format" => return Err(SqlError::unsupported("EXPLAIN (FORMAT …)")),
-                        // What the plan shows does not depend on these.
+                        // These options do not affect the plan shown.
                         "verbose" | "costs" | "buffers" | "timing" | "summary" | "settings" | "wal" => {}
                         other => {
                             let message = format!("unrecognized EXPLAIN option \"{other}\"");
@@ -100,7 +100,7 @@ impl Session {
             }
             Statement::Copy { source, to, target, options, legacy_options, .. } => {
                 if !legacy_options.is_empty() {
-                    return Err(SqlError::syntax("COPY options stand in parentheses: WITH (FORMAT csv, HEADER)"));
+                    return Err(SqlError::syntax("COPY options must be in parentheses: WITH (FORMAT csv, HEADER)"));
                 }
                 self.plan_copy(source, to, &target, CopyFormat::new(&options)?, tables).await
             }
@@ -123,14 +123,14 @@ impl Session {
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) if locked => {
                 return Err(SqlError::unsupported("FOR UPDATE with this query")
-                    .with_hint("FOR UPDATE goes with a SELECT of one table, ordered by one of its indexes."));
+                    .with_hint("FOR UPDATE requires a SELECT of one table, ordered by one of its indexes."));
             }
             Err(BindError::Complex) => *types = before,
         }
         self.by_planner(query, sql, tables, types).await.map(Plan::Query)
     }
 
-    /// A query by the planner, whether or not it could do without.
+    /// Plans a query with the planner, even if the direct path could execute it.
     pub(super) async fn by_planner(
         &self,
         mut query: Box<Query>,
@@ -276,7 +276,7 @@ impl Session {
     }
 }
 
-/// Leaves of a query's locks one FOR UPDATE, if there is one, and says whether.
+/// Reduces the locks of a query to one FOR UPDATE, if there is one. Returns whether there is.
 fn plain_locks(query: &mut Query) -> Result<bool, SqlError> {
     let mut locked = false;
     for lock in &mut query.locks {
@@ -289,14 +289,14 @@ fn plain_locks(query: &mut Query) -> Result<bool, SqlError> {
         locked |= lock.lock_type == LockType::Update;
     }
     if !locked {
-        // Whatever a transaction reads is validated when it commits: FOR SHARE asks for nothing more.
+        // All reads of a transaction are validated at commit, so FOR SHARE adds nothing.
         query.locks.clear();
     }
     query.locks.truncate(1);
     Ok(locked)
 }
 
-/// What the direct path cannot do of a statement, and a planner neither.
+/// The error of a statement that neither the direct path nor the planner supports.
 fn not_simple(error: BindError) -> SqlError {
     match error {
         BindError::Wrong(error) => error,
@@ -316,7 +316,7 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A parameter that nothing has given a type is text.
+/// A parameter of unknown type becomes text.
 fn finish(types: &[Option<ColumnType>]) -> Vec<ColumnType> {
     types.iter().map(|t| t.unwrap_or(ColumnType::Text)).collect()
 }
@@ -425,7 +425,7 @@ pub(super) fn read_only_error(verb: &str) -> SqlError {
     SqlError::new(SqlState::READ_ONLY_TRANSACTION, format!("cannot execute {verb} in a read-only transaction"))
 }
 
-/// For a message: what a plan does.
+/// The SQL verb of a plan, for messages.
 pub(super) fn verb_of(plan: &Plan) -> &'static str {
     match plan {
         Plan::Direct(Program::Insert(_)) | Plan::InsertQuery(_) => "INSERT",

@@ -8,11 +8,12 @@
 //!      └────────────────────────────────────────────┘     left the transaction whole    │
 //!      └────────────────────────── COMMIT (says ROLLBACK), ROLLBACK ────────────────────┘
 //! ```
-//! A failed transaction is dropped at once, so that it keeps nothing from others, unless a savepoint may bring it back.
-//! A COPY borrows the transaction while its data comes in.
+//! A failed transaction is dropped at once, so that it holds nothing that others need, unless a savepoint may restore
+//! it. A COPY borrows the transaction while its data arrives.
 //!
-//! Each block and each savepoint has a [`Mark`], and marks only grow: what a session has made under a mark of at least that of
-//! a savepoint was made after it. So a ROLLBACK TO knows the cursors that it takes along, whatever was released meanwhile.
+//! Each block and each savepoint has a [`Mark`], and marks only grow: an object whose mark is at least that of a
+//! savepoint was created after it. So a ROLLBACK TO can tell which cursors it must close, whatever savepoints were
+//! released meanwhile.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,21 +25,21 @@ use crate::engine::error;
 use crate::engine::scalar::{Times, wall_clock_us};
 use crate::{SqlError, SqlState};
 
-/// Where a COPY puts the transaction that it had borrowed.
+/// Where a COPY returns the transaction that it has borrowed.
 #[derive(Default)]
 pub(crate) struct Loan {
     back: RefCell<CopyReturn>,
 }
 
-/// What came back of a borrowed transaction.
+/// The state of a borrowed transaction.
 #[derive(Default)]
 pub(crate) enum CopyReturn {
-    /// Nothing yet, or the COPY was dropped.
+    /// Not returned yet, or the COPY was dropped.
     #[default]
     Out,
-    /// All is well.
+    /// Returned intact.
     Whole(Txn),
-    /// The COPY failed.
+    /// Returned after a failure.
     Failed(Option<Txn>),
 }
 
@@ -51,22 +52,22 @@ impl Loan {
 
 #[allow(clippy::struct_excessive_bools, reason = "they are independent")]
 struct Block {
-    /// By BEGIN; else it ends with its batch.
+    /// Begun by BEGIN; otherwise it ends with its batch.
     explicit: bool,
     failed: bool,
-    /// `None` in a failed block without a way back, and while it is lent.
+    /// `None` while it is lent, and in a failed block that cannot be restored.
     txn: Option<Txn>,
     lent: Option<Rc<Loan>>,
     read_only: bool,
-    /// A statement has run in it.
+    /// Whether a statement has run in it.
     used: bool,
     mark: Mark,
-    /// When it began: what `now()` says in it.
+    /// The start time, which is the value of `now()` in it.
     began_us: i64,
     savepoints: Vec<Named>,
 }
 
-/// A savepoint and what its transaction was then.
+/// A savepoint, and the state of the transaction at that time.
 struct Named {
     name: String,
     savepoint: Savepoint,
@@ -74,16 +75,16 @@ struct Named {
     read_only: bool,
 }
 
-/// A moment of a session's transactions. Later ones are greater.
+/// A point in time of a session's transactions. Later marks are greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark(u64);
 
-/// What has happened to a session's transactions.
+/// Changes of a session's transactions.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ended {
-    /// A transaction has ended, well or not.
+    /// A transaction has ended, by commit or rollback.
     pub(crate) transaction: bool,
-    /// What was made since this mark is undone.
+    /// Objects created since this mark are undone.
     pub(crate) undone_since: Option<Mark>,
 }
 
@@ -97,7 +98,7 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// `ReadyForQuery`'s status. An implicit transaction is nobody's business.
+    /// The status for `ReadyForQuery`. An implicit transaction is not shown.
     pub(crate) fn state(&self) -> TransactionState {
         match &self.block {
             Some(block) if block.explicit => {
@@ -108,7 +109,7 @@ impl Transaction {
         }
     }
 
-    /// Takes back what was lent.
+    /// Takes back a lent transaction.
     pub(crate) fn reclaim(&mut self) {
         let Some(block) = &mut self.block else { return };
         let Some(loan) = block.lent.take() else { return };
@@ -126,12 +127,12 @@ impl Transaction {
         }
     }
 
-    /// The latest mark: that of what is made now.
+    /// The latest mark, which new objects get.
     pub(crate) fn mark(&self) -> Mark {
         self.mark
     }
 
-    /// What has happened since the last call.
+    /// The changes since the last call.
     pub(crate) fn take_ended(&mut self) -> Ended {
         std::mem::take(&mut self.ended)
     }
@@ -161,7 +162,7 @@ impl Transaction {
         self.ended.undone_since = Some(self.ended.undone_since.map_or(since, |other| other.min(since)));
     }
 
-    /// The block ends without a commit.
+    /// Ends the block without a commit.
     fn drop_block(&mut self) -> Option<Block> {
         let block = self.block.take()?;
         self.ended.transaction = true;
@@ -169,7 +170,7 @@ impl Transaction {
         Some(block)
     }
 
-    /// When a statement that begins now, and its transaction, began.
+    /// The start times of a statement that begins now, and of its transaction.
     pub(crate) fn times(&self) -> Times {
         let statement_us = wall_clock_us();
         Times { statement_us, transaction_us: self.block.as_ref().map_or(statement_us, |block| block.began_us) }
@@ -188,7 +189,7 @@ impl Transaction {
         self.implicit = true;
     }
 
-    /// Before a statement: within a batch there is a transaction.
+    /// Called before a statement: opens a transaction if one is needed for the batch.
     pub(crate) fn enter(&mut self, worker: &Worker) {
         if self.implicit && self.block.is_none() {
             self.open(false, false, worker);
@@ -208,27 +209,27 @@ impl Transaction {
         self.block.is_some()
     }
 
-    /// Whether what a statement does may yet be undone: in a block, or in a batch that has no block yet.
+    /// Whether the effects of a statement may still be undone: in a block, or in a batch that has no block yet.
     pub(crate) fn is_undecided(&self) -> bool {
         self.block.is_some() || self.implicit
     }
 
-    /// How many savepoints there are.
+    /// The number of savepoints.
     pub(crate) fn depth(&self) -> usize {
         self.block.as_ref().map_or(0, |block| block.savepoints.len())
     }
 
-    /// Whether it is a block that failed.
+    /// Whether the block has failed.
     pub(crate) fn is_failed(&self) -> bool {
         self.block.as_ref().is_some_and(|block| block.failed)
     }
 
-    /// Whether it is a block of BEGIN … READ ONLY.
+    /// Whether the block is read-only.
     pub(crate) fn is_read_only(&self) -> bool {
         self.block.as_ref().is_some_and(|block| block.read_only)
     }
 
-    /// A statement failed.
+    /// Called after a statement has failed.
     pub(crate) fn fail(&mut self, error: &SqlError) {
         self.reclaim();
         let Some(block) = self.block.as_mut().filter(|block| block.explicit) else {
@@ -242,7 +243,8 @@ impl Transaction {
         }
     }
 
-    /// BEGIN; whether there was no block before. `read_only` is `None` if the statement does not say.
+    /// BEGIN. Returns whether there was no explicit block before. `read_only` is `None` if the statement does not
+    /// specify it.
     ///
     /// # Errors
     /// As [`set_read_only`](Self::set_read_only).
@@ -251,7 +253,7 @@ impl Transaction {
             self.open(true, read_only.unwrap_or(false), worker);
             return Ok(true);
         };
-        // The statements of the batch before it are part of the block, as in PostgreSQL.
+        // As in PostgreSQL, the preceding statements of the batch become part of the block.
         let is_new = !std::mem::replace(&mut block.explicit, true);
         if let Some(read_only) = read_only {
             self.set_read_only(worker, read_only)?;
@@ -259,7 +261,8 @@ impl Transaction {
         Ok(is_new)
     }
 
-    /// SET TRANSACTION READ ONLY, at any time, or READ WRITE, before anything was read. Outside of a block it means nothing.
+    /// SET TRANSACTION READ ONLY, at any time, or READ WRITE, before the first statement. Outside of a block it has no
+    /// effect.
     ///
     /// # Errors
     /// 25001.
@@ -275,7 +278,7 @@ impl Transaction {
             let message = "transaction read-write mode must be set before any query";
             return Err(SqlError::new(SqlState::ACTIVE_TRANSACTION, message));
         }
-        // A transaction that has read is kept: statements that write are refused from here on.
+        // A transaction that has run statements is kept; from here on, statements that write are refused.
         if !block.used && block.savepoints.is_empty() {
             block.txn = Some(if read_only { worker.begin_read_only() } else { worker.begin() });
         }
@@ -283,9 +286,10 @@ impl Transaction {
         Ok(())
     }
 
-    /// COMMIT. `Ok(true)`: it has committed; `Ok(false)`: it had failed and is rolled back. `None`: there was none.
+    /// COMMIT. `Ok(true)` if it has committed, `Ok(false)` if it had failed and is rolled back, `None` if there was no
+    /// block.
     pub(crate) async fn commit(&mut self) -> Result<Option<bool>, SqlError> {
-        // Until it has committed it counts as undone.
+        // Until the commit succeeds, the block counts as undone.
         let before = self.ended;
         let Some(block) = self.drop_block() else { return Ok(None) };
         if block.failed {
@@ -298,12 +302,12 @@ impl Transaction {
         Ok(block.explicit.then_some(true))
     }
 
-    /// ROLLBACK; whether there was a block.
+    /// ROLLBACK. Returns whether there was a block.
     pub(crate) fn rollback(&mut self) -> bool {
         self.drop_block().is_some_and(|block| block.explicit)
     }
 
-    /// The end of a batch.
+    /// Called at the end of a batch.
     pub(crate) async fn end_implicit(&mut self) -> Result<(), SqlError> {
         self.reclaim();
         self.implicit = false;
@@ -324,7 +328,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// RELEASE: the savepoint and all after it are gone, what was done since stays. Gives the number of those that are left.
+    /// RELEASE: removes the savepoint and all later ones; changes since then stay. Returns the number of those left.
     pub(crate) fn release(&mut self, name: &str) -> Result<usize, SqlError> {
         let block = self.explicit("RELEASE SAVEPOINT")?;
         let at = block.savepoints.iter().rposition(|s| s.name == name).ok_or_else(|| no_savepoint(name))?;
@@ -332,14 +336,14 @@ impl Transaction {
         Ok(at)
     }
 
-    /// ROLLBACK TO: what was done since is undone, the savepoint stays. Gives its place.
+    /// ROLLBACK TO: undoes all changes since the savepoint, which stays. Returns its index.
     pub(crate) fn rollback_to(&mut self, name: &str) -> Result<usize, SqlError> {
         let block = self.explicit("ROLLBACK TO SAVEPOINT")?;
         let at = block.savepoints.iter().rposition(|s| s.name == name).ok_or_else(|| no_savepoint(name))?;
         let Some(txn) = &mut block.txn else {
             return Err(SqlError::new(
                 SqlState::SERIALIZATION_FAILURE,
-                "the transaction conflicts with another one: no savepoint can bring it back",
+                "the transaction conflicts with another one: a savepoint cannot resolve the conflict",
             )
             .with_hint("Roll back the whole transaction and try it again."));
         };
@@ -353,7 +357,7 @@ impl Transaction {
         Ok(at)
     }
 
-    /// Refuses a command that has a meaning only in a block that BEGIN has begun.
+    /// Refuses a command that is allowed only in a block begun by BEGIN.
     pub(crate) fn check_explicit(&mut self, command: &str) -> Result<(), SqlError> {
         self.explicit(command).map(|_| ())
     }

@@ -129,7 +129,7 @@ impl Session {
 
     /// Deletes the rows of all tables, or of none.
     async fn truncate(&mut self, tables: &[Arc<TableInfo>]) -> Result<(), SqlError> {
-        // One table's DELETE is a transaction, and within a block all of them are part of it.
+        // The DELETE of a single table is a transaction by itself; within a block, all of them are part of it.
         if tables.len() == 1 || self.transaction.is_undecided() {
             return self.delete_all(tables).await;
         }
@@ -164,7 +164,9 @@ impl Session {
         }
         let (catalog, worker) = (&self.engine.catalog, &self.worker);
         let done = match utility {
-            Utility::CreateTable(statement) => ddl::create_table(catalog, worker, statement).await?,
+            Utility::CreateTable(statement) => {
+                ddl::create_table(catalog, worker, statement, self.engine.config.columns).await?
+            }
             Utility::CreateIndex(statement) => ddl::create_index(catalog, worker, statement).await?,
             Utility::CreateSequence(statement) => ddl::create_sequence(catalog, worker, statement).await?,
             Utility::RestartSequence(restart) => {
@@ -209,7 +211,7 @@ impl Session {
         }
     }
 
-    /// A setting is about to change: what a ROLLBACK brings back is kept.
+    /// Called before a setting changes: keeps the values that a ROLLBACK restores.
     fn before_setting(&mut self) {
         if self.transaction.is_undecided() {
             self.settings.begin_transaction(self.transaction.depth());
@@ -229,11 +231,12 @@ impl Session {
     }
 }
 
-/// Whether the transaction shall be read-only, if `modes` say. Every isolation level is granted by the strictest one.
+/// Whether the transaction must be read-only, if `modes` specify it. Every isolation level is served by the strictest
+/// one.
 fn wants_read_only(modes: &[TransactionMode]) -> Option<bool> {
     modes.iter().rev().find_map(|mode| match mode {
         TransactionMode::AccessMode(mode) => Some(*mode == TransactionAccessMode::ReadOnly),
-        // Every transaction is serializable, which is more than any level asks for.
+        // Every transaction is serializable, which satisfies every level.
         TransactionMode::IsolationLevel(_) => None,
     })
 }

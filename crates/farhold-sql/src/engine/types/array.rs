@@ -1,4 +1,4 @@
-//! Values out of Arrow arrays and into them.
+//! Conversion of values from and to Arrow arrays.
 
 use arrow::array::{Array, ArrayRef, AsArray, StructArray};
 use arrow::compute::cast as arrow_cast;
@@ -12,7 +12,7 @@ use super::{cast, format_datum, from_arrow, put_interval, put_list, put_record, 
 use crate::SqlError;
 use crate::engine::{ColumnType, Datum};
 
-/// The value at `row` of an array of any type that has one of ours; others as their text.
+/// The value at `row` of an array. A type without a column type is converted to text.
 pub(crate) fn datum_at(array: &ArrayRef, row: usize) -> Result<Datum, SqlError> {
     if array.is_null(row) {
         return Ok(Datum::Null);
@@ -58,13 +58,13 @@ pub(crate) fn datum_at(array: &ArrayRef, row: usize) -> Result<Datum, SqlError> 
     })
 }
 
-/// The type that a value becomes to be taken out of its array.
+/// The type to which an array is cast before its values are read.
 fn other_form(data_type: &DataType) -> DataType {
     match data_type {
         DataType::Interval(_) | DataType::Duration(TimeUnit::Nanosecond) => {
             DataType::Interval(IntervalUnit::MonthDayNano)
         }
-        // Arrow casts no duration to an interval by way of another unit.
+        // Arrow casts only durations of nanoseconds to intervals.
         DataType::Duration(_) => DataType::Duration(TimeUnit::Nanosecond),
         DataType::Time32(_) | DataType::Time64(_) => DataType::Time64(TimeUnit::Microsecond),
         other => from_arrow(other).map_or(DataType::Utf8, to_arrow),
@@ -94,7 +94,7 @@ fn record(fields: &StructArray, row: usize) -> Result<Datum, SqlError> {
     Ok(text(|out| put_record(texts.iter().map(Option::as_deref), out)))
 }
 
-/// A datum as DataFusion's scalar, of the Arrow type of `data_type`.
+/// A datum as a DataFusion scalar, with the Arrow type of `data_type`.
 pub(crate) fn to_scalar(datum: &Datum, data_type: ColumnType) -> Result<ScalarValue, SqlError> {
     let datum = cast(datum.clone(), data_type)?;
     Ok(match (data_type, datum) {

@@ -1,6 +1,6 @@
 //! Days and civil dates (proleptic Gregorian), after Howard Hinnant's `days_from_civil`.
 
-/// Days since 1970-01-01 of a civil date; `None` when there is no such date.
+/// Days since 1970-01-01 of a civil date; `None` if the date does not exist.
 pub(crate) fn days_from_civil(year: i64, month: u32, day: u32) -> Option<i64> {
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let month_days = match month {
@@ -21,7 +21,7 @@ pub(crate) fn days_from_civil(year: i64, month: u32, day: u32) -> Option<i64> {
     Some(era * 146_097 + day_of_era - 719_468)
 }
 
-/// Year, month and day of a count of days since 1970-01-01.
+/// Year, month and day for a number of days since 1970-01-01.
 pub(crate) fn civil_from_days(days: i64) -> (i64, u32, u32) {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

@@ -1,11 +1,11 @@
-//! A value of one type as a value of another: CAST and assignment.
+//! Conversion of values between types, for CAST and assignment.
 
 use super::datetime::DAY_MICROSECONDS;
 use super::{ANY_DIGITS, format_datum, parse_datum, parse_stored, type_of};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
-/// `datum` as a value of `data_type`. Limits of length and precision are the column's to check, at the encoder.
+/// `datum` as a value of `data_type`. The encoder of the column checks length and precision.
 pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlError> {
     use ColumnType as T;
     if datum.is_null() {
@@ -33,7 +33,7 @@ pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlErro
         }
         (T::Int, d) => Datum::Int(i32::try_from(integer(&d, data_type)?).map_err(|_| out_of_range(data_type))?),
         (T::BigInt, d) => Datum::BigInt(i64::try_from(integer(&d, data_type)?).map_err(|_| out_of_range(data_type))?),
-        // By way of a double it would be rounded twice.
+        // Conversion to a double first would round twice.
         (T::Real, d @ Datum::Decimal { .. }) => parse_datum(&format_datum(&d).unwrap_or_default(), data_type)?,
         (T::Real, d) => {
             let wide = double(&d, data_type)?;
@@ -74,7 +74,7 @@ pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlErro
     })
 }
 
-/// `unscaled / 10^from` over `10^to`, rounded half away from zero; `None` when it does not fit.
+/// `unscaled / 10^from` over `10^to`, rounded half away from zero; `None` if it does not fit.
 pub(crate) fn round_decimal(unscaled: i128, from: u8, to: u8) -> Option<i128> {
     if from <= to {
         return unscaled.checked_mul(10_i128.checked_pow(u32::from(to - from))?);
@@ -85,7 +85,8 @@ pub(crate) fn round_decimal(unscaled: i128, from: u8, to: u8) -> Option<i128> {
     Some(if away { quotient + unscaled.signum() } else { quotient })
 }
 
-/// By the digits that a float surely has: 6 of single precision, 15 of double.
+/// The decimal of a float, from the digits that every float of the type represents: 6 for REAL, 15 for DOUBLE
+/// PRECISION.
 fn decimal_of_float(datum: &Datum, precision: u8, scale: u8) -> Result<Datum, SqlError> {
     let text = match datum {
         Datum::Real(value) => format!("{value:.5e}"),
@@ -98,7 +99,7 @@ fn decimal_of_float(datum: &Datum, precision: u8, scale: u8) -> Result<Datum, Sq
         Datum::Double(value) if !value.is_finite() => Some(*value),
         _ => None,
     };
-    // A NUMERIC without a precision holds an infinity, and each holds NaN, but not here.
+    // In PostgreSQL every NUMERIC can be NaN, and one without precision can be infinite, but not here.
     if special.is_some_and(|value| value.is_nan() || (precision, scale) == ANY_DIGITS) {
         let text = format_datum(datum).unwrap_or_default();
         return Err(SqlError::unsupported(format!("\"{text}\" of type numeric")));
@@ -159,12 +160,12 @@ fn mismatch(datum: &Datum, to: ColumnType) -> SqlError {
     no_cast(type_of(datum), to)
 }
 
-/// What a cast that is not [`castable`] is told.
+/// The error of a cast that is not [`castable`].
 pub(crate) fn no_cast(from: ColumnType, to: ColumnType) -> SqlError {
     SqlError::new(SqlState::CANNOT_COERCE, format!("cannot cast type {} to {to}", base_name(from)))
 }
 
-/// Whether there is a cast between two types, one that is written out.
+/// Whether an explicit cast between two types exists.
 pub(crate) fn castable(from: ColumnType, to: ColumnType) -> bool {
     use ColumnType as T;
     from.is_text()
@@ -173,7 +174,7 @@ pub(crate) fn castable(from: ColumnType, to: ColumnType) -> bool {
         || matches!((from, to), (T::Boolean, T::Int) | (T::Int, T::Boolean) | (T::Timestamp, T::Date))
 }
 
-/// Whether values of the one type can stand beside those of the other, or be compared with them, once both have a common type.
+/// Whether values of the two types have a common type in which they can be compared.
 pub(crate) fn comparable(a: ColumnType, b: ColumnType) -> bool {
     use ColumnType as T;
     let is_number = |t| matches!(t, T::SmallInt | T::Int | T::BigInt | T::Decimal { .. } | T::Real | T::Double);

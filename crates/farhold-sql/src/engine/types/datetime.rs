@@ -1,13 +1,13 @@
-//! Dates and timestamps as text, as PostgreSQL reads and writes them (`DateStyle = ISO`).
+//! Dates and timestamps as text, in PostgreSQL's format (`DateStyle = ISO`).
 //!
 //! ```text
 //! date:      [-]infinity | epoch | day [clock | blank offset] [BC | AD]
 //! day:       YYYY-MM-DD | YYYY/MM/DD | YYYYMMDD
 //! clock:     (blank | T) HH:MM[:SS[.digits]] [zone]
-//! zone:      Z | UTC | GMT | offset                        read and passed over: no type here has one
+//! zone:      Z | UTC | GMT | offset                        parsed and ignored: no type here has one
 //! offset:    (+ | -)HH[[:]MM[[:]SS]]
 //! ```
-//! The infinities are the ends of the integers, as on the wire. Anything else in the text is an error.
+//! The infinities are the limits of the integer types, as on the wire. Any other text is an error.
 
 use std::fmt::Write as _;
 
@@ -17,23 +17,23 @@ use crate::{SqlError, SqlState};
 /// Microseconds of a day.
 pub(crate) const DAY_MICROSECONDS: i64 = 86_400_000_000;
 
-/// 4714-11-24 BC, where PostgreSQL's days begin.
+/// 4714-11-24 BC, the first day of PostgreSQL's dates.
 pub(crate) const FIRST_DAY: i32 = -2_440_588;
 /// 5874897-12-31.
 pub(crate) const LAST_DAY: i32 = 2_145_042_905;
 
-enum Moment {
+enum ParsedTimestamp {
     Infinity,
     MinusInfinity,
     At { day: i64, microseconds: i64 },
 }
 
-/// Days since 1970-01-01; a time of day is cut.
+/// Days since 1970-01-01; a time of day is ignored.
 pub(super) fn parse_date(text: &str) -> Result<i32, SqlError> {
     match parse(text, "date")? {
-        Moment::Infinity => Ok(i32::MAX),
-        Moment::MinusInfinity => Ok(i32::MIN),
-        Moment::At { day, .. } => {
+        ParsedTimestamp::Infinity => Ok(i32::MAX),
+        ParsedTimestamp::MinusInfinity => Ok(i32::MIN),
+        ParsedTimestamp::At { day, .. } => {
             i32::try_from(day).ok().and_then(date_in_range).ok_or_else(|| out_of_range(text, "date"))
         }
     }
@@ -42,9 +42,9 @@ pub(super) fn parse_date(text: &str) -> Result<i32, SqlError> {
 /// Microseconds since 1970-01-01.
 pub(super) fn parse_timestamp(text: &str) -> Result<i64, SqlError> {
     match parse(text, "timestamp")? {
-        Moment::Infinity => Ok(i64::MAX),
-        Moment::MinusInfinity => Ok(i64::MIN),
-        Moment::At { day, microseconds } => day
+        ParsedTimestamp::Infinity => Ok(i64::MAX),
+        ParsedTimestamp::MinusInfinity => Ok(i64::MIN),
+        ParsedTimestamp::At { day, microseconds } => day
             .checked_mul(DAY_MICROSECONDS)
             .and_then(|start| start.checked_add(microseconds))
             .and_then(timestamp_in_range)
@@ -52,18 +52,19 @@ pub(super) fn parse_timestamp(text: &str) -> Result<i64, SqlError> {
     }
 }
 
-/// A day that PostgreSQL has.
+/// The day, if it is in PostgreSQL's range.
 pub(crate) fn date_in_range(day: i32) -> Option<i32> {
     (FIRST_DAY..=LAST_DAY).contains(&day).then_some(day)
 }
 
-/// A moment that PostgreSQL has, but the last thirty years of it: the last one is in 294247, as microseconds count from
-/// 1970, PostgreSQL's from 2000, and go to 294276.
+/// The timestamp, if it is in PostgreSQL's range. The last thirty years of that are missing: microseconds since 1970
+/// end in 294247, PostgreSQL's count from 2000 and end in 294276.
 pub(crate) fn timestamp_in_range(microseconds: i64) -> Option<i64> {
     (microseconds >= i64::from(FIRST_DAY) * DAY_MICROSECONDS && microseconds != i64::MAX).then_some(microseconds)
 }
 
-/// A timestamp with so many digits behind the second, rounded as PostgreSQL does it: away from the year 2000, where its timestamps begin.
+/// A timestamp rounded to a number of fractional digits of the second. Like PostgreSQL, it rounds half away from the
+/// year 2000, the epoch of its timestamps.
 pub(crate) fn round_timestamp(microseconds: i64, digits: u8) -> i64 {
     const EPOCH: i64 = 946_684_800_000_000;
     if digits >= 6 || matches!(microseconds, i64::MIN | i64::MAX) {
@@ -78,20 +79,20 @@ fn out_of_range(text: &str, kind: &str) -> SqlError {
     SqlError::new(SqlState::DATETIME_OVERFLOW, format!("{kind} out of range: \"{text}\""))
 }
 
-/// A field such as a month has a value that there is not.
+/// A field such as the month has an impossible value.
 fn field_range(text: &str) -> SqlError {
     SqlError::new(SqlState::DATETIME_OVERFLOW, format!("date/time field value out of range: \"{text}\""))
 }
 
-fn parse(text: &str, kind: &str) -> Result<Moment, SqlError> {
+fn parse(text: &str, kind: &str) -> Result<ParsedTimestamp, SqlError> {
     let bad = || SqlError::new(SqlState::INVALID_DATETIME, format!("invalid input syntax for type {kind}: \"{text}\""));
-    // Punctuation around says nothing to PostgreSQL, but for what stands in a time or before a zone.
+    // PostgreSQL ignores punctuation around the text, except characters of times and zones.
     let is_silent = |c: char| c.is_whitespace() || c.is_ascii_punctuation() && !"+-.:/".contains(c);
     let lower = text.trim_matches(is_silent).to_ascii_lowercase();
     match lower.as_str() {
-        "infinity" => return Ok(Moment::Infinity),
-        "-infinity" => return Ok(Moment::MinusInfinity),
-        "epoch" => return Ok(Moment::At { day: 0, microseconds: 0 }),
+        "infinity" => return Ok(ParsedTimestamp::Infinity),
+        "-infinity" => return Ok(ParsedTimestamp::MinusInfinity),
+        "epoch" => return Ok(ParsedTimestamp::At { day: 0, microseconds: 0 }),
         _ => {}
     }
     let era = |word: &str| lower.strip_suffix(word).filter(|rest| rest.ends_with(char::is_whitespace));
@@ -103,12 +104,12 @@ fn parse(text: &str, kind: &str) -> Result<Moment, SqlError> {
     let (day, clock) = rest.split_once(|c: char| c.is_whitespace() || c == 't').unwrap_or((rest, ""));
     let (year, month, day) = parse_day(day).ok_or_else(bad)?;
     let year = if before_christ { 1 - i64::from(year) } else { i64::from(year) };
-    // There is no year 0: before 1 AD comes 1 BC, which is 0 inside.
+    // There is no year 0: 1 AD follows 1 BC, which is the internal year 0.
     let day =
         days_from_civil(year, month, day).filter(|_| year > 0 || before_christ).ok_or_else(|| field_range(text))?;
     let clock = clock.trim();
     let microseconds = if clock.is_empty() {
-        // A `T` announces a time.
+        // After a `T` a time is required.
         if rest.contains('t') {
             return Err(bad());
         }
@@ -120,21 +121,21 @@ fn parse(text: &str, kind: &str) -> Result<Moment, SqlError> {
         let fields = parse_clock(clock).ok_or_else(bad)?;
         fields.microseconds().ok_or_else(|| field_range(text))?
     };
-    Ok(Moment::At { day, microseconds })
+    Ok(ParsedTimestamp::At { day, microseconds })
 }
 
 fn number(text: &str) -> Option<u32> {
     (!text.is_empty() && text.len() <= 7 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())?
 }
 
-/// Year, month and day, as they are written.
+/// Year, month and day as written.
 fn parse_day(text: &str) -> Option<(u32, u32, u32)> {
     if text.len() == 8 && text.bytes().all(|b| b.is_ascii_digit()) {
         return Some((number(&text[..4])?, number(&text[4..6])?, number(&text[6..])?));
     }
     let mut parts = text.split(['-', '/']);
     let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);
-    // Shorter ones are months or days in some order.
+    // A shorter first number would be a month or a day.
     if parts.next().is_some() || year.len() < 3 {
         return None;
     }
@@ -149,7 +150,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// `None` when there is no such time of a day.
+    /// `None` if there is no such time of day.
     fn microseconds(&self) -> Option<i64> {
         let Self { hour, minute, second, microseconds } = *self;
         if hour > 24 || minute > 59 || second > 60 || (hour == 24 && (minute, second, microseconds) != (0, 0, 0)) {
@@ -228,7 +229,7 @@ pub(super) fn format_timestamp(microseconds: i64) -> String {
     text
 }
 
-/// Writes the day; gives what has to stand at the end of the text.
+/// Writes the day; returns the era that must end the text.
 fn write_day(to: &mut String, days: i64) -> &'static str {
     let (year, month, day) = civil_from_days(days);
     let (shown, era) = if year > 0 { (year, "") } else { (1 - year, " BC") };
@@ -240,7 +241,7 @@ fn write_day(to: &mut String, days: i64) -> &'static str {
 mod tests {
     use super::*;
 
-    /// What PostgreSQL 15 makes of each text.
+    /// The expected results are those of PostgreSQL 15.
     #[test]
     fn dates_as_postgresql_reads_them() {
         for (text, expected) in [

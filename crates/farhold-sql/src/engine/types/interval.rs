@@ -1,8 +1,9 @@
-//! Texts of intervals, as PostgreSQL reads them.
+//! Parses intervals as PostgreSQL does.
 //!
-//! `1 year 2 mons -3 days 04:05:06.7`, `1.5 hours ago`, `2-3` (years and months), `4 05:06` (days before a time), `P1Y2M3DT4H5M6S`. A number at the end
-//! without a unit counts seconds. What is left of a fraction becomes the next unit that has whole ones: months of a year, days of a month or a
-//! week, microseconds of anything shorter. Each unit may stand once. Hours have no upper bound of their own.
+//! Examples are `1 year 2 mons -3 days 04:05:06.7`, `1.5 hours ago`, `2-3` (years and months), `4 05:06` (days before a
+//! time), and `P1Y2M3DT4H5M6S`. A final number without a unit counts seconds. The fraction of a unit is carried down:
+//! of a year to months, of a month or a week to days, of shorter units to microseconds. Each unit may occur once. Hours
+//! have no upper limit of their own.
 
 use arrow::datatypes::IntervalMonthDayNano;
 
@@ -14,13 +15,13 @@ const MINUTE_US: i64 = 60 * SECOND_US;
 const HOUR_US: i64 = 60 * MINUTE_US;
 const DAYS_OF_MONTH: f64 = 30.0;
 
-/// Why a text is no interval.
+/// Why a text is not an interval.
 enum Wrong {
     Syntax,
     Range,
 }
 
-/// The fields that `INTERVAL '…' DAY TO HOUR` names, from the longest to the shortest.
+/// The fields of `INTERVAL '…' DAY TO HOUR`, from the longest to the shortest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum IntervalField {
     Year,
@@ -44,23 +45,23 @@ impl IntervalField {
     }
 }
 
-/// The first and the last field of an interval's type, and its digits behind the second.
+/// The first and the last field of an interval's type, and the fractional digits of its seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct IntervalFields {
     pub fields: Option<(IntervalField, IntervalField)>,
     pub digits: Option<u8>,
 }
 
-/// Reads an interval.
+/// Parses an interval.
 ///
 /// # Errors
-/// 22007 for what is no interval, 22015 for one with a number that does not fit.
+/// 22007 if the text is not an interval, 22015 if a number in it does not fit.
 pub(crate) fn parse_interval(text: &str) -> Result<IntervalMonthDayNano, SqlError> {
     parse_interval_of(text, IntervalFields::default())
 }
 
-/// Reads an interval of some fields. A number without a unit counts the last of them, and what is shorter than it is cut off, as in PostgreSQL; what is
-/// longer stays. The second is rounded to the digits.
+/// Parses an interval restricted to some fields. As in PostgreSQL, a number without a unit counts the last field, and
+/// shorter units are cut off, but longer ones stay. The seconds are rounded to the digits.
 ///
 /// # Errors
 /// As [`parse_interval`].
@@ -84,15 +85,15 @@ pub(crate) fn parse_interval_of(text: &str, of: IntervalFields) -> Result<Interv
     })
 }
 
-/// What counts the parts of an interval.
+/// A unit of an interval.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
-    /// So many years.
+    /// A number of years.
     Years(i32),
     Month,
     Week,
     Day,
-    /// So many microseconds, as which one unit it may stand once.
+    /// A number of microseconds. Units of the same length count as the same unit.
     Time(i64),
 }
 
@@ -120,7 +121,7 @@ impl Unit {
     }
 }
 
-/// A number with its sign in both parts.
+/// A number whose sign is in both parts.
 #[derive(Clone, Copy)]
 struct Number {
     whole: i64,
@@ -146,13 +147,13 @@ impl Number {
     }
 }
 
-/// The interval that has been read so far.
+/// The interval parsed so far.
 #[derive(Default)]
 struct Sum {
     months: i64,
     days: i64,
     microseconds: i64,
-    /// The units that have stood.
+    /// The units that have occurred.
     met: Vec<Unit>,
 }
 
@@ -193,7 +194,7 @@ impl Sum {
         }
     }
 
-    /// `4:05`, `4:05:06.7`, and `5:06.7`, which are minutes and seconds.
+    /// `4:05`, `4:05:06.7`, or `5:06.7`, which means minutes and seconds.
     fn add_time(&mut self, text: &str, of: IntervalFields) -> Result<(), Wrong> {
         let is_short = of.fields == Some((IntervalField::Minute, IntervalField::Second));
         for unit in [Unit::HOUR, Unit::MINUTE, Unit::SECOND] {
@@ -203,7 +204,7 @@ impl Sum {
             Some(unsigned) => (true, unsigned),
             None => (false, text.strip_prefix('+').unwrap_or(text)),
         };
-        // A point, whatever stands behind it, says that the last part is seconds.
+        // A point in the last part marks it as seconds.
         let (before_last, last) = unsigned.rsplit_once(':').ok_or(Wrong::Syntax)?;
         if unsigned.contains(['+', '-']) || before_last.contains('.') {
             return Err(Wrong::Syntax);
@@ -263,14 +264,14 @@ impl Sum {
         self.add_part_of_microseconds(days.fract() * DAY_MICROSECONDS as f64)
     }
 
-    /// Half a microsecond is none.
+    /// Half a microsecond is rounded towards zero.
     fn add_part_of_microseconds(&mut self, microseconds: f64) -> Result<(), Wrong> {
         let rest = microseconds.fract();
         let more = i64::from(rest > 0.5) - i64::from(rest < -0.5);
         self.add_microseconds(microseconds.trunc() as i64 + more, 1)
     }
 
-    /// Cuts off what the fields do not have, and rounds the second, half of a digit away from zero.
+    /// Cuts off fields that the type does not have, and rounds the seconds half away from zero.
     fn cut(&mut self, of: IntervalFields) {
         let unit = match of.fields.map(|(_, last)| last) {
             Some(IntervalField::Year) => {
@@ -314,7 +315,7 @@ fn added(part: &mut i64, count: i64, units: i64) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The words and the numbers of a text, a number with its sign. Other signs are as blanks.
+/// The words and the signed numbers of a text. Other punctuation counts as blanks.
 fn fields(text: &str) -> Result<Vec<String>, Wrong> {
     let mut fields = Vec::new();
     let mut rest = text.trim_start();
@@ -344,7 +345,7 @@ fn fields(text: &str) -> Result<Vec<String>, Wrong> {
     Ok(fields)
 }
 
-/// From the last field to the first: a unit stands behind its number.
+/// Processes the fields from the last to the first, because a unit follows its number.
 fn by_fields(fields: &[String], of: IntervalFields) -> Result<Sum, Wrong> {
     let (fields, is_ago) = match fields {
         [before @ .., last] if last == "ago" => (before, true),
@@ -354,7 +355,7 @@ fn by_fields(fields: &[String], of: IntervalFields) -> Result<Sum, Wrong> {
         return Err(Wrong::Syntax);
     }
     let mut sum = Sum::default();
-    // That of the next number, and whether it was written.
+    // The unit of the next number, and whether it was written.
     let last = of.fields.map_or(Unit::SECOND, |(_, last)| last.unit());
     let (mut unit, mut is_written) = (Some(last), false);
     for field in fields.iter().rev() {
@@ -372,7 +373,7 @@ fn by_fields(fields: &[String], of: IntervalFields) -> Result<Sum, Wrong> {
         } else {
             let counted = unit.take().ok_or(Wrong::Syntax)?;
             sum.add(Number::parse(field)?, counted)?;
-            // Before hours stand days.
+            // A number before hours counts days.
             if counted == Unit::HOUR {
                 unit = Some(Unit::Day);
             }
@@ -388,7 +389,7 @@ fn by_fields(fields: &[String], of: IntervalFields) -> Result<Sum, Wrong> {
     Ok(sum)
 }
 
-/// What stands behind the P of ISO 8601.
+/// Parses the part of an ISO 8601 duration after the P.
 fn by_designators(text: &str) -> Result<Sum, Wrong> {
     let mut sum = Sum::default();
     let mut rest = text;
@@ -431,7 +432,7 @@ mod tests {
         }
     }
 
-    /// What PostgreSQL 15 answers.
+    /// The expected results are those of PostgreSQL 15.
     #[test]
     fn fields_cut_what_is_shorter() {
         use IntervalField::{Day, Hour, Minute, Month, Second, Year};
@@ -476,7 +477,7 @@ mod tests {
         }
     }
 
-    /// What PostgreSQL 15 answers.
+    /// The expected results are those of PostgreSQL 15.
     #[test]
     fn texts_are_read() {
         for (text, expected) in [
@@ -568,7 +569,7 @@ mod tests {
         }
     }
 
-    /// Time counts nanoseconds here.
+    /// Time is kept in nanoseconds here.
     #[test]
     fn time_ends_after_292_years() {
         assert_eq!(shown("2562047:00:00"), "2562047:00:00");

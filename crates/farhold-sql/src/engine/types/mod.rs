@@ -1,4 +1,4 @@
-//! Types: from SQL's names, to Arrow and back, as text, and from one to another.
+//! Types: their SQL names, conversion to and from Arrow and text, and casts.
 
 mod array;
 mod calendar;
@@ -28,12 +28,12 @@ pub use text::{format_datum, parse_datum};
 use super::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
-/// Where a field's metadata says which of our types it is, when Arrow's type does not tell.
+/// The key in a field's metadata that holds the column type, where the Arrow type does not determine it.
 pub(crate) const TYPE_KEY: &str = "farhold.type";
 
-/// Arrow's type of our timestamps.
+/// The Arrow type of timestamps.
 pub(crate) const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
-/// Arrow's type of our intervals.
+/// The Arrow type of intervals.
 pub(crate) const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
 
 /// The column type of a SQL type name.
@@ -88,9 +88,8 @@ pub(crate) fn from_sql(data_type: &ast::DataType) -> Result<ColumnType, SqlError
                 ("bpchar", []) => ColumnType::Char(ANY_LENGTH),
                 ("name", []) => ColumnType::Text,
                 ("serial" | "bigserial" | "smallserial" | "serial4" | "serial8", []) => {
-                    return Err(SqlError::unsupported(format!("type {name} in this place")).with_hint(
-                        "It is a column of CREATE TABLE, an integer with a sequence; elsewhere say integer.",
-                    ));
+                    return Err(SqlError::unsupported(format!("type {name} in this place"))
+                        .with_hint("It is allowed only in CREATE TABLE; use integer."));
                 }
                 _ => return Err(SqlError::new(SqlState::UNDEFINED_OBJECT, format!("type \"{name}\" does not exist"))),
             }
@@ -99,7 +98,7 @@ pub(crate) fn from_sql(data_type: &ast::DataType) -> Result<ColumnType, SqlError
     })
 }
 
-/// The digits behind the second of `TIMESTAMP(p)`, if a timestamp may have more.
+/// The fractional digits of `TIMESTAMP(p)`, if p limits them.
 pub(crate) fn timestamp_digits(data_type: &ast::DataType) -> Option<u8> {
     match data_type {
         ast::DataType::Timestamp(Some(digits @ 0..=5), TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => {
@@ -146,11 +145,11 @@ fn characters(length: Option<&CharacterLength>, default: u32) -> Result<u32, Sql
 /// Precision and scale of a NUMERIC without them.
 const ANY_DIGITS: (u8, u8) = (38, 16);
 
-/// The length of a CHAR or VARCHAR without one: `bpchar`, and parameters. Such a CHAR is sent without blanks at its end.
+/// The length of a CHAR or VARCHAR without one: `bpchar`, and parameters. Such a CHAR is sent without trailing blanks.
 pub(crate) const ANY_LENGTH: u32 = ColumnType::CHARACTERS_MAX;
 
-/// The type of a parameter that stands for a value of the type: it has no length, and is a TEXT where it stands for a VARCHAR(n), whose operators are
-/// those of TEXT.
+/// The type of a parameter in place of a value of this type. It has no length. For a VARCHAR(n) it is TEXT, whose
+/// operators VARCHAR uses.
 pub(crate) fn type_of_parameter(stands_for: ColumnType) -> ColumnType {
     match stands_for {
         ColumnType::Char(_) => ColumnType::Char(ANY_LENGTH),
@@ -163,7 +162,7 @@ fn parse_length(text: &str) -> Result<u32, SqlError> {
     text.parse().map_err(|_| SqlError::syntax(format!("invalid length: {text}")))
 }
 
-/// Arrow's type of a column type.
+/// The Arrow type of a column type.
 pub(crate) fn to_arrow(data_type: ColumnType) -> DataType {
     match data_type {
         ColumnType::Boolean => DataType::Boolean,
@@ -191,7 +190,7 @@ pub(crate) fn to_field(name: &str, data_type: ColumnType, nullable: bool) -> Fie
     field.with_metadata(HashMap::from([(TYPE_KEY.to_owned(), text)]))
 }
 
-/// The column type that a result's field has on the wire; `None` where none of ours fits.
+/// The column type of a result's field on the wire; `None` if no column type fits.
 pub(crate) fn from_field(field: &Field) -> Option<ColumnType> {
     if let Some(text) = field.metadata().get(TYPE_KEY)
         && matches!(field.data_type(), DataType::Utf8View | DataType::Utf8 | DataType::LargeUtf8)
@@ -227,7 +226,7 @@ pub(crate) fn from_arrow(data_type: &DataType) -> Option<ColumnType> {
     })
 }
 
-/// The column type that a datum has by itself.
+/// The column type of a datum.
 pub(crate) fn type_of(datum: &Datum) -> ColumnType {
     match datum {
         Datum::Null | Datum::Text(_) => ColumnType::Text,

@@ -1,4 +1,4 @@
-//! Types by PostgreSQL's numbers.
+//! PostgreSQL's OIDs of types.
 
 use super::{ANY_DIGITS, ANY_LENGTH};
 use crate::engine::ColumnType;
@@ -45,16 +45,16 @@ pub const NUMERIC: u32 = 1700;
 pub const JSON: u32 = 114;
 /// `xml`; no column has it
 pub const XML: u32 = 142;
-/// What a string is before it has a type
+/// The type of an untyped string literal.
 pub const UNKNOWN: u32 = 705;
 /// `uuid`; no column has it
 pub const UUID: u32 = 2950;
 /// `jsonb`; no column has it
 pub const JSONB: u32 = 3802;
-/// `regclass`, an OID that shows as a table's name
+/// `regclass`, an OID that is shown as a table's name
 pub const REGCLASS: u32 = 2205;
 
-/// The number of a column's type.
+/// The OID of a column's type.
 pub fn of(data_type: ColumnType) -> u32 {
     match data_type {
         ColumnType::Boolean => BOOL,
@@ -73,7 +73,7 @@ pub fn of(data_type: ColumnType) -> u32 {
     }
 }
 
-/// Bytes of a value of the type, -1 when they vary (`typlen` of `RowDescription`).
+/// The size of the type's values in bytes, -1 if it varies (`typlen` of `RowDescription`).
 pub fn size_of(oid: u32) -> i16 {
     match oid {
         BOOL | CHAR => 1,
@@ -86,7 +86,8 @@ pub fn size_of(oid: u32) -> i16 {
     }
 }
 
-/// `atttypmod` of `RowDescription`: the length of a string and the precision of a decimal, each with PostgreSQL's header of 4.
+/// `atttypmod` of `RowDescription`: the length of a string, or the precision and scale of a decimal, each plus 4 for
+/// PostgreSQL's header.
 pub fn modifier_of(data_type: ColumnType) -> i32 {
     match data_type {
         ColumnType::Char(ANY_LENGTH) | ColumnType::Varchar(ANY_LENGTH) => -1,
@@ -96,7 +97,7 @@ pub fn modifier_of(data_type: ColumnType) -> i32 {
     }
 }
 
-/// The array type of an element type, where PostgreSQL numbers one that has a binary form here.
+/// The array type of an element type, if PostgreSQL has one and its binary format is supported here.
 pub fn array_of(element: u32) -> Option<u32> {
     Some(match element {
         BOOL => 1000,
@@ -117,7 +118,7 @@ pub fn array_of(element: u32) -> Option<u32> {
     })
 }
 
-/// The type in which a parameter of a stated type is taken; `None` leaves the choice to the statement.
+/// The column type of a parameter that a client declares with this OID; `None` leaves the choice to the statement.
 pub fn parameter_type(oid: u32) -> Option<ColumnType> {
     Some(match oid {
         BOOL => ColumnType::Boolean,
@@ -126,10 +127,10 @@ pub fn parameter_type(oid: u32) -> Option<ColumnType> {
         INT8 | OID | REGCLASS => ColumnType::BigInt,
         FLOAT4 => ColumnType::Real,
         FLOAT8 => ColumnType::Double,
-        // A parameter has no scale of its own: each value brings one.
+        // A parameter has no scale of its own; each value has one.
         NUMERIC => ColumnType::Decimal { precision: ANY_DIGITS.0, scale: ANY_DIGITS.1 },
         TEXT | NAME | CHAR => ColumnType::Text,
-        // Whether the blanks at the end of a value count is the type's to say.
+        // The type decides whether trailing blanks count.
         VARCHAR => ColumnType::Varchar(ANY_LENGTH),
         BPCHAR => ColumnType::Char(ANY_LENGTH),
         BYTEA => ColumnType::Bytea,

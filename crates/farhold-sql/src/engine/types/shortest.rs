@@ -1,13 +1,13 @@
-//! The shortest digits of floats, as PostgreSQL has them.
+//! The shortest digits of floats, as in PostgreSQL.
 //!
-//! PostgreSQL (Ryu) and Rust write the fewest digits that read back as the same value. A number halfway between two floats reads back as the one
-//! whose mantissa is even. Rust writes it where it is shorter (2e23), PostgreSQL never does (1.9999999999999998e+23): other readers may round
-//! it to the other float.
+//! PostgreSQL (Ryu) and Rust write the fewest digits that parse to the same value. A number halfway between two floats
+//! parses to the one whose mantissa is even. Rust writes such a number if it is shorter (2e23), PostgreSQL never does
+//! (1.9999999999999998e+23): other parsers may round it to the other float.
 //!
-//! A float halfway between two numbers of as few digits is the even one of them in PostgreSQL, and the upper one in Rust (`131072.125::real` is
-//! 131072.12).
+//! If a float is halfway between two equally short numbers, PostgreSQL writes the even one and Rust the upper one
+//! (`131072.125::real` is 131072.12).
 
-/// A float of single precision in scientific notation, `-1.25e-7`.
+/// A REAL in scientific notation, `-1.25e-7`.
 pub(crate) fn scientific_f32(value: f32) -> String {
     let shortest = format!("{value:e}");
     if value.abs() < HALVES_F32_MIN {
@@ -22,7 +22,7 @@ pub(crate) fn scientific_f32(value: f32) -> String {
     )
 }
 
-/// As [`scientific_f32`], of double precision.
+/// As [`scientific_f32`], for DOUBLE PRECISION.
 pub(crate) fn scientific_f64(value: f64) -> String {
     let shortest = format!("{value:e}");
     if value.abs() < HALVES_F64_MIN {
@@ -37,19 +37,19 @@ pub(crate) fn scientific_f64(value: f64) -> String {
     )
 }
 
-/// 2^24 and 2^53: below them, what is halfway between two floats has more digits than they have.
+/// 2^24 and 2^53. Below them, a number halfway between two floats has more digits than a float.
 const HALVES_F32_MIN: f32 = 16_777_216.0;
 const HALVES_F64_MIN: f64 = 9_007_199_254_740_992.0;
 
-/// A float with a tie fills its mantissa nearly (2^23 and 2^52 times more than 1.16): with fewer digits there is none, and from `HALVES_*_MIN` on
-/// neither.
+/// The least number of digits with which ties occur. Such a float uses nearly its whole mantissa (more than 2^23 or
+/// 2^52, times 1.16). From `HALVES_*_MIN` on there are no ties either.
 const TIE_DIGITS_F32_MIN: usize = 8;
 const TIE_DIGITS_F64_MIN: usize = 16;
 
 /// More digits than any float needs.
 const DIGITS_MAX: usize = 17;
 
-/// As many digits as the shortest, of two as near ones the even.
+/// As many digits as the shortest; of two equally near numbers, the even one.
 fn even(
     shortest: String,
     digits_min: usize,
@@ -64,13 +64,13 @@ fn even(
     if even != shortest && reads_back(&even) { even } else { shortest }
 }
 
-/// Digits behind the point.
+/// The number of fractional digits.
 fn fraction_digits(scientific: &str) -> usize {
     scientific.split_once('.').map_or(0, |(_, fraction)| fraction.bytes().take_while(|byte| *byte != b'e').count())
 }
 
-/// The fewest digits that are no halfway number. Of so many they are the nearest ones; but above a power of two the floats are twice as far apart
-/// as below it, and it may be the next number above.
+/// The shortest number that is not halfway between floats. Among numbers of equal length it is the nearest. But above a
+/// power of two the floats are twice as far apart as below, so it may be the next larger number.
 fn nearer_than_half(
     shortest: String,
     mantissa_digits: u32,
@@ -87,14 +87,15 @@ fn nearer_than_half(
     candidates.flatten().find(is_nearer).unwrap_or(shortest)
 }
 
-/// Whether a number that reads back as a float is halfway to the next float: whether it has one binary digit more than floats have.
+/// Whether a number that parses to a float is halfway to the next float, that is, has one binary digit more than floats
+/// have.
 fn is_halfway(scientific: &str, mantissa_digits: u32) -> bool {
     let Some((digits, power)) = as_integer(scientific) else { return false };
     let Some(odd) = 5_u128.checked_pow(power).and_then(|fives| digits.checked_mul(fives)) else { return false };
     odd != 0 && u128::BITS - odd.leading_zeros() - odd.trailing_zeros() == mantissa_digits + 1
 }
 
-/// `12.5e3` as 125 and the power of ten that it is multiplied by. `None`: that is negative.
+/// `12.5e3` as 125 and the power of ten of its last digit; `None` if that is negative.
 fn as_integer(scientific: &str) -> Option<(u128, u32)> {
     let (mantissa, exponent) = scientific.trim_start_matches('-').split_once('e')?;
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -102,7 +103,7 @@ fn as_integer(scientific: &str) -> Option<(u128, u32)> {
     Some((format!("{whole}{fraction}").parse().ok()?, u32::try_from(power).ok()?))
 }
 
-/// The next number of as many digits, away from zero; `None` if they are all nines.
+/// The next number with the same number of digits, away from zero; `None` if all are nines.
 fn next(scientific: &str) -> Option<String> {
     let (mantissa, exponent) = scientific.split_once('e')?;
     let last = mantissa.rfind(|c: char| matches!(c, '0'..='8'))?;
@@ -116,7 +117,7 @@ fn next(scientific: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What PostgreSQL 15 answers.
+    /// The expected results are those of PostgreSQL 15.
     #[test]
     fn digits_are_those_of_postgresql() {
         for (value, expected) in [
@@ -131,7 +132,7 @@ mod tests {
             (1_237_940_039_285_380_274_899_124_224.0, "1.2379401e27"),
             (f32::MAX, "3.4028235e38"),
             (1e-45, "1e-45"),
-            // Ties of decimals.
+            // Decimal ties.
             (131_072.0 + 0.125, "1.3107212e5"),
             (131_072.0 + 0.375, "1.3107238e5"),
             (-16_384.0 - 0.0625, "-1.6384062e4"),

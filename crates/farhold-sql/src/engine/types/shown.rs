@@ -1,4 +1,4 @@
-//! Values of types that no column has, as PostgreSQL writes them: times, intervals, lists, records.
+//! Formats values of types that no column has, as PostgreSQL does: times, intervals, lists, records.
 
 use std::io::Write as _;
 
@@ -9,7 +9,7 @@ const HOUR_US: i64 = 3_600_000_000;
 const MINUTE_US: i64 = 60_000_000;
 const SECOND_US: i64 = 1_000_000;
 
-/// Writes a number that is not negative with so many digits at least.
+/// Writes a non-negative number with at least `width` digits.
 pub(crate) fn put_padded(value: i64, width: usize, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + width, b'0');
@@ -20,7 +20,7 @@ pub(crate) fn put_padded(value: i64, width: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes the time of a day, or the hours of an interval, given in microseconds.
+/// Writes a time of day, or the time part of an interval, given in microseconds.
 pub(crate) fn put_time(micros: i64, out: &mut Vec<u8>) {
     let hours = micros / HOUR_US;
     if hours < 100 {
@@ -55,7 +55,7 @@ pub(crate) fn put_interval(months: i32, days: i32, micros: i64, out: &mut Vec<u8
         if out.len() > start {
             out.push(b' ');
         }
-        // After a negative field the sign of a positive one is written too.
+        // After a negative field a positive one needs a sign.
         if negative_before && count > 0 {
             out.push(b'+');
         }
@@ -78,7 +78,7 @@ pub(crate) fn put_interval(months: i32, days: i32, micros: i64, out: &mut Vec<u8
     }
 }
 
-/// Writes a list as an array literal, `{1,NULL,"a b"}`; `put` writes an element that is not null.
+/// Writes a list as an array literal, `{1,NULL,"a b"}`; `put` writes an element other than NULL.
 pub(crate) fn put_list(elements: &ArrayRef, out: &mut Vec<u8>, put: &mut dyn FnMut(&ArrayRef, usize, &mut Vec<u8>)) {
     out.push(b'{');
     for index in 0..elements.len() {
@@ -98,7 +98,8 @@ pub(crate) fn put_list(elements: &ArrayRef, out: &mut Vec<u8>, put: &mut dyn FnM
     out.push(b'}');
 }
 
-/// Writes a record, `(1,,"a b")`: a NULL is nothing, and what is empty or has a sign of the form is quoted.
+/// Writes a record, `(1,,"a b")`: NULL is written as nothing; an empty field, or one with special characters, is
+/// quoted.
 pub(crate) fn put_record<'a>(fields: impl Iterator<Item = Option<&'a str>>, out: &mut Vec<u8>) {
     let special = |byte: &u8| matches!(byte, b'"' | b'\\' | b'(' | b')' | b',') || byte.is_ascii_whitespace();
     out.push(b'(');
@@ -123,7 +124,7 @@ pub(crate) fn put_record<'a>(fields: impl Iterator<Item = Option<&'a str>>, out:
     out.push(b')');
 }
 
-/// Quotes the element of an array literal that begins at `start`, if it needs it.
+/// Quotes the element of an array literal that begins at `start`, if necessary.
 fn quote_element(start: usize, out: &mut Vec<u8>) {
     let element = &out[start..];
     let special = |byte: &u8| matches!(byte, b'"' | b'\\' | b'{' | b'}' | b',') || byte.is_ascii_whitespace();

@@ -1,4 +1,4 @@
-//! Values as text, as PostgreSQL reads and writes them (ISO dates, hexadecimal bytea).
+//! Values as text, in PostgreSQL's format (ISO dates, hexadecimal bytea).
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use super::shortest::{scientific_f32, scientific_f64};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
-/// A value of `data_type` from its text form.
+/// Parses a value of `data_type`.
 ///
 /// # Errors
-/// 22P02, 22003, 22007, 22008: the text is no such value. Lengths of strings are not checked here.
+/// 22P02, 22003, 22007, 22008 if the text is not such a value. Lengths of strings are not checked here.
 pub fn parse_datum(text: &str, data_type: ColumnType) -> Result<Datum, SqlError> {
     let trimmed = text.trim_matches(|c: char| c.is_ascii_whitespace());
     Ok(match data_type {
@@ -36,7 +36,9 @@ pub fn parse_datum(text: &str, data_type: ColumnType) -> Result<Datum, SqlError>
             }
             Datum::Double(value)
         }
-        ColumnType::Decimal { .. } => parse_decimal(trimmed, Least::Kept).ok_or_else(|| invalid(text, data_type))??.0,
+        ColumnType::Decimal { .. } => {
+            parse_decimal(trimmed, MinDigits::Kept).ok_or_else(|| invalid(text, data_type))??.0
+        }
         ColumnType::Char(_) => Datum::Text(text.trim_end_matches(' ').to_owned()),
         ColumnType::Varchar(_) | ColumnType::Text => Datum::Text(text.to_owned()),
         ColumnType::Bytea => Datum::Bytea(parse_bytea(text).ok_or_else(|| invalid(text, data_type))?),
@@ -45,19 +47,19 @@ pub fn parse_datum(text: &str, data_type: ColumnType) -> Result<Datum, SqlError>
     })
 }
 
-/// A value from its text form as a cast or a column takes it: rounded to zero, too, where it is nearer to that than to the least number of the type.
+/// Parses a value by the rules of a cast or an assignment to a column, where a small number may be rounded to zero.
 pub(crate) fn parse_stored(text: &str, data_type: ColumnType) -> Result<Datum, SqlError> {
     match data_type {
         ColumnType::Decimal { scale, .. } if i32::from(scale) == SCALE_MAX => {
             let trimmed = text.trim_matches(|c: char| c.is_ascii_whitespace());
-            Ok(parse_decimal(trimmed, Least::Rounded).ok_or_else(|| invalid(text, data_type))??.0)
+            Ok(parse_decimal(trimmed, MinDigits::Rounded).ok_or_else(|| invalid(text, data_type))??.0)
         }
-        // Fewer decimals are rounded to behind this.
+        // Rounding to fewer decimals happens later.
         _ => parse_datum(text, data_type),
     }
 }
 
-/// A value as PostgreSQL writes it; `None` for NULL.
+/// A value in PostgreSQL's format; `None` for NULL.
 #[must_use]
 pub fn format_datum(datum: &Datum) -> Option<String> {
     Some(match datum {
@@ -118,40 +120,41 @@ fn parse_integer(trimmed: &str, text: &str, data_type: ColumnType) -> Result<i64
 }
 
 fn parse_float<F: std::str::FromStr>(text: &str) -> Option<F> {
-    // Rust reads what PostgreSQL reads (NaN, Infinity, exponents), in any case.
+    // Rust accepts the same forms as PostgreSQL (NaN, Infinity, exponents), in any case.
     text.parse().ok()
 }
 
-/// Whether a float is infinite, or zero, only because the number that `text` says is too large or too small.
+/// Whether a float is infinite or zero only because the number in `text` is too large or too small.
 fn is_beyond(value: f64, text: &str) -> bool {
     let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
     (value.is_infinite() && !text.to_ascii_lowercase().contains("inf"))
         || (value == 0.0 && mantissa.bytes().any(|b| matches!(b, b'1'..=b'9')))
 }
 
-/// The most decimals that PostgreSQL's numeric takes.
+/// The limit on decimals in PostgreSQL's numeric.
 const DECIMALS_MAX: i32 = 16_383;
-/// The most decimals that ours keeps: as many as digits.
+/// The limit on decimals here, equal to that on digits.
 const SCALE_MAX: i32 = 38;
 
-/// The decimal that `text` says, unless it has digits that a decimal does not hold.
+/// The decimal in `text`, unless a decimal cannot hold all of its digits.
 pub(crate) fn exact_decimal(text: &str) -> Option<Datum> {
-    match parse_decimal(text, Least::Kept)? {
+    match parse_decimal(text, MinDigits::Kept)? {
         Ok((datum, true)) => Some(datum),
         _ => None,
     }
 }
 
-/// What becomes of a number that rounds to zero.
+/// The treatment of a number that rounds to zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Least {
-    /// The least one other than zero, which a condition might be about.
+enum MinDigits {
+    /// It becomes the least number other than zero, so that conditions on it stay correct.
     Kept,
     Rounded,
 }
 
-/// A number, and whether that is all of it: digits behind the last decimal are rounded away. `None`: no number. `Some(Err)`: one that does not fit 38 digits.
-fn parse_decimal(text: &str, least: Least) -> Option<Result<(Datum, bool), SqlError>> {
+/// A number, and whether it is exact: digits beyond the last decimal are rounded away. `None` if the text is not a
+/// number, `Some(Err)` if the number does not fit in 38 digits.
+fn parse_decimal(text: &str, min_digits: MinDigits) -> Option<Result<(Datum, bool), SqlError>> {
     if ["nan", "inf", "infinity"].contains(&text.trim_start_matches(['+', '-']).to_ascii_lowercase().as_str()) {
         return Some(Err(SqlError::unsupported(format!("\"{text}\" of type numeric"))));
     }
@@ -177,17 +180,17 @@ fn parse_decimal(text: &str, least: Least) -> Option<Result<(Datum, bool), SqlEr
     let digits: Vec<u8> = whole.bytes().chain(fraction.bytes()).map(|b| b - b'0').collect();
     let dropped = usize::try_from(scale.saturating_sub(SCALE_MAX)).unwrap_or(0);
     let (kept, rest) = digits.split_at(digits.len().saturating_sub(dropped));
-    // Digits that a larger number of dropped ones would begin with are zeros.
+    // If more digits are dropped than the number has, the first of them are zeros.
     let rounds_up = rest.len() == dropped && rest.first().is_some_and(|digit| *digit >= 5);
     let exact = rest.iter().all(|digit| *digit == 0);
     let shifted = |unscaled: i128, digit: u8| unscaled.checked_mul(10)?.checked_add(i128::from(digit));
     let mut unscaled = kept.iter().try_fold(0, |unscaled, digit| shifted(unscaled, *digit));
     if let Some(digits) = unscaled.filter(|digits| *digits != 0) {
-        // One more power of ten than there are decimals is too many.
+        // A power of ten above the number of digits is always too large.
         let zeros = (-scale).clamp(0, SCALE_MAX + 1);
         unscaled = (0..zeros).try_fold(digits, |unscaled, _| shifted(unscaled, 0));
     }
-    let is_lost = unscaled == Some(0) && !exact && least == Least::Kept;
+    let is_lost = unscaled == Some(0) && !exact && min_digits == MinDigits::Kept;
     let Some(unscaled) = unscaled.and_then(|v| v.checked_add(i128::from(rounds_up || is_lost))) else {
         return Some(Err(overflow()));
     };
@@ -207,7 +210,7 @@ fn format_decimal(unscaled: i128, scale: u8) -> String {
     format!("{sign}{whole}.{fraction}")
 }
 
-/// PostgreSQL's shortest form: plain between 1e-5 and 1e`digits`, else with an exponent of two digits at least.
+/// PostgreSQL's shortest format: plain from 1e-5 up to 1e`digits`, otherwise with an exponent of at least two digits.
 fn format_float(value: f64, exponential: &str, digits: i32) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
@@ -224,7 +227,7 @@ fn format_float(value: f64, exponential: &str, digits: i32) -> String {
     format!("{mantissa}e{sign}{:02}", exponent.abs())
 }
 
-/// `1.25` and -2 as `0.0125`.
+/// `1.25` with exponent -2 becomes `0.0125`.
 fn plain(mantissa: &str, exponent: i32) -> String {
     let (sign, mantissa) = mantissa.strip_prefix('-').map_or(("", mantissa), |mantissa| ("-", mantissa));
     let digits = mantissa.replace('.', "");
@@ -324,7 +327,7 @@ mod tests {
         assert!(exact_decimal("1e-38").is_some());
         assert!(exact_decimal("10e-39").is_some());
         assert!(exact_decimal("6.62607015e-34").is_none());
-        // Zero is zero however it is written.
+        // Zero is zero, whatever its exponent.
         assert_eq!(there_and_back("0e-400", ColumnType::Double), "0");
     }
 

@@ -1,4 +1,4 @@
-//! Rows of a view as an Arrow batch.
+//! Turns the rows of a view into an Arrow batch.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     Small,
     Int,
     Float,
-    /// An object number, of this kind (`regclass`, …).
+    /// An OID of this kind (`regclass`, …).
     Oid(&'static str),
     Text,
     Ints,
@@ -36,7 +36,7 @@ pub(crate) enum Value {
     Ints(Vec<i32>),
 }
 
-/// The rows, each with a value for every column.
+/// The batch of the rows, each of which has a value for every column.
 pub(crate) fn batch(columns: &[(&str, Kind)], rows: &[Vec<Value>]) -> Result<RecordBatch> {
     debug_assert!(rows.iter().all(|row| row.len() == columns.len()));
     let fields: Vec<Field> = columns.iter().map(|(name, kind)| field(name, *kind)).collect();
@@ -88,7 +88,7 @@ fn array<'a>(kind: Kind, values: impl Iterator<Item = &'a Value>) -> ArrayRef {
             }
             Arc::new(lists.finish())
         }
-        // Privileges and options, which nothing here has.
+        // Privileges and options, which no object here has.
         Kind::Texts => {
             let mut lists = ListBuilder::new(StringBuilder::new());
             for _ in values {

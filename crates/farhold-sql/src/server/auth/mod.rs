@@ -1,4 +1,4 @@
-//! Who may connect: the users and their SCRAM verifiers, and the exchange that proves a password without sending it.
+//! Authentication: the users with their SCRAM verifiers, and the exchange that proves a password without sending it.
 
 mod scram;
 mod users;

@@ -1,4 +1,4 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677), the server's side.
+//! The server's side of SCRAM-SHA-256 (RFC 5802, RFC 7677).
 //!
 //! ```text
 //! client                                   server
@@ -7,8 +7,9 @@
 //!   c=biws,r=<both nonces>,p=<proof>  ->
 //!                                     <-   v=<server's signature>
 //! ```
-//! The server holds no password: `StoredKey` recognises the client, `ServerKey` proves the server. Channel binding
-//! (SCRAM-SHA-256-PLUS) is not offered. PostgreSQL takes the user's name from the start-up packet, not from `n=`; so do we.
+//! The server stores no password: `StoredKey` authenticates the client, `ServerKey` authenticates the server. Channel
+//! binding (SCRAM-SHA-256-PLUS) is not offered. Like PostgreSQL, it takes the user's name from the start-up packet, not
+//! from `n=`.
 
 use std::fmt;
 use std::num::NonZero;
@@ -26,7 +27,8 @@ const PREFIX: &str = "SCRAM-SHA-256";
 
 type Key = [u8; KEY_BYTES];
 
-/// What the server keeps of a password: PostgreSQL's `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`.
+/// The server's record of a password, in PostgreSQL's form:
+/// `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Verifier {
     iterations: u32,
@@ -43,7 +45,7 @@ impl Verifier {
     }
 
     fn derive(password: &str, salt: &[u8], iterations: u32) -> Self {
-        // A password that SASLprep refuses counts as its bytes, as in PostgreSQL and libpq.
+        // As in PostgreSQL and libpq, a password that SASLprep rejects is used unchanged.
         let password = stringprep::saslprep(password).unwrap_or(password.into());
         let rounds = NonZero::new(iterations).expect("at least one iteration");
         let mut salted = [0; KEY_BYTES];
@@ -56,15 +58,15 @@ impl Verifier {
         }
     }
 
-    /// A verifier that no password meets, always the same one for one user and one server: who asks cannot tell an unknown
-    /// user from a wrong password.
+    /// A verifier that no password matches. It is always the same for one user and one server, so that a client cannot
+    /// tell an unknown user from a wrong password.
     fn of_unknown(user: &str, server_secret: &Key) -> Self {
         let salt = sign(server_secret, user.as_bytes());
         let nobody = sign(server_secret, b"nobody");
         Self { iterations: ITERATIONS, salt: salt[..SALT_BYTES].to_vec(), stored_key: nobody, server_key: nobody }
     }
 
-    /// Reads PostgreSQL's form; `None` when `text` is none.
+    /// Parses PostgreSQL's form; `None` if `text` has another form.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (head, keys) = text.strip_prefix(PREFIX)?.strip_prefix('$')?.split_once('$')?;
@@ -94,7 +96,7 @@ impl fmt::Debug for Verifier {
     }
 }
 
-/// One connection's exchange.
+/// The exchange of one connection.
 #[derive(Debug)]
 pub struct Exchange {
     verifier: Verifier,
@@ -105,7 +107,7 @@ pub struct Exchange {
 #[derive(Debug)]
 enum State {
     First,
-    /// Waits for the proof of `<client-first-bare>,<server-first>`.
+    /// Waiting for the proof of `<client-first-bare>,<server-first>`.
     Proof {
         gs2_header: String,
         nonce: String,
@@ -113,21 +115,21 @@ enum State {
     },
 }
 
-/// What follows from a message of the client.
+/// The reaction to a client's message.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Send this challenge and go on.
+    /// Send this challenge and continue.
     Continue(String),
-    /// The client is who it says; send this.
+    /// The client is authenticated; send this message.
     Accept(String),
-    /// It is not.
+    /// Authentication has failed.
     Reject,
-    /// This is no SCRAM.
+    /// The message is not SCRAM.
     Malformed(&'static str),
 }
 
 impl Exchange {
-    /// An exchange for `user`, known by `verifier`, or unknown.
+    /// An exchange for `user`, who is unknown without a `verifier`.
     pub fn new(user: &str, verifier: Option<&Verifier>, server_secret: &Key) -> Self {
         Self {
             verifier: verifier.cloned().unwrap_or_else(|| Verifier::of_unknown(user, server_secret)),
@@ -136,7 +138,7 @@ impl Exchange {
         }
     }
 
-    /// Takes the client's next message.
+    /// Processes the client's next message.
     pub fn step(&mut self, message: &[u8]) -> Step {
         let Ok(message) = std::str::from_utf8(message) else { return Step::Malformed("malformed SCRAM message") };
         let next = match &self.state {
@@ -218,7 +220,7 @@ pub fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// Compares secrets without telling by its time where they differ.
+/// Compares secrets in constant time for each length.
 pub fn is_same_secret(a: &[u8], b: &[u8]) -> bool {
     let difference = a.iter().zip(b).fold(0, |difference, (a, b)| std::hint::black_box(difference | (a ^ b)));
     a.len() == b.len() && difference == 0
@@ -237,7 +239,7 @@ fn sha256(data: &[u8]) -> Key {
 mod tests {
     use super::*;
 
-    /// RFC 7677, section 3.
+    /// The example of RFC 7677, section 3.
     fn example() -> Exchange {
         let salt = BASE64_STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();
         let mut exchange = Exchange::new("user", Some(&Verifier::derive("pencil", &salt, 4096)), &[0; KEY_BYTES]);

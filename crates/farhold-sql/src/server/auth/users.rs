@@ -1,14 +1,15 @@
-//! The users file: one `name:secret` a line.
+//! The users file: one `name:secret` per line.
 //!
-//! A secret is a SCRAM verifier in PostgreSQL's form (`SELECT rolpassword FROM pg_authid` gives one) or, for a trial, the password
-//! itself, which is turned into a verifier when the file is read. Empty lines and lines that begin with `#` are skipped.
+//! A secret is a SCRAM verifier in PostgreSQL's form (as in `SELECT rolpassword FROM pg_authid`) or, for trials, the
+//! password itself, which is turned into a verifier when the file is read. Empty lines and lines that begin with `#`
+//! are skipped.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use super::Verifier;
 
-/// Who may connect, and what proves it.
+/// The users who may connect, with their verifiers.
 #[derive(Clone, Debug, Default)]
 pub struct Users {
     verifiers: HashMap<String, Verifier>,
@@ -17,16 +18,16 @@ pub struct Users {
 /// Why a users file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UsersError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the users file: {0}")]
     Unreadable(std::io::Error),
-    /// A line is not `name:secret`; counted from 1.
+    /// A line is not `name:secret`; lines count from 1.
     #[error("line {line} of the users file is not name:password or name:verifier")]
     Malformed {
         /// The line.
         line: usize,
     },
-    /// Nobody could connect.
+    /// The file has no users, so no client could connect.
     #[error("the users file names no user")]
     Empty,
 }
@@ -40,7 +41,7 @@ impl Users {
         users
     }
 
-    /// Adds a user, or replaces the secret of one. `secret` is a verifier or a password.
+    /// Adds a user, or replaces a user's secret. `secret` is a verifier or a password.
     pub fn add(&mut self, name: &str, secret: &str) {
         let verifier = Verifier::parse(secret).unwrap_or_else(|| Verifier::from_password(secret));
         self.verifiers.insert(name.to_owned(), verifier);
@@ -49,7 +50,7 @@ impl Users {
     /// Reads a users file.
     ///
     /// # Errors
-    /// The file cannot be read, has a malformed line, or names nobody.
+    /// The file cannot be read, has a malformed line, or has no users.
     pub fn read(path: &Path) -> Result<Self, UsersError> {
         Self::parse(&std::fs::read_to_string(path).map_err(UsersError::Unreadable)?)
     }
@@ -68,7 +69,7 @@ impl Users {
         if users.verifiers.is_empty() { Err(UsersError::Empty) } else { Ok(users) }
     }
 
-    /// What proves that somebody is `user`.
+    /// The verifier of `user`.
     #[must_use]
     pub fn verifier(&self, user: &str) -> Option<&Verifier> {
         self.verifiers.get(user)

@@ -1,43 +1,44 @@
-//! Statements that concern the connection alone: cursors and SQL's own prepared statements, whose names are the protocol's.
+//! Statements that concern only the connection: cursors and SQL's prepared statements, which share their names with the
+//! protocol.
 //!
 //! ```sql
 //! DECLARE c [NO SCROLL] CURSOR [WITH HOLD] FOR SELECT …;   FETCH [FORWARD] [n | ALL | NEXT] [FROM] c;   MOVE …;   CLOSE c | ALL
 //! PREPARE p [(types)] AS …;   EXECUTE p [(values)];   DEALLOCATE [PREPARE] p | ALL;   DISCARD ALL
 //! ```
-//! Cursors go forward only, as PostgreSQL's do without SCROLL.
+//! Cursors only move forward, as in PostgreSQL without SCROLL.
 
 use super::statement::skip_comment;
 use crate::engine::opaque_end;
 use crate::error::{SqlError, SqlState};
 
-/// A statement of the connection's own.
+/// A statement that the connection executes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Opens a cursor.
     Declare {
         /// Its name.
         cursor: String,
-        /// It outlives the transaction.
+        /// Whether it outlives the transaction.
         holds: bool,
-        /// Its rows are sent in binary.
+        /// Whether its rows are sent in binary.
         binary: bool,
         /// Its query.
         query: String,
-        /// The types of its query's parameters that the client states; the text has none.
+        /// The types that the client declares for the query's parameters; the text does not contain them.
         types: Vec<u32>,
     },
     /// Reads from a cursor.
     Fetch {
         /// Its name.
         cursor: String,
-        /// How many rows; `None` = all that are left.
+        /// The number of rows; `None` for all remaining ones.
         count: Option<u64>,
-        /// The rows are passed over (`MOVE`).
+        /// Whether the rows are skipped (`MOVE`).
         skips: bool,
     },
-    /// Closes a cursor; `None` = all.
+    /// Closes a cursor; `None` for all.
     Close(Option<String>),
-    /// Makes a prepared statement.
+    /// Creates a prepared statement.
     Prepare {
         /// Its name.
         statement: String,
@@ -53,22 +54,22 @@ pub enum Command {
         /// The expressions of its parameters.
         arguments: Vec<String>,
     },
-    /// Forgets a prepared statement; `None` = all.
+    /// Removes a prepared statement; `None` for all.
     Deallocate(Option<String>),
-    /// Brings the session back to its start.
+    /// Restores the session's initial state.
     DiscardAll,
-    /// Nobody listens, so there is nothing to stop.
+    /// There are no listeners, so it does nothing.
     Unlisten,
 }
 
 impl Command {
-    /// Reads `sql` if it is one of these; `None` leaves it to the engine.
+    /// Parses `sql` if it is one of these; `None` leaves it to the engine.
     ///
     /// # Errors
     /// 42601, 0A000.
     pub fn parse(sql: &str) -> Result<Option<Self>, SqlError> {
         let mut words = Words { rest: sql };
-        // Nearly every statement leaves here.
+        // Nearly every statement returns here.
         let first = words.peek_keyword();
         let parse: fn(&mut Words<'_>) -> Result<Self, SqlError> = match first.as_deref() {
             Some("DECLARE") => declare,
@@ -76,7 +77,7 @@ impl Command {
             Some("MOVE") => |words| fetch(words, true),
             Some("CLOSE") => |words| words.name_or_all().map(Self::Close),
             Some("PREPARE") => {
-                // PREPARE TRANSACTION is the engine's to refuse.
+                // PREPARE TRANSACTION is left to the engine, which refuses it.
                 let mut ahead = words;
                 ahead.skip_word();
                 if ahead.accept("TRANSACTION") {
@@ -107,7 +108,7 @@ impl Command {
     }
 }
 
-/// 42601: `sql` begins as no statement may that stands there.
+/// 42601 for `sql`, which begins with a statement that is not allowed in its place.
 pub fn misplaced(sql: &str) -> SqlError {
     Words { rest: sql }.unexpected()
 }
@@ -141,7 +142,7 @@ fn fetch(words: &mut Words<'_>, skips: bool) -> Result<Command, SqlError> {
             .with_hint("Cursors here are declared with NO SCROLL.")
     };
     for direction in ["BACKWARD", "PRIOR", "FIRST", "LAST", "ABSOLUTE", "RELATIVE"] {
-        // A cursor may have such a name: then nothing follows.
+        // A cursor may have such a name; then no word follows.
         let mut ahead = *words;
         if ahead.accept(direction) && !ahead.is_at_end() {
             return Err(forward_only());
@@ -181,7 +182,7 @@ fn execute(words: &mut Words<'_>) -> Result<Command, SqlError> {
     Ok(Command::Execute { statement: words.name()?, arguments: words.list()? })
 }
 
-/// Reads a statement word by word.
+/// Parses a statement word by word.
 #[derive(Clone, Copy)]
 struct Words<'a> {
     rest: &'a str,
@@ -198,7 +199,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// The plain word that comes next.
+    /// The next plain word.
     fn peek(&mut self) -> &'a str {
         self.skip_blanks();
         let end = self.rest.find(|character: char| !is_word(character)).unwrap_or(self.rest.len());
@@ -239,7 +240,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// An identifier: folded to lower case, or as it stands between double quotes.
+    /// An identifier, folded to lower case unless it is in double quotes.
     fn name(&mut self) -> Result<String, SqlError> {
         if self.accept_symbol('"') {
             let mut name = String::new();
@@ -280,7 +281,7 @@ impl<'a> Words<'a> {
         Ok(Some(number))
     }
 
-    /// `( a, b, … )`, cut at the commas of the outermost level; nothing when there is no parenthesis.
+    /// `( a, b, … )`, split at the outermost commas; empty if there is no parenthesis.
     fn list(&mut self) -> Result<Vec<String>, SqlError> {
         if !self.accept_symbol('(') {
             return Ok(Vec::new());

@@ -9,20 +9,20 @@ use crate::server::value::binary::utf8;
 use crate::server::wire::frontend::{Message, message};
 
 impl Connection {
-    /// Takes the data of a COPY from the client. What is still to come of a COPY that has failed is passed over by the loop of the
-    /// connection.
+    /// Receives the data of a COPY from the client. After a failure, the connection's main loop skips the remaining
+    /// data.
     pub async fn copy_in(&mut self, mut copy: CopyIn, deadline: Option<Instant>) -> Result<CommandTag, Failure> {
         self.wire.output.copy_response(b'G', copy.columns);
         self.wire.flush().await?;
         loop {
             let frame = match self.copy_frame(deadline).await {
-                // What is stopped while it waits gives back the transaction that it has borrowed: a savepoint may save it.
+                // If it is stopped while it waits, it returns the borrowed transaction: a savepoint may restore it.
                 Err(Failure::Statement(error)) => return Err(copy.fail(error).into()),
                 frame => frame?,
             };
             let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
             match message(frame.tag, self.wire.input.body(&frame))? {
-                // The data lies in the input, so that nothing may be read meanwhile.
+                // The data is borrowed from the input buffer, so nothing may be read meanwhile.
                 Message::CopyData(data) => watch.drive(None, copy.push(data)).await??,
                 Message::CopyDone => {
                     return Ok(self.wire.drive(&watch, Box::pin(copy.finish())).await??);
@@ -33,7 +33,7 @@ impl Connection {
                         Err(error) => copy.fail(error).into(),
                     });
                 }
-                // PostgreSQL passes over these, for clients that send them by habit.
+                // PostgreSQL ignores these, because some clients send them anyway.
                 Message::Flush | Message::Sync => {}
                 Message::Terminate => return Err(Failure::Gone),
                 _ => {
@@ -45,9 +45,9 @@ impl Connection {
         }
     }
 
-    /// The next message; a client that takes its time may be cancelled or run out of it.
+    /// The next message. While the client sends nothing, the COPY may be cancelled or time out.
     async fn copy_frame(&mut self, deadline: Option<Instant>) -> Result<crate::server::wire::input::Frame, Failure> {
-        // A client that always has something ready is stopped, too.
+        // This check also stops a client that always has data ready.
         self.cancel.check()?;
         if let Some(frame) = self.wire.frame()? {
             return Ok(frame);
@@ -81,7 +81,7 @@ impl Connection {
                 None => break,
                 Some(lines) => {
                     let lines = lines?;
-                    // Clients take each message for a row.
+                    // Clients expect one row per message.
                     let mut start = 0;
                     for &end in copy.line_ends() {
                         self.wire.output.copy_data(&lines[start..end]);

@@ -71,7 +71,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sync: the batch ends, and with it the passing over.
+    /// Sync: ends the batch, and the skipping of messages.
     pub async fn sync(&mut self) -> Result<(), Failure> {
         let failed = std::mem::take(&mut self.skips_until_sync);
         self.finish_batch(failed).await?;
@@ -80,7 +80,7 @@ impl Connection {
     }
 
     fn bind(&mut self, frame: &Frame) -> Result<(), Failure> {
-        // The bytes stay where they are while the other parts of the connection change.
+        // The message is borrowed from the input buffer while other fields of the connection change.
         let Message::Bind(bind) = message(frame.tag, self.wire.input.body(frame))? else {
             return Err(crate::server::wire::Malformed("unexpected message").into());
         };
@@ -117,7 +117,7 @@ impl Connection {
         Ok(())
     }
 
-    /// `formats` are those of a portal; a statement's are not known yet.
+    /// `formats` are those of a portal; those of a statement are not known yet.
     fn describe(&mut self, statement: &Statement, formats: Option<&[u8]>) {
         if formats.is_none() {
             self.wire.output.parameter_description(statement.parameters.iter().map(|parameter| parameter.oid));
@@ -135,7 +135,7 @@ impl Connection {
         }
     }
 
-    /// The formats of what a FETCH sends: a binary cursor has its own.
+    /// The formats of the rows of a FETCH: a binary cursor has its own.
     pub fn fetch_formats<'a>(&'a self, command: &Command, asked: Formats<'a>) -> Formats<'a> {
         match command {
             Command::Fetch { cursor, .. } => match self.portals.get(cursor) {
@@ -152,8 +152,8 @@ impl Connection {
         if is_query && self.is_settled() {
             self.wait_for_next().await?;
         }
-        // The usual batch is one Execute and its Sync: it commits by itself, and a commit that fails is told in place of
-        // CommandComplete. In any other batch the statements are one transaction, which ends at Sync.
+        // The usual batch is a single Execute followed by Sync. It commits here, and a failed commit is reported
+        // instead of CommandComplete. In any other batch the statements form one transaction, which ends at Sync.
         let is_last = self.wire.input.next_tag() == Some(b'S');
         if !is_last && !self.is_batch {
             self.begin_batch();
@@ -167,8 +167,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for the first byte of the next message. Nothing is owed to the client before its Sync or Flush, which it may
-    /// write by itself.
+    /// Waits for the first byte of the next message. The client expects no answer before its Sync or Flush, which may
+    /// arrive separately.
     async fn wait_for_next(&mut self) -> Result<(), Failure> {
         while self.wire.input.next_tag().is_none() {
             self.flush_if_wanted().await?;
@@ -181,7 +181,7 @@ impl Connection {
         !self.is_batch && self.session.transaction_state() == TransactionState::Idle
     }
 
-    /// Runs a portal from where it is; whether it has more.
+    /// Runs a portal from its current position. Returns whether it has more rows.
     async fn execute_portal(
         &mut self,
         name: &str,
@@ -192,7 +192,7 @@ impl Connection {
         let deadline = deadline_after(self.settings.statement_time);
         self.unfold(portal, deadline).await?;
         let statement = Rc::clone(&portal.statement);
-        // Told before the batch is committed: nothing of it stays.
+        // The error is reported before the batch commits, and rolls it back.
         let mut tag = match &portal.progress {
             Progress::Done(None) => {
                 let message = format!("portal \"{name}\" cannot be run");
@@ -230,13 +230,13 @@ impl Connection {
                 return Ok(true);
             }
             let mut done = source.tag();
-            // Each Execute of a portal counts its own rows.
+            // The tag of each Execute counts only its own rows.
             if done.verb == "SELECT" {
                 done.rows = Some(sent.count);
             }
             tag = Some(done);
         }
-        let tag = tag.ok_or_else(|| SqlError::internal("a statement without an answer"))?;
+        let tag = tag.ok_or_else(|| SqlError::internal("statement returned no completion tag"))?;
         portal.finish(tag, self.shape_of(&statement).is_some());
         if is_last {
             self.end_batch(false).await?;
@@ -271,7 +271,7 @@ fn check_counts(bind: &Bind<'_>, statement: &Statement) -> Result<(), SqlError> 
     }
     let columns = statement.shape.as_ref().map_or(0, |shape| shape.len());
     let formats = bind.result_formats.count();
-    // What a FETCH or EXECUTE gives is known only when it runs.
+    // The columns of a FETCH or EXECUTE are known only when it runs.
     let is_known = !matches!(statement.action, Action::Command(_));
     if formats > 1 && formats != columns && is_known {
         let message = format!("bind message has {formats} result formats but query has {columns} columns");

@@ -1,4 +1,4 @@
-//! One connection, from the first byte to the last.
+//! One connection, from its first byte to its last.
 //!
 //! ```text
 //!  opening ──TLS?──► start-up ──► authentication ──► ready ◄──────────────┐
@@ -6,9 +6,9 @@
 //!     ▼                                                ▼                   │
 //!   end                                   error: skip until Sync ──────────┘
 //! ```
-//! Failures are of three kinds ([`Failure`]): of a statement (the client is told and goes on), of the connection (the client is told
-//! and it ends), and the client's disappearance (there is nobody to tell). In each of them the session is dropped at the latest here,
-//! which rolls its transaction back.
+//! There are three kinds of failures ([`Failure`]): of a statement (the client gets an error and continues), of the
+//! connection (the client gets an error and the connection ends), and the loss of the client (there is no receiver for
+//! an error). When the connection ends, its session is dropped, which rolls its transaction back.
 
 mod command;
 mod copy;
@@ -42,14 +42,14 @@ use socket::Socket;
 use statement::Statements;
 use wire::{Watch, Wire};
 
-/// Why something did not go on.
+/// Why an operation was not completed.
 #[derive(Debug)]
 pub enum Failure {
     /// The statement has failed.
     Statement(SqlError),
-    /// The connection ends, and the client is told why.
+    /// The connection ends, after an error to the client.
     Fatal(SqlError),
-    /// The client is gone.
+    /// The client has disconnected.
     Gone,
 }
 
@@ -66,7 +66,7 @@ impl From<SqlError> for Failure {
     }
 }
 
-/// A connection whose session stands.
+/// A connection with an open session.
 struct Connection {
     wire: Wire,
     front_end: FrontEnd,
@@ -74,22 +74,22 @@ struct Connection {
     cancel: CancelHandle,
     statements: Statements,
     portals: Portals,
-    /// An error in the extended protocol: everything until Sync is passed over.
+    /// After an error in the extended protocol, all messages until Sync are skipped.
     skips_until_sync: bool,
-    /// The statements since the last Sync are one implicit transaction.
+    /// Whether the statements since the last Sync form one implicit transaction.
     is_batch: bool,
-    /// The client waits for what has gathered.
+    /// Whether the client waits for the buffered output.
     flush_wanted: bool,
     settings: Settings,
-    /// The session's version of them.
+    /// The session's version of these settings.
     settings_version: u64,
-    /// What `CancelRequest` finds the session by.
+    /// The entry by which `CancelRequest` finds the session.
     _registration: Registration,
-    /// Given back at the end.
+    /// Dropped at the end.
     _place: Place,
 }
 
-/// The session's settings that are the connection's to obey.
+/// The session's settings that the connection itself applies.
 #[derive(Clone, Copy, Debug, Default)]
 struct Settings {
     statement_time: Option<Duration>,
@@ -103,7 +103,7 @@ pub async fn serve(front_end: FrontEnd, arrival: Arrival) {
     let Ok(socket) = Socket::new(socket) else { return };
     let timeout = front_end.shared.config.limits.startup_timeout;
     let opening = startup::open(&front_end, socket, place);
-    // A client that has not said who it is in time is not told either; PostgreSQL does the same.
+    // As in PostgreSQL, a client that does not authenticate in time gets no message.
     let opened = tokio::time::timeout(timeout, opening);
     let opened = match opens {
         None => opened.await,
@@ -127,7 +127,7 @@ impl Connection {
         }
     }
 
-    /// Answers every message that has arrived whole, then waits for more.
+    /// Answers every complete message that has arrived, then waits for more.
     async fn turn(&mut self) -> Result<(), Failure> {
         while let Some(frame) = self.wire.frame()? {
             match AssertUnwindSafe(self.answer(&frame)).catch_unwind().await {
@@ -151,7 +151,7 @@ impl Connection {
             b'S' => self.sync().await?,
             _ if self.skips_until_sync => {}
             b'Q' => self.simple_query(frame).await?,
-            // What is left of a COPY that has failed.
+            // The rest of a COPY that has failed.
             b'd' | b'c' | b'f' => {}
             b'p' => return Err(super::wire::Malformed("unexpected password message").into()),
             b'F' => self.function_call().await?,
@@ -160,11 +160,11 @@ impl Connection {
         Ok(())
     }
 
-    /// A panic is a bug of ours and fails its statement, as any other error does: the client keeps its session. What the statement held
-    /// went while it unwound; its transaction is lost, savepoints or not.
+    /// A panic is a bug, and fails its statement like any other error: the client keeps its session. Unwinding has
+    /// dropped what the statement held; its transaction is lost, in spite of savepoints.
     async fn after_panic(&mut self, tag: u8, panic: &(dyn Any + Send)) -> Result<(), Failure> {
         let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        let message = format!("the statement has panicked: {}", text.unwrap_or("without a message"));
+        let message = format!("internal error: panic in the statement: {}", text.unwrap_or("without a message"));
         let error = SqlError::internal(message);
         self.wire.output.drop_unfinished();
         self.session.failed(&error);
@@ -179,7 +179,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for the client, within the limits on its silence.
+    /// Waits for the client, within the idle time limits.
     async fn wait(&mut self) -> Result<(), Failure> {
         let (limit, state, message) = match self.session.transaction_state() {
             TransactionState::Idle => {
@@ -208,17 +208,17 @@ impl Connection {
         }
     }
 
-    /// Says the last word, if somebody is there to hear it.
+    /// Sends the final message, if the client is still connected.
     async fn end(mut self, failure: Failure) {
         let error = match failure {
             Failure::Gone => return,
             Failure::Statement(error) | Failure::Fatal(error) => error,
         };
         self.wire.output.report(Severity::Fatal, &error);
-        startup::part(&mut self.wire).await;
+        startup::close_gracefully(&mut self.wire).await;
     }
 
-    /// It ends a batch, as Sync does.
+    /// Refuses the function call message. Like Sync, the message ends a batch.
     async fn function_call(&mut self) -> Result<(), Failure> {
         self.statement_failed(SqlError::unsupported("the function call message")).await;
         self.finish_batch(true).await?;
@@ -226,14 +226,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells of an error of a statement; an open transaction has failed with it.
+    /// Reports the error of a statement; an open transaction has failed with it.
     async fn statement_failed(&mut self, error: SqlError) {
-        let error = self.session.told(error).await;
+        let error = self.session.report_error(error).await;
         self.after_transactions();
         self.tell_notices();
         self.wire.output.report(Severity::Error, &error);
         self.tell_settings();
-        // The client may wait for nothing more: its Flush is passed over now.
+        // The client may already be waiting: its Flush will be skipped.
         self.flush_wanted = true;
     }
 
@@ -245,7 +245,7 @@ impl Connection {
         }
     }
 
-    /// Closes the portals that have gone with their transactions.
+    /// Closes the portals whose transactions have ended.
     fn after_transactions(&mut self) {
         let ended = self.session.take_ended();
         if let Some(mark) = ended.undone_since {
@@ -256,7 +256,7 @@ impl Connection {
         }
     }
 
-    /// Tells of settings that have changed, and obeys them.
+    /// Reports changed settings, and applies them.
     fn tell_settings(&mut self) {
         let version = self.session.settings_version();
         if version == self.settings_version {
@@ -269,7 +269,7 @@ impl Connection {
         self.settings = Settings::of(&self.session);
     }
 
-    /// The end of a batch or a simple query.
+    /// Ends a batch or a simple query.
     fn ready(&mut self) {
         let status = match self.session.transaction_state() {
             TransactionState::Idle => Status::Idle,
@@ -300,7 +300,7 @@ impl Settings {
     }
 }
 
-/// A duration as SHOW tells it: `0`, `1500ms`, `10s`, `5min`; a bare number counts milliseconds.
+/// A duration in the format of SHOW: `0`, `1500ms`, `10s`, `5min`; a bare number counts milliseconds.
 fn setting_duration(value: &str) -> Option<Duration> {
     let digits = value.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = value.split_at(digits);

@@ -1,4 +1,5 @@
-//! A statement that panics: `SELECT PANIC`, which only this crate's unit tests know, does so with half of a message written.
+//! A statement that panics: `SELECT PANIC`, which exists only in this crate's unit tests, panics after writing half of
+//! a message.
 
 #[allow(dead_code, reason = "the tests of the protocol use all of it")]
 #[path = "../../../tests/protocol/client.rs"]
@@ -15,13 +16,13 @@ fn a_panic_fails_its_statement_alone() {
     let mut client = Client::connect(server.local_addr());
     let mut neighbour = Client::connect(server.local_addr());
     client.run("CREATE TABLE p (i int PRIMARY KEY)");
-    // What was answered before it stays; what follows it is not run.
+    // The earlier statement stays answered, and later ones are not run.
     let answers = client.ask(&query("INSERT INTO p VALUES (1); SELECT PANIC; INSERT INTO p VALUES (2)"));
     assert_eq!((tags(&answers), error(&answers).as_deref()), (b"CEZ".to_vec(), Some("XX000")));
     assert_eq!(status(&answers), b'I');
     assert_eq!(client.rows("SELECT count(*) FROM p"), [["0"]]);
 
-    // In a block nothing brings the transaction back.
+    // In a block, no savepoint restores the transaction.
     client.run("BEGIN; INSERT INTO p VALUES (3); SAVEPOINT a");
     let batch = [parse("", "SELECT 1"), parse("", "SELECT PANIC"), bind("", "", &[]), execute("", 0), sync()].concat();
     let answers = client.ask(&batch);

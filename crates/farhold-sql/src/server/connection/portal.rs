@@ -1,4 +1,4 @@
-//! Portals: statements with their parameters, and how far their rows have been read. SQL's cursors are portals with a name.
+//! Portals: statements with their parameters, and the position in their rows. SQL's cursors are named portals.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -11,37 +11,37 @@ use crate::server::wire::frontend::Formats;
 
 /// A portal.
 pub struct Portal {
-    /// What it runs.
+    /// The statement that it runs.
     pub statement: Rc<Statement>,
-    /// With which parameters.
+    /// The values of the statement's parameters.
     pub parameters: Vec<Datum>,
-    /// The format codes of its columns, as Bind stated them.
+    /// The format codes of its columns, as given in Bind.
     pub formats: Vec<u8>,
-    /// How far it has come.
+    /// How far it has run.
     pub progress: Progress,
-    /// It outlives the transaction that made it (`WITH HOLD`).
+    /// Whether it outlives the transaction that made it (`WITH HOLD`).
     pub holds: bool,
-    /// When it was made: what undoes that moment closes it.
+    /// The time of its creation; undoing changes since then closes it.
     mark: Mark,
 }
 
-/// How far a portal has come.
+/// How far a portal has run.
 pub enum Progress {
-    /// It has not begun.
+    /// It has not started.
     New,
     /// Its rows are being read.
     Rows(RowSource, Rc<Shape>),
-    /// It is done. A statement with rows may be run again, which gives none and says so by this.
+    /// It has ended. If the statement has rows, it may be run again, which returns no rows and this tag.
     Done(Option<CommandTag>),
 }
 
-/// Rows that are not sent yet.
+/// Rows that have not been sent yet.
 pub enum RowSource {
     /// From the direct path.
     Direct {
-        /// What is left.
+        /// The remaining rows.
         rows: std::vec::IntoIter<Vec<Datum>>,
-        /// What `CommandComplete` says.
+        /// The tag of `CommandComplete`.
         tag: CommandTag,
     },
     /// From the query threads.
@@ -54,7 +54,7 @@ pub enum RowSource {
 }
 
 impl RowSource {
-    /// What `CommandComplete` says when all rows are out.
+    /// The tag of `CommandComplete`, valid when all rows are out.
     pub fn tag(&self) -> CommandTag {
         match self {
             Self::Direct { tag, .. } => *tag,
@@ -64,12 +64,12 @@ impl RowSource {
 }
 
 impl Portal {
-    /// A portal that has not begun.
+    /// A portal that has not started.
     pub fn new(statement: Rc<Statement>, mark: Mark) -> Self {
         Self { statement, parameters: Vec::new(), formats: Vec::new(), progress: Progress::New, holds: false, mark }
     }
 
-    /// It has run to its end, and said `tag`.
+    /// Marks the portal as ended with `tag`.
     pub fn finish(&mut self, tag: CommandTag, has_rows: bool) {
         self.progress = Progress::Done(has_rows.then(|| CommandTag { rows: tag.rows.map(|_| 0), ..tag }));
     }
@@ -84,13 +84,13 @@ impl Portal {
 #[derive(Default)]
 pub struct Portals {
     unnamed: Option<Portal>,
-    /// The unnamed portal of an earlier batch, whose buffers the next one takes over.
+    /// The unnamed portal of an earlier batch, whose buffers the next one reuses.
     spare: Option<Portal>,
     named: HashMap<Box<str>, Portal>,
 }
 
 impl Portals {
-    /// A portal for `statement`, with the buffers of an unnamed one that is done with.
+    /// A portal for `statement`, reusing the buffers of an unnamed portal that has ended.
     pub fn recycle(&mut self, name: &str, statement: &Rc<Statement>, mark: Mark) -> Portal {
         let old = if name.is_empty() { self.unnamed.take().or_else(|| self.spare.take()) } else { None };
         match old {
@@ -106,10 +106,10 @@ impl Portals {
         }
     }
 
-    /// Whether a portal of this name may be made now.
+    /// Checks that a portal of this name may be created.
     ///
     /// # Errors
-    /// 42P03 when there is one, 54000 when there are too many.
+    /// 42P03 if it exists, 54000 if there are too many.
     pub fn check_new(&self, name: &str, count_max: usize) -> Result<(), SqlError> {
         if self.named.contains_key(name) {
             return Err(SqlError::new(SqlState::DUPLICATE_CURSOR, format!("cursor \"{name}\" already exists")));
@@ -121,7 +121,7 @@ impl Portals {
         Ok(())
     }
 
-    /// Keeps a portal; the unnamed one is replaced.
+    /// Stores a portal; an unnamed one replaces the previous one.
     pub fn put(&mut self, name: &str, portal: Portal) {
         if name.is_empty() {
             self.unnamed = Some(portal);
@@ -130,12 +130,12 @@ impl Portals {
         }
     }
 
-    /// Keeps the buffers of an unnamed portal that is done.
+    /// Keeps the buffers of an unnamed portal that has ended.
     pub fn put_spare(&mut self, portal: Portal) {
         self.spare = Some(portal.emptied());
     }
 
-    /// The portal of a name.
+    /// The portal with a name.
     ///
     /// # Errors
     /// 34000.
@@ -153,7 +153,7 @@ impl Portals {
         found.ok_or_else(|| missing(name))
     }
 
-    /// Closes a portal; whether there was one.
+    /// Closes a portal. Returns whether it existed.
     pub fn remove(&mut self, name: &str) -> bool {
         if name.is_empty() {
             self.spare = self.unnamed.take().map(Portal::emptied);
@@ -163,13 +163,13 @@ impl Portals {
         }
     }
 
-    /// Closes all.
+    /// Closes all portals.
     pub fn clear(&mut self) {
         self.named.clear();
         self.remove("");
     }
 
-    /// What was made since `mark` is undone, portals that hold included.
+    /// Closes the portals created since `mark`, including those WITH HOLD.
     pub fn undo(&mut self, mark: Mark) {
         if self.unnamed.as_ref().is_some_and(|portal| portal.mark >= mark) {
             self.remove("");
@@ -177,7 +177,7 @@ impl Portals {
         self.named.retain(|_, portal| portal.mark < mark);
     }
 
-    /// A transaction has ended: its portals are closed, except those that hold.
+    /// Called when a transaction has ended: closes its portals, except those WITH HOLD.
     pub fn end_of_transaction(&mut self) {
         if self.unnamed.is_some() {
             self.remove("");
@@ -189,7 +189,7 @@ impl Portals {
 }
 
 impl Portal {
-    /// Without what it held of the engine and of the client.
+    /// The portal without its rows and parameters.
     fn emptied(mut self) -> Self {
         self.progress = Progress::Done(None);
         self.parameters.clear();

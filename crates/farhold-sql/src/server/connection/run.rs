@@ -1,4 +1,4 @@
-//! Running a statement and sending what it gives: what the simple and the extended protocol have in common.
+//! Runs statements and sends their results, for both the simple and the extended protocol.
 
 use std::rc::Rc;
 
@@ -17,27 +17,27 @@ use crate::server::rows::{BatchEncoder, Shape};
 use crate::server::value::oid;
 use crate::server::wire::frontend::Formats;
 
-/// How many EXECUTEs may run each other. SQL's PREPARE takes none, the protocol's Parse does.
+/// The limit on EXECUTEs that run each other. SQL's PREPARE does not accept an EXECUTE, but the protocol's Parse does.
 const EXECUTE_DEPTH_MAX: usize = 64;
 
-/// How a statement has ended, for `CommandComplete`.
+/// The result of running a statement.
 pub enum Outcome {
     /// Its rows are ready to be sent.
     Rows(RowSource),
-    /// It is done.
+    /// It has completed.
     Done(CommandTag),
 }
 
-/// How far the sending of rows has come.
+/// The progress of sending rows.
 pub struct Sent {
-    /// So many rows were sent this time.
+    /// The number of rows sent this time.
     pub count: u64,
-    /// There are no more.
+    /// Whether all rows have been sent.
     pub all: bool,
 }
 
 impl Connection {
-    /// Prepares a statement. `types` are the types of its parameters that the client states, 0 = not stated.
+    /// Prepares a statement. `types` are the parameter types that the client declares; 0 means not declared.
     pub async fn prepare(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Statement>, Failure> {
         #[cfg(test)]
         if sql == "SELECT PANIC" {
@@ -50,10 +50,10 @@ impl Connection {
         let Some(mut command) = Command::parse(sql)? else {
             return Ok(Rc::new(Statement::of_engine(self.prepare_in_engine(sql, types).await?, types)));
         };
-        // The parameters of DECLARE are those of its query.
+        // The parameters of DECLARE belong to its query.
         let parameters = match &mut command {
             Command::Declare { query, types: stated, .. } => {
-                // The query is prepared again when the cursor is opened.
+                // Kept, because the query is prepared again when the cursor is opened.
                 *stated = types.to_vec();
                 self.prepare_query(query, types).await?.parameters
             }
@@ -62,7 +62,7 @@ impl Connection {
         Ok(Rc::new(Statement { action: Action::Command(command), parameters, shape: None }))
     }
 
-    /// Prepares the query of a cursor: nothing else may stand there.
+    /// Prepares the query of a cursor; other statements are refused.
     async fn prepare_query(&mut self, sql: &str, types: &[u32]) -> Result<Statement, Failure> {
         if is_blank(sql) || Command::parse(sql)?.is_some() {
             return Err(misplaced(sql).into());
@@ -71,7 +71,7 @@ impl Connection {
         if prepared.is_query() { Ok(Statement::of_engine(prepared, types)) } else { Err(misplaced(sql).into()) }
     }
 
-    /// Lets the engine prepare a statement.
+    /// Prepares a statement in the engine.
     pub async fn prepare_in_engine(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Prepared>, Failure> {
         let types: Vec<Option<ColumnType>> = types.iter().map(|&oid| oid::parameter_type(oid)).collect();
         let deadline = deadline_after(self.settings.statement_time);
@@ -79,7 +79,7 @@ impl Connection {
         Ok(self.wire.drive(&watch, self.session.prepare(sql, &types)).await??)
     }
 
-    /// What a statement runs in the end: for an EXECUTE, the statement that it names.
+    /// The statement that finally runs: for an EXECUTE, the prepared statement that it names.
     fn resolved<'a>(&'a self, mut statement: &'a Statement) -> Option<&'a Statement> {
         for _ in 0..EXECUTE_DEPTH_MAX {
             match &statement.action {
@@ -92,7 +92,7 @@ impl Connection {
         None
     }
 
-    /// The columns of what a statement gives: of a FETCH those of its cursor, of an EXECUTE those of its statement.
+    /// The columns of a statement's result: for a FETCH those of its cursor, for an EXECUTE those of its statement.
     pub fn shape_of(&self, statement: &Statement) -> Option<Rc<Shape>> {
         let statement = self.resolved(statement)?;
         match &statement.action {
@@ -107,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// Begins a statement of the engine: runs it up to its first rows, or to its end.
+    /// Starts a statement of the engine: runs it until its first rows are ready, or to its end.
     pub async fn begin(
         &mut self,
         prepared: &Rc<Prepared>,
@@ -115,7 +115,7 @@ impl Connection {
         deadline: Option<Instant>,
     ) -> Result<Outcome, Failure> {
         let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
-        // Boxed: every future around it would have its size.
+        // Boxed; otherwise every enclosing future would be as large.
         let output = self.wire.drive(&watch, Box::pin(self.session.execute(prepared, parameters))).await??;
         Ok(match output {
             Output::Rows(Rows::Direct { rows, tag }) => {
@@ -132,7 +132,7 @@ impl Connection {
         })
     }
 
-    /// Sends rows, at most `count_max`; `formats` `None` passes over them.
+    /// Sends at most `count_max` rows; without `formats` it skips them.
     pub async fn send_rows(
         &mut self,
         source: &mut RowSource,
@@ -142,11 +142,11 @@ impl Connection {
         deadline: Option<Instant>,
     ) -> Result<Sent, Failure> {
         let mut count = 0;
-        // A client that does not read is waited for without an end: see docs/design/0016-waits.md.
+        // There is no limit on waiting for a client that does not read: see docs/design/0016-waits.md.
         let mut pace = Pace::new(&self.cancel);
         match source {
             RowSource::Direct { rows, tag } => {
-                // What has been committed is not reported as stopped: its rows are sent to their end.
+                // A committed statement cannot be cancelled any more: all of its rows are sent.
                 let is_over = tag.verb != "SELECT" && self.session.transaction_state() == TransactionState::Idle;
                 if is_over {
                     pace = Pace::new(&CancelHandle::default());
@@ -188,14 +188,14 @@ impl Connection {
         Ok(Sent { count, all: false })
     }
 
-    /// Tells the statement so if its time is up.
+    /// Marks the statement as timed out if its deadline has passed.
     fn time_out_after(&self, deadline: Option<Instant>) {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             self.cancel.time_out();
         }
     }
 
-    /// Runs a statement of the connection's own. A FETCH sends its rows in `formats`.
+    /// Runs a statement that the connection executes itself. The rows of a FETCH are sent in `formats`.
     pub async fn command(
         &mut self,
         command: &Command,
@@ -203,7 +203,7 @@ impl Connection {
         formats: Formats<'_>,
         deadline: Option<Instant>,
     ) -> Result<CommandTag, Failure> {
-        // A failed transaction takes nothing but its end; the engine says so of its own statements.
+        // A failed transaction accepts only statements that end it; for its own statements the engine checks this.
         self.session.check_not_failed()?;
         let tag = match command {
             Command::Declare { cursor, holds, binary, query, types } => {
@@ -243,8 +243,8 @@ impl Connection {
                 self.statements.put(statement, prepared);
                 CommandTag::plain("PREPARE")
             }
-            // Its rows go through the portal machinery: see `unfold`.
-            Command::Execute { .. } => return Err(SqlError::internal("EXECUTE runs as what it names").into()),
+            // Its rows are sent through a portal: see `unfold`.
+            Command::Execute { .. } => return Err(SqlError::internal("unresolved EXECUTE").into()),
             Command::Deallocate(Some(name)) => {
                 if !self.statements.remove(name) {
                     self.statements.get(name)?;
@@ -272,7 +272,7 @@ impl Connection {
         Ok(tag)
     }
 
-    /// Puts the statement that an EXECUTE names, with its arguments as parameters, in the place of the EXECUTE.
+    /// Replaces an EXECUTE in a portal by the statement that it names, with its arguments as parameters.
     pub async fn unfold(&mut self, portal: &mut Portal, deadline: Option<Instant>) -> Result<(), Failure> {
         for _ in 0..EXECUTE_DEPTH_MAX {
             let Action::Command(Command::Execute { statement, arguments }) = &portal.statement.action else {
@@ -287,8 +287,8 @@ impl Connection {
             portal.parameters = self.evaluate(arguments, &target.parameters, deadline).await?;
             portal.statement = target;
         }
-        Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "EXECUTE runs itself, or too many others")
-            .with_detail(format!("At most {EXECUTE_DEPTH_MAX} may run each other."))
+        Err(SqlError::new(SqlState::STATEMENT_TOO_COMPLEX, "EXECUTE is recursive or nested too deeply")
+            .with_detail(format!("At most {EXECUTE_DEPTH_MAX} levels are allowed."))
             .into())
     }
 
@@ -323,10 +323,10 @@ impl Connection {
             Outcome::Done(_) => Vec::new(),
         };
         if values.len() != parameters.len() {
-            return Err(SqlError::internal("an argument of EXECUTE gave no value").into());
+            return Err(SqlError::internal("an argument of EXECUTE has no value").into());
         }
         for (value, parameter) in values.iter_mut().zip(parameters) {
-            // A decimal keeps its own digits: a parameter's type has none.
+            // A decimal keeps its own scale, since a parameter's type has none.
             if matches!((&*value, parameter.data_type), (Datum::Decimal { .. }, ColumnType::Decimal { .. })) {
                 continue;
             }
@@ -335,7 +335,7 @@ impl Connection {
         Ok(values)
     }
 
-    /// The numbers of types as PREPARE writes them: the engine knows what `NULL` cast to each of them is.
+    /// The OIDs of the types written in a PREPARE: the engine determines them from casts of `NULL`.
     async fn type_oids(&mut self, types: &[String]) -> Result<Vec<u32>, Failure> {
         if types.is_empty() {
             return Ok(Vec::new());
@@ -345,7 +345,7 @@ impl Connection {
         let is_varchar =
             |name: &String| ["varchar", "character varying"].contains(&name.trim().to_lowercase().as_str());
         let number = |(column, name): (&OutputColumn, &String)| match column.data_type {
-            // Without a length it is a TEXT to the engine.
+            // Without a length the engine treats it as TEXT.
             ColumnType::Text if is_varchar(name) => oid::VARCHAR,
             data_type => oid::of(data_type),
         };

@@ -1,4 +1,4 @@
-//! The simple protocol: a string of statements, answered in text.
+//! The simple protocol: a string of statements, answered in text format.
 
 use super::command::Command;
 use super::portal::Portal;
@@ -19,7 +19,7 @@ impl Connection {
         let mut fields = Fields::new(self.wire.input.body(frame));
         let text = fields.c_string()?;
         fields.end()?;
-        // It takes the unnamed statement and portal with it.
+        // A Query removes the unnamed statement and portal.
         let sql = utf8(text).map(str::to_owned);
         self.statements.remove("");
         self.portals.remove("");
@@ -47,7 +47,7 @@ impl Connection {
             return Ok(());
         }
         let starts = places(sql, &statements);
-        // That one of them cannot be read is told before the first has done anything.
+        // A syntax error in any statement is reported before the first one runs.
         if statements.len() > 1 {
             let _armed = self.cancel.arm();
             let mut pace = Pace::new(&self.cancel);
@@ -100,7 +100,7 @@ impl Connection {
                 }
             },
         };
-        // A commit that fails is told before the statement is told to be complete.
+        // A failed commit is reported instead of CommandComplete.
         if is_last {
             self.end_batch(false).await?;
         }
@@ -112,13 +112,13 @@ impl Connection {
         Ok(())
     }
 
-    /// From here to the end of the batch statements outside of a transaction block are one transaction.
+    /// From here to the end of the batch, statements outside of a transaction block form one transaction.
     pub fn begin_batch(&mut self) {
         self.is_batch = true;
         self.session.begin_implicit();
     }
 
-    /// Ends a batch behind which nothing is told but that the server is ready: a commit that fails is told by itself.
+    /// Ends a batch after which only `ReadyForQuery` follows: a failed commit is reported as a separate error.
     pub async fn finish_batch(&mut self, failed: bool) -> Result<(), Failure> {
         match self.end_batch(failed).await {
             Err(Failure::Statement(error)) => {
@@ -129,7 +129,7 @@ impl Connection {
         }
     }
 
-    /// Ends a batch: commits it, or gives it up.
+    /// Ends a batch: commits it, or rolls it back if it `failed`.
     pub async fn end_batch(&mut self, failed: bool) -> Result<(), Failure> {
         if !self.is_batch {
             return Ok(());
@@ -137,14 +137,14 @@ impl Connection {
         self.is_batch = false;
         let watch = super::Watch { cancel: &self.cancel, deadline: None, stopping: &self.front_end.stopping };
         match self.wire.drive(&watch, self.session.end_implicit()).await? {
-            // Why it failed has been told.
+            // The failure has already been reported.
             Err(_) if failed => Ok(()),
             done => Ok(done?),
         }
     }
 }
 
-/// Where each of the statements of a string stands in it, for the positions of errors.
+/// The positions of the statements in their string, for the positions of errors.
 fn places(sql: &str, statements: &[String]) -> Vec<usize> {
     let mut searched = 0;
     let mut starts = Vec::with_capacity(statements.len());
@@ -156,11 +156,11 @@ fn places(sql: &str, statements: &[String]) -> Vec<usize> {
     starts
 }
 
-/// Whether a statement can be read, and the query in it.
+/// Checks the syntax of a statement, and of the query in it.
 fn check_syntax(sql: &str) -> Result<(), SqlError> {
     match Command::parse(sql)? {
         None => Session::check_syntax(sql),
-        // That no query stands there is told when its turn comes.
+        // If a query is not allowed there, that is reported when the statement runs.
         Some(Command::Declare { query, .. } | Command::Prepare { query, .. })
             if !is_blank(&query) && Command::parse(&query)?.is_none() =>
         {
@@ -170,7 +170,7 @@ fn check_syntax(sql: &str) -> Result<(), SqlError> {
     }
 }
 
-/// An error of a statement that stands behind `before`.
+/// Adjusts the position of an error in a statement that follows `before`.
 fn shifted(mut error: SqlError, before: &str) -> SqlError {
     if let Some(position) = &mut error.position {
         *position += before.chars().count();

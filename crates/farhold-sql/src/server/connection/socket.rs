@@ -13,7 +13,7 @@ use crate::server::tls::Tls;
 
 /// A connection's byte stream.
 pub enum Socket {
-    /// TCP, in the clear.
+    /// TCP without encryption.
     Tcp(TcpStream),
     /// A Unix socket.
     Unix(UnixStream),
@@ -22,7 +22,7 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// An accepted socket, under the runtime of this thread.
+    /// Registers an accepted socket with this thread's runtime.
     pub fn new(accepted: Accepted) -> io::Result<Self> {
         Ok(match accepted {
             Accepted::Tcp(socket) => Self::Tcp(TcpStream::from_std(socket)?),
@@ -30,12 +30,12 @@ impl Socket {
         })
     }
 
-    /// Whether TLS can be spoken on this socket. PostgreSQL offers it on TCP alone.
+    /// Whether TLS can be used on this socket. Like PostgreSQL, the server offers it only on TCP.
     pub fn takes_tls(&self) -> bool {
         matches!(self, Self::Tcp(_))
     }
 
-    /// Shakes hands as a TLS server.
+    /// Performs the TLS handshake as the server.
     pub async fn with_tls(self, tls: &Tls) -> io::Result<Self> {
         match self {
             Self::Tcp(socket) => Ok(Self::Tls(Box::new(tls.acceptor().accept(socket).await?))),

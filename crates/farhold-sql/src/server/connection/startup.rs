@@ -1,4 +1,4 @@
-//! From the first byte to a session: TLS, the start-up packet, the password, the session's parameters.
+//! Opens a session: TLS, the start-up packet, authentication, the session's parameters.
 
 use tokio::io::AsyncWriteExt as _;
 
@@ -16,21 +16,21 @@ use crate::server::wire::input::Input;
 use crate::server::wire::startup::{NEWEST_MINOR, Opening, opening};
 use crate::server::wire::{Fields, Malformed};
 
-/// What the start-up packet asks for, owned.
+/// The contents of the start-up packet.
 struct Request {
     minor: u16,
     user: String,
-    /// Settings of the session, in the order they came.
+    /// Settings for the session, in their original order.
     settings: Vec<(String, String)>,
 }
 
-/// The longest message of a client that has not shown who it is. SCRAM's have some hundred bytes.
-const STRANGER_BYTES_MAX: usize = 4096;
+/// The message size limit before authentication. SCRAM messages have some hundred bytes.
+const UNAUTHENTICATED_BYTES_MAX: usize = 4096;
 
-/// Opens a connection; `None` when it has ended already: a cancel request, a refusal, a client that went away.
+/// Opens a connection; `None` if it has already ended: by a cancel request, a refusal, or a disconnect.
 pub async fn open(front_end: &FrontEnd, socket: Socket, place: Place) -> Option<Connection> {
     let long_bytes_max = front_end.shared.config.limits.message_bytes_max;
-    let message_bytes_max = STRANGER_BYTES_MAX.min(long_bytes_max);
+    let message_bytes_max = UNAUTHENTICATED_BYTES_MAX.min(long_bytes_max);
     let mut wire = Wire { socket, input: Input::default(), output: Output::default(), message_bytes_max };
     let request = match greet(front_end, &mut wire).await {
         Ok(Some(request)) => request,
@@ -48,21 +48,21 @@ pub async fn open(front_end: &FrontEnd, socket: Socket, place: Place) -> Option<
     establish(front_end, wire, &request, place).await
 }
 
-/// Says why and closes.
+/// Sends the error and closes the connection.
 async fn refuse(mut wire: Wire, failure: Failure) -> Option<Connection> {
     if let Failure::Statement(error) | Failure::Fatal(error) = failure {
         wire.output.report(Severity::Fatal, &error);
-        part(&mut wire).await;
+        close_gracefully(&mut wire).await;
     }
     None
 }
 
-/// Sends the last words and closes in order. What the client still sends is read and dropped: closing a socket with unread bytes
-/// makes the kernel reset it, and the client might lose what it was told.
-pub async fn part(wire: &mut Wire) {
+/// Sends the remaining output and closes the connection in an orderly way. Further input is read and dropped: if a
+/// socket is closed with unread bytes, the kernel resets the connection, and the client may lose the last messages.
+pub async fn close_gracefully(wire: &mut Wire) {
     const PATIENCE: std::time::Duration = std::time::Duration::from_millis(500);
     const DROPPED_BYTES_MAX: usize = 16 << 20;
-    let parting = async {
+    let closing = async {
         wire.flush().await.ok()?;
         wire.socket.shutdown().await.ok()?;
         let mut dropped = 0;
@@ -72,7 +72,7 @@ pub async fn part(wire: &mut Wire) {
         }
         Some(())
     };
-    let _ = tokio::time::timeout(PATIENCE, parting).await;
+    let _ = tokio::time::timeout(PATIENCE, closing).await;
 }
 
 async fn greet(front_end: &FrontEnd, wire: &mut Wire) -> Result<Option<Request>, Failure> {
@@ -96,7 +96,7 @@ async fn greet(front_end: &FrontEnd, wire: &mut Wire) -> Result<Option<Request>,
                     answer(wire, b"N").await?;
                     continue;
                 };
-                // Bytes that came in the clear must not pass for bytes that came encrypted (CVE-2021-23214).
+                // Bytes received before the TLS handshake must not be treated as encrypted ones (CVE-2021-23214).
                 if !wire.input.pending().is_empty() {
                     return Err(Malformed("received unencrypted data after SSL request").into());
                 }
@@ -118,7 +118,7 @@ async fn answer(wire: &mut Wire, byte: &[u8; 1]) -> Result<(), Failure> {
 }
 
 async fn upgrade(wire: &mut Wire, tls: &crate::server::tls::Tls) -> Result<(), Failure> {
-    // The socket is moved through the handshake; a half-open stand-in takes its place meanwhile.
+    // The handshake takes the socket by value; a placeholder replaces it meanwhile.
     let (stand_in, _) = tokio::net::UnixStream::pair().map_err(|_| Failure::Gone)?;
     let socket = std::mem::replace(&mut wire.socket, Socket::Unix(stand_in));
     wire.socket = socket.with_tls(tls).await.map_err(|_| Failure::Gone)?;
@@ -148,7 +148,7 @@ fn read_request(
     for &(name, value) in &request.parameters {
         match name {
             "user" => user = Some(value.to_owned()),
-            // One database a server: its name is whatever the client calls it.
+            // A server has only one database, so any name is accepted.
             "database" => {}
             "replication" if matches!(value, "false" | "off" | "no" | "0") => {}
             "replication" => {
@@ -165,7 +165,7 @@ fn read_request(
     Ok(Request { minor, user, settings })
 }
 
-/// `-c name=value` and `--name=value`, a space within a value escaped by a backslash.
+/// `-c name=value` and `--name=value`; a backslash escapes a space within a value.
 fn command_line_settings(options: &str) -> Result<Vec<(String, String)>, Failure> {
     let mut words = vec![String::new()];
     let mut characters = options.chars();
@@ -240,7 +240,7 @@ fn initial_response(body: &[u8]) -> Result<&[u8], Malformed> {
     Ok(data)
 }
 
-/// Makes the session and says that it is ready.
+/// Creates the session and reports that it is ready.
 async fn establish(front_end: &FrontEnd, mut wire: Wire, request: &Request, place: Place) -> Option<Connection> {
     let shared = &front_end.shared;
     let mut session = shared.engine.session(std::rc::Rc::clone(&front_end.worker), &request.user);
@@ -258,7 +258,7 @@ async fn establish(front_end: &FrontEnd, mut wire: Wire, request: &Request, plac
         let value = session.parameter(name);
         output.parameter_status(name, value.as_deref().unwrap_or(fallback));
     }
-    // What the loop above has told is no change.
+    // The loop above has already reported these changes.
     session.changed_parameters();
     output.backend_key_data(registration.process, &registration.secret);
     let (settings, settings_version) = (Settings::of(&session), session.settings_version());
@@ -282,7 +282,7 @@ async fn establish(front_end: &FrontEnd, mut wire: Wire, request: &Request, plac
     Some(connection)
 }
 
-/// What clients are told at the start and whenever it changes, and what they are told where the engine says nothing.
+/// The settings reported at the start and after each change, with the value to report if the engine has none.
 const REPORTED: [(&str, &str); 13] = [
     ("server_version", concat!("15.0 (Farhold ", env!("CARGO_PKG_VERSION"), ")")),
     ("server_encoding", "UTF8"),

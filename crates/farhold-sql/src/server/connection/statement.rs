@@ -1,4 +1,4 @@
-//! Prepared statements: the protocol's and SQL's own, which share their names.
+//! Prepared statements of the protocol and of SQL, which share their names.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -12,36 +12,36 @@ use crate::server::value::oid;
 /// A prepared statement.
 #[derive(Debug)]
 pub struct Statement {
-    /// What it does.
+    /// The action of the statement.
     pub action: Action,
     /// Its parameters.
     pub parameters: Vec<Parameter>,
-    /// The columns of its result, if it has rows and they are known before it runs.
+    /// The columns of its result, if it has rows and the columns are known before it runs.
     pub shape: Option<Rc<Shape>>,
 }
 
-/// What a statement does.
+/// The action of a statement.
 pub enum Action {
-    /// Nothing: blanks and comments.
+    /// None: the text has only blanks and comments.
     Empty,
-    /// What the engine knows.
+    /// A statement for the engine.
     Engine(Rc<Prepared>),
-    /// What the connection does itself.
+    /// A statement that the connection executes itself.
     Command(Command),
 }
 
 /// A parameter of a statement.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
-    /// Its type as the client knows it.
+    /// The OID of its type for the client.
     pub oid: u32,
-    /// The type in which the engine takes it.
+    /// The type of its values in the engine.
     pub data_type: ColumnType,
-    /// The type that the client has stated, where it is none of those here.
+    /// The OID that the client has declared, if the type is not supported here.
     pub foreign: Option<u32>,
 }
 
-/// The statements of a connection.
+/// The prepared statements of a connection.
 #[derive(Debug, Default)]
 pub struct Statements {
     unnamed: Option<Rc<Statement>>,
@@ -59,10 +59,10 @@ impl std::fmt::Debug for Action {
 }
 
 impl Statement {
-    /// What the engine knows. `stated` are the types of its parameters that the client states, 0 = not stated.
+    /// A statement for the engine. `stated` are the parameter types that the client declares; 0 means not declared.
     pub fn of_engine(prepared: Rc<Prepared>, stated: &[u32]) -> Self {
         let shape = prepared.columns.as_ref().map(|columns| Rc::new(Shape::new(columns)));
-        // What a client states of a type stays as it is told back; the rest is the engine's finding.
+        // Declared types are returned unchanged; the others are those inferred by the engine.
         let parameter = |(index, &data_type): (usize, &ColumnType)| {
             let stated = stated.get(index).copied().filter(|&oid| oid != 0);
             let known = stated.filter(|&oid| oid::parameter_type(oid).is_some());
@@ -75,10 +75,10 @@ impl Statement {
 }
 
 impl Statements {
-    /// Whether a statement of this name may be made now.
+    /// Checks that a statement of this name may be created.
     ///
     /// # Errors
-    /// 42P05 when there is one, 54000 when there are too many.
+    /// 42P05 if it exists, 54000 if there are too many.
     pub fn check_new(&self, name: &str, count_max: usize) -> Result<(), SqlError> {
         if name.is_empty() {
             return Ok(());
@@ -96,7 +96,7 @@ impl Statements {
         Ok(())
     }
 
-    /// Keeps a statement; the unnamed one is replaced.
+    /// Stores a statement; an unnamed one replaces the previous one.
     pub fn put(&mut self, name: &str, statement: Rc<Statement>) {
         if name.is_empty() {
             self.unnamed = Some(statement);
@@ -105,7 +105,7 @@ impl Statements {
         }
     }
 
-    /// The statement of a name.
+    /// The statement with a name.
     ///
     /// # Errors
     /// 26000.
@@ -121,19 +121,19 @@ impl Statements {
         })
     }
 
-    /// Forgets a statement; whether there was one.
+    /// Removes a statement. Returns whether it existed.
     pub fn remove(&mut self, name: &str) -> bool {
         if name.is_empty() { self.unnamed.take().is_some() } else { self.named.remove(name).is_some() }
     }
 
-    /// Forgets all.
+    /// Removes all statements.
     pub fn clear(&mut self) {
         self.named.clear();
         self.unnamed = None;
     }
 }
 
-/// Whether a text holds no statement: blanks, comments, semicolons.
+/// Whether a text contains no statement: only blanks, comments and semicolons.
 pub fn is_blank(sql: &str) -> bool {
     let mut rest = sql;
     loop {
@@ -148,14 +148,14 @@ pub fn is_blank(sql: &str) -> bool {
     }
 }
 
-/// What follows the comment that `text` begins with, if it begins with one. Block comments nest.
+/// The text after the comment at the start of `text`, if there is one. Block comments nest.
 pub fn skip_comment(text: &str) -> Option<&str> {
     if !(text.starts_with("--") || text.starts_with("/*")) {
         return None;
     }
     match opaque_end(text, 0) {
         Ok(Some((end, Opaque::Comment))) => Some(&text[end..]),
-        // Not closed: the engine shall say so.
+        // An unterminated comment is left to the engine, which reports the error.
         _ => None,
     }
 }
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Each level looked for the ends of all those within it.
+    /// Each level used to search for the ends of all levels within it.
     #[test]
     fn comments_nest_deeply() {
         const LEVELS: usize = 200_000;

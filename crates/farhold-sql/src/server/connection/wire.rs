@@ -1,4 +1,4 @@
-//! A connection's two directions, and waiting on them.
+//! The input and output of a connection, and waiting for them.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,31 +17,32 @@ use crate::server::wire::backend::Output;
 use crate::server::wire::frontend;
 use crate::server::wire::input::{Frame, Input};
 
-/// Answers are sent when so much has gathered, even if nobody waits for them yet.
+/// Output is sent when this much is buffered, even if the client does not wait for it yet.
 const FLUSH_BYTES: usize = 64 << 10;
-/// While a statement runs the next messages are read ahead, up to here; it is how the end of a client is noticed.
+/// The limit on input that is read ahead while a statement runs; reading ahead detects that the client has
+/// disconnected.
 const READ_AHEAD_BYTES_MAX: usize = 1 << 20;
 
 /// A connection's socket and its two buffers.
 pub struct Wire {
     /// The byte stream.
     pub socket: Socket,
-    /// What has come and is not read.
+    /// Received bytes that have not been processed.
     pub input: Input,
-    /// What is to be sent.
+    /// Buffered output.
     pub output: Output,
-    /// The longest message.
+    /// The size limit of a message.
     pub message_bytes_max: usize,
 }
 
 impl Wire {
-    /// The next message that has arrived whole.
+    /// The next complete message.
     pub fn frame(&mut self) -> Result<Option<Frame>, Malformed> {
         let bytes_max = self.message_bytes_max;
         self.input.frame(|tag| frontend::body_bytes_max(tag, bytes_max))
     }
 
-    /// Sends what has gathered.
+    /// Sends the buffered output.
     pub async fn flush(&mut self) -> Result<(), Failure> {
         if !self.output.bytes().is_empty() {
             self.socket.write_all(self.output.bytes()).await.map_err(|_| Failure::Gone)?;
@@ -51,12 +52,12 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends what has gathered if it is much.
+    /// Sends the buffered output if there is much of it.
     pub async fn flush_if_full(&mut self) -> Result<(), Failure> {
         if self.output.bytes().len() >= FLUSH_BYTES { self.flush().await } else { Ok(()) }
     }
 
-    /// Reads more; the client's end is a failure.
+    /// Reads more input; it is a failure if the client has disconnected.
     pub async fn fill(&mut self) -> Result<(), Failure> {
         match self.input.fill(&mut self.socket).await {
             Ok(0) | Err(_) => Err(Failure::Gone),
@@ -64,7 +65,7 @@ impl Wire {
         }
     }
 
-    /// Waits for the next whole message: for data of a COPY, which is not read ahead of.
+    /// Waits for the next complete message. Used for COPY data, which is not read ahead.
     pub async fn next_frame(&mut self, stopping: &Stopping) -> Result<Frame, Failure> {
         loop {
             if let Some(frame) = self.frame()? {
@@ -79,27 +80,27 @@ impl Wire {
         }
     }
 
-    /// Runs a part of a statement and meanwhile watches the client, the statement's time and the server's shutdown. What ends the
-    /// statement early is told to it through `cancel`; the future itself is always run to its end, so that a commit that has begun
-    /// is never torn.
+    /// Runs a part of a statement, and meanwhile watches the client, the statement's deadline and the server's
+    /// shutdown. To stop the statement early it sets `cancel`. The future itself always runs to its end, so that a
+    /// commit is never interrupted.
     pub async fn drive<T>(&mut self, watch: &Watch<'_>, work: impl Future<Output = T>) -> Result<T, Failure> {
         watch.drive(Some((&mut self.input, &mut self.socket)), work).await
     }
 }
 
 impl Watch<'_> {
-    /// As [`Wire::drive`]. Without a client, its end is not noticed before the work is done.
+    /// As [`Wire::drive`]. Without `client`, a disconnect is noticed only after the work has ended.
     pub async fn drive<T>(
         &self,
         mut client: Option<(&mut Input, &mut Socket)>,
         work: impl Future<Output = T>,
     ) -> Result<T, Failure> {
-        // A statement of many parts, each of which is done at once, has a time, too.
+        // The deadline also applies to a statement of many parts that each complete at once.
         if self.deadline.is_some_and(|deadline| tokio::time::Instant::now() >= deadline) {
             self.cancel.time_out();
         }
         let mut work = pin!(work);
-        // Most statements are done at the first poll; then there are no timers and no reads.
+        // Most statements complete at the first poll; then no timers and no reads are set up.
         if let Poll::Ready(done) = std::future::poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
             return Ok(done);
         }
@@ -131,11 +132,11 @@ impl Watch<'_> {
     }
 }
 
-/// What ends a statement early.
+/// The events that end a statement early.
 pub struct Watch<'a> {
-    /// How it is told.
+    /// The flag that stops the statement.
     pub cancel: &'a CancelHandle,
-    /// When its time is up.
+    /// The statement's deadline.
     pub deadline: Option<tokio::time::Instant>,
     /// The server's shutdown.
     pub stopping: &'a Stopping,
@@ -155,7 +156,7 @@ async fn sleep_until(deadline: Option<tokio::time::Instant>) {
     }
 }
 
-/// The end of a span from now; `None` if it has none.
+/// The deadline of a time span that starts now; `None` without a limit.
 pub fn deadline_after(span: Option<Duration>) -> Option<tokio::time::Instant> {
     span.and_then(|span| tokio::time::Instant::now().checked_add(span))
 }

@@ -1,8 +1,9 @@
-//! `DataRow` from Arrow batches.
+//! Encodes Arrow batches as `DataRow` messages.
 //!
-//! A batch's columns are first brought to the few Arrow types that have an encoder here (a no-op for the engine's own columns), then
-//! rows are written one after the other. Types that only PostgreSQL's catalog or expressions bring (intervals, times, lists, unsigned
-//! numbers) have a wire type from their Arrow type; whatever has none is sent as text.
+//! First a batch's columns are cast to the few Arrow types that have an encoder here (a no-op for the engine's own
+//! columns), then the rows are written one after the other. Types that only PostgreSQL's catalog or expressions use
+//! (intervals, times, lists, unsigned numbers) get their wire type from their Arrow type; types without one are sent as
+//! text.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::server::wire::frontend::{Format, Formats};
 /// The wire type of a result's column.
 pub fn wire_type(column: &OutputColumn) -> u32 {
     match (&column.arrow_type, column.data_type) {
-        // The engine says `Text` of whatever is none of its types.
+        // The engine gives the type `Text` to all columns without a column type.
         (DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Null, _) => oid::of(column.data_type),
         (arrow_type, ColumnType::Text) => arrow_wire_type(arrow_type),
         (_, data_type) => oid::of(data_type),
@@ -52,7 +53,7 @@ fn arrow_wire_type(arrow_type: &DataType) -> u32 {
     }
 }
 
-/// The type among those with an encoder that holds the same values.
+/// The type with an encoder that can hold the same values.
 fn normal_type(arrow_type: &DataType) -> DataType {
     match arrow_type {
         DataType::Int8 | DataType::UInt8 => DataType::Int16,
@@ -84,12 +85,12 @@ fn normal_type(arrow_type: &DataType) -> DataType {
         | DataType::Binary
         | DataType::Date32
         | DataType::Null => arrow_type.clone(),
-        // The other layouts of strings, and whatever else can be shown.
+        // Strings in other layouts, and all else that can be cast to text.
         _ => DataType::Utf8,
     }
 }
 
-/// The rows of one batch.
+/// Encodes the rows of one batch.
 pub struct BatchEncoder {
     columns: Vec<ArrayRef>,
     rows: usize,
@@ -97,7 +98,7 @@ pub struct BatchEncoder {
 }
 
 impl BatchEncoder {
-    /// Prepares a batch.
+    /// Prepares a batch for encoding.
     ///
     /// # Errors
     /// A value that its wire type cannot hold.
@@ -106,17 +107,17 @@ impl BatchEncoder {
         Ok(Self { columns, rows: batch.num_rows(), next: 0 })
     }
 
-    /// The rows that are not written yet.
+    /// The number of rows not written yet.
     pub fn left(&self) -> usize {
         self.rows - self.next
     }
 
-    /// Passes over the next row. There must be one.
+    /// Skips the next row, which must exist.
     pub fn skip_row(&mut self) {
         self.next += 1;
     }
 
-    /// Writes the next row. There must be one.
+    /// Writes the next row, which must exist.
     ///
     /// # Errors
     /// As [`Shape::put_row`].
@@ -144,7 +145,7 @@ impl BatchEncoder {
 }
 
 fn normalize(array: &ArrayRef) -> Result<ArrayRef, SqlError> {
-    // Strings and bytes have encoders in each of their layouts.
+    // Strings and bytes have an encoder for each layout.
     let has_encoder = matches!(
         array.data_type(),
         DataType::Utf8View | DataType::LargeUtf8 | DataType::BinaryView | DataType::LargeBinary
@@ -158,7 +159,7 @@ fn normalize(array: &ArrayRef) -> Result<ArrayRef, SqlError> {
         return Ok(Arc::clone(array));
     }
     let array = match array.data_type() {
-        // Arrow casts no duration to an interval by way of another unit.
+        // Arrow casts only durations of nanoseconds to intervals.
         DataType::Duration(_) => &cast(array, &DataType::Duration(TimeUnit::Nanosecond)).map_err(unsendable)?,
         _ => array,
     };
@@ -210,7 +211,7 @@ fn put_plain_text(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
 fn put_binary(array: &ArrayRef, row: usize, column: &Column, out: &mut Vec<u8>) -> Result<(), SqlError> {
     match array.data_type() {
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => put_text(array, row, column, out),
-        // A list without a wire type of its own goes as text.
+        // A list without a wire type is sent as text.
         DataType::List(_) if column.oid == oid::TEXT => put_plain_text(array, row, out),
         _ => return put_plain_binary(array, row, out),
     }
@@ -273,7 +274,7 @@ fn decimal(array: &ArrayRef, row: usize, scale: i8) -> Decimal {
     let unscaled = array.as_primitive::<Decimal128Type>().value(row);
     match u8::try_from(scale) {
         Ok(scale) => Decimal { unscaled, scale },
-        // A negative scale counts whole tens.
+        // A negative scale counts powers of ten.
         Err(_) => Decimal {
             unscaled: unscaled.saturating_mul(10_i128.saturating_pow(u32::from(scale.unsigned_abs()))),
             scale: 0,

@@ -1,4 +1,4 @@
-//! Rows on the wire: `RowDescription`, and `DataRow` from datums and from Arrow batches.
+//! Rows on the wire: `RowDescription`, and `DataRow` from datums or Arrow batches.
 
 mod batch;
 
@@ -11,10 +11,11 @@ use super::wire::backend::{Open, Output};
 use super::wire::frontend::{Format, Formats};
 use crate::error::{SqlError, SqlState};
 
-/// The most bytes of a `DataRow`, as PostgreSQL has it: the protocol's lengths have a sign. In this crate's own tests such a row must be cheap.
+/// The size limit of a `DataRow`, as in PostgreSQL: the protocol's lengths are signed. It is small in this crate's own
+/// tests, so that reaching it is cheap.
 const ROW_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { (1 << 30) - 1 };
 
-/// The columns of a result as the wire knows them.
+/// The columns of a result, described for the wire.
 #[derive(Debug)]
 pub struct Shape {
     columns: Vec<Column>,
@@ -49,18 +50,18 @@ impl Shape {
         Self { columns }
     }
 
-    /// How many columns.
+    /// The number of columns.
     pub fn len(&self) -> usize {
         self.columns.len()
     }
 
-    /// Writes `RowDescription`. A statement's formats are not known before Bind; they are told as text.
+    /// Writes `RowDescription`. A statement's formats are not known before Bind, and are given as text.
     pub fn describe(&self, formats: Formats<'_>, output: &mut Output) {
         let message = output.open(b'T');
         output.count(self.columns.len());
         for (index, column) in self.columns.iter().enumerate() {
             output.c_string(&column.name);
-            output.u32(0); // the table: not told
+            output.u32(0); // the table: not reported
             output.i16(0); // its column
             output.u32(column.oid);
             output.i16(column.size);
@@ -73,7 +74,7 @@ impl Shape {
     /// Writes one row of datums.
     ///
     /// # Errors
-    /// 54000: it is longer than a message may be; nothing of it stays in the output.
+    /// 54000 if the row is longer than a message may be; then it leaves nothing in the output.
     pub fn put_row(&self, row: &[Datum], formats: Formats<'_>, output: &mut Output) -> Result<(), SqlError> {
         debug_assert_eq!(row.len(), self.columns.len());
         let message = output.open(b'D');
@@ -100,7 +101,7 @@ fn too_long() -> SqlError {
     SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, format!("a row of more than {ROW_BYTES_MAX} bytes cannot be sent"))
 }
 
-/// Writes a value of a row. If the row is too long by it, nothing of the row stays.
+/// Writes a value of a row. If that makes the row too long, the whole row is removed.
 fn put_value(
     message: &Open,
     output: &mut Output,
@@ -114,7 +115,7 @@ fn put_value(
     written.and_then(|()| Err(too_long()))
 }
 
-/// Writes a value with its length in front. The text of a value may be longer than the protocol's lengths tell.
+/// Writes a value after its length. A value's text may be longer than the protocol's lengths can express.
 fn put_with_length(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>) -> Result<(), SqlError>) -> Result<(), SqlError> {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);

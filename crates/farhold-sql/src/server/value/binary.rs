@@ -1,4 +1,4 @@
-//! The binary format.
+//! The binary format of values.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::datetime::{EPOCH_SHIFT_DAYS, EPOCH_SHIFT_US};
 use super::numeric::{self, Decimal, NumericError};
 use super::{oid, text};
 
-/// Writes a datum; null writes nothing.
+/// Writes a datum; NULL writes nothing.
 pub fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
     match datum {
         Datum::Null => {}
@@ -27,20 +27,20 @@ pub fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a date, given in days since 1970; the infinities stay what they are.
+/// Writes a date, given in days since 1970; infinities stay the same.
 pub fn put_date(days: i32, out: &mut Vec<u8>) {
     let wire = if matches!(days, i32::MIN | i32::MAX) { days } else { days.saturating_sub(EPOCH_SHIFT_DAYS) };
     out.extend_from_slice(&wire.to_be_bytes());
 }
 
-/// Writes a timestamp, given in microseconds since 1970; the infinities stay what they are.
+/// Writes a timestamp, given in microseconds since 1970; infinities stay the same.
 pub fn put_timestamp(micros: i64, out: &mut Vec<u8>) {
     let wire = if matches!(micros, i64::MIN | i64::MAX) { micros } else { micros.saturating_sub(EPOCH_SHIFT_US) };
     out.extend_from_slice(&wire.to_be_bytes());
 }
 
-/// Reads a parameter that the client states to be of type `oid`: an `oid` has four bytes, though it is taken as a `bigint`, and the blanks at the end of
-/// a `character` are none of its value, though it is taken as a `text`.
+/// Reads a parameter that the client declares with the type `oid`. An `oid` has four bytes, although the engine uses a
+/// `bigint`. The trailing blanks of a `character` are not part of its value, although the engine uses a `text`.
 ///
 /// # Errors
 /// As [`parse`].
@@ -52,10 +52,10 @@ pub fn parse_parameter(oid: u32, data_type: ColumnType, bytes: &[u8]) -> Result<
     }
 }
 
-/// The text of a parameter of a type that no column here has.
+/// The text of a parameter whose type no column here has.
 ///
 /// # Errors
-/// 0A000 for a type whose bytes are not known, 22P03 for bytes that are none of the type, 22021 for text that is not UTF-8.
+/// 0A000 for a type whose format is not supported, 22P03 for malformed bytes, 22021 for text that is not UTF-8.
 pub fn text_of(oid: u32, bytes: &[u8]) -> Result<Cow<'_, str>, SqlError> {
     match oid {
         oid::UNKNOWN | oid::JSON | oid::XML => Ok(utf8(bytes)?.into()),
@@ -79,7 +79,7 @@ pub fn text_of(oid: u32, bytes: &[u8]) -> Result<Cow<'_, str>, SqlError> {
 /// Reads a value.
 ///
 /// # Errors
-/// 22P03 for a wrong length, 22021 for text that is not UTF-8, 22003 and 22008 for what no column can hold.
+/// 22P03 for a wrong length, 22021 for text that is not UTF-8, 22003 and 22008 for a value that no column can hold.
 pub fn parse(data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
     Ok(match data_type {
         ColumnType::Boolean => Datum::Boolean(fixed::<1>(bytes)? != [0]),
@@ -116,7 +116,7 @@ pub fn parse(data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
     })
 }
 
-/// Bytes that must be UTF-8 without a zero byte.
+/// Bytes that must be UTF-8 without a zero byte, as text.
 ///
 /// # Errors
 /// 22021.

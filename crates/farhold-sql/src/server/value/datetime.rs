@@ -1,6 +1,6 @@
-//! Dates and timestamps: ISO text, PostgreSQL's epoch.
+//! Dates and timestamps: ISO text, and PostgreSQL's epoch.
 //!
-//! Inside a value counts from 1970-01-01, on the wire from 2000-01-01. Years before 1 are written as PostgreSQL writes them:
+//! The engine counts from 1970-01-01, the wire from 2000-01-01. Years before 1 have PostgreSQL's format:
 //! `0044-03-15 BC` is year -43.
 
 use super::text::put_integer;
@@ -14,7 +14,7 @@ pub const EPOCH_SHIFT_US: i64 = EPOCH_SHIFT_DAYS as i64 * DAY_US;
 
 const DAY_US: i64 = 86_400_000_000;
 
-/// `infinity` as a timestamp; on the wire it is the largest integer, and so it is inside.
+/// The representation of `infinity` as a timestamp: the largest integer, both here and on the wire.
 const TIMESTAMP_INFINITY: i64 = i64::MAX;
 const TIMESTAMP_MINUS_INFINITY: i64 = i64::MIN;
 const DATE_INFINITY: i32 = i32::MAX;

@@ -1,10 +1,10 @@
-//! Values on the wire: PostgreSQL's text and binary formats, both ways.
+//! Values on the wire: reading and writing PostgreSQL's text and binary formats.
 //!
 //! | type | text | binary |
 //! |---|---|---|
 //! | boolean | `t` | one byte |
 //! | integers | decimal | big-endian |
-//! | floats | the shortest digits that read back the same | IEEE 754, big-endian |
+//! | floats | the shortest digits that parse to the same value | IEEE 754, big-endian |
 //! | numeric | decimal | digits to the base of 10 000 ([`numeric`]) |
 //! | strings | themselves | themselves |
 //! | bytea | `\x` and hex | themselves |

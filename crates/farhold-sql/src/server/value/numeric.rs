@@ -1,11 +1,11 @@
-//! Decimals: text and PostgreSQL's binary form.
+//! The text and binary formats of decimals.
 //!
 //! ```text
 //! binary:  count:i16 | weight:i16 | sign:u16 | scale:u16 | count digits to the base of 10 000, u16 each
 //! value:   sign * sum of digit[i] * 10000^(weight - i), shown with `scale` places
 //! ```
 
-/// The most places behind the point that a decimal of 38 digits can have.
+/// The largest scale of a decimal with 38 digits.
 const MAX_SCALE: u8 = 38;
 const NEGATIVE: u16 = 0x4000;
 const BASE: u128 = 10_000;
@@ -16,20 +16,20 @@ const BASE_DIGITS: usize = 4;
 pub struct Decimal {
     /// The digits, as an integer.
     pub unscaled: i128,
-    /// How many of them stand behind the point.
+    /// The number of fractional digits.
     pub scale: u8,
 }
 
-/// Why bytes or text are no decimal.
+/// Why bytes or text are not a decimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumericError {
-    /// They are malformed.
+    /// The format is wrong.
     Malformed,
-    /// More than 38 digits.
+    /// It has more than 38 digits.
     OutOfRange,
 }
 
-/// Writes the text form.
+/// Writes the text format.
 pub fn put_text(decimal: Decimal, out: &mut Vec<u8>) {
     if decimal.unscaled < 0 {
         out.push(b'-');
@@ -54,7 +54,7 @@ pub fn put_text(decimal: Decimal, out: &mut Vec<u8>) {
     }
 }
 
-/// `unscaled / 10^scale` for a scale that may be negative.
+/// `unscaled / 10^scale`, where the scale may be negative.
 fn scaled(mut unscaled: u128, scale: i64, negative: bool) -> Result<Decimal, NumericError> {
     if unscaled == 0 {
         let scale = u8::try_from(scale.clamp(0, i64::from(MAX_SCALE))).expect("clamped");
@@ -67,7 +67,7 @@ fn scaled(mut unscaled: u128, scale: i64, negative: bool) -> Result<Decimal, Num
         scale = 0;
     }
     while scale > i64::from(MAX_SCALE) {
-        // Places that no decimal here can hold: they go only if they are zeros.
+        // Decimals beyond the largest scale are dropped if they are zeros.
         if !unscaled.is_multiple_of(10) {
             return Err(NumericError::OutOfRange);
         }
@@ -78,15 +78,15 @@ fn scaled(mut unscaled: u128, scale: i64, negative: bool) -> Result<Decimal, Num
     Ok(Decimal { unscaled: if negative { -unscaled } else { unscaled }, scale: scale as u8 })
 }
 
-/// Writes the binary form.
+/// Writes the binary format.
 pub fn put_binary(decimal: Decimal, out: &mut Vec<u8>) {
     let scale = usize::from(decimal.scale);
-    // Group digits by four, counted from the point: pad the fraction on the right.
+    // Group the digits by four, counted from the point: pad the fraction on the right.
     let fraction_groups = scale.div_ceil(BASE_DIGITS);
     let padding = fraction_groups * BASE_DIGITS - scale;
     let magnitude = decimal.unscaled.unsigned_abs();
     let power = 10_u128.pow(padding as u32);
-    // 39 digits and up to 3 zeros: the lowest group is split off first, so that nothing overflows.
+    // 39 digits and up to 3 zeros: the lowest group is split off first, to avoid an overflow.
     let mut groups = [0_u16; 12];
     let mut count = 0;
     let low_base = BASE / power;
@@ -98,7 +98,7 @@ pub fn put_binary(decimal: Decimal, out: &mut Vec<u8>) {
         rest /= BASE;
         count += 1;
     }
-    // `groups` is little-endian; cut zeros at both ends.
+    // `groups` is little-endian; strip zeros at both ends.
     let low = groups[..count].iter().position(|&group| group != 0).unwrap_or(count);
     let high = groups[..count].iter().rposition(|&group| group != 0).map_or(low, |index| index + 1);
     let digits = &groups[low..high];
@@ -113,7 +113,7 @@ pub fn put_binary(decimal: Decimal, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads the binary form. NaN and the infinities are out of range: no column holds them.
+/// Reads the binary format. NaN and the infinities are out of range, since no column can hold them.
 pub fn parse_binary(bytes: &[u8]) -> Result<Decimal, NumericError> {
     let (words, rest) = bytes.as_chunks::<2>();
     let mut words = words.iter().map(|&word| u16::from_be_bytes(word));
@@ -128,8 +128,8 @@ pub fn parse_binary(bytes: &[u8]) -> Result<Decimal, NumericError> {
         0xc000 | 0xd000 | 0xf000 => return Err(NumericError::OutOfRange),
         _ => return Err(NumericError::Malformed),
     };
-    // The last group stands for 10000^(weight - count + 1). The places beyond `scale` are zeros that only fill it up; they are
-    // left out while the digits are gathered, for with them a decimal of 38 digits might not fit.
+    // The last group counts units of 10000^(weight - count + 1). The digits beyond `scale` are padding zeros. They are
+    // left out while the digits are accumulated, because with them a decimal of 38 digits might not fit.
     let mut places = (i64::from(count) - 1 - i64::from(weight)) * BASE_DIGITS as i64;
     let surplus = u32::try_from(places - i64::from(scale)).unwrap_or(0).min(BASE_DIGITS as u32 - 1);
     let mut unscaled = 0_u128;

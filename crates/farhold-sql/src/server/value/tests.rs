@@ -1,4 +1,5 @@
-//! The formats against each other, against written examples, and (binary) against `postgres-types`' rules by way of pgwire.
+//! Tests of the formats against each other, against written examples, and (binary) against the rules of
+//! `postgres-types` through pgwire.
 
 use super::numeric::{self, Decimal};
 use super::{binary, datetime, oid, text};
@@ -41,7 +42,7 @@ fn floats_are_written_as_postgresql_writes_them() {
     assert_eq!(as_text(&Datum::Real(999_999.0), ColumnType::Real), "999999");
 }
 
-/// A client may state a type that no column here has: its bytes are read as that type's text, and never taken for one.
+/// A client may declare a type that no column here has: its bytes are then read as text of that type, or refused.
 #[test]
 fn parameters_of_other_types_are_texts_or_refused() {
     let uuid = *b"Hello, World!!!!";
@@ -105,7 +106,7 @@ fn decimals_survive_the_binary_form() {
 
 #[test]
 fn binary_decimals_by_example() {
-    // What PostgreSQL 15's numeric_send gives.
+    // The results of PostgreSQL 15's numeric_send.
     let cases: [(i128, u8, &[i16]); 6] = [
         (0, 0, &[0, 0, 0, 0]),
         (0, 2, &[0, 0, 0, 2]),
@@ -213,7 +214,7 @@ fn every_datum_survives_the_binary_form() {
     }
 }
 
-/// What no text can say.
+/// Values that have no text format.
 #[test]
 fn binary_dates_and_timestamps_have_a_range() {
     let date = |wire: i32| binary::parse(ColumnType::Date, &wire.to_be_bytes()).map_err(|e| e.state.code());
@@ -227,7 +228,7 @@ fn binary_dates_and_timestamps_have_a_range() {
     }
     let first_us = i64::from(first) * 86_400_000_000;
     assert_eq!(timestamp(first_us), Ok(parse_datum("4714-11-24 00:00 BC", ColumnType::Timestamp).unwrap()));
-    // The last one would be infinite inside.
+    // The last one would become infinity.
     for beyond in [first_us - 1, i64::MIN + 1, i64::MAX - 1, i64::MAX - datetime::EPOCH_SHIFT_US] {
         assert_eq!(timestamp(beyond), Err("22008"), "{beyond}");
     }

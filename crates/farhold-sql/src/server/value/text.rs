@@ -1,4 +1,4 @@
-//! The text format, written; it is read by [`parse_datum`](crate::engine::types::parse_datum), which COPY and literals use too.
+//! Writes the text format. It is read by [`parse_datum`](crate::engine::types::parse_datum), as for COPY and literals.
 
 use crate::engine::{ANY_LENGTH, ColumnType, Datum, parse_datum, scientific_f32, scientific_f64};
 use crate::error::{SqlError, SqlState};
@@ -6,7 +6,7 @@ use crate::error::{SqlError, SqlState};
 use super::datetime::{put_date, put_timestamp};
 use super::numeric::{self, Decimal};
 
-/// Writes a datum; null writes nothing (each format marks null its own way). `CHAR(n)` is padded with blanks.
+/// Writes a datum; NULL writes nothing (each message marks NULL in its own way). `CHAR(n)` is padded with blanks.
 pub fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
     match datum {
         Datum::Null => {}
@@ -24,7 +24,7 @@ pub fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a string, a `CHAR(n)` with its trailing blanks, unless it is of any length.
+/// Writes a string. A `CHAR(n)` is padded with blanks, unless it has no length limit.
 pub fn put_string(value: &str, data_type: ColumnType, out: &mut Vec<u8>) {
     out.extend_from_slice(value.as_bytes());
     if let ColumnType::Char(width) = data_type
@@ -42,7 +42,7 @@ pub fn put_bytea(value: &[u8], out: &mut Vec<u8>) {
     out.extend(value.iter().flat_map(|byte| [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]));
 }
 
-/// Writes an integer; formatting traits cost three times as much.
+/// Writes an integer; the formatting traits are three times slower.
 pub fn put_integer(value: i64, out: &mut Vec<u8>) {
     if value < 0 {
         out.push(b'-');
@@ -61,17 +61,18 @@ pub fn put_integer(value: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// Writes a `real` with the fewest digits that read back the same.
+/// Writes a `real` with the fewest digits that parse to the same value.
 pub fn put_float4(value: f32, out: &mut Vec<u8>) {
     put_float(f64::from(value), &scientific_f32(value), 6, out);
 }
 
-/// Writes a `double precision` with the fewest digits that read back the same.
+/// Writes a `double precision` with the fewest digits that parse to the same value.
 pub fn put_float8(value: f64, out: &mut Vec<u8>) {
     put_float(value, &scientific_f64(value), 15, out);
 }
 
-/// `scientific` has the shortest digits, `1.25e-7`. PostgreSQL writes it plainly for exponents from -4 to below `digits`.
+/// Writes a float from its shortest digits in `scientific` notation, `1.25e-7`. PostgreSQL uses plain notation for
+/// exponents from -4 to below `digits`.
 fn put_float(value: f64, scientific: &str, digits: i32, out: &mut Vec<u8>) {
     if value.is_nan() {
         return out.extend_from_slice(b"NaN");
@@ -108,10 +109,10 @@ fn put_float(value: f64, scientific: &str, digits: i32, out: &mut Vec<u8>) {
     }
 }
 
-/// Zones are less than 16 hours from UTC.
+/// Time zones are less than 16 hours from UTC.
 const ZONE_MAX_US: i64 = 16 * 3_600_000_000;
 
-/// Reads a timestamp with time zone, as UTC.
+/// Parses a timestamp with time zone, as UTC.
 ///
 /// # Errors
 /// 22007, 22008, 22009.
@@ -126,17 +127,17 @@ pub fn parse_timestamptz(text: &str) -> Result<Datum, SqlError> {
     utc.map(Datum::Timestamp).ok_or_else(|| SqlError::new(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))
 }
 
-/// The offset that a timestamp ends with, `+05:30` or `+0530`, if it ends with one.
+/// The offset at the end of a timestamp, `+05:30` or `+0530`, if there is one.
 fn zone_offset_us(text: &str) -> Option<i64> {
-    // The signs of the day are none of a zone.
+    // The signs within the day do not belong to a zone.
     let (_, time) = text.trim().split_once(|c: char| c.is_whitespace() || matches!(c, 't' | 'T'))?;
     let at = time.find(['+', '-'])?;
     let sign = if time.as_bytes()[at] == b'-' { -1 } else { 1 };
     let zone = &time[at + 1..];
-    // An era may stand behind it.
+    // An era may follow.
     let zone = &zone[..zone.find(|c: char| !(c.is_ascii_digit() || c == ':')).unwrap_or(zone.len())];
     let split = |at: usize| zone.split_at(zone.len() - at);
-    // Without colons the hours are followed by two digits of minutes and two of seconds.
+    // Without colons, the last two digits are minutes; with five or six digits, they are seconds.
     let parts: Vec<&str> = match zone.len() {
         3 | 4 if !zone.contains(':') => vec![split(2).0, split(2).1],
         5 | 6 if !zone.contains(':') => vec![split(4).0, &split(4).1[..2], split(2).1],

@@ -1,37 +1,38 @@
-//! What the server says, written straight into the output buffer.
+//! The server's messages, written directly to the output buffer.
 //!
-//! A message is opened with its tag, its fields are appended, and closing it fills in the length; nothing is copied twice.
+//! A message is opened with its tag, its fields are appended, and closing it fills in the length; nothing is copied
+//! twice.
 
 use crate::error::SqlError;
 
-/// A connection's output, gathered until somebody flushes.
+/// A connection's output, buffered until it is flushed.
 #[derive(Debug, Default)]
 pub struct Output {
     bytes: Vec<u8>,
-    /// Up to here there are whole messages.
+    /// The end of the last complete message.
     whole: usize,
 }
 
-/// A message that is being written: where its length goes.
+/// A message being written: the position of its length.
 #[must_use]
 #[derive(Debug)]
 pub struct Open(usize);
 
-/// `ReadyForQuery`'s status.
+/// The status of `ReadyForQuery`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Outside of a transaction block.
     Idle,
-    /// In one.
+    /// In a transaction block.
     Open,
-    /// In a failed one.
+    /// In a failed transaction block.
     Failed,
 }
 
-/// How bad an error or notice is.
+/// The severity of an error or notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// A message by the way.
+    /// An informational message.
     Notice,
     /// A warning.
     Warning,
@@ -55,7 +56,7 @@ impl Severity {
 /// A step of authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authentication<'a> {
-    /// Done.
+    /// Authentication is complete.
     Ok,
     /// The SASL mechanisms to choose from.
     Sasl(&'a [&'a str]),
@@ -66,12 +67,12 @@ pub enum Authentication<'a> {
 }
 
 impl Output {
-    /// What is to be sent.
+    /// The buffered output.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// All of it was sent. The buffer stays, unless it has grown far.
+    /// Empties the buffer after it was sent. The allocation is kept, unless it has grown large.
     pub fn sent(&mut self) {
         const KEEP_BYTES_MAX: usize = 256 << 10;
         if self.bytes.capacity() > KEEP_BYTES_MAX {
@@ -82,12 +83,12 @@ impl Output {
         self.whole = 0;
     }
 
-    /// Forgets a message that was opened last and will not be closed.
+    /// Removes a message that was opened last and will not be closed.
     pub fn drop_unfinished(&mut self) {
         self.bytes.truncate(self.whole);
     }
 
-    /// The end of the buffer, for the value encoders.
+    /// The buffer, for the value encoders to append to.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
@@ -100,12 +101,12 @@ impl Output {
         Open(self.bytes.len() - 4)
     }
 
-    /// The bytes of a message that is open.
+    /// The length of an open message in bytes.
     pub fn length_of(&self, message: &Open) -> usize {
         self.bytes.len() - message.0
     }
 
-    /// Closes it.
+    /// Closes the message.
     pub fn close(&mut self, message: &Open) {
         let length = u32::try_from(self.bytes.len() - message.0).expect("a message below 4 GiB");
         self.bytes[message.0..message.0 + 4].copy_from_slice(&length.to_be_bytes());
@@ -117,28 +118,28 @@ impl Output {
         self.whole = self.bytes.len();
     }
 
-    /// Two bytes.
+    /// A two-byte integer.
     pub fn i16(&mut self, value: i16) {
         self.bytes.extend_from_slice(&value.to_be_bytes());
     }
 
-    /// A count of two bytes.
+    /// A two-byte count.
     pub fn count(&mut self, count: usize) {
         let count = u16::try_from(count).expect("fewer than 65536 columns");
         self.bytes.extend_from_slice(&count.to_be_bytes());
     }
 
-    /// Four bytes.
+    /// A four-byte integer.
     pub fn i32(&mut self, value: i32) {
         self.bytes.extend_from_slice(&value.to_be_bytes());
     }
 
-    /// Four bytes, unsigned.
+    /// An unsigned four-byte integer.
     pub fn u32(&mut self, value: u32) {
         self.bytes.extend_from_slice(&value.to_be_bytes());
     }
 
-    /// Text and a zero byte; a zero byte within is left out.
+    /// A text and a zero byte; zero bytes within the text are left out.
     pub fn c_string(&mut self, text: &str) {
         self.bytes.extend(text.bytes().filter(|&byte| byte != 0));
         self.bytes.push(0);
@@ -260,7 +261,7 @@ impl Output {
         self.close(&message);
     }
 
-    /// `CopyInResponse` or `CopyOutResponse` (`tag` `G` or `H`) of text lines.
+    /// `CopyInResponse` or `CopyOutResponse` (`tag` `G` or `H`) in text format.
     pub fn copy_response(&mut self, tag: u8, columns: usize) {
         let message = self.open(tag);
         self.bytes.push(0);

@@ -1,62 +1,62 @@
-//! What a client says once its session stands. Everything is borrowed from the input.
+//! The messages of a client after start-up. All data is borrowed from the input buffer.
 
 use super::{Fields, Malformed};
 
-/// Bodies of these kinds may be long; all others stay below [`SMALL_BYTES_MAX`].
+/// The tags of messages with long bodies; the bodies of all others are limited to [`SMALL_BYTES_MAX`].
 const LONG: &[u8] = b"QPBdF";
-/// PostgreSQL's own limit for messages that have no reason to be long.
+/// PostgreSQL's limit for short messages.
 const SMALL_BYTES_MAX: usize = 10_000;
 
-/// A message of a client. Strings are bytes: whether they are UTF-8 is a question with an SQLSTATE of its own.
+/// A message of a client. Strings are bytes: invalid UTF-8 has an SQLSTATE of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// Statements, and their answer in text.
+    /// Statements with results in text format.
     Query(&'a [u8]),
-    /// Make a prepared statement.
+    /// Creates a prepared statement.
     Parse(Parse<'a>),
-    /// Make a portal.
+    /// Creates a portal.
     Bind(Bind<'a>),
-    /// Tell the shape of a statement or portal.
+    /// Asks for the columns of a statement or portal.
     Describe(Target<'a>),
-    /// Run a portal; at most so many rows, 0 = all.
+    /// Executes a portal.
     Execute {
         /// Its name.
         portal: &'a [u8],
-        /// The most rows to send; 0 = all.
+        /// The maximum number of rows to send; 0: all.
         rows_max: i32,
     },
-    /// Forget a statement or portal.
+    /// Closes a statement or portal.
     Close(Target<'a>),
-    /// The batch ends here.
+    /// Ends the batch.
     Sync,
-    /// Send what you have.
+    /// Asks for all pending output.
     Flush,
     /// COPY data.
     CopyData(&'a [u8]),
     /// The end of COPY data.
     CopyDone,
-    /// Give the COPY up.
+    /// Aborts the COPY.
     CopyFail(&'a [u8]),
     /// A step of authentication.
     Password(&'a [u8]),
-    /// The fast path that nobody uses.
+    /// A function call, which is not supported.
     FunctionCall,
-    /// Good-bye.
+    /// Closes the connection.
     Terminate,
 }
 
-/// Parse.
+/// The Parse message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parse<'a> {
     /// The statement's name.
     pub statement: &'a [u8],
-    /// Its text.
+    /// The statement's text.
     pub sql: &'a [u8],
-    /// The types that the client states, four bytes each.
+    /// The OIDs of the parameter types that the client states, four bytes each.
     types: &'a [u8],
 }
 
-/// Bind.
+/// The Bind message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind<'a> {
     /// The portal's name.
@@ -65,29 +65,29 @@ pub struct Bind<'a> {
     pub statement: &'a [u8],
     /// The formats of the parameters.
     pub parameter_formats: Formats<'a>,
-    /// How many parameters there are.
+    /// The number of parameters.
     pub parameter_count: usize,
     values: Fields<'a>,
     /// The formats of the result's columns.
     pub result_formats: Formats<'a>,
 }
 
-/// Format codes: none (all text), one for all, or one each.
+/// Format codes: none (all text), one for all values, or one for each value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Formats<'a> {
     codes: &'a [u8],
 }
 
-/// How a value is written.
+/// The format of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// As in a psql table.
+    /// Text, as psql shows it.
     Text,
-    /// Big-endian.
+    /// Binary, big-endian.
     Binary,
 }
 
-/// What Describe and Close speak of.
+/// The target of Describe and Close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
     /// A prepared statement.
@@ -103,7 +103,7 @@ impl PartialEq for Fields<'_> {
 }
 impl Eq for Fields<'_> {}
 
-/// The longest body that a message of `tag` may have; an unknown tag is refused before its length is believed.
+/// The maximum length of the body of a message; an unknown tag is rejected before its length is used.
 pub fn body_bytes_max(tag: u8, long_bytes_max: usize) -> Result<usize, Malformed> {
     match tag {
         tag if LONG.contains(&tag) => Ok(long_bytes_max),
@@ -112,7 +112,7 @@ pub fn body_bytes_max(tag: u8, long_bytes_max: usize) -> Result<usize, Malformed
     }
 }
 
-/// Reads one message.
+/// Parses one message.
 pub fn message(tag: u8, body: &[u8]) -> Result<Message<'_>, Malformed> {
     let mut fields = Fields::new(body);
     let message = match tag {
@@ -127,7 +127,7 @@ pub fn message(tag: u8, body: &[u8]) -> Result<Message<'_>, Malformed> {
         b'c' => Message::CopyDone,
         b'f' => Message::CopyFail(fields.c_string()?),
         b'X' => Message::Terminate,
-        // These three are taken whole.
+        // The body as a whole.
         b'd' => return Ok(Message::CopyData(body)),
         b'p' => return Ok(Message::Password(body)),
         b'F' => return Ok(Message::FunctionCall),
@@ -171,14 +171,14 @@ fn target<'a>(fields: &mut Fields<'a>) -> Result<Target<'a>, Malformed> {
 }
 
 impl<'a> Parse<'a> {
-    /// The OIDs that the client states, 0 = not stated.
+    /// The OIDs that the client states; 0: not stated.
     pub fn types(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
         self.types.chunks_exact(4).map(|oid| u32::from_be_bytes(oid.try_into().expect("four bytes")))
     }
 }
 
 impl<'a> Bind<'a> {
-    /// The parameters in order, null as `None`, each with its format.
+    /// The parameters in order with their formats; `None` for NULL.
     pub fn parameters(&self) -> impl Iterator<Item = (Option<&'a [u8]>, Format)> {
         let mut values = self.values.clone();
         (0..self.parameter_count)
@@ -187,31 +187,31 @@ impl<'a> Bind<'a> {
 }
 
 impl<'a> Formats<'a> {
-    /// All text, as in a simple query.
+    /// All values in text format, as in a simple query.
     pub const TEXT: Formats<'static> = Formats { codes: &[] };
 
-    /// These codes, two bytes each.
+    /// From format codes of two bytes each.
     pub fn of_codes(codes: &[u8]) -> Formats<'_> {
         Formats { codes }
     }
 
-    /// The codes, two bytes each.
+    /// The format codes, two bytes each.
     pub fn codes(self) -> &'a [u8] {
         self.codes
     }
 
-    /// How many codes there are.
+    /// The number of format codes.
     pub fn count(&self) -> usize {
         self.codes.len() / 2
     }
 
-    /// The first code that is none of a format.
+    /// The first invalid format code.
     pub fn unsupported(&self) -> Option<i16> {
         let mut codes = self.codes.chunks_exact(2).map(|code| i16::from_be_bytes(code.try_into().expect("two bytes")));
         codes.find(|code| !matches!(code, 0 | 1))
     }
 
-    /// The format of the value at `index`; text beyond the end.
+    /// The format of the value at `index`; text if there is no code for it.
     pub fn of(&self, index: usize) -> Format {
         let index = if self.count() == 1 { 0 } else { index };
         match self.codes.get(2 * index + 1) {
@@ -222,7 +222,7 @@ impl<'a> Formats<'a> {
 }
 
 impl Format {
-    /// Its code.
+    /// The format code.
     pub fn code(self) -> i16 {
         match self {
             Self::Text => 0,

@@ -1,11 +1,11 @@
-//! The bytes that a client has sent and nobody has read yet, cut into frames.
+//! The bytes received from a client and not yet consumed, divided into frames.
 //!
 //! ```text
 //! bytes:  [ read | frame | frame | half a fr.. |        spare        ]
 //!                ^start                        ^bytes.len()          ^capacity
 //! ```
-//! A frame is `tag:u8 length:i32 body`, the length counting itself. The buffer grows with what has arrived, never with what a
-//! length promises, so a client cannot reserve memory by a header.
+//! A frame is `tag:u8 length:i32 body`; the length includes its own four bytes. The buffer grows with the bytes
+//! received, not with the length in a header, so a client cannot make the server allocate memory by sending a header.
 
 use std::io;
 use std::ops::Range;
@@ -14,40 +14,40 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::Malformed;
 
-/// What a read asks for at least: one page, which holds some dozens of point statements.
+/// The minimum number of bytes to read at once: one page, which holds dozens of point statements.
 const READ_BYTES_MIN: usize = 4096;
-/// The buffer of a quiet connection is given back above this.
+/// Once empty, a buffer larger than this is freed.
 const KEEP_BYTES_MAX: usize = 64 << 10;
 
-/// A connection's input.
+/// The input of a connection.
 #[derive(Debug, Default)]
 pub struct Input {
     bytes: Vec<u8>,
     start: usize,
 }
 
-/// One message as it lies in the input.
+/// One message in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Its first byte.
+    /// The tag of the message.
     pub tag: u8,
     body: Range<usize>,
 }
 
 impl Input {
-    /// The bytes that nobody has taken.
+    /// The bytes not yet consumed.
     pub fn pending(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// Takes `count` bytes off the front.
+    /// Consumes the first `count` bytes.
     pub fn take(&mut self, count: usize) {
         self.start += count;
         debug_assert!(self.start <= self.bytes.len());
         self.release();
     }
 
-    /// The frame that was taken last is answered: its bytes may go.
+    /// Frees the consumed bytes if nothing else is in the buffer.
     pub fn release(&mut self) {
         if self.start == self.bytes.len() {
             self.start = 0;
@@ -58,9 +58,10 @@ impl Input {
         }
     }
 
-    /// Takes the next whole frame. Its body stays readable through [`body`](Self::body) until the next [`fill`](Self::fill).
+    /// Consumes the next complete frame. Its body can be read with [`body`](Self::body) until the next
+    /// [`fill`](Self::fill).
     ///
-    /// `length_max` gives the longest body that a tag may have, or refuses the tag.
+    /// `length_max` returns the maximum body length for a tag, or rejects the tag.
     pub fn frame(
         &mut self,
         length_max: impl FnOnce(u8) -> Result<usize, Malformed>,
@@ -78,22 +79,23 @@ impl Input {
             return Ok(None);
         }
         let start = self.start + 5;
-        // Not released: the body is still to be read.
+        // Not released: the body has yet to be read.
         self.start = start + body_length;
         Ok(Some(Frame { tag, body: start..start + body_length }))
     }
 
-    /// The body of a frame that was just taken.
+    /// The body of the frame consumed last.
     pub fn body(&self, frame: &Frame) -> &[u8] {
         &self.bytes[frame.body.clone()]
     }
 
-    /// The tag of the next frame, if its first byte has arrived.
+    /// The tag of the next frame, if it has arrived.
     pub fn next_tag(&self) -> Option<u8> {
         self.pending().first().copied()
     }
 
-    /// Reads more from `stream`; 0 is its end. Frames taken before are gone. Losing the future loses no byte.
+    /// Reads more bytes from `stream`; returns 0 at its end. Frames consumed before become invalid. Cancellation-safe:
+    /// no bytes are lost if the future is dropped.
     pub async fn fill<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> io::Result<usize> {
         self.release();
         if self.bytes.capacity() - self.bytes.len() < READ_BYTES_MIN {

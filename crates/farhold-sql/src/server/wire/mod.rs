@@ -1,8 +1,8 @@
-//! PostgreSQL's messages: what the bytes between a client and a server mean.
+//! The messages of PostgreSQL's wire protocol.
 //!
-//! Messages from the client are borrowed from the input buffer ([`frontend`]), messages to it are written straight into the output
-//! buffer ([`backend`]): a point statement moves no byte of the protocol through the heap. `pgwire`'s codec, which owns every string
-//! of every message, is the oracle of the tests here.
+//! Messages from the client borrow from the input buffer ([`frontend`]), and messages to the client are written
+//! directly to the output buffer ([`backend`]): a point statement needs no heap allocation for the protocol. The tests
+//! compare with the codec of `pgwire`, which allocates every string of every message.
 //!
 //! ```text
 //! socket -> Input (frames) -> frontend::Message -> connection -> backend::Output -> socket
@@ -18,7 +18,7 @@ mod tests;
 
 use std::fmt;
 
-/// Why the bytes of a client are no message. It ends the connection: after it nobody knows where the next message begins.
+/// An invalid message of a client. It ends the connection, since the start of the next message is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 
@@ -28,7 +28,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Reads the fields of one message body.
+/// A reader for the fields of a message body.
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {
     rest: &'a [u8],
@@ -40,7 +40,7 @@ impl<'a> Fields<'a> {
         Self { rest: body }
     }
 
-    /// The bytes that are left.
+    /// The bytes not yet read.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -63,7 +63,7 @@ impl<'a> Fields<'a> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// A count of two bytes; PostgreSQL reads them unsigned.
+    /// A count of two bytes; unsigned, as in PostgreSQL.
     pub fn count(&mut self) -> Result<usize, Malformed> {
         self.array().map(u16::from_be_bytes).map(usize::from)
     }
@@ -78,7 +78,7 @@ impl<'a> Fields<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// A string up to its zero byte.
+    /// A null-terminated string.
     pub fn c_string(&mut self) -> Result<&'a [u8], Malformed> {
         let end = self.rest.iter().position(|&byte| byte == 0).ok_or(Malformed("invalid string in message"))?;
         let (head, rest) = self.rest.split_at(end);
@@ -86,7 +86,7 @@ impl<'a> Fields<'a> {
         Ok(head)
     }
 
-    /// A length of four bytes and so many bytes; -1 is null.
+    /// A value: its length in four bytes and its bytes. A length of -1 means NULL.
     pub fn value(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
         match self.i32()? {
             -1 => Ok(None),
@@ -97,7 +97,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Nothing may be left.
+    /// Fails if bytes are left.
     pub fn end(&self) -> Result<(), Malformed> {
         if self.rest.is_empty() { Ok(()) } else { Err(Malformed("invalid message format")) }
     }

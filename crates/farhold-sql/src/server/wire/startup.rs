@@ -1,4 +1,4 @@
-//! The first packets of a connection, which carry no tag: `length:i32 code:i32 …`.
+//! The first packets of a connection, which have no tag: `length:i32 code:i32 …`.
 
 use super::{Fields, Malformed};
 
@@ -8,39 +8,40 @@ const SSL_REQUEST: u32 = 0x04d2_162f;
 const GSS_ENCRYPTION_REQUEST: u32 = 0x04d2_1630;
 const CANCEL_REQUEST: u32 = 0x04d2_162e;
 
-/// The newest version of the protocol spoken here is 3.2.
+/// The newest supported minor version of protocol 3.
 pub const NEWEST_MINOR: u16 = 2;
 
-/// What a connection opens with.
+/// The first packet of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opening<'a> {
-    /// TLS, please.
+    /// Requests TLS.
     Tls,
-    /// GSSAPI encryption, please.
+    /// Requests GSSAPI encryption.
     GssEncryption,
-    /// Stop the statement of another connection.
+    /// Cancels the statement of another connection.
     Cancel {
-        /// Which one.
+        /// The process ID of that connection.
         process: i32,
-        /// Its secret.
+        /// The secret key of that connection.
         secret: &'a [u8],
     },
-    /// A session.
+    /// Starts a session.
     Session(SessionRequest<'a>),
 }
 
-/// The start-up message proper.
+/// The `StartupMessage`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRequest<'a> {
     /// The major version, 3.
     pub major: u16,
-    /// The minor version that the client asks for.
+    /// The minor version requested.
     pub minor: u16,
-    /// Names and values, as they came.
+    /// Names and values in the order of the packet.
     pub parameters: Vec<(&'a str, &'a str)>,
 }
 
-/// Reads an opening from the front of `pending`: it and how many bytes it takes, or `None` while bytes are missing.
+/// Parses the first packet from the start of `pending` and returns it with its length in bytes, or `None` if it is
+/// incomplete.
 pub fn opening(pending: &[u8]) -> Result<Option<(Opening<'_>, usize)>, Malformed> {
     let Some(length) = pending.first_chunk().map(|bytes| u32::from_be_bytes(*bytes)) else { return Ok(None) };
     let length = usize::try_from(length).map_err(|_| Malformed("invalid length of startup packet"))?;

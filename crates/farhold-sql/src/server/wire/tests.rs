@@ -1,5 +1,5 @@
-//! The codec against pgwire's: what it writes is read here, what is written here it reads; and cut or bent bytes are refused without
-//! a panic.
+//! Compares the codec with that of pgwire in both directions; truncated and invalid messages must be rejected without a
+//! panic.
 
 use bytes::{Bytes, BytesMut};
 use pgwire::messages::data::{FieldDescription, RowDescription};
@@ -21,7 +21,7 @@ fn context() -> DecodeContext {
     context
 }
 
-/// Every message that a client sends, as pgwire writes it.
+/// Every message that a client can send, encoded by pgwire.
 fn client_messages() -> Vec<PgWireFrontendMessage> {
     use PgWireFrontendMessage as F;
     vec![
@@ -102,7 +102,7 @@ fn a_message_cut_anywhere_is_waited_for_or_refused() {
         for end in 0..bytes.len() {
             let mut input = input_of(&bytes[..end]);
             assert_eq!(input.frame(|tag| body_bytes_max(tag, 1 << 20)), Ok(None));
-            // The same cut, with a length that says so: the fields do not add up.
+            // The same truncated message with a length that matches: its fields are incomplete.
             if end >= 5 {
                 let mut cut = bytes[..end].to_vec();
                 let length = u32::try_from(end - 1).unwrap();

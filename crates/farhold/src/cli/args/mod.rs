@@ -194,6 +194,10 @@ pub struct ServeArgs {
     /// Directory that joins spill to. Default: the system's directory for temporary files.
     #[arg(long)]
     pub spill_dir: Option<PathBuf>,
+    /// Whether tables are kept as columns too, for faster scans, if CREATE TABLE does not say (WITH (columns = 'all' or 'none')).
+    /// Columns are made from the journal: --durability disk or nvm, on one node.
+    #[arg(long, value_enum, default_value_t = ColumnsLevel::None)]
+    pub columns: ColumnsLevel,
     /// Replication.
     #[command(flatten)]
     pub replicas: ReplicaArgs,
@@ -212,6 +216,15 @@ pub struct ServeArgs {
     /// TLS private key (PEM).
     #[arg(long, requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+}
+
+/// Which tables are kept as columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ColumnsLevel {
+    /// All.
+    All,
+    /// None.
+    None,
 }
 
 /// Durability of a commit.

@@ -10,8 +10,8 @@ use super::{external, not_taken};
 use crate::SqlState;
 use crate::engine::ColumnType;
 
-/// The number in which `width_bucket` counts: a decimal of as many digits as an argument has behind the point, where one is a decimal and none is a
-/// float; otherwise, of integers as well, a float.
+/// The type in which `width_bucket` calculates. It is a decimal with the largest scale of the arguments if one is a
+/// decimal and none is a float; otherwise, also for integers, it is a float.
 pub(in crate::engine::query) fn number_of_buckets(arguments: &[DataType]) -> DataType {
     let scale = |argument: &DataType| match argument {
         DataType::Decimal128(_, scale) => Some(*scale),
@@ -25,7 +25,8 @@ pub(in crate::engine::query) fn number_of_buckets(arguments: &[DataType]) -> Dat
     }
 }
 
-/// The parts of equal width between two bounds that values are in, from 1; 0 is before the first bound, one more than there are behind the second.
+/// The numbers of the buckets that contain the values. The buckets divide the range between two bounds into equal
+/// widths. They count from 1; 0 lies before the first bound, and one more than their number after the second.
 pub(super) fn buckets(arguments: &[ArrayRef]) -> Result<Int32Array> {
     let [of, low, high, counts] = arguments else { return Err(not_taken("width_bucket")) };
     let counts = counts.as_primitive::<Int32Type>();
@@ -73,12 +74,13 @@ fn bucket_of_floats(of: f64, low: f64, high: f64, count: i32) -> Result<i64> {
             let (count, all) = (f64::from(count), high - low);
             let parts = count * (of - low);
             if all.is_finite() && parts.is_finite() {
-                // In the order in which PostgreSQL rounds: by another one, 29 is the last of the 29th of 100 parts up to 100.
+                // The operations round in PostgreSQL's order: in another order, 29 falls into the 29th of 100 buckets
+                // up to 100.
                 return Ok((parts / all + 1.0) as i64);
             }
-            // By halves, of which no difference is infinite.
+            // Halved, so that no difference becomes infinite.
             let part = (of / 2.0 - low / 2.0) / (high / 2.0 - low / 2.0);
-            // A part may be rounded up to all.
+            // The quotient may be rounded up to 1.
             (count * part).min(count - 1.0) as i64 + 1
         }
     })
@@ -95,7 +97,7 @@ fn bucket_of_decimals(of: i128, low: i128, high: i128, count: i32) -> Result<i64
     if is_behind {
         return Ok(i64::from(count) + 1);
     }
-    // Of 38 digits, times ten: 256 bits hold them.
+    // 38 digits times an integer: 256 bits hold the product.
     let between = |a: i128, b: i128| i256::from_i128(b).wrapping_sub(i256::from_i128(a));
     let parts = between(low, of).wrapping_mul(i256::from_i128(count.into()));
     let before = parts.checked_div(between(low, high)).and_then(i256::to_i128).and_then(|n| i64::try_from(n).ok());

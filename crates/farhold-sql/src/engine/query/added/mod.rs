@@ -1,17 +1,17 @@
-//! Functions of PostgreSQL's that DataFusion does not have, and arguments that its own functions do not take.
+//! Functions of PostgreSQL that DataFusion lacks, and argument types that its own functions do not accept.
 //!
-//! | function | here |
+//! | function | implementation |
 //! |---|---|
-//! | `age` (of one moment it is that of today: [`rewrite`](super::rewrite)), `get_byte`, `isfinite`, `width_bucket` | ours |
-//! | `length`, `octet_length` and `bit_length` of bytes | ours; other functions of texts take none |
+//! | `age` (with one argument it counts from today: [`rewrite`](super::rewrite)), `get_byte`, `isfinite`, `width_bucket` | ours |
+//! | `length`, `octet_length` and `bit_length` of bytes | ours; other functions of texts refuse bytes |
 //! | `ceiling` | another name of `ceil` |
 //! | `sign` of numbers, `div` and `scale` of decimals | ours |
-//! | `string_agg` of bytes | refused: DataFusion takes them for texts |
-//! | `date_bin`, `factorial`, `initcap`, `lower`, `make_date`, `to_hex`, `to_timestamp`, `upper` | ours, in the place of DataFusion's ([`replaced`]) |
+//! | `string_agg` of bytes | refused: DataFusion treats them as texts |
+//! | `date_bin`, `factorial`, `initcap`, `lower`, `make_date`, `to_hex`, `to_timestamp`, `upper` | ours, replacing DataFusion's ([`replaced`]) |
 //! | `every` | another name of `bool_and` |
 //! | `substring` of bytes, and of a text by a pattern | ours, around DataFusion's |
-//! | `array_length` | DataFusion's, an integer; an array without elements has none |
-//! | `coalesce` of bytes, booleans, moments or intervals and of strings that are read as such | DataFusion's, with their types |
+//! | `array_length` | DataFusion's, as an integer; NULL for an array without elements |
+//! | `coalesce` of bytes, booleans, dates, timestamps or intervals with untyped string literals | DataFusion's, with their types |
 
 mod buckets;
 mod replaced;
@@ -47,10 +47,10 @@ use wrapped::{ArrayLength, Coalesce};
 pub(super) use buckets::number_of_buckets;
 pub(super) use replaced::texts_of_moments;
 
-/// From 1970-01-01 to 2000-01-01, where PostgreSQL's timestamps begin.
+/// Days from 1970-01-01 to 2000-01-01, the epoch of PostgreSQL's timestamps.
 const DAYS_TO_2000: i64 = 10_957;
 
-/// Makes them known.
+/// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
     for kind in [
         Kind::Age,
@@ -92,13 +92,13 @@ fn external(state: SqlState, message: impl Into<String>) -> DataFusionError {
     DataFusionError::External(Box::new(SqlError::new(state, message)))
 }
 
-/// The arguments of a function have types that it does not take.
+/// 42883: a function does not accept the types of its arguments.
 pub(in crate::engine::query) fn not_taken(name: &str) -> DataFusionError {
     let error = SqlError::new(SqlState::UNDEFINED_FUNCTION, format!("function {name} does not take these arguments"));
     DataFusionError::External(Box::new(error.with_hint("You might need to add explicit type casts.")))
 }
 
-/// Functions of texts, which DataFusion would give bytes as if they were some.
+/// Functions of texts, which DataFusion would apply to bytes as if they were texts.
 const OF_TEXTS: [&str; 30] = [
     "ascii",
     "btrim",
@@ -132,10 +132,10 @@ const OF_TEXTS: [&str; 30] = [
     "upper",
 ];
 
-/// A function of the same name for bytes.
+/// Replaces a function by its variant for bytes.
 ///
 /// # Errors
-/// 42883 for one that takes texts alone.
+/// 42883 for a function that accepts only texts.
 pub(super) fn in_place_of(func: Arc<ScalarUDF>, arguments: &[Expr], schema: &DFSchema) -> Result<Arc<ScalarUDF>> {
     let is_bytes = |argument: &Expr| type_of(argument, schema).is_ok_and(|data_type| data_type.is_binary());
     if !arguments.iter().any(is_bytes) {
@@ -151,7 +151,8 @@ pub(super) fn in_place_of(func: Arc<ScalarUDF>, arguments: &[Expr], schema: &DFS
     }
 }
 
-/// Refuses `string_agg` of bytes, which DataFusion takes for texts, and DISTINCT of pairs, which it overlooks.
+/// Refuses `string_agg` of bytes, which DataFusion treats as texts, and DISTINCT of aggregates of pairs, which it
+/// ignores.
 pub(super) fn check_aggregate(name: &str, arguments: &[Expr], is_distinct: bool, schema: &DFSchema) -> Result<()> {
     let is_of_pairs = matches!(name, "corr" | "covar_pop" | "covar_samp") || name.starts_with("regr_");
     if is_distinct && is_of_pairs {
@@ -164,7 +165,7 @@ pub(super) fn check_aggregate(name: &str, arguments: &[Expr], is_distinct: bool,
     Ok(())
 }
 
-/// Calculates on arrays of as many rows as there are; on scalars once.
+/// Calculates on arrays with one element per row; if all arguments are scalars, only once.
 pub(super) fn on_arrays(
     arguments: &ScalarFunctionArgs,
     of: impl Fn(&[ArrayRef]) -> Result<ArrayRef>,
@@ -221,7 +222,7 @@ impl ScalarUDFImpl for Added {
     }
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        // A bare string is read as another type, and a text refused, before the function is called.
+        // An untyped string literal is converted, and a text refused, before the function is called.
         let is_bare = |argument: &DataType| argument.is_string() || argument.is_null();
         let is_moment = |argument: &DataType| matches!(argument, DataType::Date32 | DataType::Timestamp(..));
         let is_integer = |argument: &DataType| argument.is_integer() || argument.is_null();
@@ -259,7 +260,7 @@ impl ScalarUDFImpl for Added {
                 types.push(DataType::Int32);
                 Ok(types)
             }
-            // Refused when it is typed.
+            // Refused when its result type is determined.
             (Kind::WidthBucket, [_, thresholds]) if thresholds.is_list() => Ok(arguments.to_vec()),
             _ => Err(not_taken(self.name())),
         }
@@ -317,10 +318,10 @@ impl ScalarUDFImpl for Added {
     }
 }
 
-/// A decimal without places behind the point.
+/// A decimal without fractional digits.
 const WHOLE: DataType = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
 
-/// The decimal that holds all numbers of an exact type.
+/// The decimal type that holds all numbers of an exact type.
 fn exact(data_type: &DataType) -> Option<DataType> {
     match data_type {
         DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 => Some(DataType::Decimal128(19, 0)),
@@ -337,7 +338,7 @@ fn scale_of(data_type: &DataType) -> i8 {
     }
 }
 
-/// The bytes of bytes or texts, each `times`.
+/// The byte lengths of bytes or texts, times `times`.
 fn lengths(of: &ArrayRef, times: usize) -> Int32Array {
     let length = |bytes: usize| i32::try_from(bytes * times).ok();
     match of.data_type() {
@@ -346,13 +347,13 @@ fn lengths(of: &ArrayRef, times: usize) -> Int32Array {
     }
 }
 
-/// How often a decimal is in another, without a rest.
+/// The integer part of the quotient of two decimals.
 fn whole_quotients(a: &ArrayRef, b: &ArrayRef) -> Result<ArrayRef> {
     let (scale, other_scale) = (scale_of(a.data_type()), scale_of(b.data_type()));
     let power = |scale: i8| i256::from_i128(10).wrapping_pow(u32::from(scale.unsigned_abs()));
     let (times, other_times) = (power(other_scale), power(scale));
     let quotient = |a: i128, b: i128| -> Result<i128> {
-        // 38 digits and as many more.
+        // 38 digits, scaled by up to 38 more.
         let (a, b) = (i256::from_i128(a).wrapping_mul(times), i256::from_i128(b).wrapping_mul(other_times));
         let quotient = a.checked_div(b).ok_or(ArrowError::DivideByZero)?;
         let fits = |quotient: &i128| Decimal128Type::is_valid_decimal_precision(*quotient, ColumnType::PRECISION_MAX);
@@ -364,7 +365,7 @@ fn whole_quotients(a: &ArrayRef, b: &ArrayRef) -> Result<ArrayRef> {
     Ok(Arc::new(quotients.collect::<Result<Decimal128Array>>()?.with_data_type(WHOLE)))
 }
 
-/// -1, 0 or 1; 0 of what is no number.
+/// -1, 0 or 1; 0 for NaN.
 fn signs(numbers: &ArrayRef) -> ArrayRef {
     if matches!(numbers.data_type(), DataType::Decimal128(..)) {
         let signs = numbers.as_primitive::<Decimal128Type>().iter().map(|number| Some(number?.signum()));
@@ -375,8 +376,8 @@ fn signs(numbers: &ArrayRef) -> ArrayRef {
     Arc::new(signs.collect::<Float64Array>())
 }
 
-/// From `b` to `a` in years, months and days of the calendar. PostgreSQL 15 takes infinity for the moment that its number is, counted from 2000; that of
-/// -infinity is in no year.
+/// From `b` to `a` in years, months and days of the calendar. PostgreSQL 15 treats infinity as the timestamp that its
+/// number represents, counted from 2000; the number of -infinity lies outside all years.
 fn age(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
     if [a, b].contains(&i64::MIN) {
         return Err(external(SqlState::DATETIME_OVERFLOW, "timestamp out of range"));
@@ -394,7 +395,7 @@ fn age(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
     if time < 0 {
         (time, days) = (time + DAY_MICROSECONDS, days - 1);
     }
-    // What is missing is taken from the month of the earlier one.
+    // Missing days are borrowed from the month of the earlier timestamp.
     let (year, month, ..) = if a < b { a_parts } else { b_parts };
     let first = |month: i64| days_from_civil(year + (month - 1) / 12, ((month - 1) % 12 + 1) as u32, 1);
     let length = first(month + 1).zip(first(month)).map_or(30, |(next, first)| next - first);
@@ -422,7 +423,7 @@ fn are_finite(moments: &ArrayRef) -> BooleanArray {
             let is_finite = |moment| !matches!(moment, i64::MIN | i64::MAX);
             moments.as_primitive::<TimestampMicrosecondType>().iter().map(|moment| moment.map(is_finite)).collect()
         }
-        // There is no infinite interval.
+        // Intervals are never infinite.
         _ => (0..moments.len()).map(|row| moments.is_valid(row).then_some(true)).collect(),
     }
 }
@@ -431,7 +432,7 @@ fn are_finite(moments: &ArrayRef) -> BooleanArray {
 mod tests {
     use super::*;
 
-    /// What PostgreSQL 15 answers.
+    /// The results are those of PostgreSQL 15.
     #[test]
     fn ages_take_days_from_the_month_of_the_earlier_moment() {
         let moment = |year, month, day| days_from_civil(year, month, day).unwrap() * DAY_MICROSECONDS;

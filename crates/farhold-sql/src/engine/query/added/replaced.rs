@@ -1,13 +1,13 @@
-//! Functions in the place of DataFusion's of their names, which answer otherwise than PostgreSQL's.
+//! Functions that replace DataFusion's of the same name, whose results differ from PostgreSQL's.
 //!
 //! | function | DataFusion | here |
 //! |---|---|---|
-//! | `date_bin` | by months, and by steps below zero; ends in 2262 | by steps above zero without months |
+//! | `date_bin` | allows months, and steps below zero; ends in 2262 | steps above zero, without months |
 //! | `factorial` | an integer | a decimal, up to 33 |
 //! | `make_date` | the year -1 is the one before 1 BC, and there is a year 0 | the year -1 is 1 BC |
 //! | `to_hex` of an INTEGER | of its 64 bits | of its 32 bits |
-//! | `to_timestamp` of a number | ends in 2262 | ends as timestamps do |
-//! | `upper`, `lower`, `initcap` | a character may become several | it becomes one |
+//! | `to_timestamp` of a number | ends in 2262 | has the range of timestamps |
+//! | `upper`, `lower`, `initcap` | a character may become several | each character becomes one |
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::engine::Datum;
 use crate::engine::scalar::{lower, upper};
 use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, format_datum, timestamp_in_range};
 
-/// Makes them known.
+/// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
     for kind in
         [Kind::DateBin, Kind::Factorial, Kind::Initcap, Kind::Lower, Kind::ToHex, Kind::ToTimestamp, Kind::Upper]
@@ -69,13 +69,13 @@ impl Kind {
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Replaced {
     kind: Kind,
-    /// DataFusion's, for the arguments that PostgreSQL's does not take.
+    /// DataFusion's function, for the arguments of [`Self::left_to`].
     inner: Option<Arc<ScalarUDF>>,
     signature: Signature,
 }
 
 impl Replaced {
-    /// DataFusion's, for what is left to it: texts that are read as timestamps.
+    /// DataFusion's function, if it handles these arguments: texts parsed as timestamps.
     fn left_to(&self, arguments: &[DataType]) -> Option<&Arc<ScalarUDF>> {
         let is_left =
             self.kind == Kind::ToTimestamp && !matches!(arguments, [number] if number.is_numeric() || number.is_null());
@@ -168,7 +168,7 @@ fn changed(texts: &ArrayRef, of: fn(&str) -> String) -> ArrayRef {
     Arc::new(texts.as_string_view().iter().map(|text| text.map(of)).collect::<StringViewArray>())
 }
 
-/// The first letter of each word in capitals, and the others in small letters.
+/// Each word with its first letter in upper case and the others in lower case.
 fn initcap(text: &str) -> String {
     let mut is_in_word = false;
     let mut changed = String::with_capacity(text.len());
@@ -198,14 +198,14 @@ fn factorial(number: i64) -> Result<i128> {
     if number < 0 {
         return Err(external(SqlState::NUMERIC_OUT_OF_RANGE, "factorial of a negative number is undefined"));
     }
-    // That of 34 has 39 digits.
+    // The factorial of 34 has 39 digits.
     if number > 33 {
         return Err(external(SqlState::NUMERIC_OUT_OF_RANGE, "value overflows numeric format"));
     }
     Ok((1..=i128::from(number)).product())
 }
 
-/// A count of seconds since 1970. PostgreSQL rounds those since 2000.
+/// The timestamp of a number of seconds since 1970. PostgreSQL rounds the seconds since 2000.
 fn moment(seconds: f64) -> Result<i64> {
     const SECONDS_TO_2000: f64 = (DAYS_TO_2000 * 86_400) as f64;
     if seconds.is_nan() {
@@ -214,13 +214,13 @@ fn moment(seconds: f64) -> Result<i64> {
     if seconds.is_infinite() {
         return Ok(if seconds > 0.0 { i64::MAX } else { i64::MIN });
     }
-    // Beyond 64 bits it is the first or the last number, to which nothing can be added or which is infinity.
+    // Beyond 64 bits the cast saturates. Then the addition overflows, or the result is infinity, which is out of range.
     let since_2000 = ((seconds - SECONDS_TO_2000) * 1e6).round_ties_even() as i64;
     let moment = since_2000.checked_add(DAYS_TO_2000 * DAY_MICROSECONDS).and_then(timestamp_in_range);
     moment.ok_or_else(|| external(SqlState::DATETIME_OVERFLOW, format!("timestamp out of range: \"{seconds}\"")))
 }
 
-/// The beginnings of the steps from the origins on that the moments are in.
+/// The starts of the bins that contain the timestamps, counted from the origins.
 fn bins(steps: &ArrayRef, moments: &ArrayRef, origins: Option<&ArrayRef>) -> Result<ArrayRef> {
     let steps = steps.as_primitive::<IntervalMonthDayNanoType>();
     let moments = moments.as_primitive::<TimestampMicrosecondType>();
@@ -259,7 +259,7 @@ fn bin(step: IntervalMonthDayNano, moment: i64, origin: i64) -> Result<i64> {
     start.ok_or_else(|| out_of_range("timestamp out of range"))
 }
 
-/// Timestamps of any unit as PostgreSQL writes them; those with a zone are in UTC.
+/// Timestamps of any unit in PostgreSQL's format; those with a time zone are in UTC.
 pub(in crate::engine::query) fn texts_of_moments(moments: &ArrayRef) -> Result<ArrayRef> {
     let has_zone = matches!(moments.data_type(), DataType::Timestamp(_, Some(_)));
     let moments = arrow::compute::cast(moments, &TIMESTAMP)?;
@@ -277,7 +277,7 @@ pub(in crate::engine::query) fn texts_of_moments(moments: &ArrayRef) -> Result<A
     Ok(Arc::new(moments.map(|moment| moment.map(text)).collect::<StringViewArray>()))
 }
 
-/// `make_date`: the years before the year 1 are counted from -1 down, and DataFusion counts them from 0.
+/// `make_date`: PostgreSQL counts the years before the year 1 from -1 down, DataFusion from 0.
 #[derive(Clone, Debug)]
 struct Years;
 

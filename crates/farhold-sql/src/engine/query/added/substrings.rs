@@ -1,4 +1,4 @@
-//! Parts of bytes, and of a text by a pattern.
+//! Substrings of bytes, and of a text by a pattern.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::super::regexes::Compiled;
 use super::{external, not_taken, on_arrays};
 use crate::{SqlError, SqlState};
 
-/// DataFusion's, which takes a text and numbers: `substr`, and `substring`, which takes a pattern, too.
+/// DataFusion's function over a text and numbers: `substr`, or `substring`, which also accepts a pattern.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Substring {
     pub inner: Arc<ScalarUDF>,
@@ -31,7 +31,7 @@ impl ScalarUDFImpl for Substring {
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
         let is_text = |argument: &DataType| argument.is_string() || argument.is_null();
-        // A bare string is read as a number, and a text refused, before the function is called.
+        // An untyped string literal is converted to a number, and a text refused, before the function is called.
         let is_place = |argument: &DataType| is_text(argument) || argument.is_integer();
         match arguments {
             [text, patterns @ ..]
@@ -81,7 +81,8 @@ impl ScalarUDFImpl for Substring {
     }
 }
 
-/// What a pattern's first parentheses find in a text, or, if it has none, the whole pattern. Parentheses that take no part find nothing.
+/// The match of a pattern's first group, or of the whole pattern if it has none. A group that does not take part in the
+/// match gives NULL.
 fn parts_by_pattern(arguments: &[ArrayRef]) -> Result<ArrayRef> {
     let (texts, patterns) = (arguments[0].as_string_view(), arguments[1].as_string_view());
     let mut compiled = Compiled::default();
@@ -100,7 +101,7 @@ fn parts_by_pattern(arguments: &[ArrayRef]) -> Result<ArrayRef> {
     Ok(Arc::new((0..texts.len()).map(&mut part).collect::<Result<StringViewArray>>()?))
 }
 
-/// Bytes from a place on, which begins at 1, or so many of them.
+/// The bytes from a position on, which counts from 1, optionally limited to a length.
 fn parts_of_bytes(arguments: &[ArrayRef]) -> Result<ArrayRef> {
     let bytes = arguments[0].as_binary::<i32>();
     let number = |n: usize, row: usize| arguments[n].as_primitive::<Int64Type>().value(row);

@@ -1,4 +1,4 @@
-//! DataFusion's functions with other types or other values.
+//! DataFusion's functions with changed types or values.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
 };
 
-/// DataFusion's, which knows no type that strings and bytes have in common.
+/// DataFusion's `coalesce`, which finds no common type of strings and bytes.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Coalesce {
     pub inner: Arc<ScalarUDF>,
@@ -61,13 +61,14 @@ impl ScalarUDFImpl for Coalesce {
     }
 }
 
-/// Types that a bare string beside them is read as, and that DataFusion has no common type of with texts.
+/// Types to which an untyped string literal beside them is converted, and which have no common type with texts in
+/// DataFusion.
 fn is_read_of_bare_strings(data_type: &DataType) -> bool {
     use DataType as T;
     data_type.is_binary() || matches!(data_type, T::Boolean | T::Date32 | T::Timestamp(..) | T::Interval(_))
 }
 
-/// DataFusion's, which counts 0 elements.
+/// DataFusion's `array_length`, which returns 0 for an array without elements.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct ArrayLength {
     pub inner: Arc<ScalarUDF>,

@@ -1,4 +1,4 @@
-//! What the aggregates add up in, and how the result comes of it.
+//! The accumulators of the aggregates, and how they compute the results.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{Kind, PRECISION_MAX, is_interval};
 use crate::engine::scalar::{has_digits, quotient, wide_quotient};
 use crate::{SqlError, SqlState};
 
-/// As another type, or an error.
+/// Casts to another type, or fails.
 fn cast(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
     if array.data_type() == data_type {
         return Ok(Arc::clone(array));
@@ -23,7 +23,7 @@ fn cast(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
     Ok(cast_with_options(array, data_type, &options)?)
 }
 
-/// The argument as the inner aggregates take it.
+/// The arguments as the inner aggregates take them.
 fn widened(values: &[ArrayRef], data_type: &DataType) -> Result<Vec<ArrayRef>> {
     let widen = |array: &ArrayRef| {
         if *data_type == DataType::Binary && is_interval(array.data_type()) {
@@ -38,18 +38,19 @@ fn widened(values: &[ArrayRef], data_type: &DataType) -> Result<Vec<ArrayRef>> {
     values.iter().map(widen).collect()
 }
 
-/// An integer for a float, in the order of PostgreSQL: all NaN are one and above all numbers. -0 is just below 0, which it equals there.
+/// Maps a float to an integer in PostgreSQL's order: all NaNs are equal and above all numbers. -0 comes just below 0,
+/// though they are equal in PostgreSQL.
 fn to_order(value: f64) -> i64 {
     let bits = (if value.is_nan() { f64::NAN.abs() } else { value }).to_bits().cast_signed();
     if bits < 0 { bits ^ i64::MAX } else { bits }
 }
 
-/// The float of an integer by [`to_order`].
+/// The inverse of [`to_order`].
 fn from_order(order: i64) -> f64 {
     f64::from_bits((if order < 0 { order ^ i64::MAX } else { order }).cast_unsigned())
 }
 
-/// What is counted of the arguments: all, or of floats those that are not finite.
+/// The arguments that are counted: of floats those that are not finite, of other types all.
 fn counted(values: &[ArrayRef]) -> Vec<ArrayRef> {
     let not_finite = |array: &ArrayRef| -> ArrayRef {
         match array.as_primitive_opt::<Float64Type>() {
@@ -63,7 +64,8 @@ fn counted(values: &[ArrayRef]) -> Vec<ArrayRef> {
     values.iter().map(not_finite).collect()
 }
 
-/// A sum or average of floats as the aggregate's type; an error if it is not finite, and `is_special` says of no argument that it was not.
+/// A sum or average of floats, rounded to the aggregate's type. It is an error if the result is not finite while all
+/// arguments are (not `is_special`).
 fn finite(value: Option<f64>, is_special: bool, output: &DataType) -> Result<Option<f64>> {
     let result = |value: f64| if *output == DataType::Float32 { f64::from(value as f32) } else { value };
     match value.map(result) {
@@ -72,7 +74,7 @@ fn finite(value: Option<f64>, is_special: bool, output: &DataType) -> Result<Opt
     }
 }
 
-/// The result: the value as the type that the aggregate has, divided by the count if there is one.
+/// The result: the value in the aggregate's type, divided by the count if there is one.
 fn finished(value: &ArrayRef, count: Option<&ArrayRef>, output: &DataType) -> Result<ArrayRef> {
     let counts = count.map(AsArray::as_primitive::<Int64Type>);
     if let (Some(counts), Some(values)) = (counts, value.as_primitive_opt::<Float64Type>()) {
@@ -88,7 +90,7 @@ fn finished(value: &ArrayRef, count: Option<&ArrayRef>, output: &DataType) -> Re
         return cast(&(Arc::new(orders.unary::<_, Float64Type>(from_order)) as ArrayRef), output);
     }
     let DataType::Decimal128(_, scale) = output else { return cast(value, output) };
-    // As decimals, over what they are summed up in.
+    // The sums as decimals, starting from the type in which they were accumulated.
     let sums = match value.data_type() {
         DataType::Int64 => cast(value, &DataType::Decimal128(PRECISION_MAX, 0))?,
         _ => Arc::clone(value),
@@ -114,12 +116,12 @@ fn finished(value: &ArrayRef, count: Option<&ArrayRef>, output: &DataType) -> Re
     Ok(Arc::new(results.with_precision_and_scale(PRECISION_MAX, *scale)?))
 }
 
-/// Accumulators over a wider type: of one group, or of many at once.
+/// Accumulators over a wider type, for one group or for many at once.
 #[derive(Debug)]
 pub(super) struct Widened<A: ?Sized> {
     pub value: Box<A>,
     pub count: Option<Box<A>>,
-    /// How many columns of the state are the value's; the count's follow.
+    /// The number of state columns of the value; those of the count follow.
     pub value_states: usize,
     pub input: DataType,
     pub output: DataType,
@@ -167,8 +169,8 @@ impl Accumulator for Widened<dyn Accumulator> {
     }
 }
 
-/// A sum or average of floats in a frame that slides: a queue of two stacks. The front one has with each number the sum of it and all that leave
-/// later, the back one is summed up as it grows, so no number is ever subtracted.
+/// A sum or average of floats in a sliding frame: a queue of two stacks. The front stack has with each number the sum
+/// of that number and all that leave later; the back stack is summed up as it grows. So no number is ever subtracted.
 #[derive(Debug)]
 pub(super) struct Sliding {
     kind: Kind,
@@ -176,7 +178,7 @@ pub(super) struct Sliding {
     front: Vec<(f64, f64)>,
     back: Vec<f64>,
     back_sum: f64,
-    /// Numbers in the frame that are not finite.
+    /// The number of values in the frame that are not finite.
     specials: usize,
 }
 

@@ -1,6 +1,6 @@
-//! `sum` and `avg` with PostgreSQL's types, and without sums that wrap; `min` and `max` of floats and intervals.
+//! `sum` and `avg` with PostgreSQL's types and without wraparound; `min` and `max` of floats and intervals.
 //!
-//! | argument | `sum` | `avg` | summed up as |
+//! | argument | `sum` | `avg` | accumulated in |
 //! |---|---|---|---|
 //! | smallint, integer | bigint | numeric(38, 16) | 64 bits |
 //! | bigint | numeric(38, 0) | numeric(38, 16) | 128 bits |
@@ -8,16 +8,16 @@
 //! | numeric(p, s) | the same | the same | 256 bits |
 //! | real | real | double precision | double precision |
 //! | double precision | double precision | double precision | double precision |
-//! | interval | interval | interval | months, days and time, each by itself ([`intervals`]) |
+//! | interval | interval | interval | months, days and time separately ([`intervals`]) |
 //!
-//! A sum of floats is an error (22003) if it is infinite and no number that went into it was. In frames that slide, numbers are only ever added:
-//! taking one away again leaves its rounding behind, and of an infinity nothing can be taken.
+//! A sum of floats that is infinite is an error (22003), unless one of its arguments was infinite. In sliding frames,
+//! numbers are only added: subtracting one would leave its rounding error behind, and infinity cannot be subtracted.
 //!
-//! No sum can pass the end of what it is summed up in: a table has fewer than 2^32 rows, which is below 10^10. A result that
-//! passes 38 digits is an error (22003); sums on the way to it may. So the answer does not depend on the order of the rows,
-//! nor on how partitions and frames are put together.
+//! No sum can exceed the range of its accumulator: a table has fewer than 2^32 rows, which is below 10^10. A result of
+//! more than 38 digits is an error (22003), but intermediate sums may be larger. So the answer does not depend on the
+//! order of the rows, nor on how partitions and frames are combined.
 //!
-//! Both hand the work to DataFusion's aggregates over the wider type.
+//! Both use DataFusion's aggregates over the wider type.
 
 mod accumulators;
 
@@ -41,15 +41,15 @@ use crate::engine::ColumnType;
 use crate::{SqlError, SqlState};
 use accumulators::{Sliding, Widened};
 
-/// Digits behind the point of an average, unless its argument has more.
+/// Fractional digits of an average, unless its argument has more.
 pub(super) const QUOTIENT_SCALE: u8 = 16;
 
-/// Up to this precision a sum of any table fits 128 bits.
+/// Up to this precision the sum of any table fits in 128 bits.
 const NARROW_PRECISION_MAX: u8 = 28;
 
 const PRECISION_MAX: u8 = ColumnType::PRECISION_MAX;
 
-/// Puts both in the place of DataFusion's.
+/// Replaces DataFusion's `sum` and `avg`.
 pub(super) fn register(context: &SessionContext) {
     context.register_udaf(AggregateUDF::from(Aggregate::new(Kind::Sum)));
     context.register_udaf(AggregateUDF::from(Aggregate::new(Kind::Average)));
@@ -59,7 +59,8 @@ pub(super) fn register(context: &SessionContext) {
 enum Kind {
     Sum,
     Average,
-    /// Of floats, NaN above all numbers: DataFusion's own take whichever comes last where one of two is NaN. Of intervals, by their length.
+    /// `min` of floats, with NaN above all numbers: if one of two values is NaN, DataFusion's returns the later one.
+    /// Also of intervals, by their length.
     Least,
     Greatest,
 }
@@ -71,16 +72,16 @@ struct Aggregate {
     aliases: Vec<String>,
 }
 
-/// `min` or `max` of floats or intervals, in the place of DataFusion's.
+/// `min` and `max` of floats or intervals, replacing DataFusion's.
 pub(super) static LEAST: LazyLock<Arc<AggregateUDF>> = LazyLock::new(|| Arc::new(Aggregate::new(Kind::Least).into()));
 pub(super) static GREATEST: LazyLock<Arc<AggregateUDF>> =
     LazyLock::new(|| Arc::new(Aggregate::new(Kind::Greatest).into()));
 
-/// The type that an argument is summed up in, and the sum's type.
+/// The accumulator's type for an argument, and the type of the sum.
 fn sum_types(argument: &DataType) -> (DataType, DataType) {
     match argument {
         DataType::Int32 => (DataType::Int64, DataType::Int64),
-        // All 64-bit integers have at most 19 digits.
+        // 64-bit integers have at most 19 digits.
         DataType::Int64 => (DataType::Decimal128(19, 0), DataType::Decimal128(PRECISION_MAX, 0)),
         DataType::Decimal128(precision, scale) if *precision <= NARROW_PRECISION_MAX => {
             (argument.clone(), DataType::Decimal128(PRECISION_MAX, *scale))
@@ -93,7 +94,7 @@ fn sum_types(argument: &DataType) -> (DataType, DataType) {
     }
 }
 
-/// An exact average's type; `None` where DataFusion's average is the right one.
+/// The type of an exact average; `None` where DataFusion's average is correct.
 fn exact_average(argument: &DataType) -> Option<DataType> {
     match argument {
         DataType::Int32 | DataType::Int64 => Some(DataType::Decimal128(PRECISION_MAX, QUOTIENT_SCALE.cast_signed())),
@@ -104,7 +105,7 @@ fn exact_average(argument: &DataType) -> Option<DataType> {
     }
 }
 
-/// The arguments of an aggregate as another aggregate over another type gets them.
+/// An aggregate over another type, and the field that it gets as its argument.
 struct Inner {
     udaf: Arc<AggregateUDF>,
     input: FieldRef,
@@ -123,12 +124,13 @@ impl Inner {
         Self::new(sum_udaf(), argument, &sum_types(argument.data_type()).0)
     }
 
-    /// What a result is divided by, or of floats how many are no numbers by themselves (see [`counted`]).
+    /// The count that divides an exact average; for floats, the number of arguments that are not finite (see
+    /// [`counted`]).
     fn count(argument: &FieldRef) -> Result<Self> {
         Self::new(count_udaf(), argument, &sum_types(argument.data_type()).0)
     }
 
-    /// DataFusion's average, over double precision where it takes no other floats.
+    /// DataFusion's average, over double precision where it accepts no other floats.
     fn average(argument: &FieldRef) -> Result<Self> {
         Self::new(avg_udaf(), argument, &sum_types(argument.data_type()).0)
     }
@@ -160,7 +162,7 @@ impl Inner {
 
 impl Aggregate {
     fn new(kind: Kind) -> Self {
-        // All names of DataFusion's, which would come back under those that are left.
+        // All names of DataFusion's aggregate: a name left out would still refer to it.
         let aliases: &[&str] = match kind {
             Kind::Sum => &["sum"],
             Kind::Average => &["avg", "mean"],
@@ -170,7 +172,7 @@ impl Aggregate {
         Self { kind, signature: Signature::user_defined(Volatility::Immutable), aliases }
     }
 
-    /// What does the work: one aggregate, and for an exact average and for floats a count.
+    /// The inner aggregates: one for the value, and a count for exact averages and floats.
     fn inner(&self, argument: &FieldRef) -> Result<(Inner, Option<Inner>)> {
         let is_exact_average = self.kind == Kind::Average && exact_average(argument.data_type()).is_some();
         let value = match self.kind {
@@ -188,7 +190,7 @@ impl Aggregate {
         is_sum && arguments.first().is_some_and(|argument| is_interval(argument.data_type()))
     }
 
-    /// Over what `make` makes of each part.
+    /// The accumulators that `make` creates for the inner aggregates.
     fn accumulators<A: ?Sized>(
         &self,
         arguments: &AccumulatorArgs<'_>,
@@ -205,7 +207,7 @@ impl Aggregate {
     }
 }
 
-/// The type of what stands for values in their order.
+/// The type of the values' order-preserving representation.
 fn order_type(argument: &DataType) -> DataType {
     if is_interval(argument) { DataType::Binary } else { DataType::Int64 }
 }
@@ -214,7 +216,7 @@ fn is_interval(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Interval(_))
 }
 
-/// How many columns of state an aggregate has.
+/// The number of state columns of an aggregate.
 fn state_count(inner: &Inner, arguments: &AccumulatorArgs<'_>) -> Result<usize> {
     let fields = inner.state_fields(&StateFieldsArgs {
         name: arguments.name,
@@ -227,8 +229,8 @@ fn state_count(inner: &Inner, arguments: &AccumulatorArgs<'_>) -> Result<usize> 
 }
 
 impl AggregateUDFImpl for Aggregate {
-    /// In capitals: the optimiser sums up sums of an aggregate called `sum`, which does not fit one whose type differs from
-    /// its argument's.
+    /// In capitals: the optimiser rewrites an aggregate called `sum` to sums of sums, which is wrong if its type
+    /// differs from its argument's.
     fn name(&self) -> &'static str {
         match self.kind {
             Kind::Sum => "SUM",
@@ -310,7 +312,7 @@ impl AggregateUDFImpl for Aggregate {
         if let Some(count) = count {
             fields.extend(count.state_fields(&arguments)?);
         }
-        // Two parts may call their states the same.
+        // Two inner aggregates may use the same names for their states.
         let numbered = fields.iter().enumerate().map(|(n, field)| {
             let name = format!("{}[{n}]", field.name());
             Arc::new(Field::clone(field).with_name(name)) as FieldRef

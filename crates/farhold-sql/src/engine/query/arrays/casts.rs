@@ -1,4 +1,4 @@
-//! Casts to arrays: of a text as PostgreSQL writes an array, and of an array, element by element.
+//! Casts to arrays: of a text in PostgreSQL's array syntax, and of an array, element by element.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use datafusion::logical_expr::{
     Cast, ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
 };
 
-use super::super::coerce::{ANY_NUMERIC, bare_string, is_bare_string};
+use super::super::coerce::{ANY_NUMERIC, bare_string, is_untyped_literal};
 use super::super::functions::{cast_value, type_of};
 use super::super::quantified::{leaf, read_array, with_leaf};
 use super::{external, picked, places};
@@ -22,7 +22,7 @@ use crate::engine::types::{
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
-/// `CAST(inner AS array)` and `CAST(array AS …)`; `None` where Arrow's or the cast of a value that is no array does.
+/// `CAST(inner AS array)` and `CAST(array AS …)`; `None` if Arrow's cast or the cast of non-array values applies.
 pub(in crate::engine::query) fn cast_typed(inner: &Expr, from: &DataType, field: &Field) -> Result<Option<Expr>> {
     let refused = || {
         let message = format!("cannot cast type {} to {}", name(from), name(field.data_type()));
@@ -40,7 +40,7 @@ pub(in crate::engine::query) fn cast_typed(inner: &Expr, from: &DataType, field:
     let to = if any_digits { from_arrow(element.data_type()) } else { from_field(element) };
     let Some(mut to) = to.filter(|to| to_arrow(*to) == *element.data_type() || to.is_text()) else {
         if from.is_string() {
-            let message = format!("a text as an array of {}", name(element.data_type()));
+            let message = format!("a cast of text to an array of {}", name(element.data_type()));
             return Err(external(SqlError::unsupported(message)));
         }
         return Ok(None);
@@ -53,7 +53,7 @@ pub(in crate::engine::query) fn cast_typed(inner: &Expr, from: &DataType, field:
         let read = ArrayCast::to(to, digits).read(&(Arc::new(StringViewArray::from(vec![text.as_str()])) as ArrayRef));
         return Ok(Some(lit(ScalarValue::try_from_array(&read?, 0)?)));
     };
-    // A list of another kind in Arrow's form of ours.
+    // Converts other kinds of Arrow lists to `List`.
     let inner = if matches!(from, DataType::List(_)) {
         inner.clone()
     } else {
@@ -75,10 +75,10 @@ pub(in crate::engine::query) fn cast_typed(inner: &Expr, from: &DataType, field:
     Ok(Some(ArrayCast::to(to, digits).of(inner)))
 }
 
-/// Reads a bare string beside an array as one of its type.
+/// Parses an untyped string literal beside an array as an array of its type.
 pub(in crate::engine::query) fn read_beside(a: &mut Expr, b: &mut Expr, schema: &DFSchema) -> Result<()> {
-    let (side, other) = if is_bare_string(a) { (a, &*b) } else { (b, &*a) };
-    if !is_bare_string(side) {
+    let (side, other) = if is_untyped_literal(a) { (a, &*b) } else { (b, &*a) };
+    if !is_untyped_literal(side) {
         return Ok(());
     }
     let array = type_of(other, schema).ok().filter(|of| leaf(of).is_some());
@@ -90,7 +90,7 @@ pub(in crate::engine::query) fn read_beside(a: &mut Expr, b: &mut Expr, schema: 
     Ok(())
 }
 
-/// An array whose elements are texts, as clients get them. Texts and integers are so already.
+/// An array whose elements are the texts that clients receive. Texts and integers need no conversion.
 pub(in crate::engine::query) fn printed(array: &mut Expr, schema: &DFSchema) {
     let Ok(data_type) = type_of(array, schema) else { return };
     let is_printed = |of: &DataType| of.is_string() || of.is_integer() || of.is_null();
@@ -117,7 +117,7 @@ fn name(data_type: &DataType) -> String {
     }
 }
 
-/// The most digits behind the point that an element of an array's text has.
+/// The largest number of fractional digits of an element in an array's text.
 fn digits_of(text: &str) -> Result<u8> {
     let (elements, _) = read_array(text).map_err(external)?;
     let scale = |element: String| match exact_decimal(&element) {
@@ -127,13 +127,13 @@ fn digits_of(text: &str) -> Result<u8> {
     Ok(elements.into_iter().flatten().filter_map(scale).max().unwrap_or(0))
 }
 
-/// `CAST(array AS to[])`, or of an array's text.
+/// `CAST(array AS to[])`, of an array or of its text.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct ArrayCast {
     to: ColumnType,
-    /// Of a timestamp, behind the second.
+    /// Fractional digits of a timestamp's seconds.
     digits: Option<u8>,
-    /// Whether the elements are texts as clients get them: a cast has another one of a boolean.
+    /// Whether the elements become the texts that clients receive: a cast of a boolean gives another text.
     is_printed: bool,
     signature: Signature,
 }
@@ -167,7 +167,7 @@ impl ArrayCast {
         ScalarValue::iter_to_array(scalars)
     }
 
-    /// The arrays that texts say.
+    /// Parses texts as arrays.
     fn read(&self, texts: &ArrayRef) -> Result<ArrayRef> {
         let texts = arrow_cast(texts, &DataType::Utf8View)?;
         let (mut data, mut rows) = (Vec::new(), Vec::new());
@@ -193,7 +193,7 @@ impl ArrayCast {
         match array.data_type() {
             DataType::List(_) => {
                 let lists = array.as_list::<i32>();
-                // Of what no row has, no element is cast.
+                // Only elements that belong to a row are cast.
                 let seen = |row: usize| lists.is_valid(row).then(|| places(lists, row).collect());
                 let (_, offsets, values, nulls) = picked(lists.values(), (0..lists.len()).map(seen))?.into_parts();
                 let values = self.cast(&values)?;

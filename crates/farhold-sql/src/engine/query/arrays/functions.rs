@@ -1,4 +1,4 @@
-//! Functions of arrays, and how arrays are ordered.
+//! Functions of arrays, and the order of arrays.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -24,7 +24,7 @@ use super::{external, is_deep, picked, places};
 use crate::SqlError;
 use crate::engine::scalar::Comparison;
 
-/// Makes those that have names known.
+/// Registers the functions that have SQL names.
 pub(super) fn register(context: &SessionContext) {
     for kind in [Kind::Remove, Kind::Replace, Kind::Dims] {
         context.register_udf(function(kind));
@@ -47,12 +47,12 @@ pub(super) fn contains(whole: Expr, part: Expr) -> Expr {
     function(Kind::Contains).call(vec![whole, part])
 }
 
-/// `a < b` and its like, of two arrays.
+/// `a < b` and the other comparisons of two arrays.
 pub(in crate::engine::query) fn ordered(a: Expr, comparison: Comparison, b: Expr) -> Expr {
     function(Kind::Ordered(comparison)).call(vec![a, b])
 }
 
-/// An array of all elements, whatever arrays they are in.
+/// An array of all elements, of nested arrays too.
 pub(super) fn leaves_of(array: Expr) -> Expr {
     function(Kind::Leaves).call(vec![array])
 }
@@ -71,12 +71,12 @@ enum Kind {
 struct OfArrays {
     kind: Kind,
     signature: Signature,
-    /// All of DataFusion's names: under one that is left, its function would come back.
+    /// All names of DataFusion's function: a name left out would still refer to it.
     aliases: Vec<String>,
 }
 
 impl OfArrays {
-    /// An array, and elements of it.
+    /// The argument types: an array, and elements of it.
     fn with_elements(&self, array: &DataType, elements: &[DataType]) -> Result<Vec<DataType>> {
         if is_deep(array) {
             let message = format!("{} of an array of several dimensions", self.name());
@@ -87,7 +87,7 @@ impl OfArrays {
         }
         let own = leaf(array).unwrap_or(&DataType::Null);
         let both = |a: DataType, b: &DataType| match (&a, b) {
-            // A bare string, which is read: texts are refused before.
+            // An untyped string literal, which will be converted: texts were refused before.
             (a, b) if b.is_string() && !a.is_string() && !a.is_null() => Ok(a.clone()),
             (a, b) => common(a, b).ok_or_else(|| not_taken(self.name())),
         };
@@ -164,7 +164,7 @@ impl ScalarUDFImpl for OfArrays {
                 return Ok(null);
             }
         } else if arguments.args.iter().any(|argument| argument.data_type().is_null()) {
-            // NULLs of no type, by which the optimiser asks about rows without a partner.
+            // Untyped NULLs, by which the optimiser evaluates the function for rows without a join partner.
             return Ok(ColumnarValue::Scalar(ScalarValue::try_from(arguments.return_field.data_type())?));
         }
         on_arrays(&arguments, |of| match (self.kind, of) {
@@ -179,7 +179,7 @@ impl ScalarUDFImpl for OfArrays {
     }
 }
 
-/// Which elements of a row's array are the one that is looked for, where NULL is equal to NULL.
+/// Which elements of a row's array equal the wanted one; NULL equals NULL here.
 fn alike(keys: &ArrayRef, lists: &ListArray, wanted: &ArrayRef, row: usize) -> Result<BooleanArray> {
     let place = |place: u64| usize::try_from(place).unwrap_or(usize::MAX);
     let all = places(lists, row);
@@ -202,7 +202,7 @@ fn removed(lists: &ListArray, elements: &ArrayRef) -> Result<ArrayRef> {
 
 fn replaced(lists: &ListArray, from: &ArrayRef, to: &ArrayRef) -> Result<ArrayRef> {
     let (keys, wanted) = (floats::keys(lists.values()), floats::keys(from));
-    // What is put in is behind the values.
+    // The new elements follow the old values.
     let values = concat(&[lists.values().as_ref(), to.as_ref()])?;
     let first = lists.values().len();
     let row = |row: usize| -> Result<Option<Vec<u64>>> {
@@ -217,7 +217,8 @@ fn replaced(lists: &ListArray, from: &ArrayRef, to: &ArrayRef) -> Result<ArrayRe
     Ok(Arc::new(picked(&values, rows.into_iter())?))
 }
 
-/// The length of an array in each dimension. Arrays of one are alike, so the first one tells.
+/// The length of an array in each dimension. The arrays of one dimension have equal lengths, so the first is
+/// representative.
 fn lengths(array: ArrayRef) -> Vec<usize> {
     let mut lengths = vec![array.len()];
     let mut array = array;
@@ -260,7 +261,7 @@ fn flat(lists: &ListArray, data_type: &DataType) -> Result<ArrayRef> {
     Ok(Arc::new(picked(&concat(&all)?, rows.into_iter())?))
 }
 
-/// Whether arrays have all elements of others. A NULL is equal to nothing.
+/// Whether arrays contain all elements of others. A NULL equals nothing.
 fn contained(whole: &ListArray, part: &ListArray) -> Result<ArrayRef> {
     let row = |row: usize| -> Result<Option<bool>> {
         if whole.is_null(row) || part.is_null(row) {
@@ -283,7 +284,8 @@ fn contained(whole: &ListArray, part: &ListArray) -> Result<ArrayRef> {
     Ok(Arc::new(rows))
 }
 
-/// By their elements, the first that differ, NULL above all others; then by how many there are, and by the dimensions.
+/// Compares arrays by their first differing elements, with NULL above all others; then by the number of elements, and
+/// by the dimensions.
 fn compared(a: &ListArray, comparison: Comparison, b: &ListArray) -> Result<ArrayRef> {
     let row = |row: usize| -> Result<Option<bool>> {
         if a.is_null(row) || b.is_null(row) {

@@ -1,19 +1,19 @@
-//! Arrays as in PostgreSQL, where DataFusion's functions and Arrow's casts give others.
+//! Arrays with PostgreSQL's semantics, where DataFusion's functions and Arrow's casts differ.
 //!
 //! | expression | DataFusion | here, as in PostgreSQL |
 //! |---|---|---|
-//! | `a[n]` | n below 1 counts from the end; `array_agg(x)[n]` is `nth_value` | NULL; an element of what `array_agg` gives |
-//! | `a[n]` of an array of arrays | an array | NULL: an element has a number in each dimension |
-//! | `a[m:n]` | numbers below 1 count from the end | the elements that there are from `m` to `n` |
-//! | `array_remove`, `array_replace` | the first such element; NULL where the element is NULL | all of them, also those that are NULL |
-//! | `a @> b` | a NULL in `b` is found in `a` | a NULL is equal to nothing |
-//! | `a < b` and its like | NULL is below other elements | above them |
+//! | `a[n]` | n below 1 counts from the end; `array_agg(x)[n]` is `nth_value` | NULL; an element of the result of `array_agg` |
+//! | `a[n]` of an array of arrays | an array | NULL: an element needs a subscript for each dimension |
+//! | `a[m:n]` | numbers below 1 count from the end | the existing elements from `m` to `n` |
+//! | `array_remove`, `array_replace` | the first such element; NULL if the element is NULL | all such elements, NULLs too |
+//! | `a @> b` | a NULL in `b` is found in `a` | a NULL equals nothing |
+//! | `a < b` and other comparisons | NULL is below other elements | above them |
 //! | `array_dims` | the lengths | `[1:2]` for each dimension |
-//! | `array_to_string` | Arrow's forms | those that clients get |
+//! | `array_to_string` | Arrow's formats | the formats that clients receive |
 //! | `unnest` of an array of arrays | arrays | their elements |
-//! | casts of arrays, and of texts to arrays | Arrow's; the text is the one element | by element ([`casts`]) |
+//! | casts of arrays, and of texts to arrays | Arrow's; the text becomes the only element | element by element ([`casts`]) |
 //!
-//! An array's type tells its dimensions here, so a text that has several is refused where it is cast.
+//! The number of dimensions is part of an array's type here, so a cast refuses a text with several dimensions.
 
 mod casts;
 mod functions;
@@ -37,7 +37,7 @@ pub(super) use casts::{cast_typed, printed, read_beside};
 pub(super) use functions::ordered;
 pub(super) use subscripts::Subscripts;
 
-/// Makes the functions known.
+/// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
     functions::register(context);
 }
@@ -46,7 +46,7 @@ fn external(error: SqlError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-/// Whether it is a type of arrays that has others in it.
+/// Whether it is an array type whose elements are arrays.
 fn is_deep(data_type: &DataType) -> bool {
     match data_type {
         DataType::List(element) | DataType::LargeList(element) | DataType::FixedSizeList(element, _) => {
@@ -56,7 +56,7 @@ fn is_deep(data_type: &DataType) -> bool {
     }
 }
 
-/// `unnest` makes rows of all elements of an array, whatever arrays they are in.
+/// `unnest` makes rows of all elements of an array, of nested arrays too.
 pub(super) fn unnested(unnest: Unnest) -> Result<LogicalPlan> {
     let schema: &DFSchema = unnest.input.schema();
     let is_deep = |at: usize| {
@@ -79,14 +79,14 @@ pub(super) fn unnested(unnest: Unnest) -> Result<LogicalPlan> {
     Unnest::try_new(Arc::new(input), unnest.exec_columns, unnest.options).map(LogicalPlan::Unnest)
 }
 
-/// Where the elements of a list are among its array's values.
+/// The positions of a list's elements among its array's values.
 fn places(lists: &ListArray, row: usize) -> std::ops::Range<u64> {
     let offsets = lists.value_offsets();
     let place = |offset: i32| u64::try_from(offset).unwrap_or(0);
     place(offsets[row])..place(offsets[row + 1])
 }
 
-/// Lists that are made of some of the values, by their places; `None` for NULL.
+/// Lists of selected values, given by their positions; `None` for NULL.
 fn picked(values: &ArrayRef, rows: impl Iterator<Item = Option<Vec<u64>>>) -> Result<ListArray> {
     let (mut all, mut lengths, mut valid) = (Vec::new(), Vec::new(), Vec::new());
     for row in rows {

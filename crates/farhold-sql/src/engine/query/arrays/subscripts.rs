@@ -15,7 +15,7 @@ use datafusion::logical_expr::{
 use datafusion::sql::sqlparser::ast::BinaryOperator;
 
 use super::super::added::on_arrays;
-use super::super::coerce::is_bare_string;
+use super::super::coerce::is_untyped_literal;
 use super::super::functions::{self, null_of};
 use super::super::quantified::{leaf, with_leaf};
 use super::{external, picked, places};
@@ -51,12 +51,12 @@ impl ExprPlanner for Subscripts {
                 Ok(PlannerResult::Planned(Expr::ScalarFunction(inner)))
             }
             (GetFieldAccess::ListIndex { .. } | GetFieldAccess::ListRange { .. }, _) if before.is_some() => {
-                Err(external(SqlError::unsupported("a slice of an array beside other subscripts")))
+                Err(external(SqlError::unsupported("an array slice mixed with subscripts")))
             }
             (GetFieldAccess::ListIndex { key }, array) => call(false, vec![array, number(*key, schema)?]),
             (GetFieldAccess::ListRange { start, stop, stride }, array) => {
                 if *stride != lit(1_i64) {
-                    return Err(external(SqlError::syntax("a slice of an array has two bounds")));
+                    return Err(external(SqlError::syntax("an array slice requires two bounds")));
                 }
                 call(true, vec![array, number(*start, schema)?, number(*stop, schema)?])
             }
@@ -79,11 +79,11 @@ impl ExprPlanner for Subscripts {
     }
 }
 
-/// What stands between the brackets becomes an integer, as a value that is assigned.
+/// A subscript, converted to an integer as in an assignment.
 fn number(key: Expr, schema: &DFSchema) -> Result<Expr> {
     match key.get_type(schema) {
         Ok(data_type) if data_type.is_numeric() && !data_type.is_integer() => Ok(functions::cast(key, ColumnType::Int)),
-        Ok(data_type) if data_type.is_string() && !is_bare_string(&key) => Err(external(no_number())),
+        Ok(data_type) if data_type.is_string() && !is_untyped_literal(&key) => Err(external(no_number())),
         _ => Ok(key),
     }
 }
@@ -92,7 +92,7 @@ fn no_number() -> SqlError {
     SqlError::new(SqlState::DATATYPE_MISMATCH, "array subscript must have type integer")
 }
 
-/// `a[n]`, with one argument for each subscript, or `a[m:n]`.
+/// `a[n]`, with one argument per subscript, or `a[m:n]`.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Subscript {
     is_slice: bool,
@@ -145,7 +145,7 @@ impl ScalarUDFImpl for Subscript {
     }
 }
 
-/// The element of each row's array, by a number in each dimension; NULL where there is none.
+/// The element of each row's array with the given subscripts, one per dimension; NULL if there is none.
 fn elements(lists: &ArrayRef, numbers: &[ArrayRef], element: &DataType) -> Result<ArrayRef> {
     let rows = lists.len();
     let mut at: Vec<Option<u64>> = (0..rows as u64).map(Some).collect();
@@ -173,7 +173,7 @@ fn elements(lists: &ArrayRef, numbers: &[ArrayRef], element: &DataType) -> Resul
     Ok(take(&values, &UInt64Array::from(at), None)?)
 }
 
-/// The elements of each row's array from one number to another, both of them included.
+/// The elements of each row's array between two subscripts, both inclusive.
 fn slices(lists: &ListArray, from: &Int64Array, to: &Int64Array) -> Result<ListArray> {
     let row = |row: usize| {
         if lists.is_null(row) || from.is_null(row) || to.is_null(row) {

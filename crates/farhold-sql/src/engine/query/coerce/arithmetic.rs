@@ -1,4 +1,4 @@
-//! Operators with two sides: which type they are calculated in, and by which function.
+//! Binary operators: the type in which they calculate, and the function that does.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::super::functions::type_of;
 use super::super::{arrays, dates, functions, intervals, quantified};
 use super::casts::explicit_cast;
 use super::common::{
-    Common, become_decimal, become_type, is_bare_string, is_char, is_decimal, is_signed, is_untyped, together,
+    Common, become_decimal, become_type, is_char, is_decimal, is_signed, is_untyped, is_untyped_literal, together,
 };
 use crate::engine::ColumnType;
 use crate::engine::scalar::{Arithmetic, Comparison};
@@ -75,13 +75,13 @@ pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr
     }
     let numbers = [&left, &right]
         .iter()
-        .all(|e| is_bare_string(e) || type_of(e, schema).is_ok_and(|data_type| data_type.is_numeric()));
+        .all(|e| is_untyped_literal(e) || type_of(e, schema).is_ok_and(|data_type| data_type.is_numeric()));
     if !numbers {
         return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
     }
     together(&mut [&mut left, &mut right], schema, Common::Arithmetic)?;
     for side in [&mut left, &mut right] {
-        // DataFusion's functions give types that PostgreSQL does not have.
+        // Some functions of DataFusion return types that PostgreSQL does not have.
         let data_type = match type_of(side, schema)? {
             DataType::Int8 | DataType::UInt8 => DataType::Int16,
             DataType::UInt16 => DataType::Int32,
@@ -96,7 +96,7 @@ pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr
         let wider = if a.primitive_width() >= b.primitive_width() { a } else { b };
         become_type(&mut left, &wider, schema)?;
         become_type(&mut right, &wider, schema)?;
-        // Arrow's own division fails as it should.
+        // Arrow's own division already reports errors as it should.
         is_checked = !matches!(arithmetic, Arithmetic::Divide | Arithmetic::Remainder);
     } else if arithmetic == Arithmetic::Divide && [&a, &b].into_iter().all(|t| is_signed(t) || is_decimal(t)) {
         for side in [&mut left, &mut right] {
@@ -105,7 +105,7 @@ pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr
         is_checked = true;
     } else if matches!(arithmetic, Arithmetic::Multiply | Arithmetic::Remainder) {
         is_checked |= arithmetic == Arithmetic::Multiply && is_long_product(&left, &right, schema);
-        // DataFusion 55 makes a factor of `a * 0` and `a * 1`, whose type is another one, and 0 of `a % 1`.
+        // DataFusion 55 simplifies `a * 0` and `a * 1` to a factor, whose type differs, and `a % 1` to 0.
         let are_decimals = [&a, &b].into_iter().all(|t| is_signed(t) || is_decimal(t));
         if are_decimals && [&left, &right].into_iter().any(|side| side.column_refs().is_empty()) {
             for side in [&mut left, &mut right] {
@@ -121,7 +121,7 @@ pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr
     })
 }
 
-/// The comparisons that go by the order of values.
+/// The comparisons that depend on the order of values.
 fn order(op: Operator) -> Option<Comparison> {
     match op {
         Operator::Lt => Some(Comparison::Less),
@@ -132,7 +132,8 @@ fn order(op: Operator) -> Option<Comparison> {
     }
 }
 
-/// Whether two factors are decimals whose product has more digits than fit. Arrow's product is exact, and an error where its digits do not fit.
+/// Whether two factors are decimals whose product may have too many digits. Arrow's product is exact, and an error if
+/// its digits do not fit.
 pub(super) fn is_long_product(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
     match (type_of(left, schema), type_of(right, schema)) {
         (Ok(DataType::Decimal128(p, s)), Ok(DataType::Decimal128(q, t))) => {
@@ -142,7 +143,8 @@ pub(super) fn is_long_product(left: &Expr, right: &Expr, schema: &DFSchema) -> b
     }
 }
 
-/// Gives a parameter without a type that of the decimal beside it, as DataFusion does later: of their product it may have no type then.
+/// Gives an untyped parameter the type of the decimal beside it. DataFusion does so later, but by then their product
+/// may have no type.
 pub(super) fn parameter_beside(side: &mut Expr, other: &Expr, schema: &DFSchema) {
     if let Expr::Placeholder(Placeholder { field: field @ None, .. }) = side
         && let Ok((_, of)) = other.to_field(schema)
@@ -152,8 +154,9 @@ pub(super) fn parameter_beside(side: &mut Expr, other: &Expr, schema: &DFSchema)
     }
 }
 
-/// Whether a decimal and another exact number are made of a parameter, whose value has digits of its own: DataFusion asks for the type of what is calculated with
-/// it right when it is put in, and Arrow may have none for so many digits.
+/// Whether the operands are a decimal and another exact number, and one contains a parameter. A parameter's value has
+/// its own precision and scale. As soon as it is bound, DataFusion computes the type of the expression, and Arrow may
+/// have none for so many digits.
 pub(super) fn is_of_parameter(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
     let is_number = |side: &Expr| type_of(side, schema).is_ok_and(|of| is_decimal(&of) || is_signed(&of));
     let is_decimal = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| is_decimal(&data_type));
@@ -162,10 +165,11 @@ pub(super) fn is_of_parameter(left: &Expr, right: &Expr, schema: &DFSchema) -> b
     has_decimal && (has_parameter(left) || has_parameter(right))
 }
 
-/// Whether one side is a timestamp, and the other one is that too, a date, or a string that is read as one.
+/// Whether one side is a timestamp, and the other one is a timestamp, a date, or a string literal that is converted to
+/// one.
 pub(super) fn is_difference(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
     let is_timestamp = |side: &Expr| matches!(type_of(side, schema), Ok(DataType::Timestamp(..)));
-    let is_moment = |side: &Expr| is_bare_string(side) || matches!(type_of(side, schema), Ok(DataType::Date32));
+    let is_moment = |side: &Expr| is_untyped_literal(side) || matches!(type_of(side, schema), Ok(DataType::Date32));
     match (is_timestamp(left), is_timestamp(right)) {
         (true, true) => true,
         (true, false) => is_moment(right),
@@ -178,11 +182,11 @@ pub(super) fn is_interval(side: &Expr, schema: &DFSchema) -> bool {
     type_of(side, schema).is_ok_and(|data_type| matches!(data_type, DataType::Interval(_)))
 }
 
-/// Whether one side is an interval and the other one can be a factor of it.
+/// Whether one side is an interval and the other one may be its factor.
 pub(super) fn is_scaled(op: Arithmetic, left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
     let is_factor = |side: &Expr| {
         let is_number = |data_type: DataType| data_type.is_numeric() || data_type.is_null();
-        is_bare_string(side) || is_untyped_parameter(side) || type_of(side, schema).is_ok_and(is_number)
+        is_untyped_literal(side) || is_untyped_parameter(side) || type_of(side, schema).is_ok_and(is_number)
     };
     is_interval(left, schema) && is_factor(right)
         || op == Arithmetic::Multiply && is_interval(right, schema) && is_factor(left)
@@ -192,7 +196,7 @@ fn is_untyped_parameter(side: &Expr) -> bool {
     matches!(side, Expr::Placeholder(parameter) if parameter.field.is_none())
 }
 
-/// The product or the quotient of an interval.
+/// The product of an interval and a number, or their quotient.
 pub(super) fn scaled(op: Arithmetic, left: Expr, right: Expr, schema: &DFSchema) -> Result<Expr> {
     let (interval, mut factor) = if is_interval(&left, schema) { (left, right) } else { (right, left) };
     match &mut factor {
@@ -211,7 +215,7 @@ pub(super) fn difference(mut left: Expr, mut right: Expr, schema: &DFSchema) -> 
     Ok(intervals::difference(left, right))
 }
 
-/// The sides of `||`: bytes with bytes, everything else as its text.
+/// The operands of `||`: bytes stay bytes if one operand is bytes, otherwise every operand becomes text.
 fn concatenated(sides: &mut [&mut Expr; 2], schema: &DFSchema) -> Result<()> {
     if sides.iter().any(|side| type_of(side, schema).is_ok_and(|t| t.is_binary())) {
         return together(sides, schema, Common::Result);
@@ -220,7 +224,7 @@ fn concatenated(sides: &mut [&mut Expr; 2], schema: &DFSchema) -> Result<()> {
     for side in sides {
         let data_type = type_of(side, schema)?;
         let is_other = from_arrow(&data_type).is_none_or(|t| !t.is_text());
-        // A list takes the text as one more element.
+        // A list takes a text as an additional element.
         if texts == 1 && is_other && !data_type.is_null() && !data_type.is_list() {
             let inner = std::mem::replace(*side, lit(ScalarValue::Null));
             **side = explicit_cast(inner, ColumnType::Text, &DataType::Utf8View, schema)?;

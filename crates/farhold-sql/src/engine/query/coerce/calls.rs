@@ -10,8 +10,8 @@ use super::super::functions::type_of;
 use super::super::{added, arrays, assigned, functions, moments, parts, quantified, scalars};
 use super::casts::explicit_cast;
 use super::common::{
-    ANY_DECIMAL, Common, bare_string, become_decimal, become_type, is_bare_string, is_char, is_decimal, is_signed,
-    is_untyped, together,
+    ANY_DECIMAL, Common, bare_string, become_decimal, become_type, is_char, is_decimal, is_signed, is_untyped,
+    is_untyped_literal, together,
 };
 use super::external;
 use super::set_operations::matched;
@@ -25,7 +25,7 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
         return explicit_cast(value, to, &to_arrow(to), schema);
     }
     if let Some(element) = quantified::type_of_elements(&function, schema)?
-        && is_bare_string(&function.args[0])
+        && is_untyped_literal(&function.args[0])
     {
         become_type(&mut function.args[0], &element, schema)?;
     }
@@ -59,7 +59,7 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
     }
     rounded(func.name(), &mut args, schema)?;
     if matches!(func.name(), "concat" | "concat_ws") {
-        args.iter_mut().try_for_each(|argument| printed(argument, schema))?;
+        args.iter_mut().try_for_each(|argument| to_text(argument, schema))?;
     }
     if func.name() == "array_to_string"
         && let Some(array) = args.first_mut()
@@ -76,7 +76,8 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
     }
 }
 
-/// LIKE with a pattern that is no constant, that ends with its escape or has another one than DataFusion's, by our own function.
+/// LIKE whose pattern is not constant, ends with its escape, or has another escape than DataFusion's becomes a call of
+/// our own function.
 pub(super) fn like_typed(like: Like, schema: &DFSchema) -> Expr {
     let escape = like.escape_char.unwrap_or('\\');
     let is_plain = match like.pattern.as_ref() {
@@ -95,14 +96,14 @@ pub(super) fn like_typed(like: Like, schema: &DFSchema) -> Expr {
     if like.negated { Expr::Not(Box::new(matched)) } else { matched }
 }
 
-/// Functions that PostgreSQL has of double precision, beside those of decimals, and that DataFusion has of single precision as well.
+/// Functions that PostgreSQL defines for double precision (and decimals), and DataFusion also for single precision.
 const OF_DOUBLES: [&str; 26] = [
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "cos", "cosh", "cot", "degrees", "exp",
     "floor", "ln", "log", "log10", "power", "radians", "round", "sin", "sqrt", "tan", "tanh", "trunc",
 ];
 
-/// The arguments of functions that calculate: a REAL is one of double precision there, and so is an integer that is rounded, which with a number of digits
-/// is a decimal.
+/// The arguments of mathematical functions. A REAL becomes DOUBLE PRECISION. So does an integer argument of a rounding
+/// function; with a number of digits it becomes a decimal.
 pub(super) fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
     if OF_DOUBLES.contains(&name) {
         let is_rounded = matches!(name, "ceil" | "floor" | "round" | "trunc");
@@ -117,14 +118,14 @@ pub(super) fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> 
         }
     }
     match (name, arguments) {
-        // Rounded up, a number may have a digit more.
+        // A number that is rounded up may gain a digit.
         ("ceil" | "floor", [argument]) => match type_of(argument, schema) {
             Ok(DataType::Decimal128(_, scale)) => {
                 become_type(argument, &DataType::Decimal128(ColumnType::PRECISION_MAX, scale), schema)
             }
             _ => Ok(()),
         },
-        // By a literal of another type than DataFusion's own, the type of the result would change when that is cast.
+        // If the literal had another type than DataFusion's own, its later cast would change the type of the result.
         ("round", [_, places]) => {
             if let Expr::Literal(ScalarValue::Int64(Some(count)), _) = places
                 && let Ok(count) = i32::try_from(*count)
@@ -137,16 +138,16 @@ pub(super) fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> 
     }
 }
 
-/// A date where a function takes timestamps, which it becomes by our own cast: DataFusion's has no infinity.
+/// Casts a date to a timestamp where a function takes timestamps, by our own cast: DataFusion's has no infinity.
 fn date_as_timestamp(moment: &mut Expr, schema: &DFSchema) -> Result<()> {
     let is_date = type_of(moment, schema).is_ok_and(|data_type| data_type == DataType::Date32);
     if is_date { become_type(moment, &TIMESTAMP, schema) } else { Ok(()) }
 }
 
-/// The bare strings among the arguments of functions that take another type there. Texts are refused.
+/// Converts untyped string literals among the arguments of functions that take another type there. Texts are refused.
 pub(super) fn untyped_read(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
     let read = |argument: &mut Expr, data_type: &DataType| {
-        if is_bare_string(argument) {
+        if is_untyped_literal(argument) {
             return become_type(argument, data_type, schema);
         }
         let is_text = type_of(argument, schema).is_ok_and(|data_type| data_type.is_string());
@@ -188,7 +189,7 @@ pub(super) fn untyped_read(name: &str, arguments: &mut [Expr], schema: &DFSchema
         ("width_bucket", [of, low, high, count]) => {
             let mut numbers = [of, low, high];
             let known = numbers.iter().filter(|of| !is_untyped(of)).filter_map(|of| type_of(of, schema).ok());
-            // A string has digits of its own.
+            // A string literal has its own precision and scale.
             let number = match added::number_of_buckets(&known.collect::<Vec<_>>()) {
                 DataType::Decimal128(..) => ANY_DECIMAL,
                 float => float,
@@ -210,9 +211,9 @@ pub(super) fn untyped_read(name: &str, arguments: &mut [Expr], schema: &DFSchema
     }
 }
 
-/// The text of a value as clients get it, which of a boolean is not that of a cast.
-pub(super) fn printed(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
-    // A parameter may have no type yet.
+/// A value's text in the format that clients receive; for a boolean this differs from a cast.
+pub(super) fn to_text(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
+    // A parameter may not have a type yet.
     let Ok(data_type) = type_of(argument, schema) else { return Ok(()) };
     let from = from_arrow(&data_type);
     if from.is_some_and(ColumnType::is_text) {
@@ -230,8 +231,9 @@ pub(super) fn printed(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
     Ok(())
 }
 
-/// The type of NULLIF where its first argument becomes another one only to be compared, and the value becomes again what it was. PostgreSQL has an `=`
-/// of integers of several sizes, of a REAL beside other numbers and of a DATE beside a TIMESTAMP.
+/// The type of NULLIF's first argument if it is cast only for the comparison, so that the result must be cast back.
+/// PostgreSQL has `=` operators for integers of different sizes, for REAL with other numbers, and for DATE with
+/// TIMESTAMP.
 pub(super) fn kept_by_null_if(arguments: &[Expr], schema: &DFSchema) -> Option<ColumnType> {
     let [first, second] = arguments else { return None };
     let type_of = |of: &Expr| type_of(of, schema).ok().as_ref().and_then(from_arrow);

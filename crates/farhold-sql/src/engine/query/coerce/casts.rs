@@ -63,14 +63,14 @@ fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
     }
 }
 
-/// `CAST(inner AS to)`: by our own function where Arrow's cast gives something else.
+/// `CAST(inner AS to)`, by our own function where Arrow's cast gives another result.
 pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, schema: &DFSchema) -> Result<Expr> {
     use ColumnType as T;
     let plain = |inner: Expr| Ok(Expr::Cast(Cast::new(Box::new(inner), arrow_type.clone())));
     let data_type = type_of(&inner, schema)?;
     let known = from_arrow(&data_type);
     if known.is_none() && to.is_text() {
-        // Lists, intervals and times in Arrow's forms are not PostgreSQL's.
+        // Arrow formats lists, intervals and times differently from PostgreSQL.
         functions::check_chain(&inner)?;
         return Ok(functions::cast(inner, to));
     }
@@ -88,7 +88,7 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
     #[expect(clippy::match_same_arms, reason = "they are asked in this order")]
     let arrow_is_right = match (from, to) {
         (from, T::Char(_) | T::Varchar(_)) if from.is_text() => false,
-        // A text that was a CHAR(n) or VARCHAR(n) is compared as a text.
+        // After this cast a CHAR(n) or VARCHAR(n) is compared as TEXT.
         (from, T::Text) if from.is_text() => limited_text(&inner, schema).is_none(),
         (from, to) if from.is_text() => to.is_text(),
         (T::Boolean | T::SmallInt | T::Int | T::BigInt, T::Text) => true,
@@ -96,7 +96,8 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
         (T::Real | T::Double | T::Decimal { .. }, T::SmallInt | T::Int | T::BigInt | T::Boolean) => false,
         (T::Real | T::Double, T::Decimal { .. }) | (T::Decimal { .. } | T::Double, T::Real) => false,
         (T::Decimal { .. }, T::Double) | (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => false,
-        // DataFusion compares what is cast with a constant, and not the cast, as if it lost no decimals and never failed (55).
+        // DataFusion (55) replaces a comparison of a cast with a constant by a comparison of its argument, as if the
+        // cast neither lost decimals nor failed.
         (T::Decimal { precision, scale }, T::Decimal { precision: most, scale: wanted }) => {
             wanted >= scale && most - wanted >= precision - scale
         }
@@ -113,7 +114,7 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
         Expr::Literal(value, _) if !matches!(to, T::Char(_)) => match literal(value) {
             Some(datum) => match cast_value(datum, to) {
                 Ok(datum) => Ok(lit(to_scalar(&datum, to).map_err(external)?)),
-                // No row may come to it.
+                // The cast may never be evaluated.
                 Err(_) if !from.is_text() => Ok(functions::cast(inner, to)),
                 Err(error) => Err(error),
             },
@@ -126,7 +127,7 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
     }
 }
 
-/// The most digits of an integer.
+/// The maximum number of digits of an integer.
 fn integer_digits(integer: ColumnType) -> u8 {
     match integer {
         ColumnType::SmallInt => 5,

@@ -1,4 +1,5 @@
-//! The type that expressions have in common which are compared or stand for each other, and how an expression becomes one of it.
+//! The common type of expressions that are compared or are alternatives of one result, and the conversion of an
+//! expression to it.
 
 use arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, ScalarValue};
@@ -13,17 +14,17 @@ use super::set_operations::compared;
 use crate::engine::types::{INTERVAL, TIMESTAMP, datum_at, from_arrow, from_field, parse_datum, to_arrow, to_scalar};
 use crate::engine::{ColumnType, Datum};
 
-/// As which a bare string is read that is a NUMERIC with the digits that it has.
+/// The type to which an untyped string literal is converted if it becomes a NUMERIC with its own digits.
 pub(super) const ANY_DECIMAL: DataType = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
 
-/// Why expressions have one type.
+/// Why expressions need a common type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Common {
     /// They are compared.
     Comparison,
     /// They are compared, and the first one is the result.
     Equality,
-    /// They are calculated with.
+    /// They are operands of arithmetic.
     Arithmetic,
     /// One of them is the result.
     Result,
@@ -38,21 +39,23 @@ pub(super) fn is_decimal(data_type: &DataType) -> bool {
 }
 
 /// A string literal without a type of its own.
-pub(in crate::engine::query) fn is_bare_string(expression: &Expr) -> bool {
+pub(in crate::engine::query) fn is_untyped_literal(expression: &Expr) -> bool {
     matches!(
         expression,
         Expr::Literal(ScalarValue::Utf8(Some(_)) | ScalarValue::Utf8View(Some(_)) | ScalarValue::LargeUtf8(Some(_)), _)
     )
 }
 
-/// Whether an element of an array has no type of its own. An array of such ones is one of TEXT, whose blanks count beside a CHAR.
+/// Whether an element of an array has no type. An array of such elements has the type TEXT[], whose blanks count beside
+/// a CHAR.
 pub(super) fn is_untyped(element: &Expr) -> bool {
-    is_bare_string(element) || matches!(element, Expr::Literal(value, _) if value.is_null())
+    is_untyped_literal(element) || matches!(element, Expr::Literal(value, _) if value.is_null())
 }
 
-/// The type of an expression that is a CHAR(n) or VARCHAR(n).
+/// The type of an expression if it is CHAR(n) or VARCHAR(n).
 pub(super) fn limited_text(expression: &Expr, schema: &DFSchema) -> Option<ColumnType> {
-    // Not one of these. A field is asked for its name with each part of it, so that of a long chain of operators takes long to make.
+    // These have none. Computing the field of an expression computes the name of each of its parts, so for a long chain
+    // of operators it takes long.
     match expression {
         Expr::BinaryExpr(_) | Expr::Negative(_) | Expr::Not(_) | Expr::Like(_) | Expr::Case(_) => return None,
         Expr::Cast(cast) if !cast.field.data_type().is_string() => return None,
@@ -67,7 +70,7 @@ pub(in crate::engine::query) fn is_char(expression: &Expr, schema: &DFSchema) ->
     matches!(limited_text(expression, schema), Some(ColumnType::Char(_)))
 }
 
-/// Whether an expression has the type CHAR(n), or the first of the values that it may have.
+/// Whether an expression has the type CHAR(n), or the first of its alternatives has.
 pub(super) fn is_of_chars(expression: &Expr, schema: &DFSchema) -> bool {
     fn is_first<'a>(mut values: impl Iterator<Item = &'a Expr>, schema: &DFSchema) -> bool {
         values.find(|value| !is_untyped(value)).is_some_and(|first| is_of_chars(first, schema))
@@ -87,17 +90,17 @@ pub(super) fn is_of_chars(expression: &Expr, schema: &DFSchema) -> bool {
     }
 }
 
-/// Puts a cast of an expression in its place.
+/// Replaces an expression by its cast.
 pub(super) fn become_cast(expression: &mut Expr, to: ColumnType) {
     let inner = std::mem::replace(expression, lit(ScalarValue::Null));
     *expression = functions::cast(inner, to);
 }
 
-/// Gives expressions that are compared, or that stand for each other, the type that PostgreSQL gives them. What DataFusion
-/// resolves in the same way stays as it is.
+/// Gives expressions that are compared, or are alternatives of one result, the type that PostgreSQL gives them.
+/// Expressions that DataFusion resolves in the same way stay as they are.
 pub(super) fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common: Common) -> Result<()> {
     let is_compared = matches!(common, Common::Comparison | Common::Equality);
-    if is_compared && expressions.iter().any(|e| !is_bare_string(e) && is_of_chars(e, schema)) {
+    if is_compared && expressions.iter().any(|e| !is_untyped_literal(e) && is_of_chars(e, schema)) {
         let types = expressions.iter().filter(|e| !is_untyped(e)).filter_map(|e| type_of(e, schema).ok());
         let types: Vec<DataType> = types.filter(|data_type| !data_type.is_null()).collect();
         if let Some((first, rest)) = types.split_first() {
@@ -107,7 +110,7 @@ pub(super) fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common:
     }
     let is_first_char = expressions.iter().find(|e| !is_untyped(e)).is_some_and(|first| is_of_chars(first, schema));
     if common == Common::Result && is_first_char {
-        // As CHARs the others have no blanks at their ends.
+        // As CHARs the others have no trailing blanks.
         for expression in expressions.iter_mut() {
             without_blanks(expression);
         }
@@ -148,13 +151,13 @@ pub(super) fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common:
         return Ok(());
     }
     let Some(data_type) = widest(&known) else { return Ok(()) };
-    for expression in expressions.iter_mut().filter(|e| is_bare_string(e)) {
+    for expression in expressions.iter_mut().filter(|e| is_untyped_literal(e)) {
         become_type(expression, &data_type, schema)?;
     }
     Ok(())
 }
 
-/// The float that numbers of several types become.
+/// The common type of numbers of different types if one is a float.
 pub(super) fn common_float(known: &[DataType], common: Common) -> Option<DataType> {
     let any = |data_type: &DataType| known.contains(data_type);
     let first = known.first()?;
@@ -167,7 +170,7 @@ pub(super) fn common_float(known: &[DataType], common: Common) -> Option<DataTyp
     Some(if any(&DataType::Float64) || common != Common::Result { DataType::Float64 } else { DataType::Float32 })
 }
 
-/// The exact number that exact numbers of several types become, as DataFusion will have it.
+/// The common type of exact numbers of different types, as DataFusion will choose it.
 pub(super) fn common_exact(known: &[DataType]) -> Option<DataType> {
     let (first, rest) = known.split_first()?;
     if !known.iter().all(|t| is_signed(t) || is_decimal(t)) || rest.iter().all(|t| t == first) {
@@ -176,7 +179,7 @@ pub(super) fn common_exact(known: &[DataType]) -> Option<DataType> {
     rest.iter().try_fold(first.clone(), |common, other| type_union_coercion(&common, other))
 }
 
-/// TEXT, where texts of several types stand in a column.
+/// TEXT, if a column contains texts of different types.
 pub(super) fn common_text<'a>(fields: impl Iterator<Item = &'a Field>) -> Option<DataType> {
     let types: Option<Vec<ColumnType>> = fields.map(from_field).collect();
     let types = types?;
@@ -184,12 +187,13 @@ pub(super) fn common_text<'a>(fields: impl Iterator<Item = &'a Field>) -> Option
     is_mixed.then_some(DataType::Utf8View)
 }
 
-/// The type that numbers or moments of several types become where one of them is the result.
+/// The common type of numbers, or of dates and timestamps, if one of them is the result.
 pub(super) fn common_result(known: &[DataType]) -> Option<DataType> {
     common_float(known, Common::Result).or_else(|| common_moment(known)).or_else(|| common_exact(known))
 }
 
-/// The type of a parameter that stands among expressions of these types and may be the result as they are; `None` if they have none in common.
+/// The type of a parameter among expressions of these types, one of which is the result unchanged; `None` if they have
+/// no common type.
 pub(in crate::engine::query) fn common_type(known: &[DataType]) -> Option<DataType> {
     let (first, rest) = known.split_first()?;
     if rest.iter().all(|other| other == first) {
@@ -198,14 +202,14 @@ pub(in crate::engine::query) fn common_type(known: &[DataType]) -> Option<DataTy
     common_result(known).or_else(|| known.iter().all(DataType::is_string).then_some(DataType::Utf8View))
 }
 
-/// The timestamp that dates beside timestamps become, which has microseconds.
+/// The common type of dates and timestamps: a timestamp with microseconds.
 pub(super) fn common_moment(known: &[DataType]) -> Option<DataType> {
     let is_mixed = known.contains(&DataType::Date32) && known.contains(&TIMESTAMP);
     (is_mixed && known.iter().all(|t| matches!(t, DataType::Date32) || *t == TIMESTAMP)).then_some(TIMESTAMP)
 }
 
-/// Whether all are of single precision, or literals that single precision holds exactly: then they compare in it as they do
-/// in double precision, and a table's rows can be compared in place.
+/// Whether all are REAL, or literals that REAL represents exactly. Then comparisons in REAL and in DOUBLE PRECISION
+/// agree, and the rows of a table can be compared in place.
 fn all_exact(expressions: &[&mut Expr], schema: &DFSchema) -> bool {
     expressions.iter().all(|expression| match expression {
         Expr::Literal(value, _) => {
@@ -217,7 +221,7 @@ fn all_exact(expressions: &[&mut Expr], schema: &DFSchema) -> bool {
     })
 }
 
-/// The type among those known that a bare string beside them is read as.
+/// The type, among those known, to which an untyped string literal beside them is converted.
 fn widest(known: &[DataType]) -> Option<DataType> {
     let first = known.first()?;
     if known.iter().all(|t| t == first) {
@@ -234,18 +238,18 @@ fn widest(known: &[DataType]) -> Option<DataType> {
 
 pub(in crate::engine::query) fn bare_string(expression: &Expr) -> Option<String> {
     match expression {
-        Expr::Literal(value, _) if is_bare_string(expression) => value.try_as_str().flatten().map(str::to_owned),
+        Expr::Literal(value, _) if is_untyped_literal(expression) => value.try_as_str().flatten().map(str::to_owned),
         _ => None,
     }
 }
 
-/// A literal's value, if it has one of our types.
+/// A literal's value, if its type has a column type.
 pub(super) fn literal(value: &ScalarValue) -> Option<Datum> {
     from_arrow(&value.data_type())?;
     datum_at(&value.to_array().ok()?, 0).ok()
 }
 
-/// The literal of a value. A decimal has its own digits.
+/// The literal of a value. A decimal keeps its own scale.
 pub(super) fn literal_of(datum: &Datum, data_type: ColumnType) -> Result<Expr> {
     let scalar = match datum {
         Datum::Decimal { unscaled, scale } => decimal_scalar(*unscaled, *scale),
@@ -254,17 +258,18 @@ pub(super) fn literal_of(datum: &Datum, data_type: ColumnType) -> Result<Expr> {
     Ok(lit(scalar))
 }
 
-/// A decimal of no more digits than it needs.
+/// A decimal with the smallest sufficient precision.
 pub(in crate::engine::query) fn decimal_scalar(unscaled: i128, scale: u8) -> ScalarValue {
     let digits = unscaled.unsigned_abs().checked_ilog10().map_or(1, |log| log + 1);
     let precision = u8::try_from(digits).unwrap_or(ColumnType::PRECISION_MAX).max(scale);
     ScalarValue::Decimal128(Some(unscaled), precision.clamp(1, ColumnType::PRECISION_MAX), scale.cast_signed())
 }
 
-/// Takes the blanks at the end of what is compared with a CHAR(n): a bare string or a VARCHAR(n). Those of a TEXT count. A constant that is a CHAR(n)
-/// becomes a text, which has no blanks then: DataFusion takes equal constants for different ones if one of them has a type of ours.
+/// Removes the trailing blanks of an expression that is compared with a CHAR(n): of an untyped string literal or a
+/// VARCHAR(n). Those of a TEXT count. A constant CHAR(n) then becomes TEXT, without blanks: DataFusion treats equal
+/// constants as different if one of them has one of our types.
 pub(super) fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
-    if is_bare_string(expression) {
+    if is_untyped_literal(expression) {
         without_blanks(expression);
     } else if matches!(limited_text(expression, schema), Some(ColumnType::Varchar(_)))
         && !scalars::become_char(expression)?
@@ -277,14 +282,14 @@ pub(super) fn become_char(expression: &mut Expr, schema: &DFSchema) -> Result<()
     Ok(())
 }
 
-/// A bare string as a CHAR without a length.
+/// An untyped string literal as a CHAR without a length.
 pub(super) fn without_blanks(expression: &mut Expr) {
     if let Some(text) = bare_string(expression) {
         *expression = lit(ScalarValue::Utf8View(Some(text.trim_end_matches(' ').to_owned())));
     }
 }
 
-/// Gives an expression a type to which it can be cast without being asked.
+/// Converts an expression to a type to which an implicit cast exists.
 pub(super) fn become_type(expression: &mut Expr, data_type: &DataType, schema: &DFSchema) -> Result<()> {
     let from = match bare_string(expression) {
         Some(text) if *data_type == INTERVAL => {
@@ -320,7 +325,7 @@ pub(super) fn become_type(expression: &mut Expr, data_type: &DataType, schema: &
     Ok(())
 }
 
-/// An integer as a decimal of as many digits.
+/// An integer as a decimal with the same number of digits.
 pub(super) fn become_decimal(expression: &mut Expr, schema: &DFSchema) -> Result<()> {
     let digits = match type_of(expression, schema)? {
         DataType::Int16 => 5,

@@ -1,34 +1,34 @@
-//! PostgreSQL's types for the expressions of a plan, where DataFusion's own rules give others.
+//! PostgreSQL's types for the expressions of a plan, where DataFusion's own rules differ.
 //!
 //! | expression | DataFusion | here, as in PostgreSQL |
 //! |---|---|---|
 //! | a float beside a decimal, or a real beside another number | decimal, real | double precision |
-//! | a bare string beside a value of another type | the text of the value, or its bytes | the string is read as a value of the type |
-//! | CHAR(n) beside a bare string or a VARCHAR(n) | blanks count | blanks at the end do not count |
-//! | `+ - *` and negation that pass the end of their type | wrap, or infinity | 22003 |
+//! | an untyped string literal beside a value of another type | the text of the value, or its bytes | the literal is converted to the value's type |
+//! | CHAR(n) beside an untyped string literal or a VARCHAR(n) | trailing blanks count | they do not count |
+//! | `+ - *` and negation that exceed their type | wrap, or infinity | 22003 |
 //! | a quotient of decimals | four digits more than the dividend, truncated | sixteen digits, rounded |
-//! | a product of decimals of more than 38 digits together | all digits behind the point, few before it | twenty digits, rounded |
+//! | a product of decimals of more than 38 digits together | all fractional digits, few others | twenty fractional digits, rounded |
 //! | windows by range over bytes and intervals | an error | frames by groups of peers |
 //! | a difference of dates, one of which is infinite | days | 22008 |
 //! | an interval beside an infinite date or timestamp | an error | the infinity |
 //! | a date beside a timestamp | timestamps of nanoseconds | timestamps of microseconds |
 //! | a difference of timestamps | a duration | an interval ([`intervals`](super::intervals)) |
-//! | an interval times or by a number, or made of `26:00:00` | an error | an interval |
-//! | casts between text and other types, and from fractions to integers | Arrow's forms; truncated | PostgreSQL's forms; rounded |
-//! | CASE and UNION of exact numbers of several types | the first one's type, for what is calculated with them | the common type |
-//! | a bare string in a VALUES list, a UNION or an array beside decimals | rounded to the others' decimals | with the decimals that it has |
-//! | `lag` and `lead` of a value and another one of another type | the value's type | the common type |
-//! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT, without blanks at the end where the first one is CHAR(n) |
+//! | an interval times or divided by a number, or given as `26:00:00` | an error | an interval |
+//! | casts between text and other types, and from fractions to integers | Arrow's formats; truncated | PostgreSQL's formats; rounded |
+//! | CASE and UNION of exact numbers of several types | their first type, for expressions over them | the common type |
+//! | an untyped string literal in a VALUES list, a UNION or an array beside decimals | rounded to the scale of the others | with its own scale |
+//! | `lag` and `lead` with a default of another type | the value's type | the common type |
+//! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT, without trailing blanks if the first one is CHAR(n) |
 //! | `CAST(x AS NUMERIC)`, `VARCHAR(n)`, `CHAR(n)` | ten digits; not cut | as many digits as x has; cut |
 //! | LIKE with a pattern that ends with its escape | the escape is a character | 22025 |
-//! | `~` and its like | a point is no line end; `~ '.*'` of NULL is false | calls of [`regexes`](super::regexes) |
+//! | `~` and its variants | a point matches no line end; `~ '.*'` of NULL is false | calls of [`regexes`](super::regexes) |
 //! | EXTRACT | an integer | numeric ([`parts`](super::parts)) |
 //! | subscripts, comparisons, casts and `unnest` of arrays | DataFusion's | see [`arrays`] |
-//! | values in `concat` and `concat_ws` | Arrow's forms | the forms that clients get |
-//! | a bare string in `encode`, `get_byte`, `age` and `substr` | its bytes, or an error | read as bytea, a timestamp, an integer |
+//! | values in `concat` and `concat_ws` | Arrow's formats | the formats that clients receive |
+//! | an untyped string literal in `encode`, `get_byte`, `age` and `substr` | its bytes, or an error | converted to bytea, a timestamp, an integer |
 //!
-//! The rule runs before DataFusion's own coercion, on every expression of every node, and once more when parameters have been
-//! put in: a parameter is a literal by then. It must be idempotent.
+//! The rule runs before DataFusion's own coercion, on every expression of every plan node, and again after parameters
+//! are bound, when they are literals. So it must be idempotent.
 
 mod arithmetic;
 mod calls;
@@ -70,7 +70,7 @@ use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{TYPE_KEY, from_arrow, from_field, round_decimal};
 use crate::{SqlError, SqlState};
 
-pub(super) use common::{bare_string, common_type, decimal_scalar, is_bare_string, is_char};
+pub(super) use common::{bare_string, common_type, decimal_scalar, is_char, is_untyped_literal};
 pub(super) use planning::{ANY_NUMERIC, Operators, TypeNames};
 pub(super) use set_operations::{is_bare_in, item_of};
 pub(super) use windows::is_of_place;
@@ -106,7 +106,7 @@ fn node(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let each = |expressions: Vec<Expr>| expressions.into_iter().map(named).collect::<Result<Vec<Expr>>>();
     let plan = plan
         .map_expressions(|expression| {
-            // What is grouped by keeps its names one by one.
+            // Each grouping key keeps its own name.
             let typed = match expression {
                 Expr::GroupingSet(GroupingSet::Rollup(by)) => Expr::GroupingSet(GroupingSet::Rollup(each(by)?)),
                 Expr::GroupingSet(GroupingSet::Cube(by)) => Expr::GroupingSet(GroupingSet::Cube(each(by)?)),
@@ -127,15 +127,15 @@ fn node(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
             LogicalPlan::Unnest(unnest) => arrays::unnested(unnest)?,
             plan => plan,
         },
-        // Its schema is made of its values.
+        // The schema follows from the values.
         LogicalPlan::Values(values) => LogicalPlanBuilder::values(nameless(values.values)?)?.build()?,
         plan => plan.recompute_schema()?,
     };
     Ok(Transformed::yes(plan))
 }
 
-/// The rows of a VALUES list without the lengths of CHAR(n) and VARCHAR(n), which may differ from row to row, and with texts of one Arrow type: which
-/// one a CASE has is decided behind this rule.
+/// The rows of a VALUES list without the lengths of CHAR(n) and VARCHAR(n), which may differ from row to row, and with
+/// one Arrow type for texts: that of a CASE is decided only after this rule.
 fn nameless(rows: Vec<Vec<Expr>>) -> Result<Vec<Vec<Expr>>> {
     let schema = DFSchema::empty();
     let of_any_length = |expression: Expr| -> Result<Expr> {
@@ -155,7 +155,7 @@ fn nameless(rows: Vec<Vec<Expr>>) -> Result<Vec<Vec<Expr>>> {
     rows.into_iter().map(|row| row.into_iter().map(of_any_length).collect()).collect()
 }
 
-/// A needle, and the query that it is looked for in or compared with.
+/// A needle, and the query in which it is searched or with which it is compared.
 fn with_query_typed(needle: &mut Expr, query: &mut Subquery, schema: &DFSchema) -> Result<()> {
     let field = query.subquery.schema().field(0);
     let (listed, is_char_listed) = (field.data_type().clone(), matches!(from_field(field), Some(ColumnType::Char(_))));
@@ -167,21 +167,22 @@ fn with_query_typed(needle: &mut Expr, query: &mut Subquery, schema: &DFSchema) 
         query.subquery = Arc::new(compared_as(LogicalPlan::clone(&query.subquery), as_common)?);
     } else if is_char_listed {
         become_char(needle, schema)?;
-    } else if is_bare_string(needle) {
+    } else if is_untyped_literal(needle) {
         become_type(needle, &listed, schema)?;
     } else {
         if !is_untyped(needle) {
             compared(&both[0], &listed)?;
         }
         if is_char(needle, schema) {
-            // Blanks at the end of a VARCHAR(n) do not count.
+            // Trailing blanks of a VARCHAR(n) do not count.
             query.subquery = Arc::new(compared_as(LogicalPlan::clone(&query.subquery), become_char)?);
         }
     }
     Ok(())
 }
 
-/// A plan of one column that is changed. It has a name of its own then: the planner puts the columns that correlate the query beside it.
+/// A plan of one column with this column changed. A changed column gets a new name: the planner adds the columns that
+/// correlate the query beside it.
 fn compared_as(plan: LogicalPlan, change: impl Fn(&mut Expr, &DFSchema) -> Result<()>) -> Result<LogicalPlan> {
     let schema = Arc::clone(plan.schema());
     let mut item = Expr::Column(Column::from(schema.qualified_field(0)));
@@ -242,19 +243,19 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     }))
 }
 
-/// Whether an expression may stand before `IS TRUE`.
+/// Whether `IS TRUE` can be applied to an expression.
 fn is_boolean(expression: &Expr, schema: &DFSchema) -> bool {
     matches!(type_of(expression, schema), Ok(DataType::Boolean | DataType::Null))
 }
 
-/// `inner IS TRUE` and its like in the words that DataFusion's physical plan has for them. By those they may be NULL, by the logical plan they may
-/// not, and an aggregate's input has to be the same in both.
+/// `inner IS TRUE` and its variants in the form that DataFusion's physical plan uses. This form is nullable and the
+/// original is not, but an aggregate's input must be equal in both plans.
 fn known_boolean(inner: Box<Expr>, op: Operator, wanted: bool) -> Expr {
     Expr::BinaryExpr(BinaryExpr { left: inner, op, right: Box::new(lit(wanted)) })
 }
 
-/// A number literal as a value of a type that PostgreSQL gives it: the parser makes decimals of negative scale and
-/// unsigned integers, too.
+/// A number literal in a type that PostgreSQL gives it: the parser also makes unsigned integers, and decimals of
+/// negative scale.
 fn number(value: ScalarValue) -> Result<ScalarValue> {
     let decimal = match &value {
         ScalarValue::UInt64(Some(value)) => Some((i128::from(*value), 0)),
@@ -269,18 +270,19 @@ fn number(value: ScalarValue) -> Result<ScalarValue> {
     Ok(decimal_scalar(unscaled, scale))
 }
 
-/// IN with a list, and with the elements of an array.
+/// IN with a list, or with the elements of an array.
 fn list_typed(InList { mut expr, mut list, negated }: InList, schema: &DFSchema) -> Result<InList> {
     let is_array = quantified::take_mark(&mut expr);
     if is_array && is_char(&expr, schema) && list.iter().all(is_untyped) {
         return Ok(InList { expr, list, negated });
     }
-    // Several constants have one type with what is before them: numbers that are exact become REAL by that, and a TEXT a CHAR.
+    // A list of several constants has one type together with the left operand: exact numbers become REAL, and a TEXT
+    // becomes a CHAR.
     let is_list = !is_array && list.len() > 1 && !list.iter().any(Expr::any_column_refs);
     if is_list && is_char(&expr, schema) {
         let is_string = |element: &Expr| element.get_type(schema).is_ok_and(|data_type| data_type.is_string());
         for element in &mut list {
-            if is_string(element) && !is_bare_string(element) && !is_char(element, schema) {
+            if is_string(element) && !is_untyped_literal(element) && !is_char(element, schema) {
                 become_cast(element, ColumnType::Char(ColumnType::CHARACTERS_MAX));
             }
         }
@@ -302,7 +304,8 @@ fn list_typed(InList { mut expr, mut list, negated }: InList, schema: &DFSchema)
     Ok(InList { expr, list, negated })
 }
 
-/// Whether an expression is a TEXT: each CHAR that it is compared with is one then, and bare strings keep their blanks.
+/// Whether an expression is a TEXT. Then each CHAR compared with it becomes a TEXT, and untyped string literals keep
+/// their blanks.
 fn is_text(expression: &Expr, schema: &DFSchema) -> bool {
     type_of(expression, schema).is_ok_and(|of| of.is_string())
         && limited_text(expression, schema).is_none()
@@ -315,9 +318,9 @@ fn become_text(expression: &mut Expr, schema: &DFSchema) {
     }
 }
 
-/// Refuses a condition that is no boolean.
+/// Refuses a condition that is not a boolean.
 fn check_condition(condition: &Expr, of: &str, schema: &DFSchema) -> Result<()> {
-    let known = type_of(condition, schema).ok().filter(|of| !of.is_null() && !is_bare_string(condition));
+    let known = type_of(condition, schema).ok().filter(|of| !of.is_null() && !is_untyped_literal(condition));
     match known.as_ref().and_then(from_arrow) {
         Some(other) if other != ColumnType::Boolean => {
             let message = format!("argument of {of} must be type boolean, not type {other}");
@@ -341,11 +344,11 @@ fn case_typed(case: Case, schema: &DFSchema) -> Result<Case> {
         when_then_expr.iter().try_for_each(|(when, _)| check_condition(when, "CASE/WHEN", schema))?;
     }
     let thens = when_then_expr.iter_mut().map(|(_, then)| then.as_mut());
-    // PostgreSQL looks at ELSE first.
+    // PostgreSQL considers ELSE first.
     let mut results: Vec<&mut Expr> = else_expr.iter_mut().map(AsMut::as_mut).chain(thens).collect();
     together(&mut results, schema, Common::Result)?;
     matched("CASE", results.iter().map(|result| &**result), schema)?;
-    // What is calculated with it sees the type of the first result, until DataFusion has found the common one.
+    // Until DataFusion computes the common type, expressions over this CASE see the type of its first result.
     let types = results.iter().map(|result| type_of(result, schema)).collect::<Result<Vec<_>>>();
     let known: Vec<DataType> = types.into_iter().flatten().filter(|data_type| !data_type.is_null()).collect();
     if let Some(exact) = common_exact(&known) {

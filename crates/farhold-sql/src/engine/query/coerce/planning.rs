@@ -1,4 +1,4 @@
-//! What is decided while a statement is planned, before there is a plan whose types could be changed.
+//! Type decisions made while a statement is planned, before a plan exists whose types could be changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,15 +14,16 @@ use super::super::{arrays, functions, stopped};
 use super::arithmetic::{
     difference, is_difference, is_interval, is_long_product, is_of_parameter, is_scaled, parameter_beside, scaled,
 };
-use super::common::{become_decimal, become_type, is_bare_string};
+use super::common::{become_decimal, become_type, is_untyped_literal};
 use super::external;
 use crate::engine::scalar::Arithmetic;
 use crate::engine::types::{INTERVAL, TYPE_KEY, from_sql, timestamp_digits, to_field};
 
-/// What the metadata of a cast says of `NUMERIC` without digits.
+/// The metadata of a cast to `NUMERIC` without digits.
 pub(in crate::engine::query) const ANY_NUMERIC: &str = "numeric";
 
-/// The types of casts, with what Arrow's types do not tell in their metadata. [`PostgresTypes`](super::PostgresTypes) takes it out again.
+/// The types of casts, with metadata for what Arrow's types cannot express. [`PostgresTypes`](super::PostgresTypes)
+/// removes the metadata.
 #[derive(Debug)]
 pub(in crate::engine::query) struct TypeNames(pub(in crate::engine::query) Option<Arc<dyn TypePlanner>>);
 
@@ -39,7 +40,7 @@ impl TypePlanner for TypeNames {
             | T::Varchar(Some(_))
             | T::CharacterVarying(Some(_))
             | T::CharVarying(Some(_))
-            // DataFusion's has nanoseconds, and ends in 2262.
+            // DataFusion's type has nanoseconds, and ends in 2262.
             | T::Timestamp(_, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => from_sql(sql_type),
             T::Custom(name, _) if is_bpchar(name) => from_sql(sql_type),
             other => return self.0.as_ref().map_or(Ok(None), |inner| inner.plan_type_field(other)),
@@ -60,8 +61,9 @@ fn is_bpchar(name: &ast::ObjectName) -> bool {
     matches!(name.to_string().to_lowercase().as_str(), "bpchar" | "pg_catalog.bpchar")
 }
 
-/// Differences of timestamps, products of decimals and of intervals, while a statement is planned: by then DataFusion asks whether they can be calculated with,
-/// and whether a string can be a timestamp's side.
+/// Plans differences of timestamps, products of decimals and of intervals, and comparisons with string literals.
+/// DataFusion checks already while planning whether it can calculate with their types, and whether a string can be an
+/// operand beside a timestamp.
 #[derive(Debug)]
 pub(in crate::engine::query) struct Operators;
 
@@ -95,9 +97,9 @@ impl ExprPlanner for Operators {
         }
         if matches!(binary.op, ast::BinaryOperator::Plus | ast::BinaryOperator::Minus) {
             let RawBinaryExpr { left, right, .. } = &mut binary;
-            if is_interval(left, schema) && is_bare_string(right) {
+            if is_interval(left, schema) && is_untyped_literal(right) {
                 become_type(right, &INTERVAL, schema)?;
-            } else if is_interval(right, schema) && is_bare_string(left) {
+            } else if is_interval(right, schema) && is_untyped_literal(left) {
                 become_type(left, &INTERVAL, schema)?;
             }
         }
@@ -119,10 +121,10 @@ fn is_comparison(op: &ast::BinaryOperator) -> bool {
     matches!(op, O::Eq | O::NotEq | O::Lt | O::LtEq | O::Gt | O::GtEq)
 }
 
-/// Reads a bare string beside what DataFusion compares with no string.
+/// Converts an untyped string literal beside a type that DataFusion does not compare with strings.
 fn read_beside(side: &Expr, string: &mut Expr, schema: &DFSchema) -> Result<()> {
     match side.get_type(schema) {
-        Ok(data_type @ (DataType::Boolean | DataType::Interval(_))) if is_bare_string(string) => {
+        Ok(data_type @ (DataType::Boolean | DataType::Interval(_))) if is_untyped_literal(string) => {
             become_type(string, &data_type, schema)
         }
         _ => Ok(()),

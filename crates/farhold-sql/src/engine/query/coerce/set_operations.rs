@@ -1,4 +1,4 @@
-//! Columns of UNION, EXCEPT and INTERSECT, and the keys of joins, which EXCEPT and INTERSECT become.
+//! Columns of UNION, EXCEPT and INTERSECT, and the keys of joins; EXCEPT and INTERSECT are planned as joins.
 
 use std::sync::Arc;
 
@@ -10,15 +10,16 @@ use datafusion::logical_expr::{Distinct, Expr, ExprSchemable, Join, JoinType, Lo
 use super::super::functions::{self, type_of};
 use super::super::multisets::is_set_operation;
 use super::common::{
-    Common, bare_string, become_type, common_result, common_text, decimal_scalar, is_bare_string, is_decimal,
-    is_signed, together,
+    Common, bare_string, become_type, common_result, common_text, decimal_scalar, is_decimal, is_signed,
+    is_untyped_literal, together,
 };
 use super::external;
 use crate::engine::types::{TYPE_KEY, comparable, exact_decimal, from_arrow, from_field};
 use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
-/// The keys of a join, which are pairs and no comparison yet. Those of EXCEPT and INTERSECT are the columns of both, which have one type each.
+/// The keys of a join, which are still pairs rather than comparisons. Those of EXCEPT and INTERSECT are the columns of
+/// both inputs, which get common types.
 pub(super) fn keys(mut join: Join) -> Result<Join> {
     if is_set_operation(&join) {
         let operation = if join.join_type == JoinType::LeftSemi { "INTERSECT" } else { "EXCEPT" };
@@ -40,9 +41,9 @@ pub(super) fn keys(mut join: Join) -> Result<Join> {
     Ok(join)
 }
 
-/// A union whose inputs have the same types in a column, where they are numbers, moments, or texts of different names. DataFusion sees to that
-/// behind this rule; until then the first input's types count for all, and what stands above is typed by them. A bare string is
-/// read as the type of the others.
+/// A union whose inputs have equal types in each column of numbers, of dates and timestamps, or of texts of different
+/// types. DataFusion ensures that only after this rule. Until then it takes the first input's types for all, and types
+/// the expressions above accordingly. An untyped string literal is converted to the type of the others.
 pub(super) fn columns(mut union: Union) -> Result<Union> {
     let inputs: Vec<&LogicalPlan> = union.inputs.iter().map(AsRef::as_ref).collect();
     let wanted = common_columns(&inputs, "UNION")?;
@@ -53,17 +54,17 @@ pub(super) fn columns(mut union: Union) -> Result<Union> {
     Union::try_new_with_loose_types(union.inputs)
 }
 
-/// What a column of a set operation's inputs becomes.
+/// The conversion of a column of a set operation's inputs.
 #[derive(Clone, Debug, PartialEq)]
 enum Wanted {
     Type(DataType),
-    /// A text without the blanks at its end.
+    /// To a text without trailing blanks.
     Char,
-    /// What it is, and of a NULL that has no type yet this one.
+    /// None, but an untyped NULL gets this type.
     OfNull(ColumnType),
 }
 
-/// What the columns of a set operation's inputs become, where that is known.
+/// The conversions of the columns of a set operation's inputs, where they are known.
 fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option<Wanted>>> {
     let count = inputs.first().map_or(0, |input| input.schema().fields().len());
     let inputs: Vec<&LogicalPlan> = inputs.iter().map(|input| as_written(input)).collect();
@@ -92,7 +93,8 @@ fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option
     (0..count).map(common).collect()
 }
 
-/// The types of a set operation's column, and where they are exact numbers with decimals, those of the bare strings in it: they have digits of their own.
+/// The types of a set operation's column. If they are exact numbers with decimals, also the types of its untyped string
+/// literals, which have their own digits.
 fn with_bare_decimals(mut known: Vec<DataType>, inputs: &[&LogicalPlan], column: usize) -> Vec<DataType> {
     if known.iter().any(is_decimal) && known.iter().all(|t| is_signed(t) || is_decimal(t)) {
         let bare = inputs.iter().filter_map(|input| item_of(input, column).and_then(bare_string));
@@ -104,7 +106,7 @@ fn with_bare_decimals(mut known: Vec<DataType>, inputs: &[&LogicalPlan], column:
     known
 }
 
-/// The query that was written, below what the planner puts above those of EXCEPT and INTERSECT.
+/// The query as written, below the nodes that the planner adds for EXCEPT and INTERSECT.
 fn as_written(plan: &LogicalPlan) -> &LogicalPlan {
     match plan {
         LogicalPlan::Distinct(Distinct::All(input)) => as_written(input),
@@ -113,17 +115,17 @@ fn as_written(plan: &LogicalPlan) -> &LogicalPlan {
     }
 }
 
-/// Whether the type of a set operation's column of texts is CHAR: it is the first one's.
+/// Whether the type of a set operation's text column is CHAR, which depends on the first input.
 fn is_common_char<'a>(mut fields: impl Iterator<Item = &'a Field>) -> bool {
     fields.next().is_some_and(|field| matches!(from_field(field), Some(ColumnType::Char(_))))
 }
 
-/// The first input of a set operation whose column is neither a bare string nor NULL.
+/// The first input of a set operation whose column is neither an untyped string literal nor NULL.
 fn first_of_type<'a>(mut inputs: impl Iterator<Item = &'a LogicalPlan>, column: usize) -> Option<&'a LogicalPlan> {
     inputs.find(|input| !is_bare_in(as_written(input), column) && !input.schema().field(column).data_type().is_null())
 }
 
-/// Whether a column is a CHAR that a set operation has made a text without blanks: [`Wanted::Char`].
+/// Whether a column is a CHAR that a set operation has turned into a text without blanks: [`Wanted::Char`].
 fn was_char(plan: &LogicalPlan, column: usize) -> bool {
     match as_written(plan) {
         LogicalPlan::Union(union) => {
@@ -140,7 +142,8 @@ fn was_char(plan: &LogicalPlan, column: usize) -> bool {
     }
 }
 
-/// An input of a set operation with these types. Rows that differ may be equal as these, so they come before DISTINCT.
+/// An input of a set operation with these types. Rows that differ may become equal, so the conversion comes before
+/// DISTINCT.
 fn with_columns(input: &Arc<LogicalPlan>, types: &[Option<Wanted>]) -> Result<Arc<LogicalPlan>> {
     Ok(Arc::new(match input.as_ref() {
         LogicalPlan::Distinct(Distinct::All(rows)) => LogicalPlan::Distinct(Distinct::All(with_columns(rows, types)?)),
@@ -152,7 +155,7 @@ fn with_columns(input: &Arc<LogicalPlan>, types: &[Option<Wanted>]) -> Result<Ar
     }))
 }
 
-/// The item that gives a plan's column, if it is known here.
+/// The item of a projection that gives a plan's column.
 pub(in crate::engine::query) fn item_of(plan: &LogicalPlan, column: usize) -> Option<&Expr> {
     let LogicalPlan::Projection(projection) = plan else { return None };
     let mut item = projection.expr.get(column)?;
@@ -163,10 +166,10 @@ pub(in crate::engine::query) fn item_of(plan: &LogicalPlan, column: usize) -> Op
 }
 
 pub(in crate::engine::query) fn is_bare_in(plan: &LogicalPlan, column: usize) -> bool {
-    item_of(plan, column).is_some_and(is_bare_string)
+    item_of(plan, column).is_some_and(is_untyped_literal)
 }
 
-/// A plan whose bare strings are read as other types.
+/// A plan whose untyped string literals are converted to other types.
 fn bare_read(plan: LogicalPlan, types: &[Option<Wanted>]) -> Result<LogicalPlan> {
     let is_read = |column: usize| {
         let is_other = matches!(&types[column], Some(Wanted::Type(data_type)) if !data_type.is_string());
@@ -190,7 +193,7 @@ fn bare_read(plan: LogicalPlan, types: &[Option<Wanted>]) -> Result<LogicalPlan>
     LogicalPlanBuilder::from(LogicalPlan::clone(&projection.input)).project(items)?.build()
 }
 
-/// Two types, if they are ours and none that can be compared.
+/// The column types of two types that cannot be compared; `None` if they can be, or have no column types.
 fn unlike(a: &DataType, b: &DataType) -> Option<(ColumnType, ColumnType)> {
     from_arrow(a).zip(from_arrow(b)).filter(|(a, b)| !comparable(*a, *b))
 }
@@ -202,9 +205,9 @@ pub(super) fn compared(a: &DataType, b: &DataType) -> Result<()> {
     Err(external(error.with_hint("You might need to add explicit type casts.")))
 }
 
-/// Refuses values of CASE, COALESCE and their like that have no type in common.
+/// Refuses values of CASE, COALESCE and similar expressions that have no common type.
 pub(super) fn matched<'a>(name: &str, values: impl Iterator<Item = &'a Expr>, schema: &DFSchema) -> Result<()> {
-    let typed = values.filter(|value| !is_bare_string(value)).filter_map(|value| type_of(value, schema).ok());
+    let typed = values.filter(|value| !is_untyped_literal(value)).filter_map(|value| type_of(value, schema).ok());
     let types: Vec<DataType> = typed.filter(|of| !of.is_null()).collect();
     let Some((first, rest)) = types.split_first() else { return Ok(()) };
     let is_interval = |of: &DataType| matches!(of, DataType::Interval(_));
@@ -215,7 +218,8 @@ pub(super) fn matched<'a>(name: &str, values: impl Iterator<Item = &'a Expr>, sc
     Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)))
 }
 
-/// An input of a union with the union's names: of a union with one input that is not empty, DataFusion (55) looks its columns up by them.
+/// An input of a union with the union's names: if only one input is not empty, DataFusion (55) looks up its columns by
+/// these names.
 fn with_names(input: LogicalPlan, union: &DFSchema) -> Result<LogicalPlan> {
     let names: Vec<&String> = union.fields().iter().map(|field| field.name()).collect();
     let has_names = input.schema().fields().iter().map(|field| field.name()).eq(names.iter().copied());
@@ -228,7 +232,7 @@ fn with_names(input: LogicalPlan, union: &DFSchema) -> Result<LogicalPlan> {
     LogicalPlanBuilder::from(input).project(named)?.build()
 }
 
-/// A plan with some of its columns as another type.
+/// A plan with some columns converted to another type.
 fn projected(plan: LogicalPlan, types: &[Option<Wanted>]) -> Result<LogicalPlan> {
     let schema = Arc::clone(plan.schema());
     let mut changed = false;
@@ -247,7 +251,8 @@ fn projected(plan: LogicalPlan, types: &[Option<Wanted>]) -> Result<LogicalPlan>
     if changed { LogicalPlanBuilder::from(plan).project(items)?.build() } else { Ok(plan) }
 }
 
-/// A column of a set operation's input as it is wanted. A CHAR(n) or VARCHAR(n) that becomes text loses its name.
+/// A column of a set operation's input, converted as wanted. A CHAR(n) or VARCHAR(n) that becomes TEXT loses the type
+/// name in its metadata.
 fn become_wanted(mut item: Expr, field: &Field, wanted: &Wanted, schema: &DFSchema) -> Result<Expr> {
     let has_name = field.metadata().contains_key(TYPE_KEY);
     let is_null = field.data_type().is_null();
@@ -255,7 +260,8 @@ fn become_wanted(mut item: Expr, field: &Field, wanted: &Wanted, schema: &DFSche
         item = item.cast_to(&DataType::Utf8View, schema)?;
     }
     match wanted {
-        // The type of a set operation is its first input's, for the next one as well: there, a NULL must have the type of the others.
+        // A set operation has its first input's type, which the next set operation sees. So a NULL there must have the
+        // type of the others.
         Wanted::OfNull(of) if is_null => Ok(functions::cast(item, *of)),
         Wanted::Char if field.data_type().is_string() || is_null => {
             let without_blanks = functions::cast(item, ColumnType::Char(ColumnType::CHARACTERS_MAX));

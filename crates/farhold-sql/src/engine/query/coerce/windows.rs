@@ -1,4 +1,4 @@
-//! Functions over windows, and their frames.
+//! Window functions and their frames.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use crate::engine::ColumnType;
 use crate::engine::types::from_arrow;
 use crate::{SqlError, SqlState};
 
-/// The windows of an operator, which has one order for all of them, as several operators if their keys have become of several types.
+/// Splits a window operator into one per set of keys. An operator has one order for all its windows, but coercion may
+/// have given their keys different types.
 pub(super) fn by_sort_keys(window: Window) -> Result<LogicalPlan> {
     let order_of = |expr: &Expr| match expr.clone().unalias() {
         Expr::WindowFunction(function) => Some((function.params.partition_by, function.params.order_by)),
@@ -49,7 +50,7 @@ pub(super) fn window_typed(mut function: Box<WindowFunction>, schema: &DFSchema)
         |by: &Sort| by.expr.get_type(schema).is_ok_and(|t| t.is_binary() || matches!(t, DataType::Interval(_)));
     let is_by_peers = window_frame.units == WindowFrameUnits::Range && !has_distance(window_frame);
     if is_by_peers && order_by.iter().any(has_no_distance) {
-        // By groups it is the same, of types that have no distance as well.
+        // GROUPS gives the same frame, and also works for types without distances.
         let (start, end) = (window_frame.start_bound.clone(), window_frame.end_bound.clone());
         *window_frame = WindowFrame::new_bounds(WindowFrameUnits::Groups, start, end);
     }
@@ -67,12 +68,13 @@ pub(super) fn window_typed(mut function: Box<WindowFunction>, schema: &DFSchema)
     Ok(function)
 }
 
-/// Whether a function answers the same whatever the frame is.
+/// Whether a function's result does not depend on the frame.
 pub(in crate::engine::query) fn is_of_place(name: &str) -> bool {
     matches!(name, "row_number" | "rank" | "dense_rank" | "percent_rank" | "cume_dist" | "ntile" | "lag" | "lead")
 }
 
-/// The key and the frame such that the distances can be added to the key, and what else the rows are to be partitioned by.
+/// The key and the frame, converted such that distances can be added to the key; also an additional partition key, if
+/// one is needed.
 fn with_distance(
     mut key: Expr,
     mut frame: WindowFrame,
@@ -82,9 +84,9 @@ fn with_distance(
     let mut apart = None;
     match key.get_type(schema) {
         Ok(data_type) if is_signed(&data_type) && frames::longer_scale(&frame, 0).is_some() => {
-            return Err(external(SqlError::unsupported("RANGE with a distance in decimals from an integer")));
+            return Err(external(SqlError::unsupported("RANGE with a decimal offset for an integer key")));
         }
-        // Where key and distance have no sum in the key's type, the frame would take in NULLs.
+        // If the sum of key and distance exceeded the key's type, the frame would include NULLs.
         Ok(DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64) => {
             let wider = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
             become_type(&mut key, &wider, schema)?;
@@ -106,7 +108,8 @@ fn with_distance(
     Ok((key, frame, apart))
 }
 
-/// Refuses the number of a row or of parts that is not above zero. DataFusion counts from the end, or fails.
+/// Refuses a row number of `nth_value` or a number of parts of `ntile` that is not positive. DataFusion counts from the
+/// end, or fails.
 pub(super) fn check_place(function: &WindowFunction) -> Result<()> {
     let name = function.fun.name();
     let (place, state) = match name {
@@ -123,7 +126,8 @@ pub(super) fn check_place(function: &WindowFunction) -> Result<()> {
     }
 }
 
-/// Gives `lag` and `lead` the common type of their values and of what stands where there is no row. DataFusion gives the latter the type of the values.
+/// Gives `lag` and `lead` the common type of their value and their default. DataFusion converts the default to the type
+/// of the value.
 pub(super) fn with_another(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
     let [value, _, other] = arguments else { return Ok(()) };
     if !matches!(name, "lag" | "lead") {
@@ -136,7 +140,7 @@ pub(super) fn with_another(name: &str, arguments: &mut [Expr], schema: &DFSchema
     become_type(other, &common, schema)
 }
 
-/// Whether a frame goes by range up to some distance from its row.
+/// Whether a frame is a RANGE that is bounded by a distance from its row.
 pub(super) fn has_distance(frame: &WindowFrame) -> bool {
     let is_distance = |bound: &WindowFrameBound| match bound {
         WindowFrameBound::Preceding(value) | WindowFrameBound::Following(value) => !value.is_null(),

@@ -1,4 +1,4 @@
-//! The relations of FROM, and what joins make of their columns.
+//! The relations of FROM, and the columns of joins.
 
 use arrow::datatypes::FieldRef;
 use datafusion::common::TableReference;
@@ -12,7 +12,7 @@ use futures::FutureExt;
 use super::super::rewrite::{identifiers, is_catalog_relation};
 use super::super::subqueries::{self, binary};
 use super::super::{ROWS_SCHEMA, sql_type};
-use super::items::Apart;
+use super::items::UniqueNames;
 use super::{Names, Naming, Output, Outputs, Relation, Scope, Visible, quoted};
 use crate::engine::ColumnType;
 use crate::engine::catalog::TableInfo;
@@ -26,24 +26,24 @@ fn table_alias(name: &str) -> TableAlias {
     TableAlias { explicit: true, name: quoted(name), columns: Vec::new(), at: None }
 }
 
-/// The columns of a relation behind the list of names that its alias may have.
+/// The columns of a relation after the column list of its alias is applied.
 pub(super) fn renamed(alias: &mut TableAlias, outputs: Outputs) -> Result<Outputs, SqlError> {
     if alias.columns.is_empty() {
         return Ok(outputs);
     }
     let given: Vec<String> = alias.columns.iter().map(|column| fold(&column.name)).collect();
-    // The planner wants a list to be complete.
+    // The planner requires a complete list.
     let Some(outputs) = outputs else { return Ok(Some(given.into_iter().map(Output::plain).collect())) };
     if given.len() > outputs.len() {
         let (name, there, wanted) = (fold(&alias.name), outputs.len(), given.len());
         let message = format!("table \"{name}\" has {there} columns available but {wanted} columns specified");
         return Err(SqlError::new(SqlState::INVALID_COLUMN_REFERENCE, message));
     }
-    let mut apart = Apart::default();
+    let mut unique = UniqueNames::default();
     let mut given = given.into_iter();
     let called = |output: Output| {
         let name = given.next().unwrap_or(output.name);
-        Output { planned: apart.take(&name), name, data_type: output.data_type }
+        Output { planned: unique.take(&name), name, data_type: output.data_type }
     };
     let outputs: Vec<Output> = outputs.into_iter().map(called).collect();
     alias.columns = outputs.iter().map(|o| TableAliasColumnDef { name: quoted(&o.planned), data_type: None }).collect();
@@ -59,7 +59,8 @@ fn aliased(alias: Option<&mut TableAlias>, default: &str, columns: Outputs) -> R
     Ok(Scope::of(Relation { planned: name.clone(), name, schema: None, columns, key: Vec::new() }))
 }
 
-/// Refuses a name that two relations of a FROM clause have, unless they are tables of two schemas. Queries without an alias have names that we made up, or none.
+/// Refuses a name that two relations of a FROM clause share, unless they are tables of different schemas. Queries
+/// without an alias have generated names, or none.
 pub(super) fn no_name_twice(left: &Scope, right: &Scope) -> Result<(), SqlError> {
     let is_named = |relation: &&Relation| !relation.name.is_empty();
     let is_other = |a: &Relation, b: &Relation| a.schema.is_some() && b.schema.is_some() && a.schema != b.schema;
@@ -83,7 +84,7 @@ enum Side {
     Either,
 }
 
-/// Takes the column of USING out of what is visible of one side.
+/// Removes the column of USING from the visible columns of one side, and returns it.
 fn key(visible: &mut Vec<Visible>, name: &str, side: &str) -> Result<Visible, SqlError> {
     let mut found = (0..visible.len()).filter(|&at| visible[at].name == name);
     match (found.next(), found.next()) {
@@ -100,7 +101,7 @@ fn key(visible: &mut Vec<Visible>, name: &str, side: &str) -> Result<Visible, Sq
 }
 
 impl Names<'_> {
-    /// `before`: what stands before it in the FROM clause, which LATERAL sees.
+    /// `before` is the scope of the preceding FROM items, which LATERAL sees.
     #[recursive::recursive]
     pub(super) fn joined(&mut self, from: &mut TableWithJoins, before: &Scope) -> Result<Scope, SqlError> {
         let mut left = self.factor(&mut from.relation, before, None)?;
@@ -112,7 +113,7 @@ impl Names<'_> {
         Ok(left)
     }
 
-    /// Something that sees what stands before it.
+    /// Runs `of` in a scope that sees the preceding FROM items.
     fn lateral<T>(
         &mut self,
         before: &Scope,
@@ -145,7 +146,7 @@ impl Names<'_> {
                         Some(alias) => alias.name = quoted(&planned),
                         None => *alias = Some(table_alias(&planned)),
                     },
-                    // Its relations have been met.
+                    // Its relations were handled before.
                     _ => return Ok(scope),
                 }
                 Scope::of(Relation { planned, ..relation })
@@ -197,7 +198,7 @@ impl Names<'_> {
                 let own = identifiers(name).pop().unwrap_or_default();
                 let mut columns = None;
                 if own == SERIES {
-                    // Its column is called as the relation is.
+                    // Its column has the name of the relation.
                     let alias = alias.get_or_insert_with(|| table_alias(SERIES));
                     let (name, planned) = (fold(&alias.name), "value".to_owned());
                     columns = Some(vec![Output { name, planned, data_type: None }]);
@@ -236,12 +237,12 @@ impl Names<'_> {
                     None => self.joined(table_with_joins, before)?,
                 };
                 let Some(mut alias) = alias.take() else { return Ok(inner) };
-                // Its columns are those of a query.
-                let mut apart = Apart::default();
+                // An aliased join has the columns of a query.
+                let mut unique = UniqueNames::default();
                 let outputs: Vec<Output> = inner
                     .visible
                     .iter()
-                    .map(|c| Output { name: c.name.clone(), planned: apart.take(&c.name), data_type: c.data_type })
+                    .map(|c| Output { name: c.name.clone(), planned: unique.take(&c.name), data_type: c.data_type })
                     .collect();
                 let item = |(c, o): (&Visible, &Output)| SelectItem::ExprWithAlias {
                     expr: c.expr.clone(),
@@ -261,13 +262,13 @@ impl Names<'_> {
         }
     }
 
-    /// The query of WITH that a name means.
+    /// The WITH query to which a name refers.
     fn defined(&self, path: &[String]) -> Option<&Relation> {
         let [name] = path else { return None };
         self.relations.iter().rev().find(|relation| relation.name == *name)
     }
 
-    /// The columns of a table or of a query of WITH.
+    /// The columns of a table or of a WITH query.
     fn columns_of(&self, path: &[String]) -> Outputs {
         let outputs = |table: &TableInfo, count: usize| -> Vec<Output> {
             let columns = table.columns()[..count].iter();
@@ -289,7 +290,7 @@ impl Names<'_> {
         }
     }
 
-    /// The table that a name means, unless it means a query of WITH or a relation of the catalogs.
+    /// The table to which a name refers, unless it refers to a WITH query or a catalog relation.
     fn table_of(&self, path: &[String]) -> Option<&TableInfo> {
         match path {
             [name] if self.defined(path).is_none() && !is_catalog_relation(name) => self.tables.get(name),
@@ -299,7 +300,7 @@ impl Names<'_> {
         .map(AsRef::as_ref)
     }
 
-    /// The places of a table's primary key among its columns.
+    /// The positions of a table's primary key among its columns.
     fn key_of(&self, path: &[String]) -> Vec<usize> {
         let table = self.table_of(path).filter(|table| !table.hidden_row_number);
         table.map_or_else(Vec::new, |table| table.table.schema().key().to_vec())
@@ -308,7 +309,7 @@ impl Names<'_> {
     /// The columns of a relation of `pg_catalog` or `information_schema`.
     fn catalog_columns(&self, schema: &str, name: &str) -> Outputs {
         let relations = self.state.schema_for_ref(TableReference::partial(schema, name)).ok()?;
-        // They are in memory, so there is nothing to wait for.
+        // They are in memory, so the future is ready at once.
         let relation = relations.table(name).now_or_never()?.ok()??;
         let output = |field: &FieldRef| Output::typed(field.name().as_str(), from_field(field));
         Some(relation.schema().fields().iter().map(output).collect())
@@ -334,9 +335,9 @@ impl Names<'_> {
                     return Err(SqlError::unsupported(
                         "RIGHT or FULL JOIN with USING or NATURAL of a relation whose columns are not known",
                     )
-                    .with_hint("Write ON, and coalesce() for the column of both."));
+                    .with_hint("Use ON, and coalesce() for the merged column."));
                 }
-                // Only the planner knows what is merged.
+                // Only the planner can tell which columns are merged.
                 left.visible.clear();
                 right.visible.clear();
                 return Ok(left.and(right));
@@ -369,7 +370,7 @@ impl Names<'_> {
             };
             merged.push(Visible { name, expr, data_type });
         }
-        // Without a common column a NATURAL join is one of all rows.
+        // A NATURAL join without a common column is a cross join.
         *constraint = JoinConstraint::On(condition.unwrap_or_else(|| Expr::value(Value::Boolean(true))));
         merged.append(&mut left.visible);
         left.visible = merged;
@@ -377,7 +378,7 @@ impl Names<'_> {
     }
 }
 
-/// The place of a type among those that are cast into each other without being asked: of numbers, and of moments.
+/// The rank of a type among those with implicit casts to each other: numbers, or dates and timestamps.
 fn rank(data_type: ColumnType) -> Option<(u8, u8)> {
     Some(match data_type {
         ColumnType::SmallInt => (0, 0),
@@ -392,17 +393,17 @@ fn rank(data_type: ColumnType) -> Option<(u8, u8)> {
     })
 }
 
-/// The type of two that a merged column has, where one of them is cast to the other.
+/// The type of a merged column, if one side is implicitly cast to the type of the other.
 fn wider(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
     let ((kind, rank_of_a), (other_kind, rank_of_b)) = (rank(a)?, rank(b)?);
     (kind == other_kind && rank_of_a != rank_of_b).then_some(if rank_of_a > rank_of_b { a } else { b })
 }
 
-/// One side of a merged column as the type of both.
+/// One side of a merged column in the type of the merged column.
 fn with_type(expr: Expr, from: Option<ColumnType>, to: Option<ColumnType>) -> Expr {
     let Some(to) = to.filter(|to| from.and_then(rank) != rank(*to)) else { return expr };
     let data_type = match to {
-        // A number keeps the digits that it has.
+        // A number keeps its own scale.
         ColumnType::Decimal { .. } => SqlType::Numeric(ExactNumberInfo::None),
         ColumnType::Timestamp => SqlType::Timestamp(None, TimezoneInfo::None),
         other => sql_type(other),
@@ -415,7 +416,7 @@ fn with_type(expr: Expr, from: Option<ColumnType>, to: Option<ColumnType>) -> Ex
         format: None,
     };
     match expr {
-        // Casts around a `coalesce` would keep `either` from taking its arguments.
+        // With a cast around a `coalesce`, `either` could not take its arguments.
         Expr::Function(Function { args: FunctionArguments::List(_), .. }) => {
             subqueries::call("coalesce", arguments(expr).into_iter().map(cast).collect())
         }
@@ -423,8 +424,8 @@ fn with_type(expr: Expr, from: Option<ColumnType>, to: Option<ColumnType>) -> Ex
     }
 }
 
-/// `coalesce(a, b)`. The arguments of one that a FULL JOIN below has made stand among its own: nested ones double at
-/// each level, as CASE.
+/// `coalesce(a, b)`. The arguments of a `coalesce` that a FULL JOIN below has made are merged in: nested ones, as CASE,
+/// double in size at each level.
 fn either(a: Expr, b: Expr) -> Expr {
     subqueries::call("coalesce", [a, b].into_iter().flat_map(arguments).collect())
 }
@@ -443,10 +444,11 @@ fn arguments(side: Expr) -> Vec<Expr> {
     }
 }
 
-/// The table function whose arguments DataFusion wants to be literals.
+/// The table function for which DataFusion requires literals as arguments.
 const SERIES: &str = "generate_series";
 
-/// `generate_series` of anything else than literals: the rows of the array that the function of the same name gives.
+/// `generate_series` of expressions other than literals: unnests the array that the scalar function of the same name
+/// returns.
 fn series(factor: &TableFactor) -> Option<TableFactor> {
     let (name, args, alias) = match factor {
         TableFactor::Table { name, args: Some(args), alias, with_ordinality: false, .. } => (name, &args.args, alias),
@@ -460,7 +462,7 @@ fn series(factor: &TableFactor) -> Option<TableFactor> {
             _ => None,
         })
         .collect();
-    // The planner knows one with the end alone, which PostgreSQL does not.
+    // The planner also accepts the end alone, which PostgreSQL does not.
     let is_planners = |values: &Vec<&Expr>| {
         matches!(values.len(), 2 | 3) && values.iter().all(|value| is_literal(value) && !is_moment(value))
     };
@@ -490,7 +492,7 @@ fn series(factor: &TableFactor) -> Option<TableFactor> {
     })
 }
 
-/// Whether a constant has a type by its name, as timestamps and intervals have. Integers may.
+/// Whether a constant has an explicit type that is no integer, such as a timestamp or an interval.
 fn is_moment(expr: &Expr) -> bool {
     match unnested(expr) {
         Expr::Cast { data_type, .. } => {
@@ -499,7 +501,7 @@ fn is_moment(expr: &Expr) -> bool {
         }
         Expr::BinaryOp { left, right, .. } => is_moment(left) || is_moment(right),
         Expr::TypedString(_) | Expr::Interval(_) => true,
-        // Which is refused by the function.
+        // The function refuses these.
         Expr::Value(value) => matches!(&value.value, Value::Number(text, _) if text.contains(['.', 'e', 'E'])),
         _ => false,
     }
@@ -510,7 +512,7 @@ pub(super) fn is_literal(expr: &Expr) -> bool {
     match expr {
         Expr::Value(value) => !matches!(value.value, Value::Placeholder(_)),
         Expr::Nested(inner) | Expr::UnaryOp { expr: inner, .. } | Expr::Cast { expr: inner, .. } => is_literal(inner),
-        // The planner computes it before it asks the function.
+        // The planner evaluates it before it calls the function.
         Expr::BinaryOp { left, right, .. } => is_literal(left) && is_literal(right),
         Expr::TypedString(_) | Expr::Interval(_) => true,
         _ => false,

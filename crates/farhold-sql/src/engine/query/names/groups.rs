@@ -14,7 +14,7 @@ use crate::engine::walk as tree;
 use crate::{SqlError, SqlState};
 
 impl Names<'_> {
-    /// An item of GROUP BY. A bare name is a column's before it is an item's.
+    /// Resolves an item of GROUP BY. A bare name refers to a column first, and to a select item only otherwise.
     pub(super) fn grouped_by(&mut self, expr: &mut Expr, items: &[Item], is_known: bool) -> Result<(), SqlError> {
         if let Expr::GroupingSets(sets) | Expr::Cube(sets) | Expr::Rollup(sets) = expr {
             for expr in sets.iter_mut().flatten() {
@@ -30,14 +30,15 @@ impl Names<'_> {
         }
         match self.item_of_group(expr, items)? {
             Some(item) if is_known => *expr = number(item),
-            // The planner knows the item by its name.
+            // The planner resolves the item by its name.
             Some(_) => {}
             None => self.part(expr)?,
         }
         Ok(())
     }
 
-    /// Adds the columns that the primary key of a table decides, where that is among the keys and they are used outside aggregates.
+    /// If the primary key of a table is among the keys, adds the table's other columns that are used outside
+    /// aggregates.
     pub(super) fn add_decided(&self, by: &mut Vec<Expr>, items: &[Item], used: &[Expr]) {
         let is_set = |expr: &Expr| matches!(expr, Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_));
         if by.iter().any(is_set) {
@@ -66,10 +67,10 @@ impl Names<'_> {
     }
 }
 
-/// The columns that parts of a SELECT name outside aggregates.
+/// The columns that parts of a SELECT use outside aggregates.
 pub(super) struct Used<'a> {
     aggregates: &'a HashSet<String>,
-    /// Aggregates around.
+    /// The number of enclosing aggregates.
     around: usize,
     pub columns: Vec<Expr>,
 }
@@ -105,7 +106,7 @@ impl Visitor for Used<'_> {
     }
 }
 
-/// The keys of an item of GROUP BY: `(a, b)` is two.
+/// The keys of an item of GROUP BY: `(a, b)` has two.
 pub(super) fn listed(expr: Expr) -> Vec<Expr> {
     match expr {
         Expr::Tuple(list) => list.into_iter().flat_map(listed).collect(),
@@ -113,7 +114,7 @@ pub(super) fn listed(expr: Expr) -> Vec<Expr> {
     }
 }
 
-/// Refuses more grouping sets than PostgreSQL takes.
+/// Refuses more grouping sets than PostgreSQL allows.
 pub(super) fn check_grouping_sets(by: &[Expr]) -> Result<(), SqlError> {
     const CUBE_MAX: usize = 12;
     const SETS_MAX: usize = 1 << CUBE_MAX;
@@ -140,8 +141,8 @@ pub(super) fn check_grouping_sets(by: &[Expr]) -> Result<(), SqlError> {
     Ok(())
 }
 
-/// Puts keys that stand beside grouping sets into each of the sets. Beside them the planner adds the columns that such a key decides, which
-/// sets may leave out.
+/// Moves keys beside grouping sets into each of the sets. For a key beside them, the planner would add the columns that
+/// the key determines, which a set may leave out.
 pub(super) fn keys_into_sets(by: &mut Vec<Expr>, items: &[Item]) {
     let is_set = |expr: &Expr| matches!(expr, Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_));
     if by.len() < 2 || !by.iter().any(is_set) {
@@ -154,7 +155,7 @@ pub(super) fn keys_into_sets(by: &mut Vec<Expr>, items: &[Item]) {
             None => vec![vec![expr.clone()]],
             Some(item) => match items.get(item).and_then(Item::known) {
                 Some((_, item)) => vec![vec![item.clone()]],
-                // The planner knows it, or says that there is none.
+                // The planner resolves it, or reports an error.
                 None => return,
             },
         };
@@ -166,14 +167,15 @@ pub(super) fn keys_into_sets(by: &mut Vec<Expr>, items: &[Item]) {
     *by = vec![Expr::GroupingSets(sets)];
 }
 
-/// Whether elements are expressions that differ. DataFusion takes no others in ROLLUP and CUBE, and none twice in a grouping set.
+/// Whether the elements are distinct single expressions. DataFusion accepts only these in ROLLUP and CUBE, and no
+/// repetition in a grouping set.
 fn are_plain(elements: &[Vec<Expr>]) -> bool {
     let is_same = |a: &[Expr], b: &[Expr]| a.iter().map(unnested).eq(b.iter().map(unnested));
     let is_repeated = |n: usize| elements[..n].iter().any(|before| is_same(before, &elements[n]));
     (0..elements.len()).all(|n| elements[n].len() == 1 && !is_repeated(n))
 }
 
-/// The sets of ROLLUP, CUBE or GROUPING SETS, each expression once in a set.
+/// The expanded sets of ROLLUP, CUBE or GROUPING SETS, with each expression at most once per set.
 fn written_out(expr: &Expr) -> Vec<Vec<Expr>> {
     let mut sets: Vec<Vec<Expr>> = match expr {
         Expr::GroupingSets(sets) => sets.clone(),

@@ -1,4 +1,4 @@
-//! The items of a SELECT, and what its columns are called.
+//! The items of a SELECT, and the names of its columns.
 
 use std::collections::HashSet;
 
@@ -42,7 +42,7 @@ impl Names<'_> {
         Ok(items)
     }
 
-    /// The columns that a wildcard means, if they are known.
+    /// The columns of a wildcard, if they are known.
     pub(super) fn wildcard(&self, item: &SelectItem) -> Option<Vec<Item>> {
         let is_plain = |options: &WildcardAdditionalOptions| *options == WildcardAdditionalOptions::default();
         let known = |name: &str, expr: Expr| Item::Known { name: name.to_owned(), expr, alias: None };
@@ -63,12 +63,12 @@ impl Names<'_> {
         }
     }
 
-    /// The items with names that differ. Below an ORDER BY, computed ones have names that no column has: DataFusion adds what it sorts by to them,
-    /// and knows an item by its name, which in a query with groups is a column's first.
+    /// The items under unique names. With an ORDER BY, computed items get names that no column has: DataFusion adds
+    /// sort keys to the items and finds an item by its name, which in a query with groups refers to a column first.
     pub(super) fn named(&mut self, items: Vec<Item>, naming: Naming, is_ordered: bool) -> (Vec<SelectItem>, Outputs) {
         let is_known = items.iter().all(|item| item.known().is_some());
         let is_value = naming != Naming::Relation && items.len() == 1;
-        let mut apart = Apart::default();
+        let mut unique = UniqueNames::default();
         let mut outputs = Vec::with_capacity(items.len());
         let mut projection = Vec::with_capacity(items.len());
         for (n, item) in items.into_iter().enumerate() {
@@ -87,7 +87,7 @@ impl Names<'_> {
                 continue;
             }
             let data_type = self.scopes.last().and_then(|scope| scope.type_of(&expr));
-            // One of a query around has another name there.
+            // A column of an outer query has another name there.
             let is_own = |relation: &Ident| {
                 self.scopes.last().is_some_and(|scope| scope.relations.iter().any(|own| own.planned == relation.value))
             };
@@ -100,9 +100,9 @@ impl Names<'_> {
             let planned = if is_value && (!is_column || naming == Naming::Compared) {
                 self.made_up("value")
             } else if is_ordered && !is_column {
-                apart.take(&format!("{name} {n}"))
+                unique.take(&format!("{name} {n}"))
             } else {
-                apart.take(&name)
+                unique.take(&name)
             };
             projection.push(if is_column && planned == name {
                 SelectItem::UnnamedExpr(expr)
@@ -115,7 +115,7 @@ impl Names<'_> {
     }
 }
 
-/// The names of a query's columns as clients see them, if no wildcard hides how many there are.
+/// The names of a query's columns as clients see them, unless a wildcard makes their number unknown.
 pub(in crate::engine::query) fn output_names(query: &Query) -> Option<Vec<String>> {
     fn first_select(body: &SetExpr) -> Option<&Select> {
         match body {
@@ -136,11 +136,11 @@ pub(in crate::engine::query) fn output_names(query: &Query) -> Option<Vec<String
 /// A column of a relation or of a query.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
-    /// As statements call it.
+    /// The name in the statement.
     pub(super) name: String,
-    /// As the planner calls it.
+    /// The name for the planner.
     pub(super) planned: String,
-    /// `None`: not known here.
+    /// `None` if unknown here.
     pub(super) data_type: Option<ColumnType>,
 }
 
@@ -155,7 +155,7 @@ impl Output {
     }
 }
 
-/// `None`: not known here.
+/// `None` if unknown here.
 pub(super) type Outputs = Option<Vec<Output>>;
 
 /// An item of a SELECT.
@@ -164,10 +164,10 @@ pub(super) enum Item {
     Known {
         name: String,
         expr: Expr,
-        /// The alias that it was written with.
+        /// The alias as written.
         alias: Option<Ident>,
     },
-    /// A wildcard over columns that are not known.
+    /// A wildcard over unknown columns.
     Other(SelectItem),
 }
 
@@ -180,13 +180,13 @@ impl Item {
     }
 }
 
-/// Names that differ from each other.
+/// Makes names unique.
 #[derive(Default)]
-pub(super) struct Apart(HashSet<String>);
+pub(super) struct UniqueNames(HashSet<String>);
 
-impl Apart {
-    /// `name`, or one like it if that is taken. To the planner (DataFusion 55) an item `"a.b"` has the name of a column `b` of `a`, so it is called without
-    /// the point.
+impl UniqueNames {
+    /// `name`, or a variant if it is taken. The planner (DataFusion 55) reads an item name `"a.b"` as a column `b` of
+    /// `a`, so dots are replaced.
     pub(super) fn take(&mut self, name: &str) -> String {
         let name = name.replace('.', " ");
         if self.0.insert(name.clone()) {
@@ -211,7 +211,7 @@ pub(super) fn column(relation: &str, name: &str) -> Expr {
     Expr::CompoundIdentifier(vec![quoted(relation), quoted(name)])
 }
 
-/// The name of a bare name.
+/// The name, if the expression is a bare name.
 pub(super) fn bare_name(expr: &Expr) -> Option<String> {
     match unnested(expr) {
         Expr::Identifier(ident) => Some(fold(ident)),
@@ -219,7 +219,7 @@ pub(super) fn bare_name(expr: &Expr) -> Option<String> {
     }
 }
 
-/// The item that a number means.
+/// The item to which a number refers.
 pub(super) fn position(expr: &Expr) -> Option<usize> {
     match unnested(expr) {
         Expr::Value(value) => match &value.value {
@@ -234,7 +234,8 @@ pub(super) fn number(index: usize) -> Expr {
     Expr::value(Value::Number((index + 1).to_string(), false))
 }
 
-/// An item in the place of its number or name, where the planner would take a constant for the number of another one.
+/// An item that replaces its number or name, written so that the planner does not take a constant for another item's
+/// number.
 pub(super) fn no_position(item: &Expr) -> Expr {
     match unnested(item) {
         Expr::Value(_) => Expr::Nested(Box::new(item.clone())),
@@ -242,7 +243,7 @@ pub(super) fn no_position(item: &Expr) -> Expr {
     }
 }
 
-/// The item of a name. Several must be the same.
+/// The item with a name. If several have it, they must be equal.
 pub(super) fn called(items: &[Item], name: &str, clause: &str) -> Result<Option<usize>, SqlError> {
     let mut found: Option<(usize, &Expr)> = None;
     for (n, (own, expr)) in items.iter().enumerate().filter_map(|(n, item)| Some((n, item.known()?))) {

@@ -1,22 +1,23 @@
-//! Which column each name of a query means, as PostgreSQL decides it.
+//! Resolves the names of a query to columns, by PostgreSQL's rules.
 //!
-//! DataFusion looks names up in the schemas of its plans, where what a query names and what its tables have lie together. So one walk over the
-//! parsed query answers all names before it is planned:
+//! DataFusion looks names up in the schemas of its plans, which mix the names of a query with the columns of its
+//! tables. So one walk over the parsed query resolves all names before it is planned:
 //!
 //! | name | becomes |
 //! |---|---|
 //! | a column of a table, a query or a function in FROM | `relation.column` |
-//! | the merged column of USING and NATURAL | the column of the side that always has it, in the type that both have; `coalesce` of both for FULL |
+//! | the merged column of USING and NATURAL | the column of the side that always has it, in the common type; `coalesce` of both for FULL |
 //! | `*` and `t.*` | the columns, merged ones first |
-//! | ORDER BY, GROUP BY or DISTINCT ON a bare name | for ORDER BY and DISTINCT ON an item of that name before a column, for GROUP BY after it |
+//! | ORDER BY, GROUP BY or DISTINCT ON a bare name | for ORDER BY and DISTINCT ON an item of that name before a column, for GROUP BY a column before an item |
 //! | an expression that is also an item, in ORDER BY | the item's number |
-//! | a subquery that stands twice in the expressions of a SELECT | the same one, whose column has the same name |
-//! | an expression that stands twice in ROLLUP, CUBE or a grouping set | once in each of the sets |
+//! | a subquery that occurs twice in the expressions of a SELECT | the same subquery, whose column has the same name |
+//! | an expression that occurs twice in ROLLUP, CUBE or a grouping set | once in each of the sets |
 //!
-//! USING and NATURAL become ON. All items of a query get names that differ, below an ORDER BY from those of columns, too; what the client sees, and
-//! what a query around it says, are the names that PostgreSQL gives. A relation whose columns are not known here (a function's) leaves the scope open: what is not found stays as it is written.
+//! USING and NATURAL become ON. All items of a query get unique names; with an ORDER BY they also differ from the names
+//! of columns. Clients and enclosing queries still see PostgreSQL's names. A relation whose columns are unknown here (a
+//! function's) leaves the scope open: a name that is not found stays as it is.
 //!
-//! `from` has the relations and joins, `walk` the expressions; here is what a query and its items are.
+//! `from` handles the relations and joins, `walk` the expressions; this module handles queries and their items.
 
 mod from;
 mod groups;
@@ -47,7 +48,7 @@ use orders::{distinct_keys, on_in_order, without_constants};
 
 pub(super) use items::output_names;
 
-/// Answers the names of a query. The names of its columns as clients see them, if they are known.
+/// Resolves the names of a query. Returns the names of its columns as clients see them, if they are known.
 pub(super) fn resolve(
     query: &mut Query,
     tables: &Tables,
@@ -72,45 +73,45 @@ pub(super) fn resolve(
         if !names.is_hidden {
             return Ok(outputs.map(|outputs| outputs.into_iter().map(|output| output.name).collect()));
         }
-        // Each time there is one name more.
+        // Each round adds at least one name, so the loop ends.
         hidden = names.hidden;
         query.clone_from(&written);
     }
 }
 
-/// What may stand before a point.
+/// A relation that may qualify a column name.
 #[derive(Clone, Debug)]
 struct Relation {
-    /// As statements call it.
+    /// The name in the statement.
     name: String,
-    /// As the planner calls it.
+    /// The name for the planner.
     planned: String,
-    /// Of a table that is called by its own name.
+    /// The schema of a table without an alias.
     schema: Option<String>,
     columns: Outputs,
-    /// The columns of a table's primary key, as the planner calls them.
+    /// The columns of a table's primary key, by the planner's names.
     key: Vec<String>,
 }
 
-/// What may stand without a point.
+/// A column that may be named without a qualifier.
 #[derive(Clone, Debug)]
 struct Visible {
     name: String,
     expr: Expr,
-    /// `None`: not known here.
+    /// `None` if unknown here.
     data_type: Option<ColumnType>,
 }
 
-/// The names of a FROM clause; an empty one stands for the place of a subquery.
+/// The names of a FROM clause; an empty scope marks the position of a subquery.
 #[derive(Clone, Debug, Default)]
 struct Scope {
     relations: Vec<Relation>,
     visible: Vec<Visible>,
-    /// Whether there are columns that are not known.
+    /// Whether some columns are unknown.
     is_open: bool,
-    /// Whether a name in or below it means something around it.
+    /// Whether a name in it, or in an inner scope, refers to an outer scope.
     is_correlated: bool,
-    /// Whether what is visited is its WHERE.
+    /// Whether its WHERE clause is being visited.
     is_in_where: bool,
 }
 
@@ -124,7 +125,7 @@ impl Scope {
         Self { visible, is_open: relation.columns.is_none(), relations: vec![relation], ..Self::default() }
     }
 
-    /// The type of an expression over these names, where it is that of a column.
+    /// The type of an expression over these names, if it is a column.
     fn type_of(&self, expr: &Expr) -> Option<ColumnType> {
         if let Expr::CompoundIdentifier(parts) = expr
             && let [relation, column] = parts.as_slice()
@@ -143,52 +144,54 @@ impl Scope {
     }
 }
 
-/// What the names of a query's items are for.
+/// The use of a query's result, which decides the names of its items.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Naming {
-    /// The query is a relation, or the statement.
+    /// As a relation, or as the statement.
     Relation,
-    /// It stands in an expression.
+    /// As a value in an expression.
     Value,
-    /// As that, and its column is compared by names with what is around it.
+    /// As a value, whose column is compared with outer columns by name.
     Compared,
 }
 
-/// A subquery that was met among the expressions of a SELECT, where an equal one is to be planned as the same: its column has a made-up name.
+/// A subquery already resolved among the expressions of a SELECT. An equal one must be planned as the same subquery,
+/// since its column has a generated name.
 struct Answered {
-    /// As it was written.
+    /// The subquery as written.
     asked: Query,
     naming: Naming,
     answer: Query,
     is_correlated: bool,
-    /// For the column that it becomes by [`subqueries::single_value`].
+    /// The name of the column to which [`subqueries::single_value`] turns it.
     name: String,
 }
 
-/// The subqueries of the expressions that see the same names: those of the innermost SELECT.
+/// The subqueries of expressions in the same scope: those of the innermost SELECT.
 #[derive(Default)]
 struct Siblings {
-    /// How many scopes there are for them.
+    /// The number of scopes that these subqueries see.
     scopes: usize,
     answered: Vec<Answered>,
 }
 
 struct Names<'a> {
     tables: &'a Tables,
-    /// Knows the relations of the catalogs.
+    /// Gives access to the catalog relations.
     state: &'a SessionState,
     /// The names of aggregate functions.
     aggregates: &'a HashSet<String>,
-    /// The innermost last.
+    /// The scopes, the innermost last.
     scopes: Vec<Scope>,
-    /// Those of WITH clauses, the innermost last.
+    /// The WITH queries in scope, the innermost last.
     relations: Vec<Relation>,
     siblings: Siblings,
-    /// Names that were made up.
+    /// The number of generated names.
     made: usize,
-    /// The names of relations that the planner is not told: it would take them for columns of a query within.
+    /// Names of relations to be replaced by generated ones, because the planner would take them for columns of an inner
+    /// query.
     hidden: HashSet<String>,
-    /// Whether one of them was found out.
+    /// Whether the walk has found another such name.
     is_hidden: bool,
 }
 
@@ -207,7 +210,7 @@ impl Names<'_> {
             self.with(with)?;
         }
         let outputs = self.body(&mut query.body, query.order_by.as_mut(), naming)?;
-        // DataFusion has no FETCH FIRST.
+        // DataFusion does not support FETCH FIRST.
         if let Some(fetch) = query.fetch.take_if(|fetch| !fetch.with_ties && !fetch.percent) {
             let none = LimitClause::LimitOffset { limit: None, offset: None, limit_by: Vec::new() };
             match query.limit_clause.get_or_insert(none) {
@@ -261,7 +264,8 @@ impl Names<'_> {
         Ok(outputs)
     }
 
-    /// So many rows of a VALUES list that have become queries. They keep their order, unless the planner has to join them to a query around.
+    /// The `count` rows of a VALUES list that has become a union of queries. They keep their order, unless the planner
+    /// must join them to an outer query.
     fn rows(&mut self, rows: &mut Query, count: usize, naming: Naming) -> Result<Outputs, SqlError> {
         self.scopes.push(Scope::default());
         let outputs = self.query(rows, naming);
@@ -283,13 +287,13 @@ impl Names<'_> {
         let outside = self.relations.len();
         for cte in &mut with.cte_tables {
             let name = fold(&cte.alias.name);
-            // The planner takes no name twice, not even within another one's query.
+            // The planner accepts no name twice, not even in a nested query.
             let is_taken = self.relations[..outside].iter().any(|known| known.name == name);
             let planned = if is_taken { self.made_up("with") } else { name.clone() };
             let query = cte.query.as_mut();
             let is_recursive = recursive && recursion(query, &name)?;
             let columns = if is_recursive {
-                // The first arm says the columns of what the second one reads.
+                // The first arm defines the columns that the second one reads.
                 let around = self.relations.len();
                 if let Some(with) = &mut query.with {
                     self.with(with)?;
@@ -364,7 +368,7 @@ impl Names<'_> {
             }
         }
         let mut is_ordered = false;
-        // Columns that a primary key decides are looked for only where there may be one.
+        // Columns determined by a primary key are needed only if there is a GROUP BY.
         let is_grouped = matches!(&select.group_by, GroupByExpr::Expressions(by, _) if !by.is_empty());
         let mut used = Used::new(self.aggregates);
         if let Some(order) = order
@@ -403,9 +407,11 @@ impl Names<'_> {
     }
 }
 
-/// Whether the query of a WITH RECURSIVE reads itself. One that does has an order and a limit only outside, as in PostgreSQL.
+/// Whether the query of a WITH RECURSIVE refers to itself. As in PostgreSQL, only the query around such a query may
+/// have an order and a limit.
 ///
-/// One that does not is put in parentheses: DataFusion takes every UNION there for a recursion and leaves out what stands behind it.
+/// A query without such a reference is put in parentheses: DataFusion treats every UNION there as a recursion and drops
+/// the clauses after it.
 fn recursion(query: &mut Query, name: &str) -> Result<bool, SqlError> {
     let SetExpr::SetOperation { right, .. } = query.body.as_ref() else { return Ok(false) };
     if !reads(right, name) {
@@ -426,7 +432,7 @@ fn recursion(query: &mut Query, name: &str) -> Result<bool, SqlError> {
     Err(SqlError::unsupported(format_args!("{refused} in a recursive query")))
 }
 
-/// Whether a relation of that name is read.
+/// Whether the query reads a relation of that name.
 fn reads(body: &SetExpr, name: &str) -> bool {
     struct Relations<'a>(&'a str);
     impl Visitor for Relations<'_> {

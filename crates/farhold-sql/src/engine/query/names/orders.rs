@@ -9,7 +9,7 @@ use crate::engine::parse::unnested;
 use crate::{SqlError, SqlState};
 
 impl Names<'_> {
-    /// ORDER BY behind a set operation, which knows the names of the result.
+    /// Resolves an ORDER BY after a set operation, which refers to the names of the result.
     pub(super) fn ordered_by_outputs(order: &mut OrderBy, outputs: &[Output]) -> Result<(), SqlError> {
         let OrderByKind::Expressions(by) = &mut order.kind else { return Ok(()) };
         for OrderByExpr { expr, .. } in by {
@@ -24,7 +24,7 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// An item of DISTINCT ON. DataFusion has no numbers there.
+    /// Resolves an item of DISTINCT ON. DataFusion does not accept numbers there.
     pub(super) fn distinct_on(&mut self, expr: &mut Expr, items: &[Item]) -> Result<(), SqlError> {
         let item = match bare_name(expr) {
             Some(name) => called(items, &name, "DISTINCT ON")?,
@@ -37,7 +37,7 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// An item of ORDER BY: only a bare name means an item of SELECT.
+    /// Resolves an item of ORDER BY: only a bare name may refer to an item of the SELECT.
     pub(super) fn ordered_by(
         &mut self,
         expr: &mut Expr,
@@ -48,7 +48,7 @@ impl Names<'_> {
         let item = match bare_name(expr) {
             Some(name) => called(items, &name, "ORDER BY")?,
             None if position(expr).is_some() => {
-                // DISTINCT ON is planned as an aggregate, which does not know the number of an expression.
+                // DISTINCT ON is planned as an aggregate, in which the number of an expression cannot be resolved.
                 let item = position(expr).filter(|_| is_distinct_on).and_then(|item| items.get(item)?.known());
                 if let Some((_, item)) = item {
                     *expr = no_position(item);
@@ -58,7 +58,7 @@ impl Names<'_> {
             None => None,
         };
         let item = match item {
-            // The planner knows the item by its name.
+            // The planner resolves the item by its name.
             Some(_) if !is_known => return Ok(()),
             Some(item) => Some(item),
             None => {
@@ -79,7 +79,7 @@ impl Names<'_> {
     }
 }
 
-/// Drops the keys that stand before already: they decide nothing.
+/// Removes repeated keys, which have no effect.
 pub(super) fn distinct_keys<T>(keys: &mut Vec<T>, expr: impl Fn(&T) -> &Expr) {
     let mut next = 0;
     while next < keys.len() {
@@ -92,7 +92,8 @@ pub(super) fn distinct_keys<T>(keys: &mut Vec<T>, expr: impl Fn(&T) -> &Expr) {
     }
 }
 
-/// Drops constants, which decide nothing, but for one where there is nothing else. The planner folds them, and fails at two that are one.
+/// Removes constants, which have no effect, but keeps one if there are no other keys. The planner folds constants, and
+/// fails if two become equal.
 pub(super) fn without_constants<T>(keys: &mut Vec<T>, expr: impl Fn(&T) -> &Expr) {
     if keys.iter().all(|key| is_constant(expr(key))) {
         keys.truncate(1);
@@ -101,13 +102,14 @@ pub(super) fn without_constants<T>(keys: &mut Vec<T>, expr: impl Fn(&T) -> &Expr
     }
 }
 
-/// Whether an expression is a constant and no number of an item.
+/// Whether an expression is a constant, but not the number of an item.
 fn is_constant(expr: &Expr) -> bool {
     !matches!(expr, Expr::Value(_)) && is_literal(expr)
 }
 
-/// Puts the expressions of DISTINCT ON into the order of ORDER BY, which may begin with any of them: DataFusion compares them one by one, and has to
-/// have all of them there. It refuses what does not match.
+/// Puts the expressions of DISTINCT ON into the order of ORDER BY, which may begin with any of them, and appends
+/// missing ones to ORDER BY. DataFusion compares both lists one by one, and requires ORDER BY to contain all of
+/// DISTINCT ON. If the lists do not match, it reports the error.
 pub(super) fn on_in_order(on: &mut Vec<Expr>, by: &mut Vec<OrderByExpr>) {
     let place = |key: &Expr, by: &[OrderByExpr]| by.iter().position(|by| unnested(&by.expr) == unnested(key));
     let is_key = |by: &OrderByExpr| on.iter().any(|key| unnested(key) == unnested(&by.expr));

@@ -1,4 +1,4 @@
-//! The names of expressions.
+//! Resolves the names in expressions.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -29,7 +29,7 @@ fn the_one<'a, T: 'a>(mut called: impl Iterator<Item = &'a T>, name: &str) -> Re
 }
 
 impl Names<'_> {
-    /// The names of an expression, or of whatever has some.
+    /// Resolves the names of an expression, or of another part of a statement.
     pub(super) fn part(&mut self, part: &mut impl VisitMut) -> Result<(), SqlError> {
         let mut walk = Walk { names: self, depth: 0, compared: 0, last: None };
         match part.visit(&mut walk) {
@@ -38,14 +38,15 @@ impl Names<'_> {
         }
     }
 
-    /// What was found in the scope at `found` is from outside for all within.
+    /// Marks the scopes inside `found` as correlated, since a name in them was found there.
     fn mark(&mut self, found: usize) {
         for scope in &mut self.scopes[found + 1..] {
             scope.is_correlated = true;
         }
     }
 
-    /// The names of a subquery in an expression. Whether it is correlated, and the name of the column that it becomes then.
+    /// Resolves the names of a subquery in an expression. Returns whether it is correlated, and the name that its
+    /// column gets in that case.
     fn subquery(&mut self, query: &mut Query, naming: Naming) -> Result<(bool, String), SqlError> {
         let is_sibling = self.siblings.scopes == self.scopes.len();
         let is_same = |known: &&Answered| is_sibling && known.naming == naming && known.asked == *query;
@@ -81,7 +82,7 @@ impl Names<'_> {
         Ok(None)
     }
 
-    /// Refuses names in HAVING that are not columns: the planner would take those of items.
+    /// Refuses names in HAVING that are not columns: the planner would resolve them to items.
     pub(super) fn check_having(&self, having: Option<&Expr>) -> Result<(), SqlError> {
         if self.scopes.iter().any(|scope| scope.is_open) {
             return Ok(());
@@ -101,7 +102,7 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// Refuses `schema.relation` where there is no such schema.
+    /// Refuses `schema.relation` if the schema does not exist.
     pub(super) fn check_schema(&self, schema: &str, relation: &str) -> Result<(), SqlError> {
         if schema == "public" || schema == ROWS_SCHEMA || is_catalog_schema(schema) {
             return Ok(());
@@ -133,7 +134,8 @@ impl Names<'_> {
             let Some(columns) = &relation.columns else { return Ok(None) };
             let found = the_one(columns.iter().filter(|c| c.name == *name), name)?;
             let found = found.map(|found| column(&relation.planned, &found.planned));
-            // To the planner, a column of that name in between has a field.
+            // If an inner scope has a column with the relation's name, the planner would look for a field of that
+            // column.
             let is_column =
                 |other: &Relation| other.columns.iter().flatten().any(|column| column.planned == relation.planned);
             if found.is_some() && self.scopes[at + 1..].iter().flat_map(|scope| &scope.relations).any(is_column) {
@@ -145,7 +147,7 @@ impl Names<'_> {
             }
             return Ok(found);
         }
-        // The planner would find what has another name for itself.
+        // The planner would find a relation under its original name, although it has an alias here.
         if has_schema && !self.scopes.iter().any(|scope| scope.is_open) {
             return Err(self.no_entry(relation));
         }
@@ -153,11 +155,12 @@ impl Names<'_> {
     }
 }
 
-/// An aggregate whose columns are all of queries around belongs to the innermost of these: there it may not stand in WHERE.
+/// Refuses an aggregate in the WHERE clause of its query. An aggregate over outer columns only belongs to the innermost
+/// query that has one of them.
 fn check_aggregate(scopes: &[Scope], function: &Function) -> Result<(), SqlError> {
     struct Columns<'s> {
         scopes: &'s [Scope],
-        /// The innermost query that one is of.
+        /// The innermost query to which a column belongs.
         innermost: Option<usize>,
     }
     impl Visitor for Columns<'_> {
@@ -184,14 +187,14 @@ fn check_aggregate(scopes: &[Scope], function: &Function) -> Result<(), SqlError
     }
 }
 
-/// A walk over an expression. Subqueries are queries of their own; what is below them is passed over.
+/// A walk over an expression. A subquery is resolved as a query of its own; the walk skips its contents.
 struct Walk<'n, 'a> {
     names: &'n mut Names<'a>,
-    /// Queries around, within the expression.
+    /// The number of enclosing queries within the expression.
     depth: usize,
-    /// ANY and ALL around that are compared by names.
+    /// The number of enclosing ANY and ALL that compare by name.
     compared: usize,
-    /// The name of the column that the last subquery becomes, if it is correlated.
+    /// The name that the last subquery's column gets, if the subquery is correlated.
     last: Option<String>,
 }
 
@@ -200,7 +203,8 @@ fn is_compared(expr: &Expr) -> bool {
         || matches!(expr, Expr::AllOp { compare_op, .. } if *compare_op != BinaryOperator::NotEq)
 }
 
-/// Puts the name before a subscript together: the parser has `t.a[1]` as `t`, of which `.a` and `[1]` are taken.
+/// Joins the parts of a name before a subscript: the parser reads `t.a[1]` as `t` followed by the accesses `.a` and
+/// `[1]`.
 fn join_name(expr: &mut Expr) {
     let Expr::CompoundFieldAccess { root, access_chain } = expr else { return };
     let Expr::Identifier(first) = root.as_ref() else { return };
@@ -255,7 +259,7 @@ impl VisitorMut for Walk<'_, '_> {
             {
                 check_aggregate(&self.names.scopes, function).map(|()| None)
             }
-            // One that ANY or ALL compares with has any number of rows.
+            // A subquery of ANY or ALL may have any number of rows.
             Expr::Subquery(query) if self.compared == 0 => match self.last.take() {
                 Some(name) => match subqueries::single_value(query, &name, self.names.aggregates) {
                     None if subqueries::unnests(query) => {

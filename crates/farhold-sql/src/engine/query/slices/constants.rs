@@ -1,4 +1,4 @@
-//! Constants that a row could be made of again and again, and what they would take.
+//! Constants that an operator could copy to every row, and their sizes.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use datafusion::physical_plan::unnest::UnnestExec;
 use super::super::BATCH_ROWS;
 use super::BATCH_BYTES;
 
-/// Constants that are shorter make no batch of more than [`BATCH_BYTES`].
+/// Shorter constants make no batch larger than [`BATCH_BYTES`].
 pub(in crate::engine::query) const CONSTANT_BYTES_MIN: usize = BATCH_BYTES / BATCH_ROWS;
 
-/// The projection that makes the arrays of an `unnest`, and how its rows are dealt out to partitions between them. They may as well be dealt out
-/// before it.
+/// The projection that makes the arrays of an `unnest`, and the partitioning of an exchange between them, if it
+/// distributes rows in turn. Then the exchange may come before the projection instead.
 pub(super) fn arrays_of(unnest: &UnnestExec) -> Option<(&ProjectionExec, Option<Partitioning>)> {
     let input = unnest.input();
     let Some(repartition) = input.downcast_ref::<RepartitionExec>() else {
@@ -34,8 +34,8 @@ pub(super) fn arrays_of(unnest: &UnnestExec) -> Option<(&ProjectionExec, Option<
     is_dealt.then(|| (projection, Some(partitioning.clone())))
 }
 
-/// The bytes of the constants that an operator puts in each of its rows: those of the operator that has most. Arrays that are unnested are in no
-/// row above.
+/// The size of the constants that an operator copies to each of its rows, for the operator that copies most. Rows above
+/// an `unnest` do not contain the unnested arrays.
 #[recursive::recursive]
 pub(super) fn longest_constants(plan: &Arc<dyn ExecutionPlan>) -> Result<usize> {
     let mut bytes = 0;
@@ -59,7 +59,7 @@ pub(super) fn longest_constants(plan: &Arc<dyn ExecutionPlan>) -> Result<usize> 
     Ok(bytes)
 }
 
-/// The bytes of the constants that an expression puts beside its columns.
+/// The size of the constants that an expression puts into each row.
 pub(super) fn constant_bytes(expression: &Arc<dyn PhysicalExpr>) -> usize {
     match constants(expression) {
         Constants::All => evaluated_bytes(expression),
@@ -67,10 +67,10 @@ pub(super) fn constant_bytes(expression: &Arc<dyn PhysicalExpr>) -> usize {
     }
 }
 
-/// What of an expression has the same value in all rows.
+/// The constant parts of an expression.
 enum Constants {
     All,
-    /// Parts that have so many bytes together.
+    /// Parts with this total size in bytes.
     Some(usize),
 }
 
@@ -85,7 +85,7 @@ pub(super) fn constants(expression: &Arc<dyn PhysicalExpr>) -> Constants {
     if !expression.is_volatile_node() && parts.iter().all(|part| matches!(part, Constants::All)) {
         return Constants::All;
     }
-    // What is compared with a constant is not put beside it.
+    // A constant used only in a comparison is not copied to the rows.
     let compares = expression.downcast_ref::<InListExpr>().is_some()
         || expression.downcast_ref::<BinaryExpr>().is_some_and(|binary| {
             let operator = binary.op();
@@ -99,8 +99,8 @@ pub(super) fn constants(expression: &Arc<dyn PhysicalExpr>) -> Constants {
     Constants::Some(children.into_iter().zip(parts).map(bytes).sum())
 }
 
-/// The bytes of a constant's value. The planner leaves functions where their values are too long for a plan: [`folded`](super::folded). One that has
-/// no value, for want of room or otherwise, takes none either.
+/// The size of a constant's value. The planner keeps functions whose values are too long for a plan:
+/// [`folded`](super::folded). A constant that cannot be evaluated, for lack of memory or otherwise, counts as 0.
 fn evaluated_bytes(constant: &Arc<dyn PhysicalExpr>) -> usize {
     let of_scalar = |value: &ScalarValue| value.size().saturating_sub(size_of::<ScalarValue>());
     let bytes = if let Some(literal) = constant.downcast_ref::<Literal>() {

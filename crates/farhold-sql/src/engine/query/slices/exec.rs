@@ -1,4 +1,4 @@
-//! The operator: it evaluates some rows at a time.
+//! The operator that processes a limited number of rows at a time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use farhold_join::datafusion::Batches;
 use futures::{Stream, StreamExt, TryStreamExt, future, stream};
 
-use super::super::exchanges::{Way, long_bytes};
+use super::super::exchanges::{ExchangeState, long_bytes};
 use super::super::held::Held;
 use super::super::{BATCH_ROWS, held};
 use super::constants::constant_bytes;
@@ -29,39 +29,39 @@ use super::sizes::{Parts, longest_row, row_bytes};
 use super::{BATCH_BYTES, LONG_ROWS_MIN};
 use crate::engine::cancel::CancelHandle;
 
-/// Rows of the first slice of which arrays are made: how long they are shows only then.
+/// Rows of the first slice when arrays are made: their length is known only afterwards.
 const FIRST_ROWS: usize = 64;
 
-/// What becomes of the batches of an input.
+/// How the batches of an input are processed.
 #[derive(Clone, Debug)]
 pub(in crate::engine::query) enum Step {
-    /// The expressions of a projection, of a slice of rows at a time.
+    /// Evaluates the expressions of a projection, on a slice of rows at a time.
     Evaluate(Arc<[Arc<dyn PhysicalExpr>]>),
-    /// Long arrays in these columns become several rows.
+    /// Splits long arrays in these columns over several rows.
     Part(Arc<[usize]>),
-    /// So many rows at a time.
+    /// Passes at most this number of rows at a time.
     Rows(usize),
-    /// Those of a filter, so many at a time or, if they are long, about [`BATCH_BYTES`].
+    /// Gathers the rows that a filter keeps, up to a number of rows or, if they are long, about [`BATCH_BYTES`].
     Filter(Kept, usize),
-    /// So many at a time at least, or about [`BATCH_BYTES`].
+    /// Gathers rows up to a number of rows or about [`BATCH_BYTES`].
     Gather(usize),
-    /// They go on as they are; what their longest row has is kept.
+    /// Passes batches unchanged and records the size of the longest row.
     Measure(Arc<AtomicUsize>),
-    /// Fewer rows at a time, the longer the measured row is that goes beside each of them.
+    /// Passes fewer rows at a time the longer the measured row is, which is copied beside each of them.
     Beside(Arc<AtomicUsize>),
-    /// Fewer rows at a time, the longer the longest has been: it may stand beside each of them.
+    /// Passes fewer rows at a time the longer the longest row so far is: it may be copied beside each of them.
     Long,
-    /// The rows go to an operator that keeps them all; they are taken from the queries' memory.
-    Hold(Held),
-    /// The rows of that operator, few at a time if they are long. What was taken is given back behind the last.
-    Release(Held),
-    /// The rows go into an exchange; they are taken from the queries' memory.
-    Enter(Way),
-    /// The rows come out of that exchange; they are given back.
-    Leave(Way),
+    /// Reserves the rows in the queries' memory; the operator above keeps them all.
+    ReserveWindow(Held),
+    /// Passes the rows of that operator in slices, and releases the reservation after the last one.
+    UnreserveWindow(Held),
+    /// Reserves the rows in the queries' memory before they enter an exchange.
+    ReserveExchange(ExchangeState),
+    /// Releases the rows that leave that exchange.
+    UnreserveExchange(ExchangeState),
 }
 
-/// What a filter keeps.
+/// The rows and columns that a filter keeps.
 #[derive(Clone, Debug)]
 pub(in crate::engine::query) struct Kept {
     predicate: Arc<dyn PhysicalExpr>,
@@ -150,7 +150,7 @@ impl ExecutionPlan for SliceExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        if let Step::Release(held) = &self.step {
+        if let Step::UnreserveWindow(held) = &self.step {
             let room = held.begin(partition, context.memory_pool());
             let input = self.input.execute(partition, context)?;
             let slices = input.map_ok(|batch| stream::iter(short(batch).map(Ok)));
@@ -158,16 +158,16 @@ impl ExecutionPlan for SliceExec {
                 let _held = &room;
             }))));
         }
-        if let Step::Leave(way) = &self.step {
-            let (context, room) = way.begin(&context)?;
+        if let Step::UnreserveExchange(exchange_state) = &self.step {
+            let (context, room) = exchange_state.begin(&context)?;
             let input = self.input.execute(partition, context)?;
             return Ok(make_cooperative(self.stream(input.inspect_ok(move |batch| {
-                // No more than went in, so that there is room for it.
+                // Not more than was reserved.
                 room.shrink(long_bytes(batch).min(room.size()));
             }))));
         }
-        if let Step::Enter(way) = &self.step
-            && let Some((context, room)) = way.before()
+        if let Step::ReserveExchange(exchange_state) = &self.step
+            && let Some((context, room)) = exchange_state.before()
         {
             let input = self.input.execute(partition, context)?;
             return Ok(make_cooperative(self.stream(input.and_then(move |batch| {
@@ -201,7 +201,7 @@ impl ExecutionPlan for SliceExec {
             Step::Beside(longest) => {
                 let longest = Arc::clone(longest);
                 let slices = input.map_ok(move |batch| {
-                    // The left side has been read to its end by then.
+                    // By then the left side has been read to its end.
                     let rows = (BATCH_BYTES / longest.load(Ordering::Relaxed).max(1)).max(1);
                     stream::iter(in_slices(batch, rows).map(Ok))
                 });
@@ -216,21 +216,21 @@ impl ExecutionPlan for SliceExec {
                 });
                 self.stream(slices.try_flatten())
             }
-            Step::Hold(held) => {
+            Step::ReserveWindow(held) => {
                 let room = held.of(partition);
                 self.stream(input.and_then(move |batch| {
                     let taken = room.as_ref().map_or(Ok(()), |room| room.try_grow(held::kept_bytes(&batch)));
                     future::ready(taken.map(|()| batch))
                 }))
             }
-            // Above.
-            Step::Release(_) | Step::Enter(_) | Step::Leave(_) => self.stream(input),
+            // These steps are handled above.
+            Step::UnreserveWindow(_) | Step::ReserveExchange(_) | Step::UnreserveExchange(_) => self.stream(input),
         }))
     }
 }
 
 impl SliceExec {
-    /// What becomes of an operator's batches by a step.
+    /// Applies a step to an operator's batches.
     pub(in crate::engine::query) fn over(
         input: &Arc<dyn ExecutionPlan>,
         step: Step,
@@ -239,7 +239,7 @@ impl SliceExec {
         Self::with_properties(input, step, Arc::clone(input.properties()), cancel)
     }
 
-    /// That, with properties other than the operator's.
+    /// As [`Self::over`], with other properties than the operator's.
     pub(in crate::engine::query) fn with_properties(
         input: &Arc<dyn ExecutionPlan>,
         step: Step,
@@ -249,7 +249,7 @@ impl SliceExec {
         Arc::new(Self { input: Arc::clone(input), step, properties, cancel: cancel.clone() })
     }
 
-    /// The stream, until the query is cancelled.
+    /// A stream that ends with an error once the query is cancelled.
     fn stream(&self, batches: impl Stream<Item = Result<RecordBatch>> + Send + 'static) -> SendableRecordBatchStream {
         let cancel = self.cancel.clone();
         let batches = batches.map(move |batch| {
@@ -265,7 +265,7 @@ pub(in crate::engine::query) fn in_slices(batch: RecordBatch, rows: usize) -> im
     starts.map(move |start| batch.slice(start, rows.min(batch.num_rows() - start)))
 }
 
-/// A batch in slices of at most [`BATCH_ROWS`] rows and, unless it is one row, about [`BATCH_BYTES`].
+/// Splits a batch into slices of at most [`BATCH_ROWS`] rows and, except for a single row, about [`BATCH_BYTES`].
 fn short(batch: RecordBatch) -> impl Iterator<Item = RecordBatch> {
     let mut start = 0;
     std::iter::from_fn(move || {
@@ -279,12 +279,13 @@ fn short(batch: RecordBatch) -> impl Iterator<Item = RecordBatch> {
     })
 }
 
-/// Whether values of a type have any length.
+/// Whether the values of a type have variable length.
 pub(in crate::engine::query) fn may_be_long(data_type: &DataType) -> bool {
     data_type.primitive_width().is_none() && !matches!(data_type, DataType::Boolean | DataType::Null)
 }
 
-/// The expressions of a stream's rows, of so many of them at a time as made about [`BATCH_BYTES`] before.
+/// Evaluates expressions on a stream's rows. The number of rows per slice is chosen so that, judging by the last slice,
+/// the result has about [`BATCH_BYTES`].
 fn evaluated(
     input: SendableRecordBatchStream,
     expressions: Arc<[Arc<dyn PhysicalExpr>]>,
@@ -292,7 +293,7 @@ fn evaluated(
 ) -> impl Stream<Item = Result<RecordBatch>> {
     struct Evaluation {
         input: SendableRecordBatchStream,
-        /// What is left of the last batch.
+        /// The rest of the last batch.
         left: Option<RecordBatch>,
         rows: usize,
     }
@@ -330,7 +331,7 @@ fn evaluated(
     })
 }
 
-/// All rows, or those that a filter keeps.
+/// Gathers all rows, or those that a filter keeps.
 fn gathered(
     input: SendableRecordBatchStream,
     kept: Option<Kept>,
@@ -368,7 +369,8 @@ fn is_without_room(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
-/// The expressions of a batch's rows, and the bytes of what is not in the batch already.
+/// Evaluates expressions on a batch's rows. Also returns the size of the columns that the batch did not already
+/// contain.
 pub(super) fn evaluate(
     batch: &RecordBatch,
     expressions: &[Arc<dyn PhysicalExpr>],

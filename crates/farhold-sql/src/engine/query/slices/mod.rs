@@ -1,21 +1,22 @@
-//! Batches of fewer rows, where a plan makes long rows of short ones.
+//! Limits the rows per batch where a plan makes long rows of short ones.
 //!
-//! An operator makes a batch at a time, and a batch on its way to the next operator is in no operator's reservation. A constant of a megabyte among
-//! the items of a SELECT is 8 GiB in a batch of 8192 rows, made on one poll, which no cancel ends. So batches are kept near [`BATCH_BYTES`]:
+//! An operator makes one batch at a time, and a batch on its way to the next operator is in no operator's reservation.
+//! A constant of a megabyte in a SELECT list takes 8 GiB in a batch of 8192 rows, made in one poll, which cannot be
+//! cancelled. So batches are kept near [`BATCH_BYTES`]:
 //!
-//! | what is long | batches are short because |
+//! | long values | how batches stay short |
 //! |---|---|
 //! | a constant in an expression | all batches of the query have fewer rows |
-//! | the arrays that `unnest` makes rows of | they are made of a few rows after the others; one for which there is no room is tried with half of its rows |
-//! | one array of them | it becomes several rows with a part of it each |
+//! | the arrays that `unnest` expands | they are made of a few rows at a time; if memory is short, of half as many |
+//! | a single such array | it is split over several rows |
 //! | the rows of a cross join's left side | those of its right side come in slices |
-//! | the groups that a row is in, by grouping sets | rows are grouped in slices |
+//! | the groups of a row, by grouping sets | rows are grouped in slices |
 //! | the rows of a nested loop | its batches have few rows: [`loops`] |
-//! | the rows of a cross join, which makes a batch of each row of its left side | they are gathered until they are a batch |
-//! | the rows that a filter keeps | a batch of them ends with the row that brings it to so many bytes |
-//! | the rows of a window | they come in slices, or go on in slices: [`held`] |
+//! | the rows of a cross join, which makes a batch for each row of its left side | they are gathered to full batches |
+//! | the rows that a filter keeps | a batch ends with the row that reaches the size limit |
+//! | the rows of a window | they come in slices, or are passed on in slices: [`held`] |
 //!
-//! What an exchange gathers is counted: [`exchanges`].
+//! The memory of exchanges is accounted for separately: [`exchanges`].
 
 mod constants;
 mod exec;
@@ -47,29 +48,29 @@ pub(super) use constants::CONSTANT_BYTES_MIN;
 pub(super) use exec::{SliceExec, Step, in_slices, may_be_long};
 pub(super) use sizes::{longest_row, value_bytes};
 
-/// What a batch should not pass; a row alone may. A plan has some dozens of batches on their way.
+/// The size limit of a batch, except for a single row. A plan has some dozens of batches in flight.
 pub(super) const BATCH_BYTES: usize = 2 << 20;
 
-/// Rows of a slice for a window, however long one has been: each slice takes it some time.
+/// The least rows of a slice for a window, however long one row was: each slice costs the window some time.
 const LONG_ROWS_MIN: usize = 16;
 
-/// Rows of a slice times its grouping sets. The groups of a slice are found on one poll.
+/// The limit on the product of a slice's rows and its grouping sets. The groups of a slice are computed in one poll.
 const GROUPED_ROWS: usize = 4 * BATCH_ROWS;
 
-/// A plan with its slices, and how it is to run.
+/// A plan with its slices, and the context to run it in.
 pub(super) struct Sliced {
     pub(super) plan: Arc<dyn ExecutionPlan>,
     pub(super) context: Arc<TaskContext>,
-    /// For constants of which a single one passes [`BATCH_BYTES`], until the plan has run.
+    /// Reserved while the plan runs, for constants larger than [`BATCH_BYTES`].
     pub(super) room: MemoryReservation,
 }
 
-/// Puts slices into a plan.
+/// Adds slices to a plan.
 pub(super) fn slice(plan: Arc<dyn ExecutionPlan>, state: &SessionState, cancel: &CancelHandle) -> Result<Sliced> {
     let constants = longest_constants(&plan)?;
     let room = MemoryConsumer::new("constants").register(&state.runtime_env().memory_pool);
     if constants > BATCH_BYTES {
-        // The constants, and the row that they are put in.
+        // The constants, and the row that contains them.
         room.try_grow(constants.saturating_mul(2))?;
     }
     let rows = (BATCH_BYTES / constants.max(1)).clamp(1, BATCH_ROWS);
@@ -111,7 +112,7 @@ fn sliced(
         let lists: Vec<usize> = unnest.list_column_indices().iter().map(|list| list.index_in_input_schema).collect();
         let is_list =
             |n: &usize| matches!(input.schema().field(*n).data_type(), DataType::List(_) | DataType::LargeList(_));
-        // What is in the arrays of an array is not known before they are unnested.
+        // The contents of nested arrays are not known before they are unnested.
         if unnest.list_column_indices().iter().all(|list| list.depth == 1) && lists.iter().all(is_list) {
             input = slices(&input, Step::Part(lists.into()));
         }
@@ -122,7 +123,7 @@ fn sliced(
         let left = slices(join.left(), Step::Measure(Arc::clone(&longest)));
         let right = slices(join.right(), Step::Beside(longest));
         let join = over(&node, vec![left, right])?;
-        // It makes a batch of each row of its left side and each batch of its right one.
+        // A cross join makes a batch for each row of its left side and each batch of its right side.
         if join.data.schema().fields().is_empty() {
             return Ok(join);
         }
@@ -148,11 +149,11 @@ fn sliced(
             return over(&node, vec![input]);
         }
     }
-    // Scans give all rows of some pages, however few were asked for.
+    // A scan returns all rows of some pages, even if fewer were asked for.
     if rows < BATCH_ROWS && node.children().is_empty() {
         return Ok(Transformed::yes(slices(&node, Step::Rows(rows))));
     }
-    // DataFusion's gathers so many rows, as the planner has told it, however long they are.
+    // DataFusion's filter gathers the number of rows that the planner has set, however long they are.
     if let Some(filter) = node.downcast_ref::<FilterExec>() {
         if node.schema().fields().iter().any(|field| may_be_long(field.data_type())) {
             let step = Step::Filter(Kept::by(filter), rows);

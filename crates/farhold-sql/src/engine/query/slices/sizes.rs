@@ -1,4 +1,4 @@
-//! Bytes of rows, and batches in parts of so many.
+//! Sizes of rows in bytes, and splitting of batches by size.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::super::BATCH_ROWS;
 use super::BATCH_BYTES;
 use super::exec::of_columns;
 
-/// A batch for `unnest`, in parts of which each makes about [`BATCH_BYTES`] and at most [`BATCH_ROWS`].
+/// A batch for `unnest`, split so that each part makes about [`BATCH_BYTES`] and at most [`BATCH_ROWS`].
 pub(super) struct Parts {
     batch: RecordBatch,
     lists: Arc<[usize]>,
     row: usize,
-    /// Elements of the row that are done.
+    /// Elements of the row that earlier parts contained.
     done: usize,
 }
 
@@ -26,17 +26,17 @@ impl Parts {
         Self { batch, lists, row: 0, done: 0 }
     }
 
-    /// The rows that `unnest` makes of one.
+    /// The number of rows that `unnest` makes of a row.
     fn elements(&self, row: usize) -> usize {
         self.lists.iter().map(|&n| list_length(self.batch.column(n), row)).max().unwrap_or(0)
     }
 
-    /// The rows of a row that make a batch.
+    /// The number of those rows that fit in a batch.
     fn elements_max(&self, row: usize) -> usize {
         (BATCH_BYTES / row_bytes(&self.batch, row, &self.lists)).clamp(1, BATCH_ROWS)
     }
 
-    /// Some elements of a row, as a row.
+    /// The next `elements` elements of a row, as a row.
     fn part(&self, elements: usize) -> Result<RecordBatch> {
         let end = self.done + elements;
         let part = |(n, column): (usize, &ArrayRef)| -> ArrayRef {
@@ -59,7 +59,7 @@ impl Iterator for Parts {
 
     fn next(&mut self) -> Option<Result<RecordBatch>> {
         let first = self.row;
-        // The share of a batch that is full.
+        // The filled fraction of a batch.
         let mut full = 0.0;
         while self.row < self.batch.num_rows() {
             let (elements, elements_max) = (self.elements(self.row), self.elements_max(self.row));
@@ -92,7 +92,7 @@ fn list_length(array: &ArrayRef, row: usize) -> usize {
     }
 }
 
-/// Some elements of a row's list, as a list; none of a null.
+/// Some elements of a row's list, as a list; empty for NULL.
 fn part_of_list<O: OffsetSizeTrait>(
     list: &GenericListArray<O>,
     of: &FieldRef,
@@ -106,13 +106,13 @@ fn part_of_list<O: OffsetSizeTrait>(
     Arc::new(GenericListArray::<O>::new(Arc::clone(of), offsets, values.slice(start, end - start), None))
 }
 
-/// The bytes of a row's values, but for those of some columns; at least 1.
+/// The size of a row's values, except for some columns; at least 1.
 pub(super) fn row_bytes(batch: &RecordBatch, row: usize, but: &[usize]) -> usize {
     let columns = batch.columns().iter().enumerate().filter(|(n, _)| !but.contains(n));
     columns.map(|(_, column)| value_bytes(column, row)).sum::<usize>().max(1)
 }
 
-/// The bytes of a batch's longest row, at most; at least 1.
+/// An upper bound on the size of a batch's longest row; at least 1.
 pub(in crate::engine::query) fn longest_row(batch: &RecordBatch) -> usize {
     let longest = |column: &ArrayRef| match column.data_type().primitive_width() {
         Some(bytes) => bytes,
@@ -122,7 +122,7 @@ pub(in crate::engine::query) fn longest_row(batch: &RecordBatch) -> usize {
 }
 
 pub(in crate::engine::query) fn value_bytes(array: &ArrayRef, row: usize) -> usize {
-    /// Where nothing else is known.
+    /// The assumed size of other values.
     const BYTES: usize = 16;
     match array.data_type() {
         _ if array.is_null(row) => 1,

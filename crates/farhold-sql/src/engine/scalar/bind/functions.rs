@@ -80,7 +80,7 @@ impl Binder<'_> {
                 let (a, b) = self.unify(first, second)?;
                 let data_type = type_of_null_if(types);
                 let scalar = Scalar::NullIf(Box::new(a), Box::new(b));
-                // What became another type only to be compared becomes again what it was.
+                // A value that was cast only for the comparison is cast back.
                 let becomes_again = matches!(types, (Some(a), Some(b)) if is_kept_by_null_if(a, b));
                 Ok(known(if becomes_again { fold_plain_cast(scalar, data_type)? } else { scalar }, data_type))
             }
@@ -89,7 +89,7 @@ impl Binder<'_> {
     }
 }
 
-/// The name of a function that is called as one of the system's own: alone, or as one of `pg_catalog`.
+/// The name of a function that may be built in: unqualified, or qualified by `pg_catalog`.
 pub(crate) fn built_in_name(function: &ast::Function) -> Option<&ast::Ident> {
     match function.name.0.as_slice() {
         [ast::ObjectNamePart::Identifier(name)] => Some(name),
@@ -102,7 +102,7 @@ pub(crate) fn built_in_name(function: &ast::Function) -> Option<&ast::Ident> {
     }
 }
 
-/// `'name'::regclass` is the name.
+/// The argument without a cast to regclass: `'name'::regclass` becomes the name.
 pub(crate) fn without_regclass(argument: &Expr) -> &Expr {
     match argument {
         Expr::Cast { expr, data_type: ast::DataType::Regclass, .. } => expr,
@@ -110,7 +110,7 @@ pub(crate) fn without_regclass(argument: &Expr) -> &Expr {
     }
 }
 
-/// Words that are functions without parentheses.
+/// Functions that are called without parentheses.
 pub(super) fn is_session_word(word: &str) -> bool {
     matches!(
         word.to_ascii_lowercase().as_str(),

@@ -1,4 +1,4 @@
-//! From a parsed expression to a [`Scalar`]: names to columns, types as PostgreSQL resolves them.
+//! Binds a parsed expression to a [`Scalar`]: resolves names to columns, and types as PostgreSQL does.
 
 mod functions;
 mod operators;
@@ -20,9 +20,9 @@ pub(crate) use types::{assignable, is_kept_by_null_if, same_kind};
 /// Why an expression was not bound.
 #[derive(Debug)]
 pub(crate) enum BindError {
-    /// It may be right, but it takes a planner.
+    /// It may be correct, but needs the planner.
     Complex,
-    /// It is wrong.
+    /// It is incorrect.
     Wrong(SqlError),
 }
 
@@ -32,14 +32,14 @@ impl From<SqlError> for BindError {
     }
 }
 
-/// A bound expression and its type; `None` for NULL, a bare string or a parameter that nothing has given a type.
+/// A bound expression and its type; `None` for NULL, an untyped string literal, or a parameter of unknown type.
 #[derive(Clone, Debug)]
 pub(crate) struct Bound {
     pub(crate) scalar: Scalar,
     pub(crate) data_type: Option<ColumnType>,
 }
 
-/// A column that expressions may name.
+/// A column to which expressions may refer.
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnRef {
     /// The table's name or alias.
@@ -48,11 +48,11 @@ pub(crate) struct ColumnRef {
     pub(crate) data_type: ColumnType,
 }
 
-/// What names mean, and what is known of the parameters' types.
+/// The columns in scope, and the known types of parameters.
 pub(crate) struct Binder<'a> {
-    /// The row's columns: [`Scalar::Column`] is a position here.
+    /// The row's columns: [`Scalar::Column`] is an index into them.
     pub(crate) columns: &'a [ColumnRef],
-    /// Types of `$1`, `$2`, …; grows as they are met.
+    /// Types of `$1`, `$2`, …; extended during binding.
     pub(crate) parameters: &'a mut Vec<Option<ColumnType>>,
 }
 
@@ -64,13 +64,13 @@ pub(crate) fn fold(ident: &Ident) -> String {
 type Result<T> = std::result::Result<T, BindError>;
 
 impl Binder<'_> {
-    /// Binds `expression` and gives it the type `to`, as an assignment to such a column does.
+    /// Binds `expression` and converts it to the type `to`, as in an assignment to a column.
     pub(crate) fn bind_to(&mut self, expression: &Expr, to: ColumnType) -> Result<Scalar> {
         let bound = self.bind(expression)?;
         self.assign(bound, to)
     }
 
-    /// `bound` as a value of type `to`.
+    /// Converts `bound` to the type `to`, as in an assignment.
     pub(crate) fn assign(&mut self, bound: Bound, to: ColumnType) -> Result<Scalar> {
         match bound.data_type {
             None => self.stored(bound.scalar, to),
@@ -221,7 +221,7 @@ impl Binder<'_> {
     }
 }
 
-/// The position of `$n`.
+/// The index of `$n`, from 0.
 pub(crate) fn parameter_index(text: &str) -> std::result::Result<usize, SqlError> {
     text.strip_prefix('$')
         .and_then(|n| n.parse::<usize>().ok())
@@ -243,7 +243,7 @@ fn number(text: &str) -> Result<Bound> {
         Some(datum @ Datum::Decimal { scale, .. }) => {
             Ok(known(Scalar::Literal(datum), ColumnType::Decimal { precision: 38, scale }))
         }
-        // More than a decimal holds.
+        // A number with more digits than a decimal can hold.
         _ => Ok(known(Scalar::Literal(parse_datum(text, ColumnType::Double)?), ColumnType::Double)),
     }
 }

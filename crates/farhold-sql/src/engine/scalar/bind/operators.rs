@@ -19,7 +19,7 @@ impl Binder<'_> {
                 Ok(boolean(Scalar::Not(Box::new(scalar))))
             }
             UnaryOperator::Minus => {
-                // The least integers are written as the negation of a number one too large.
+                // The smallest integers are written as the negation of a number that is one too large.
                 if let Expr::Value(value) = inner
                     && let Value::Number(text, _) = &value.value
                 {
@@ -99,7 +99,7 @@ impl Binder<'_> {
             _ => {}
         }
         let data_type = match (left.data_type, right.data_type) {
-            // There may be an interval in it.
+            // The other operand may be an interval.
             (Some(T::Date | T::Timestamp), _) | (_, Some(T::Date | T::Timestamp)) => return Err(BindError::Complex),
             (Some(a), Some(b)) => common_number(a, b).ok_or_else(|| no_operator(op, a, b))?,
             (Some(a), None) | (None, Some(a)) if rank(a).is_some() => a,
@@ -153,12 +153,14 @@ impl Binder<'_> {
 
     pub(super) fn in_list(&mut self, needle: &Expr, list: &[Expr], negated: bool) -> Result<Bound> {
         use ColumnType as T;
-        // Each item may need its own common type, so a list is comparisons linked by OR unless all are of one kind.
+        // Each item may need its own common type with the left operand. So a list becomes comparisons linked by OR,
+        // unless all can be compared with the same column.
         let subject = self.bind(needle)?;
         let mut compared = Vec::with_capacity(list.len());
         let mut uniform = true;
         let items_bound = list.iter().map(|item| self.bind(item)).collect::<Result<Vec<_>>>()?;
-        // Constants of a list have one type: the planner knows which, unless it is plainly that of what is looked for.
+        // The constants of a list share one type. Only the planner finds it, unless it is obviously that of the left
+        // operand.
         let is_open = |bound: &Bound| bound.data_type.is_none() && matches!(bound.scalar, Scalar::Parameter(_));
         let is_other = |bound: &Bound| bound.data_type.is_some() && bound.data_type != subject.data_type;
         if items_bound.len() > 1
@@ -167,11 +169,11 @@ impl Binder<'_> {
         {
             return Err(BindError::Complex);
         }
-        // Several constants have one type with a REAL before them, and numbers that are exact become REAL by that.
+        // Several constants share a type with a REAL on the left: exact numbers become REAL.
         let is_real = list.len() > 1
             && subject.data_type == Some(ColumnType::Real)
             && items_bound.iter().all(|item| item.scalar.is_constant() && item.data_type != Some(ColumnType::Double));
-        // Of texts it is the type of what is looked for.
+        // Texts get the type of the left operand.
         let is_constant = |item: &Bound| matches!(item.scalar, Scalar::Parameter(_)) || item.scalar.is_constant();
         let text = match subject.data_type {
             Some(T::Char(_)) => Some(T::Char(ANY_LENGTH)),
@@ -246,7 +248,7 @@ impl Binder<'_> {
             Some(otherwise) => self.bind(otherwise)?,
             None => Bound { scalar: Scalar::Literal(Datum::Null), data_type: None },
         };
-        // PostgreSQL looks at ELSE first.
+        // PostgreSQL considers ELSE first.
         results.insert(0, otherwise);
         let (scalars, data_type) = self.unify_all(results)?;
         let mut scalars = scalars.into_iter();
@@ -260,7 +262,7 @@ pub(super) fn boolean(scalar: Scalar) -> Bound {
     known(scalar, ColumnType::Boolean)
 }
 
-/// All of them by OR, as a tree of few levels: a long list as a chain takes more stack than a thread has.
+/// Combines all parts by OR to a tree of few levels: a long list as a chain would need more stack than a thread has.
 fn any_of(mut parts: Vec<Scalar>) -> Option<Scalar> {
     while parts.len() > 1 {
         let mut rest = parts.into_iter();

@@ -1,4 +1,4 @@
-//! The types that values become beside each other.
+//! The common types of values.
 
 use datafusion::sql::sqlparser::ast;
 
@@ -11,7 +11,7 @@ use crate::engine::{ColumnType, Datum};
 use crate::{SqlError, SqlState};
 
 impl Binder<'_> {
-    /// Gives an expression of unknown type the type `to`, as a cast or a column does.
+    /// Gives an untyped expression the type `to`, by the rules of a cast or an assignment to a column.
     pub(super) fn stored(&mut self, scalar: Scalar, to: ColumnType) -> Result<Scalar> {
         match scalar {
             Scalar::Literal(Datum::Text(text)) => Ok(Scalar::Literal(parse_stored(&text, to)?)),
@@ -19,7 +19,7 @@ impl Binder<'_> {
         }
     }
 
-    /// Gives an expression of unknown type the type `to`.
+    /// Gives an untyped expression the type `to`.
     pub(super) fn resolve(&mut self, scalar: Scalar, to: ColumnType) -> Result<Scalar> {
         match scalar {
             Scalar::Literal(Datum::Text(text)) => {
@@ -38,7 +38,7 @@ impl Binder<'_> {
         }
     }
 
-    /// Both sides as values of one kind.
+    /// Converts both sides to comparable types.
     pub(super) fn unify(&mut self, left: Bound, right: Bound) -> Result<(Scalar, Scalar)> {
         use ColumnType as T;
         let (a, b) = match (left.data_type, right.data_type) {
@@ -48,7 +48,8 @@ impl Binder<'_> {
         };
         let common = match (a, b) {
             (a, b) if same_kind(a, b) && !matches!((a, b), (T::Char(_), _) | (_, T::Char(_))) => None,
-            // Beside TEXT a CHAR is its text, which has no blanks at its end; beside VARCHAR those of the other side do not count either.
+            // Beside TEXT a CHAR counts as text, without trailing blanks. Beside VARCHAR the trailing blanks of the
+            // VARCHAR do not count either.
             (T::Char(_), T::Char(_) | T::Text) | (T::Text, T::Char(_)) => None,
             (T::Char(_), b) if b.is_text() => Some(T::Char(ANY_LENGTH)),
             (a, T::Char(_)) if a.is_text() => Some(T::Char(ANY_LENGTH)),
@@ -72,7 +73,7 @@ impl Binder<'_> {
             Ok(match common {
                 Some(T::Char(_)) if matches!(own, T::Char(_)) => scalar,
                 Some(to @ T::Char(_)) => fold_cast(scalar, to)?,
-                // A decimal side stays as it is: it compares at any scale.
+                // A decimal operand stays as it is: decimals of different scales compare.
                 Some(T::Decimal { .. }) if matches!(own, T::Decimal { .. }) => scalar,
                 Some(to) if !same_kind(own, to) => fold_plain_cast(scalar, to)?,
                 _ => scalar,
@@ -81,7 +82,7 @@ impl Binder<'_> {
         Ok((side(left, a)?, side(right, b)?))
     }
 
-    /// All of `list` as values of one type: CASE, COALESCE, GREATEST.
+    /// Converts all of `list` to one type, for CASE, COALESCE and GREATEST.
     pub(super) fn unify_all(&mut self, list: Vec<Bound>) -> Result<(Vec<Scalar>, Option<ColumnType>)> {
         let mut common: Option<ColumnType> = None;
         for data_type in list.iter().filter_map(|b| b.data_type) {
@@ -92,9 +93,9 @@ impl Binder<'_> {
                 })?,
             });
         }
-        // Texts have the first one's type: as CHARs they have no blanks at their ends.
+        // Texts have the type of the first one; as CHARs the others lose trailing blanks.
         let is_char = matches!(list.iter().find_map(|bound| bound.data_type), Some(ColumnType::Char(_)));
-        // CHAR(n) and VARCHAR(n) have their length only where all are of the one type.
+        // CHAR(n) and VARCHAR(n) keep their length only if all values have the same type.
         if let Some(to) = common.filter(|to| to.is_text())
             && list.iter().any(|bound| bound.data_type != Some(to))
         {
@@ -104,7 +105,7 @@ impl Binder<'_> {
             let scalars = list.into_iter().map(|b| self.resolve(b.scalar, ColumnType::Text)).collect::<Result<_>>()?;
             return Ok((scalars, Some(ColumnType::Text)));
         };
-        // A decimal keeps the digits that it has: the type of a computed one says nothing of them.
+        // A decimal keeps its own scale: the type of a computed decimal does not determine it.
         let cast_to = match to {
             ColumnType::Decimal { .. } => ColumnType::Decimal { precision: 38, scale: 0 },
             other => other,
@@ -125,14 +126,14 @@ impl Binder<'_> {
     }
 }
 
-/// An explicit cast, done now if it can be.
+/// An explicit cast, evaluated at once for a literal.
 pub(super) fn fold_cast(scalar: Scalar, to: ColumnType) -> Result<Scalar> {
     let literal = matches!(scalar, Scalar::Literal(_));
     let cast = Scalar::Cast { inner: Box::new(scalar), to, cut: true };
     Ok(if literal { Scalar::Literal(cast.evaluate(&[], Parameters::NONE)?) } else { cast })
 }
 
-/// A timestamp with the digits behind the second that its type's name says.
+/// A timestamp rounded to the fractional digits that its type specifies.
 pub(super) fn with_digits(scalar: Scalar, data_type: &ast::DataType) -> Scalar {
     match (timestamp_digits(data_type), scalar) {
         (None, scalar) => scalar,
@@ -150,7 +151,7 @@ pub(super) fn fold_plain_cast(scalar: Scalar, to: ColumnType) -> Result<Scalar> 
     })
 }
 
-/// Where a numeric type stands in the order of implicit casts.
+/// The rank of a numeric type in the order of implicit casts.
 pub(super) fn rank(data_type: ColumnType) -> Option<u8> {
     Some(match data_type {
         ColumnType::SmallInt => 0,
@@ -163,13 +164,13 @@ pub(super) fn rank(data_type: ColumnType) -> Option<u8> {
     })
 }
 
-/// The type in which an operator takes two numbers.
+/// The type to which an operator converts two numbers.
 pub(super) fn common_number(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
     use ColumnType as T;
     let wider = rank(a)? >= rank(b)?;
     Some(match (a, b) {
         (T::Decimal { scale: s, .. }, T::Decimal { scale: t, .. }) => T::Decimal { precision: 38, scale: s.max(t) },
-        // PostgreSQL goes to double precision when a real meets an exact number.
+        // PostgreSQL uses double precision for a real and an exact number.
         (T::Real, T::SmallInt | T::Int | T::BigInt | T::Decimal { .. })
         | (T::SmallInt | T::Int | T::BigInt | T::Decimal { .. }, T::Real) => T::Double,
         _ if wider => a,
@@ -177,8 +178,9 @@ pub(super) fn common_number(a: ColumnType, b: ColumnType) -> Option<ColumnType> 
     })
 }
 
-/// Whether NULLIF is of the type of its first argument, which becomes the second one's only to be compared: PostgreSQL has an `=` of integers of several
-/// sizes, of a REAL beside a DOUBLE PRECISION, which exact numbers become, and of a DATE beside a TIMESTAMP.
+/// Whether NULLIF has the type of its first argument although that is cast for the comparison. PostgreSQL has `=`
+/// operators for integers of different sizes, for REAL with DOUBLE PRECISION (to which exact numbers are cast), and for
+/// DATE with TIMESTAMP.
 pub(crate) fn is_kept_by_null_if(first: ColumnType, second: ColumnType) -> bool {
     use ColumnType as T;
     matches!(
@@ -190,11 +192,11 @@ pub(crate) fn is_kept_by_null_if(first: ColumnType, second: ColumnType) -> bool 
     )
 }
 
-/// The type of NULLIF: the one in which its operator `=` takes the first argument.
+/// The type of NULLIF: that of the left operand of its `=` operator.
 pub(super) fn type_of_null_if(types: (Option<ColumnType>, Option<ColumnType>)) -> ColumnType {
     use ColumnType as T;
     match types {
-        // VARCHAR is compared as text, and what has no type yet has no length either.
+        // VARCHAR is compared as TEXT, and an untyped value has no length.
         (Some(T::Varchar(_)), _) | (None, None | Some(T::Char(_) | T::Varchar(_))) => T::Text,
         (None, Some(only)) | (Some(only), None) => only,
         (Some(a @ (T::SmallInt | T::Int | T::BigInt)), Some(T::SmallInt | T::Int | T::BigInt))
@@ -205,8 +207,8 @@ pub(super) fn type_of_null_if(types: (Option<ColumnType>, Option<ColumnType>)) -
     }
 }
 
-/// The type of the values of CASE, COALESCE and GREATEST: the one that the others can become. Beside exact numbers a REAL
-/// stays what it is there.
+/// The type of the values of CASE, COALESCE and GREATEST, to which the others can be cast. Beside exact numbers a REAL
+/// stays a REAL.
 fn common_type(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
     use ColumnType as T;
     Some(match (a, b) {
@@ -219,7 +221,7 @@ fn common_type(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
     })
 }
 
-/// Whether the datums of two types are of one kind, so that no cast is needed.
+/// Whether the datums of two types have the same representation, so that no cast is needed.
 pub(crate) fn same_kind(a: ColumnType, b: ColumnType) -> bool {
     a == b || (a.is_text() && b.is_text()) || matches!((a, b), (ColumnType::Decimal { .. }, ColumnType::Decimal { .. }))
 }

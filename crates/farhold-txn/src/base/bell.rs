@@ -1,4 +1,4 @@
-//! What wakes the journal's thread.
+//! What wakes a thread of the node.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;

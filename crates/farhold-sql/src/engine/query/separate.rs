@@ -1,14 +1,14 @@
-//! Conditions beside each other that DataFusion would make one of, where together they mean something else (DataFusion 55).
+//! Separates conditions that DataFusion would merge into one with another meaning (DataFusion 55).
 //!
 //! | conditions | DataFusion | PostgreSQL |
 //! |---|---|---|
-//! | `x IN (1) AND x IN (2)` | false | NULL where x is |
-//! | `x NOT IN (1) OR x NOT IN (2)` | true | NULL where x is |
-//! | `x IN (1, 2) AND x NOT IN (1, 2)` | false | NULL where x is |
-//! | `random() >= 0.5 AND random() <= 0.5` | `random() = 0.5` | two numbers |
+//! | `x IN (1) AND x IN (2)` | false | NULL if x is NULL |
+//! | `x NOT IN (1) OR x NOT IN (2)` | true | NULL if x is NULL |
+//! | `x IN (1, 2) AND x NOT IN (1, 2)` | false | NULL if x is NULL |
+//! | `random() >= 0.5 AND random() <= 0.5` | `random() = 0.5` | two different numbers |
 //!
-//! The second one of two stands in a function that gives it back. Where NULL and false are the same, as in WHERE, lists linked by AND are left as they are:
-//! an index may answer what is made of them.
+//! The second of two such conditions is wrapped in an identity function. Where NULL and false have the same effect, as
+//! in WHERE, lists linked by AND stay as they are: an index may answer the merged condition.
 
 use std::sync::{Arc, LazyLock};
 
@@ -27,9 +27,9 @@ use datafusion::prelude::SessionContext;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Apart;
+pub(super) struct SeparatePredicates;
 
-impl AnalyzerRule for Apart {
+impl AnalyzerRule for SeparatePredicates {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         plan.transform_up_with_subqueries(|plan| {
             let names = NamePreserver::new(&plan);
@@ -37,41 +37,41 @@ impl AnalyzerRule for Apart {
             plan.map_expressions(|expr| {
                 let name = names.save(&expr);
                 let may_vary = expr.is_volatile();
-                Ok(kept_apart(expr, is_value, may_vary)?.0.update_data(|expr| name.restore(expr)))
+                Ok(separate(expr, is_value, may_vary)?.0.update_data(|expr| name.restore(expr)))
             })
         })
         .data()
     }
 
     fn name(&self) -> &'static str {
-        "apart"
+        "separate_predicates"
     }
 }
 
-/// Whether a value is one of a list's, or none of them, as DataFusion can put it into one list.
+/// A condition that DataFusion can merge into a list: the needle is in the list, or not in it.
 #[derive(PartialEq)]
 struct Listed {
     needle: Expr,
     negated: bool,
-    /// Rather than one value that it is compared with.
+    /// A list, rather than a comparison with one value.
     is_list: bool,
 }
 
-/// An expression whose conditions are kept apart, and which list it is. `is_value` says whether NULL and false differ, `may_vary` whether some part of
-/// it may have another value each time.
+/// Separates the conditions of an expression. Also returns the list that it is, if any. `is_value` tells whether NULL
+/// and false differ, and `may_vary` whether a part of it is volatile.
 #[recursive::recursive]
-fn kept_apart(expr: Expr, is_value: bool, may_vary: bool) -> Result<(Transformed<Expr>, Option<Listed>)> {
+fn separate(expr: Expr, is_value: bool, may_vary: bool) -> Result<(Transformed<Expr>, Option<Listed>)> {
     match expr {
         Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right }) => {
-            let (left, one) = kept_apart(*left, is_value, may_vary)?;
-            let (right, other) = kept_apart(*right, is_value, may_vary)?;
+            let (left, one) = separate(*left, is_value, may_vary)?;
+            let (right, other) = separate(*right, is_value, may_vary)?;
             let (is_changed, left, right) = (left.transformed || right.transformed, left.data, right.data);
             let both = linked(one, op, other);
-            // Of NULL, AND makes false, OR true.
+            // For NULL, the merged condition is false under AND and true under OR.
             let would_be_one = matches!(both, Linked::Wrongly) && (is_value || op == Operator::Or);
             let vary = may_vary && left.is_volatile() && right.is_volatile();
-            let is_hidden = (would_be_one || vary) && !is_apart(&right);
-            let right = if is_hidden { APART.call(vec![right]) } else { right };
+            let is_hidden = (would_be_one || vary) && !is_separated(&right);
+            let right = if is_hidden { SEPARATED.call(vec![right]) } else { right };
             let expr = Expr::BinaryExpr(BinaryExpr { left: Box::new(left), op, right: Box::new(right) });
             let list = match both {
                 Linked::To(list) => Some(list),
@@ -80,12 +80,12 @@ fn kept_apart(expr: Expr, is_value: bool, may_vary: bool) -> Result<(Transformed
             Ok((Transformed::new_transformed(expr, is_changed || is_hidden), list))
         }
         Expr::Not(inner) => {
-            let (inner, list) = kept_apart(*inner, true, may_vary)?;
+            let (inner, list) = separate(*inner, true, may_vary)?;
             let list = list.map(|list| Listed { negated: !list.negated, ..list });
             Ok((inner.update_data(|inner| Expr::Not(Box::new(inner))), list))
         }
         other => {
-            let expr = other.map_children(|part| Ok(kept_apart(part, true, may_vary)?.0))?;
+            let expr = other.map_children(|part| Ok(separate(part, true, may_vary)?.0))?;
             let list = listed(&expr.data);
             Ok((expr, list))
         }
@@ -108,7 +108,7 @@ fn listed(expr: &Expr) -> Option<Listed> {
     }
 }
 
-/// What may be left when constants have been cast instead.
+/// The expression without casts; DataFusion may remove them by casting the constants.
 fn without_casts(expr: &Expr) -> &Expr {
     match expr {
         Expr::Cast(cast) => without_casts(&cast.expr),
@@ -116,11 +116,11 @@ fn without_casts(expr: &Expr) -> &Expr {
     }
 }
 
-/// What two lists are together.
+/// What DataFusion makes of two lists.
 enum Linked {
-    /// One that means the same.
+    /// One list with the same meaning.
     To(Listed),
-    /// One that is never NULL.
+    /// One condition that is never NULL.
     Wrongly,
     Not,
 }
@@ -137,21 +137,21 @@ fn linked(one: Option<Listed>, op: Operator, other: Option<Listed>) -> Linked {
     }
 }
 
-fn is_apart(expr: &Expr) -> bool {
+fn is_separated(expr: &Expr) -> bool {
     matches!(expr, Expr::ScalarFunction(call) if call.func.inner().downcast_ref::<Identity>().is_some())
 }
 
-static APART: LazyLock<ScalarUDF> = LazyLock::new(|| ScalarUDF::from(Identity::new("farhold_apart", 1)));
+static SEPARATED: LazyLock<ScalarUDF> = LazyLock::new(|| ScalarUDF::from(Identity::new("farhold_separated", 1)));
 
-/// The function that gives back its first argument. Two with other numbers behind it are two to the planner.
+/// A function that returns its first argument. The planner treats calls with different numbers as different.
 pub(super) const NUMBERED: &str = "farhold_numbered";
 
-/// Makes [`NUMBERED`] known.
+/// Registers [`NUMBERED`].
 pub(super) fn register(context: &SessionContext) {
     context.register_udf(ScalarUDF::from(Identity::new(NUMBERED, 2)));
 }
 
-/// Gives back its first argument.
+/// Returns its first argument.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Identity {
     name: &'static str,

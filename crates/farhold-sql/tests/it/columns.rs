@@ -1,0 +1,81 @@
+//! Tables that are kept as columns: what EXPLAIN says of them, and rows that change. `slt.rs` runs all suites on such tables.
+
+use crate::harness::{Client, Db, wait_until};
+
+/// The line of the plan about the scan of a table.
+fn scan(client: &Client, query: &str) -> String {
+    let plan = client.rows(&format!("EXPLAIN {query}"));
+    plan.into_iter().find(|line| line.contains("FarholdScan")).expect("a scan").trim().to_owned()
+}
+
+fn number(line: &str, name: &str) -> u64 {
+    let rest = line.split(&format!("{name}=")).nth(1).unwrap_or_else(|| panic!("{name} in {line}"));
+    rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_scan_reads_segments_and_the_rows_behind_them() {
+    let db = Db::with_columns();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id bigint PRIMARY KEY, name text, n int)");
+    client.ok("CREATE TABLE rows (id bigint PRIMARY KEY, name text, n int) WITH (columns = 'none')");
+    client.ok("INSERT INTO rows SELECT i, CASE WHEN i % 10 = 0 THEN NULL ELSE 'name ' || i % 7 END, i % 100 FROM generate_series(1, 5000) g(i)");
+    client.ok("INSERT INTO t SELECT * FROM rows");
+    db.wait_for_columns();
+    let same = |what: &str| {
+        for query in [
+            "SELECT count(*), sum(n), min(name), max(id) FROM {}",
+            "SELECT name, count(*), sum(id) FROM {} WHERE n < 40 GROUP BY name",
+            "SELECT id FROM {} WHERE name = 'name 3' AND n IN (1, 2, 3, 50)",
+            "SELECT id FROM {} WHERE name IS NULL AND id > 4000",
+            "SELECT id FROM {} WHERE name LIKE 'name 1%' OR n > 97",
+        ] {
+            let [of_columns, of_rows] = ["t", "rows"].map(|table| client.sorted(&query.replace("{}", table)));
+            assert_eq!(of_columns, of_rows, "{what}: {query}");
+        }
+    };
+    same("after the load");
+    // Merging is due: more than 1,024 rows have come.
+    let mut merged = String::new();
+    wait_until("changes are merged", || {
+        merged = scan(&client, "SELECT sum(n) FROM t");
+        number(&merged, "column_segments") == 1 && number(&merged, "delta_rows") == 0
+    });
+    assert_eq!(number(&merged, "segments_skipped"), 0);
+    same("merged");
+    let line = scan(&client, "SELECT sum(n) FROM t WHERE n > 1000");
+    assert_eq!((number(&line, "column_segments"), number(&line, "segments_skipped")), (0, 1), "{line}");
+    assert!(scan(&client, "SELECT sum(n) FROM t WHERE n < 5").contains("filter on codes"));
+    for table in ["t", "rows"] {
+        client.ok(&format!("UPDATE {table} SET n = n + 1000, name = repeat('x', id::int % 50) WHERE id % 100 = 1"));
+        client.ok(&format!("DELETE FROM {table} WHERE id % 77 = 5"));
+        client.ok(&format!("UPDATE {table} SET id = id + 100000 WHERE id % 500 = 3"));
+    }
+    same("changed");
+    let line = scan(&client, "SELECT sum(n) FROM t");
+    assert!(number(&line, "delta_rows") > 0, "{line}");
+    assert!(scan(&client, "SELECT sum(n) FROM rows").contains("page_tasks="));
+    // Inside a transaction's block rows are read.
+    client.ok("BEGIN");
+    client.ok("INSERT INTO t VALUES (-1, 'mine', 7)");
+    assert_eq!(client.rows("SELECT count(*) FROM t WHERE name = 'mine'"), ["1"]);
+    client.ok("ROLLBACK");
+    for table in ["t", "rows"] {
+        client.ok(&format!("TRUNCATE {table}"));
+        client.ok(&format!("INSERT INTO {table} VALUES (1, 'one', 1)"));
+    }
+    db.wait_for_columns();
+    same("truncated");
+}
+
+#[test]
+fn without_a_journal_rows_are_read() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id bigint PRIMARY KEY, n int) WITH (columns = 'all')");
+    client.ok("INSERT INTO t VALUES (1, 2)");
+    let line = scan(&client, "SELECT sum(n) FROM t");
+    assert!(line.contains("no column segments: they are made from the journal, and the node has none"), "{line}");
+    let error = client.err("CREATE TABLE u (id bigint PRIMARY KEY) WITH (columns = 'some')");
+    assert_eq!(error.state.code(), "22023");
+}

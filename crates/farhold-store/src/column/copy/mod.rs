@@ -1,0 +1,276 @@
+//! The column copy of a table: the rows that one node is the home of, as columns, kept up to date from the commit log.
+//!
+//! ```text
+//!   changes of committed transactions ──► delta: rows as bytes, each with the epochs between which it holds
+//!                                            │ merge, in the background
+//!                                            ▼
+//!   segments, in the order of their slots: chunks of columns │ the slot of each row │ the epoch that ended each row
+//!
+//!   a view at epoch S:   rows of segments that end after S  +  rows of the delta that begin at or before S and end after it
+//! ```
+//!
+//! Invariants:
+//! - Changes come in any order. The versions of a slot only grow, and their epochs never fall, so the version orders them.
+//! - When the copy is [complete](ColumnCopy::complete) up to an epoch, every change of that epoch and of those before has been applied.
+//!   A view of that epoch is final: later changes neither add rows to it nor take rows from it.
+//! - Each slot is in the range of one segment. A segment is made of the rows of one epoch, and has none that begins later. A view of an
+//!   earlier epoch can no longer be had, but one that exists keeps the segments and the delta that it was made from.
+//! - A chunk never changes. Of a segment, only the epochs that end rows change, each at most once from "none" to an epoch.
+
+mod delta;
+mod merge;
+mod segment;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub use merge::Merged;
+pub use segment::Segment;
+pub use view::{ColumnView, DELTA_RUN_ROWS, ViewPart};
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use delta::Delta;
+use segment::SegmentBuilder;
+
+use crate::object::ObjectRef;
+use crate::row::Schema;
+use farhold_fabric::Version;
+
+/// What a committed transaction did to a row.
+#[derive(Clone, Copy, Debug)]
+pub struct RowChange<'a> {
+    /// The row's slot.
+    pub reference: ObjectRef,
+    /// The version that the row got.
+    pub version: Version,
+    /// The epoch of the commit.
+    pub epoch: u32,
+    /// Key and value; `None`: the row was deleted.
+    pub row: Option<(&'a [u8], &'a [u8])>,
+}
+
+/// Why a copy has no view of an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoView {
+    /// Its segments are being made for the first time.
+    #[error("the columns are being built")]
+    Building,
+    /// Not all changes of that epoch have been applied.
+    #[error("the columns are at epoch {complete}, before the snapshot")]
+    Behind {
+        /// The last epoch that is complete.
+        complete: u32,
+    },
+    /// Its segments are of a later epoch.
+    #[error("the columns have been merged past the snapshot, at epoch {since}")]
+    Past {
+        /// The latest epoch that a segment was made for.
+        since: u32,
+    },
+}
+
+/// The column copy of a table on one node. One thread applies changes and merges; any number of threads read views.
+#[derive(Debug)]
+pub struct ColumnCopy {
+    schema: Schema,
+    /// Taken by the thread that merges, while it makes segments from the state.
+    merging: Mutex<()>,
+    state: RwLock<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// In the order of their slots; the first segment's range begins at 0, each other's at its first slot.
+    segments: Arc<[Arc<Segment>]>,
+    delta: Arc<RwLock<Delta>>,
+    /// All changes up to this epoch have been applied.
+    complete: u32,
+    /// A view must not be of an earlier epoch.
+    since: u32,
+    is_built: bool,
+}
+
+/// What a copy consists of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopySize {
+    /// Segments.
+    pub segments: usize,
+    /// Rows in segments, those included that have ended.
+    pub segment_rows: u64,
+    /// Bytes of all chunks, slots, and epochs that end rows.
+    pub segment_bytes: u64,
+    /// Rows of the delta, those included that have ended.
+    pub delta_rows: u64,
+    /// Bytes of the delta.
+    pub delta_bytes: u64,
+}
+
+impl ColumnCopy {
+    /// A copy without rows. Until [`install`](Self::install) it takes changes and has no view.
+    #[must_use]
+    pub fn new(schema: &Schema) -> Self {
+        let state = State { segments: Arc::from([]), delta: Arc::default(), complete: 0, since: 0, is_built: false };
+        Self { schema: schema.clone(), merging: Mutex::default(), state: RwLock::new(state) }
+    }
+
+    /// The schema of its rows.
+    #[must_use]
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// Makes the first segments of the rows of a snapshot.
+    #[must_use]
+    pub fn build(&self) -> CopyBuilder {
+        CopyBuilder { builder: SegmentBuilder::new(&self.schema), segments: Vec::new() }
+    }
+
+    /// The rows of the snapshot at `epoch` are those of `built`. Changes of that epoch and of earlier ones, which the snapshot has seen,
+    /// are dropped from the delta; every later change must have come since before the snapshot was taken.
+    pub fn install(&self, built: CopyBuilder, epoch: u32) {
+        let _merging = self.merging();
+        let segments = built.finish();
+        let mut state = self.write();
+        state.since = epoch;
+        state.complete = state.complete.max(epoch);
+        let delta = read_delta(&state.delta).filtered(|_, begin| begin > epoch);
+        for (slot, begin) in delta.firsts() {
+            end_in(&segments, slot, begin);
+        }
+        state.segments = segments.into();
+        state.delta = Arc::new(RwLock::new(delta));
+        state.is_built = true;
+    }
+
+    /// Applies changes. Those of epochs that are complete are known already, and are ignored.
+    pub fn apply<'a>(&self, changes: impl IntoIterator<Item = RowChange<'a>>) {
+        let state = self.read();
+        let mut delta = state.delta.write().unwrap_or_else(PoisonError::into_inner);
+        for change in changes {
+            if change.epoch <= state.complete && state.is_built {
+                continue;
+            }
+            let slot = slot_of(change.reference);
+            if delta.insert(slot, &change) {
+                end_in(&state.segments, slot, change.epoch);
+            }
+        }
+    }
+
+    /// Every change up to this epoch has been applied.
+    pub fn complete(&self, epoch: u32) {
+        let mut state = self.write();
+        state.complete = state.complete.max(epoch);
+    }
+
+    /// The last epoch that is complete.
+    #[must_use]
+    pub fn complete_to(&self) -> u32 {
+        self.read().complete
+    }
+
+    /// Whether its first segments have been made.
+    #[must_use]
+    pub fn is_built(&self) -> bool {
+        self.read().is_built
+    }
+
+    /// The rows at an epoch.
+    ///
+    /// # Errors
+    /// [`NoView`]: the caller reads rows, or tries again.
+    pub fn view(&self, epoch: u32) -> Result<ColumnView, NoView> {
+        let state = self.read();
+        let (complete, since) = (state.complete, state.since);
+        if !state.is_built {
+            return Err(NoView::Building);
+        }
+        if epoch > complete {
+            return Err(NoView::Behind { complete });
+        }
+        if epoch < since {
+            return Err(NoView::Past { since });
+        }
+        Ok(ColumnView::new(epoch, state.segments.clone(), state.delta.clone()))
+    }
+
+    /// What it consists of now.
+    #[must_use]
+    pub fn size(&self) -> CopySize {
+        let state = self.read();
+        let delta = read_delta(&state.delta);
+        CopySize {
+            segments: state.segments.len(),
+            segment_rows: state.segments.iter().map(|segment| segment.rows() as u64).sum(),
+            segment_bytes: state.segments.iter().map(|segment| segment.bytes()).sum(),
+            delta_rows: delta.len() as u64,
+            delta_bytes: delta.bytes(),
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn merging(&self) -> MutexGuard<'_, ()> {
+        self.merging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes the first segments of a copy.
+#[derive(Debug)]
+pub struct CopyBuilder {
+    builder: SegmentBuilder,
+    segments: Vec<SegmentBuilder>,
+}
+
+impl CopyBuilder {
+    /// Appends a row. Rows must come in the order of their slots.
+    ///
+    /// # Panics
+    /// If the slot is not behind the one before.
+    pub fn append(&mut self, reference: ObjectRef, key: &[u8], value: &[u8]) {
+        if self.builder.is_full() {
+            let next = self.builder.another();
+            self.segments.push(std::mem::replace(&mut self.builder, next));
+        }
+        self.builder.append(slot_of(reference), key, value);
+    }
+
+    fn finish(mut self) -> Vec<Arc<Segment>> {
+        self.segments.push(self.builder);
+        finished(self.segments)
+    }
+}
+
+fn read_delta(delta: &RwLock<Delta>) -> RwLockReadGuard<'_, Delta> {
+    delta.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The segments of builders that have rows.
+fn finished(builders: Vec<SegmentBuilder>) -> Vec<Arc<Segment>> {
+    builders.into_iter().filter(|builder| builder.rows() > 0).map(|builder| Arc::new(builder.finish())).collect()
+}
+
+/// A slot's number: its place in units of 16 bytes.
+fn slot_of(reference: ObjectRef) -> u32 {
+    (reference.offset() / farhold_fabric::object::ALIGN) as u32
+}
+
+/// Which segment has a slot in its range.
+fn segment_of(segments: &[Arc<Segment>], slot: u32) -> Option<usize> {
+    segments.len().checked_sub(1)?;
+    Some(segments.partition_point(|segment| segment.first_slot() <= slot).saturating_sub(1))
+}
+
+/// A slot has got its first change behind its segment: its row there ends.
+fn end_in(segments: &[Arc<Segment>], slot: u32, epoch: u32) {
+    if let Some(place) = segment_of(segments, slot) {
+        segments[place].end(slot, epoch);
+    }
+}

@@ -1,0 +1,190 @@
+//! A segment: the columns of up to 65,536 rows, their slots, and the epochs that ended them.
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::column::encode::encode_integers;
+use crate::column::{BLOCK_ROWS, Chunk, ChunkBuilder, Nulls};
+use crate::row::Schema;
+
+/// The end of a row that no change has ended.
+pub(super) const NEVER: u32 = u32::MAX;
+
+/// The columns of some rows.
+#[derive(Debug)]
+pub struct Segment {
+    /// A chunk each, in the order of the schema.
+    columns: Vec<Vec<u8>>,
+    /// A chunk of the rows' slots, in order.
+    slots: Vec<u8>,
+    first_slot: u32,
+    last_slot: u32,
+    rows: usize,
+    ends: Ends,
+}
+
+/// For each row the epoch that ended it. A block of rows has room for them once one of its rows ends.
+#[derive(Debug)]
+struct Ends {
+    blocks: Box<[OnceLock<Box<[AtomicU32; BLOCK_ROWS]>>]>,
+    /// Rows that have ended.
+    count: AtomicU32,
+}
+
+impl Segment {
+    /// The chunks, one a column in the order of the schema.
+    #[must_use]
+    pub fn chunks(&self) -> Vec<Chunk<'_>> {
+        self.columns.iter().map(|bytes| open(bytes)).collect()
+    }
+
+    /// Rows, those included that have ended.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Rows that have ended.
+    #[must_use]
+    pub fn ended(&self) -> usize {
+        self.ends.count.load(Relaxed) as usize
+    }
+
+    /// Bytes of its chunks, its slots, and the epochs that end rows.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let blocks = self.ends.blocks.iter().filter(|block| block.get().is_some()).count();
+        let columns: usize = self.columns.iter().map(Vec::len).sum();
+        (columns + self.slots.len() + blocks * BLOCK_ROWS * size_of::<u32>()) as u64
+    }
+
+    /// Takes the rows of a block that have ended at `epoch` out of `bits`, a bit a row from the lowest bit of the first word on.
+    ///
+    /// # Panics
+    /// If there is no such block.
+    pub fn without_ended(&self, block: usize, epoch: u32, bits: &mut [u64; BLOCK_ROWS / 64]) {
+        let Some(ends) = self.ends.blocks[block].get() else { return };
+        for (word, ends) in bits.iter_mut().zip(ends.as_chunks::<64>().0) {
+            let mut left = *word;
+            while left != 0 {
+                let bit = left.trailing_zeros();
+                left &= left - 1;
+                if ends[bit as usize].load(Acquire) <= epoch {
+                    *word &= !(1 << bit);
+                }
+            }
+        }
+    }
+
+    pub(super) fn first_slot(&self) -> u32 {
+        self.first_slot
+    }
+
+    /// The rows' slots, for [`slot_at`].
+    pub(super) fn slots(&self) -> Chunk<'_> {
+        open(&self.slots)
+    }
+
+    /// The epoch that ended a row, or [`NEVER`].
+    pub(super) fn end_of(&self, row: usize) -> u32 {
+        let block = self.ends.blocks[row / BLOCK_ROWS].get();
+        block.map_or(NEVER, |ends| ends[row % BLOCK_ROWS].load(Acquire))
+    }
+
+    /// The row in this slot, if there is one, ends at `epoch`, unless it has ended before.
+    pub(super) fn end(&self, slot: u32, epoch: u32) {
+        if !(self.first_slot..=self.last_slot).contains(&slot) {
+            return;
+        }
+        let slots = self.slots();
+        let (mut low, mut high) = (0, self.rows);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if slot_at(&slots, middle) < slot { low = middle + 1 } else { high = middle }
+        }
+        if low == self.rows || slot_at(&slots, low) != slot {
+            return;
+        }
+        let fresh = || Box::new([const { AtomicU32::new(NEVER) }; BLOCK_ROWS]);
+        let ends = self.ends.blocks[low / BLOCK_ROWS].get_or_init(fresh);
+        if ends[low % BLOCK_ROWS].fetch_min(epoch, Release) == NEVER {
+            self.ends.count.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// The slot of a row, by the [slots](Segment::slots) of its segment.
+pub(super) fn slot_at(slots: &Chunk<'_>, row: usize) -> u32 {
+    slots.integer(row).unwrap_or_default() as u32
+}
+
+fn open(bytes: &[u8]) -> Chunk<'_> {
+    Chunk::open(bytes).expect("made by `SegmentBuilder`, and never changed")
+}
+
+/// Collects the rows of a segment.
+pub(super) struct SegmentBuilder {
+    schema: Schema,
+    columns: ChunkBuilder,
+    slots: Vec<i64>,
+}
+
+impl std::fmt::Debug for SegmentBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SegmentBuilder").field("rows", &self.rows()).finish_non_exhaustive()
+    }
+}
+
+impl SegmentBuilder {
+    pub fn new(schema: &Schema) -> Self {
+        Self { schema: schema.clone(), columns: ChunkBuilder::new(schema), slots: Vec::new() }
+    }
+
+    /// An empty one for rows of the same table.
+    pub fn another(&self) -> Self {
+        Self::new(&self.schema)
+    }
+
+    pub fn rows(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.columns.is_full()
+    }
+
+    /// Appends a row; its slot must be behind the one before.
+    pub fn append(&mut self, slot: u32, key: &[u8], value: &[u8]) {
+        self.append_slot(slot);
+        self.columns.append(key, value);
+    }
+
+    /// Appends a row of a segment of the same table.
+    pub fn append_stored(&mut self, slot: u32, chunks: &[Chunk<'_>], row: usize) {
+        self.append_slot(slot);
+        self.columns.append_stored(chunks, row);
+    }
+
+    fn append_slot(&mut self, slot: u32) {
+        let slot = i64::from(slot);
+        assert!(self.slots.last().is_none_or(|last| *last < slot), "rows come in the order of their slots");
+        self.slots.push(slot);
+    }
+
+    /// The segment. It has at least one row.
+    pub fn finish(mut self) -> Segment {
+        let rows = self.rows();
+        let blocks = (0..rows.div_ceil(BLOCK_ROWS)).map(|_| OnceLock::new()).collect();
+        let ends_of_slots = (self.slots.first(), self.slots.last());
+        let (Some(&first), Some(&last)) = ends_of_slots else { panic!("a segment has rows") };
+        Segment {
+            columns: self.columns.finish(),
+            slots: encode_integers(&self.slots, &Nulls::default()),
+            first_slot: first as u32,
+            last_slot: last as u32,
+            rows,
+            ends: Ends { blocks, count: AtomicU32::new(0) },
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Copies beside every state that each row has ever had: changes in any order, merges and views at any time.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::column::BLOCK_ROWS;
+use crate::row::{Column, ColumnReader, ColumnType, Datum, Schema};
+
+fn schema() -> Schema {
+    let columns = vec![
+        Column::new("id", ColumnType::BigInt),
+        Column::new("name", ColumnType::Text).nullable(),
+        Column::new("count", ColumnType::Int),
+    ];
+    Schema::new(columns, vec![0]).unwrap()
+}
+
+/// A row's content follows from these.
+type Row = (i64, Option<u32>, i32);
+
+fn bytes(schema: &Schema, row: &Row) -> (Vec<u8>, Vec<u8>) {
+    let name = row.1.map_or(Datum::Null, |name| Datum::Text(format!("name {name}")));
+    let datums = [Datum::BigInt(row.0), name, Datum::Int(row.2)];
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    schema.encode_key(&datums, &mut key).unwrap();
+    schema.encode_value(&datums, &mut value).unwrap();
+    (key, value)
+}
+
+/// One change of a slot.
+#[derive(Clone, Debug)]
+struct Change {
+    slot: u32,
+    version: u64,
+    epoch: u32,
+    row: Option<Row>,
+}
+
+/// What each slot has been, by epoch.
+#[derive(Default)]
+struct History(BTreeMap<u32, Vec<(u32, Option<Row>)>>);
+
+impl History {
+    fn rows(&self, epoch: u32) -> Vec<Row> {
+        let state = |states: &Vec<(u32, Option<Row>)>| states.iter().rev().find(|(begin, _)| *begin <= epoch)?.1;
+        let mut rows: Vec<Row> = self.0.values().filter_map(state).collect();
+        rows.sort_unstable();
+        rows
+    }
+}
+
+fn reference(slot: u32) -> ObjectRef {
+    ObjectRef::new(u64::from(slot) * farhold_fabric::object::ALIGN, 1)
+}
+
+fn rows_of(view: &ColumnView) -> Vec<Row> {
+    let schema = schema();
+    let mut rows = Vec::new();
+    let name = |text: Option<&[u8]>| text.map(|text| std::str::from_utf8(text).unwrap()[5..].parse().unwrap());
+    for part in view.parts() {
+        match part {
+            ViewPart::Segment(segment) => {
+                let chunks = segment.chunks();
+                for block in 0..segment.rows().div_ceil(BLOCK_ROWS) {
+                    let here = (segment.rows() - block * BLOCK_ROWS).min(BLOCK_ROWS);
+                    let mut bits = [0; BLOCK_ROWS / 64];
+                    (0..here).for_each(|row| bits[row / 64] |= 1 << (row % 64));
+                    view.select(&segment, block, &mut bits);
+                    for row in (0..here).filter(|row| bits[row / 64] >> (row % 64) & 1 == 1) {
+                        let row = block * BLOCK_ROWS + row;
+                        let id = chunks[0].integer(row).unwrap();
+                        rows.push((id, name(chunks[1].text(row)), chunks[2].integer(row).unwrap() as i32));
+                    }
+                }
+            }
+            ViewPart::Delta(part) => view.visit_delta(part, &mut |key, value| {
+                let [id, text, count] = [0, 1, 2].map(|column| ColumnReader::new(&schema, column));
+                let mut scratch = Vec::new();
+                let text = (!text.is_null(value)).then(|| text.bytes(key, value, &mut scratch));
+                rows.push((id.integer(key, value), name(text), count.integer(key, value) as i32));
+            }),
+        }
+    }
+    rows.sort_unstable();
+    rows
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+struct Run {
+    schema: Schema,
+    random: Random,
+    slots: u64,
+    epoch: u32,
+    versions: BTreeMap<u32, u64>,
+    history: History,
+}
+
+impl Run {
+    /// Changes of the next epoch; a slot may change several times.
+    fn epoch(&mut self) -> Vec<Change> {
+        self.epoch += 1;
+        let count = self.random.below(self.slots / 2 + 2);
+        (0..count).map(|_| self.change()).collect()
+    }
+
+    fn change(&mut self) -> Change {
+        let slot = 1 + self.random.below(self.slots) as u32 * 3;
+        let version = self.versions.entry(slot).or_insert(0);
+        *version += 4;
+        let version = *version;
+        let is_row = !self.random.below(5).is_multiple_of(5);
+        let name = |random: u64| (!random.is_multiple_of(7)).then_some((random % 40) as u32);
+        let row = is_row.then(|| (i64::from(slot), name(self.random.next()), self.random.next() as i32));
+        self.history.0.entry(slot).or_default().push((self.epoch, row));
+        Change { slot, version, epoch: self.epoch, row }
+    }
+
+    fn apply(&self, copy: &ColumnCopy, changes: &[Change]) {
+        let rows: Vec<_> = changes.iter().map(|change| change.row.map(|row| bytes(&self.schema, &row))).collect();
+        copy.apply(changes.iter().zip(&rows).map(|(change, row)| RowChange {
+            reference: reference(change.slot),
+            version: Version(change.version),
+            epoch: change.epoch,
+            row: row.as_ref().map(|(key, value)| (key.as_slice(), value.as_slice())),
+        }));
+    }
+
+    fn build(&self, copy: &ColumnCopy, epoch: u32) -> CopyBuilder {
+        let mut builder = copy.build();
+        for (slot, states) in &self.history.0 {
+            if let Some((_, Some(row))) = states.iter().rev().find(|(begin, _)| *begin <= epoch) {
+                let (key, value) = bytes(&self.schema, row);
+                builder.append(reference(*slot), &key, &value);
+            }
+        }
+        builder
+    }
+}
+
+fn run(seed: u64, slots: u64, epochs: usize) {
+    let schema = schema();
+    let mut run = Run {
+        schema: schema.clone(),
+        random: Random(seed),
+        slots,
+        epoch: 0,
+        versions: BTreeMap::new(),
+        history: History::default(),
+    };
+    // Rows from before the copy, which its first segments are made of.
+    for _ in 0..3 {
+        run.epoch();
+    }
+    let copy = ColumnCopy::new(&schema);
+    let mut waiting: Vec<Change> = Vec::new();
+    let mut complete = run.epoch;
+    let built_at = run.epoch + run.random.below(3) as u32;
+    let mut views: Vec<ColumnView> = Vec::new();
+    for _ in 0..epochs {
+        waiting.extend(run.epoch());
+        // Some of what is waiting comes, in any order, some of it twice.
+        for place in (1..waiting.len()).rev() {
+            waiting.swap(place, run.random.below(place as u64 + 1) as usize);
+        }
+        let now = if run.random.below(3) == 0 { waiting.len() } else { waiting.len() / 2 };
+        run.apply(&copy, &waiting[..now]);
+        if run.random.below(4) == 0 {
+            run.apply(&copy, &waiting[..now / 2]);
+        }
+        waiting.drain(..now);
+        let done = waiting.iter().map(|change| change.epoch - 1).min().unwrap_or(run.epoch);
+        if done > complete {
+            complete = done;
+            copy.complete(complete);
+        }
+        if run.epoch == built_at + 1 {
+            assert_eq!(copy.view(complete).err(), Some(NoView::Building));
+            copy.install(run.build(&copy, built_at), built_at);
+            complete = complete.max(built_at);
+        }
+        if run.epoch > built_at && run.random.below(3) > 0 {
+            let epoch = complete - run.random.below(3) as u32;
+            match copy.view(epoch) {
+                Ok(view) => views.push(view),
+                Err(NoView::Past { since }) => assert!(epoch < since && since <= complete),
+                Err(error) => panic!("{error} at {epoch}, complete up to {complete}"),
+            }
+            assert_eq!(copy.view(complete + 1).err(), Some(NoView::Behind { complete }));
+        }
+        match run.random.below(6) {
+            0 => drop(copy.merge(complete)),
+            1 | 2 => drop(copy.merge_changed(complete, 8, 1)),
+            // A snapshot of that epoch may still ask.
+            3 => drop(copy.merge_changed(complete.saturating_sub(1), 1_000_000, 1)),
+            _ => {}
+        }
+        if views.len() > 4 {
+            let view = views.swap_remove(run.random.below(4) as usize);
+            assert_eq!(rows_of(&view), run.history.rows(view.epoch()), "seed {seed}, epoch {}", view.epoch());
+        }
+    }
+    for view in views {
+        assert_eq!(rows_of(&view), run.history.rows(view.epoch()), "seed {seed}, epoch {}", view.epoch());
+    }
+    // All that is left is merged: the delta is empty, and no row is in two segments.
+    run.apply(&copy, &waiting);
+    copy.complete(run.epoch);
+    copy.merge_changed(run.epoch, 1_000_000, 1);
+    let size = copy.size();
+    let rows = run.history.rows(run.epoch);
+    assert_eq!((size.delta_rows, size.segment_rows), (0, rows.len() as u64), "seed {seed}");
+    assert_eq!(rows_of(&copy.view(run.epoch).unwrap()), rows);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 64 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn views_have_the_rows_of_their_epoch(seed in any::<u64>(), slots in prop_oneof![1..40_u64, 200..800_u64]) {
+        run(seed, slots, if cfg!(miri) { 12 } else { 40 });
+    }
+}
+
+/// More rows than a segment has: segments are cut, ranges stay apart, and a change of a row in the middle makes one of them anew.
+#[test]
+fn many_segments() {
+    let schema = schema();
+    let copy = ColumnCopy::new(&schema);
+    let rows = 150_000_u32;
+    let mut builder = copy.build();
+    for slot in 1..=rows {
+        let (key, value) = bytes(&schema, &(i64::from(slot), Some(slot % 9), 0));
+        builder.append(reference(slot * 2), &key, &value);
+    }
+    copy.install(builder, 10);
+    assert_eq!(copy.size().segments, 3);
+    let (key, value) = bytes(&schema, &(7, None, 5));
+    // New rows between those of the second segment, and one behind the last.
+    let between = (0..20_000).map(|n| (140_001 + n * 2, 11));
+    for (slot, epoch) in between.chain([(rows * 2 + 50, 11)]) {
+        copy.apply([RowChange { reference: reference(slot), version: Version(4), epoch, row: Some((&key, &value)) }]);
+    }
+    copy.complete(11);
+    let merged = copy.merge(11);
+    assert_eq!((merged.replaced, merged.made), (1, 2), "the one behind the last waits in the delta");
+    assert_eq!(copy.size().delta_rows, 1);
+    let view = copy.view(11).unwrap();
+    assert_eq!(rows_of(&view).len(), 170_001);
+    assert_eq!(copy.view(10).err(), Some(NoView::Past { since: 11 }));
+}

@@ -1,0 +1,65 @@
+//! Reading a copy at an epoch.
+
+use std::ops::Range;
+use std::sync::{Arc, RwLock};
+
+use super::delta::Delta;
+use super::read_delta;
+use super::segment::Segment;
+use crate::column::BLOCK_ROWS;
+
+/// Rows of the delta that are read at a time. The thread that applies changes waits meanwhile.
+pub const DELTA_RUN_ROWS: usize = 1024;
+
+/// The rows of a copy at one epoch.
+#[derive(Clone, Debug)]
+pub struct ColumnView {
+    epoch: u32,
+    segments: Arc<[Arc<Segment>]>,
+    delta: Arc<RwLock<Delta>>,
+    delta_len: usize,
+}
+
+/// A part of a view for one thread to read.
+#[derive(Clone, Debug)]
+pub enum ViewPart {
+    /// The rows of a segment that [have not ended](ColumnView::select).
+    Segment(Arc<Segment>),
+    /// Some rows of the delta, for [`ColumnView::visit_delta`].
+    Delta(Range<usize>),
+}
+
+impl ColumnView {
+    pub(super) fn new(epoch: u32, segments: Arc<[Arc<Segment>]>, delta: Arc<RwLock<Delta>>) -> Self {
+        let delta_len = read_delta(&delta).len();
+        Self { epoch, segments, delta, delta_len }
+    }
+
+    /// The epoch.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// All parts.
+    #[must_use]
+    pub fn parts(&self) -> Vec<ViewPart> {
+        let segments = self.segments.iter().map(|segment| ViewPart::Segment(segment.clone()));
+        let runs = (0..self.delta_len).step_by(DELTA_RUN_ROWS);
+        let runs = runs.map(|from| ViewPart::Delta(from..(from + DELTA_RUN_ROWS).min(self.delta_len)));
+        segments.chain(runs).collect()
+    }
+
+    /// Takes the rows of a segment's block that are none of the view out of `bits`.
+    ///
+    /// # Panics
+    /// If the segment has no such block.
+    pub fn select(&self, segment: &Segment, block: usize, bits: &mut [u64; BLOCK_ROWS / 64]) {
+        segment.without_ended(block, self.epoch, bits);
+    }
+
+    /// Shows the rows of a part of the delta: keys and values.
+    pub fn visit_delta(&self, part: Range<usize>, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        read_delta(&self.delta).visit(part, self.epoch, visit);
+    }
+}

@@ -1,0 +1,73 @@
+//! Columns of a table at a snapshot.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::base::table::Table;
+use crate::columns::{ColumnFeed, NoColumns};
+use crate::durability::journaling::Journaling;
+use crate::protocol::snapshot::Snapshot;
+use crate::protocol::worker::Worker;
+use farhold_store::TableId;
+use farhold_store::column::copy::{ColumnCopy, ColumnView, NoView};
+
+impl Worker {
+    /// The columns of a table at a snapshot's epoch: the rows that a scan of the snapshot finds. Waits until the copy has taken all
+    /// that was committed up to it, so that it shows what was acknowledged before the snapshot was taken.
+    ///
+    /// # Errors
+    /// [`NoColumns`]: the caller scans rows.
+    pub async fn columns(&self, snapshot: &Snapshot, table: &Table) -> Result<ColumnView, NoColumns> {
+        if !table.has_columns() {
+            return Err(NoColumns::NotKept);
+        }
+        let node = self.node();
+        let Some(journaling) = &node.journaling else { return Err(NoColumns::NoJournal) };
+        if node.config().nodes > 1 {
+            return Err(NoColumns::ManyNodes);
+        }
+        let copy = journaling.feed.copy(table.id()).ok_or(NoColumns::Building)?;
+        match copy.view(snapshot.epoch()) {
+            Err(NoView::Behind { .. }) => self.catch_up(journaling, (table.id(), &copy), snapshot.epoch()).await,
+            found => found.map_err(reason),
+        }
+    }
+
+    async fn catch_up(
+        &self,
+        journaling: &Journaling,
+        (table, copy): (TableId, &Arc<ColumnCopy>),
+        epoch: u32,
+    ) -> Result<ColumnView, NoColumns> {
+        let feed: &ColumnFeed = &journaling.feed;
+        let behind = || NoColumns::Behind(copy.complete_to());
+        if journaling.is_offered(epoch) {
+            feed.close(epoch);
+        } else {
+            // A step of the journal closes the epoch.
+            self.core.durable(epoch).await.map_err(|_| behind())?;
+        }
+        let is_coming = || copy.complete_to() < epoch && feed.is_applied_to(table, copy);
+        poll_fn(|context| {
+            if is_coming() {
+                feed.wait(context.waker());
+                // Looked at once more, because the thread may have applied it in between.
+                if is_coming() {
+                    return Poll::Pending;
+                }
+            }
+            Poll::Ready(())
+        })
+        .await;
+        copy.view(epoch).map_err(reason)
+    }
+}
+
+fn reason(error: NoView) -> NoColumns {
+    match error {
+        NoView::Building => NoColumns::Building,
+        NoView::Behind { complete } => NoColumns::Behind(complete),
+        NoView::Past { since } => NoColumns::Past(since),
+    }
+}
