@@ -1,5 +1,7 @@
 //! Tables that are kept as columns: what EXPLAIN says of them, and rows that change. `slt.rs` runs all suites on such tables.
 
+use farhold_txn::CopyConfig;
+
 use crate::harness::{Client, Db, wait_until};
 
 /// The line of the plan about the scan of a table.
@@ -15,13 +17,12 @@ fn number(line: &str, name: &str) -> u64 {
 
 #[test]
 fn a_scan_reads_segments_and_the_rows_behind_them() {
-    let db = Db::with_columns();
+    let db = Db::with_columns(CopyConfig { changes_min: 300, ..CopyConfig::default() });
     let client = db.client();
     client.ok("CREATE TABLE t (id bigint PRIMARY KEY, name text, n int)");
     client.ok("CREATE TABLE rows (id bigint PRIMARY KEY, name text, n int) WITH (columns = 'none')");
     client.ok("INSERT INTO rows SELECT i, CASE WHEN i % 10 = 0 THEN NULL ELSE 'name ' || i % 7 END, i % 100 FROM generate_series(1, 5000) g(i)");
     client.ok("INSERT INTO t SELECT * FROM rows");
-    db.wait_for_columns();
     let same = |what: &str| {
         for query in [
             "SELECT count(*), sum(n), min(name), max(id) FROM {}",
@@ -35,7 +36,7 @@ fn a_scan_reads_segments_and_the_rows_behind_them() {
         }
     };
     same("after the load");
-    // Merging is due: more than 1,024 rows have come.
+    // Merging is due: more than 300 rows have come.
     let mut merged = String::new();
     wait_until("changes are merged", || {
         merged = scan(&client, "SELECT sum(n) FROM t");
@@ -64,7 +65,6 @@ fn a_scan_reads_segments_and_the_rows_behind_them() {
         client.ok(&format!("TRUNCATE {table}"));
         client.ok(&format!("INSERT INTO {table} VALUES (1, 'one', 1)"));
     }
-    db.wait_for_columns();
     same("truncated");
 }
 

@@ -13,7 +13,9 @@ use farhold_sql::{
     TransactionState, format_datum,
 };
 use farhold_store::durable::power::Volatile;
-use farhold_txn::{Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, ReplicationConfig};
+use farhold_txn::{
+    CopyConfig, Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, ReplicationConfig,
+};
 use tempfile::TempDir;
 
 /// A temporary directory, in shared memory if available.
@@ -46,18 +48,19 @@ pub fn wait_until(what: &str, mut has_happened: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until all tables of a node that are kept as columns have them.
+/// Waits until all that was committed is in column segments, where tables are kept as columns.
 pub fn wait_for_columns(node: &Node) {
-    wait_until("columns are built", || node.columns_building() == 0);
+    if node.config().journal.is_some() {
+        wait_until("columns are merged", || node.columns().is_merged);
+    }
 }
 
 /// A node with a journal on an in-memory disk.
-fn journaled(dir: &TempDir, segment_bytes: u64, region_bytes: u64) -> Arc<Node> {
+fn journaled(dir: &TempDir, segment_bytes: u64, config: NodeConfig) -> Arc<Node> {
     let journal = JournalConfig { segment_bytes, ..JournalConfig::new(Arc::new(Volatile::default())) };
     let generation = Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default()).expect("a generation");
     let fabric = Fabric::join_shm(dir, NodeId(0)).expect("the fabric");
-    let config = NodeConfig { region_bytes, journal: Some(journal), ..NodeConfig::default() };
-    Node::open_durable(fabric, config, generation).expect("a node")
+    Node::open_durable(fabric, NodeConfig { journal: Some(journal), ..config }, generation).expect("a node")
 }
 
 /// The result of a statement.
@@ -163,23 +166,19 @@ impl Db {
     }
 
     /// A database whose tables are kept as columns too.
-    pub fn with_columns() -> Self {
+    pub fn with_columns(columns: CopyConfig) -> Self {
         let dir = Arc::new(directory());
         let config = EngineConfig { query_threads: 2, columns: true, ..EngineConfig::default() };
-        let mut db = Self::over(journaled(&dir, 16 << 20, 256 << 20), None, dir, config);
+        let of_node = NodeConfig { region_bytes: 256 << 20, columns, ..NodeConfig::default() };
+        let mut db = Self::over(journaled(&dir, 16 << 20, of_node), None, dir, config);
         db.threads = JournalThreads::start(&db.node).expect("threads");
         db
-    }
-
-    /// Waits until all tables that are kept as columns have them.
-    pub fn wait_for_columns(&self) {
-        wait_for_columns(&self.node);
     }
 
     /// A database with a journal on an in-memory disk. Only [`Self::step_until`] writes the journal.
     pub fn with_journal() -> Self {
         let dir = Arc::new(directory());
-        let node = journaled(&dir, 64 << 10, 64 << 20);
+        let node = journaled(&dir, 64 << 10, NodeConfig { region_bytes: 64 << 20, ..NodeConfig::default() });
         Self::over(node, None, dir, EngineConfig { query_threads: 1, ..EngineConfig::default() })
     }
 

@@ -6,20 +6,24 @@ use crate::durability::journaling::Journaling;
 use crate::node::Node;
 use crate::protocol::snapshot::PageTask;
 use crate::protocol::worker::Worker;
-use farhold_fabric::Executor;
+use farhold_fabric::{Executor, Handle};
 use farhold_store::TableId;
 use farhold_store::column::copy::ColumnCopy;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
+use std::task::Poll;
 use std::time::Duration;
 
-/// How long the thread that applies sleeps without a call.
+/// How long the threads sleep without a call; a new table is found within this time.
 const IDLE: Duration = Duration::from_millis(20);
-/// Between two looks for tables to build, ...
-const LOOK: Duration = Duration::from_millis(5);
-/// ... and looks between two for copies to merge.
-const LOOKS_PER_MERGE: u32 = 10;
+/// Between two attempts to build a copy, after the first that failed; it doubles up to the longest.
+const AGAIN_NS: u64 = 50_000_000;
+const AGAIN_NS_MAX: u64 = 10_000_000_000;
+/// Between two looks whether the node is stopping, while the thread that builds waits.
+const LOOK_NS: u64 = 5_000_000;
 /// A delta of more bytes is merged whatever snapshots are open: a query that comes too late for its columns reads rows.
 const DELTA_BYTES_MAX: u64 = 256 << 20;
 /// Rows between two looks whether the node is stopping.
@@ -27,46 +31,71 @@ const ROWS_PER_LOOK: u64 = 4096;
 
 /// Applies what is offered, until `stop`.
 pub(super) fn apply(node: &Node, journaling: &Journaling, stop: &AtomicBool) {
+    /// Also after a panic nobody waits for what is never applied, and no query reads columns that lack changes.
+    struct Applying<'f>(&'f ColumnFeed);
+    impl Drop for Applying<'_> {
+        fn drop(&mut self) {
+            self.0.forget_all();
+            self.0.set_applied(false);
+        }
+    }
     let mut seen = 0;
     let feed = &journaling.feed;
     feed.set_applied(true);
+    let _applying = Applying(feed);
     while !stop.load(SeqCst) {
         feed.bell.wait(&mut seen, IDLE);
         if !feed.apply(node.id()) {
             feed.must_build.store(true, SeqCst);
         }
     }
-    feed.set_applied(false);
 }
 
 /// Builds the copies of new tables, forgets those of dropped ones, and merges, until `stop`.
 pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
     let executor = Executor::real(u64::from(node.id().0));
     let feed = &journaling.feed;
-    // Looks again after a failure, not before the next change of a table or the next look.
-    let (mut seen_version, mut looks) = (None, 0_u32);
+    let (mut seen, mut seen_version, mut failures) = (0, None, Failures::default());
     while !stop.load(SeqCst) {
         let version = node.catalog_version();
         if feed.must_build.swap(false, SeqCst) {
             seen_version = None;
         }
-        if seen_version != Some(version) {
+        if seen_version != Some(version)
+            && executor.handle().now_ns() >= failures.until_ns
+            && journaling.failure().is_none()
+        {
             feed.retain(|table| node.table_by_id(table).is_some());
-            if build_new(node, feed, &executor, stop).is_ok() {
-                seen_version = Some(version);
-            }
+            let has_failed = build_new(node, feed, &executor, stop).is_err();
+            failures.note(has_failed, executor.handle().now_ns());
+            seen_version = (!has_failed).then_some(version);
         }
-        looks = looks.wrapping_add(1);
-        let copies = if looks.is_multiple_of(LOOKS_PER_MERGE) { feed.copies() } else { Vec::new() };
-        for (_, copy) in copies {
+        for (_, copy) in feed.copies() {
             // A snapshot that may still ask for columns finds them, unless it is open for so long that the delta grows too large.
             let is_large = copy.size().delta_bytes > DELTA_BYTES_MAX;
             copy.merge(if is_large { u32::MAX } else { node.store.superblock().oldest_snapshot() });
         }
-        std::thread::park_timeout(LOOK);
+        feed.merge_bell.wait(&mut seen, IDLE);
     }
 }
 
+/// When to try again.
+#[derive(Default)]
+struct Failures {
+    count: u32,
+    /// Not before this time, by the thread's clock.
+    until_ns: u64,
+}
+
+impl Failures {
+    fn note(&mut self, has_failed: bool, now_ns: u64) {
+        self.count = if has_failed { self.count + 1 } else { 0 };
+        let pause_ns = AGAIN_NS.saturating_mul(1 << self.count.min(10)).min(AGAIN_NS_MAX);
+        self.until_ns = if has_failed { now_ns + pause_ns } else { 0 };
+    }
+}
+
+/// Makes the copies that are wanted and not there. A table that cannot be read does not keep the others from theirs.
 fn build_new(node: &Arc<Node>, feed: &ColumnFeed, executor: &Executor, stop: &AtomicBool) -> Result<(), TxnError> {
     let wanted: Vec<_> =
         node.tables().into_iter().filter(|table| table.has_columns() && feed.copy(table.id()).is_none()).collect();
@@ -74,22 +103,26 @@ fn build_new(node: &Arc<Node>, feed: &ColumnFeed, executor: &Executor, stop: &At
         return Ok(());
     }
     let worker = node.worker(&executor.handle())?;
+    let mut result = Ok(());
     for table in wanted {
-        let copy = Arc::new(ColumnCopy::new(table.schema()));
+        let copy = Arc::new(ColumnCopy::new(table.schema(), node.config.columns));
         feed.add(table.id(), copy.clone());
         let built = executor.run(build(&worker, table.id(), &copy, stop));
         if built != Ok(true) {
             feed.retain(|other| other != table.id());
-            built?;
+        }
+        if let Err(error) = built {
+            result = Err(error);
         }
     }
-    Ok(())
+    result
 }
 
 /// Makes the first segments of the rows of a snapshot; false if the node is stopping or the table has been dropped.
 async fn build(worker: &Worker, table: TableId, copy: &ColumnCopy, stop: &AtomicBool) -> Result<bool, TxnError> {
     let Some(table) = worker.node().table_by_id(table) else { return Ok(false) };
-    let snapshot = worker.snapshot().await?;
+    let Some(snapshot) = until(stop, worker.handle(), worker.snapshot()).await else { return Ok(false) };
+    let snapshot = snapshot?;
     let mut tasks = snapshot.pages(&table)?;
     tasks.sort_by_key(PageTask::first_page);
     let (mut builder, mut rows) = (copy.build(), 0);
@@ -104,4 +137,25 @@ async fn build(worker: &Worker, table: TableId, copy: &ColumnCopy, stop: &Atomic
     }
     copy.install(builder, snapshot.epoch());
     Ok(true)
+}
+
+/// What a future gives; `None` if the node stops before. A snapshot may wait for a journal that nobody writes any more.
+async fn until<T>(stop: &AtomicBool, handle: &Handle, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    let mut pause = Box::pin(handle.sleep_ns(LOOK_NS));
+    poll_fn(|context| {
+        if let Poll::Ready(done) = work.as_mut().poll(context) {
+            return Poll::Ready(Some(done));
+        }
+        loop {
+            if stop.load(SeqCst) {
+                return Poll::Ready(None);
+            }
+            if pause.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            pause = Box::pin(handle.sleep_ns(LOOK_NS));
+        }
+    })
+    .await
 }

@@ -9,15 +9,15 @@
 //! takes, so a commit does nothing for it. Copies are in this process's memory, and are built anew when the node starts.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use crate::base::bell::Bell;
 use farhold_fabric::NodeId;
 use farhold_store::TableId;
-use farhold_store::column::copy::{ColumnCopy, RowChange};
+use farhold_store::column::copy::{ColumnCopy, ColumnView, CopySize, RowChange};
 use farhold_store::log::{Change, Entry, Record};
 
 /// Why a query reads the rows of a table and not its columns.
@@ -57,12 +57,32 @@ pub(crate) struct ColumnFeed {
     has_thread: AtomicBool,
     /// Copies have been dropped that are still wanted.
     pub must_build: AtomicBool,
+    /// Wakes the thread that builds and merges.
+    pub merge_bell: Bell,
+    /// Views of segments that queries have got.
+    views: AtomicU64,
+}
+
+/// What a node's column copies are and do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ColumnStatistics {
+    /// Tables that have one.
+    pub tables: usize,
+    /// Tables that are to have one, and whose segments have not been made yet.
+    pub building: usize,
+    /// All of them together.
+    pub size: CopySize,
+    /// How often a query has read segments.
+    pub views: u64,
+    /// Everything that was committed and is durable is in a segment, or an open snapshot keeps it out of them.
+    pub is_merged: bool,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// Records, one behind the other, as a journal has them.
-    records: Vec<u8>,
+    /// Records, one behind the other, as a journal has them; a block for each time that they were offered.
+    blocks: Vec<Box<[u8]>>,
+    bytes: usize,
     /// All records of this epoch and earlier ones have been offered.
     closed: u32,
     /// Records have been dropped, because too many were waiting: all copies lack them.
@@ -77,11 +97,12 @@ impl ColumnFeed {
     pub fn offer(&self, records: &[u8]) {
         if self.is_wanted.load(SeqCst) && !records.is_empty() {
             let mut queue = held(&self.queue);
-            if queue.records.len() + records.len() > QUEUE_BYTES_MAX {
-                queue.records = Vec::new();
+            if queue.bytes + records.len() > QUEUE_BYTES_MAX {
+                (queue.blocks, queue.bytes) = (Vec::new(), 0);
                 queue.has_lost = true;
             }
-            queue.records.extend_from_slice(records);
+            queue.bytes += records.len();
+            queue.blocks.push(records.into());
         }
     }
 
@@ -132,27 +153,64 @@ impl ColumnFeed {
     /// Applies what has been offered. One thread does so. False: records have been dropped, and so all copies, which are to be built
     /// again.
     pub fn apply(&self, me: NodeId) -> bool {
-        let (records, closed, has_lost) = {
+        let (blocks, closed, has_lost) = {
             let mut queue = held(&self.queue);
-            (std::mem::take(&mut queue.records), queue.closed, std::mem::take(&mut queue.has_lost))
+            queue.bytes = 0;
+            (std::mem::take(&mut queue.blocks), queue.closed, std::mem::take(&mut queue.has_lost))
         };
         if has_lost {
-            held(&self.copies).clear();
+            self.forget_all();
         }
-        let mut changes: BTreeMap<TableId, Vec<RowChange<'_>>> = BTreeMap::new();
-        for record in whole(&records) {
+        let copies = self.copies();
+        let mut changes: BTreeMap<TableId, Vec<RowChange<'_>>> =
+            copies.iter().map(|(table, _)| (*table, Vec::new())).collect();
+        for record in blocks.iter().flat_map(|block| whole(block)) {
             for entry in record.entries().filter_map(Result::ok).filter(|entry| entry.node == me) {
-                changes.entry(entry.table).or_default().push(change_of(&entry, record.epoch()));
+                if let Some(changes) = changes.get_mut(&entry.table) {
+                    changes.push(change_of(&entry, record.epoch()));
+                }
             }
         }
-        for (table, copy) in self.copies() {
-            if let Some(changes) = changes.remove(&table) {
-                copy.apply(changes);
-            }
+        for (table, copy) in copies {
+            copy.apply(changes.remove(&table).unwrap_or_default());
             copy.complete(closed);
         }
         self.wake();
+        if !blocks.is_empty() {
+            self.merge_bell.ring();
+        }
         !has_lost
+    }
+
+    /// Forgets all copies: they lack changes. Queries read rows.
+    pub fn forget_all(&self) {
+        held(&self.copies).clear();
+    }
+
+    /// That a query has got a view.
+    pub fn count_view(&self, view: &ColumnView) {
+        self.views.fetch_add(u64::from(view.has_segments()), Relaxed);
+    }
+
+    /// What the copies are and do. `building` more are wanted.
+    pub fn statistics(&self, building: usize, has_snapshots: bool) -> ColumnStatistics {
+        let copies = self.copies();
+        let (closed, is_empty) = {
+            let queue = held(&self.queue);
+            (queue.closed, queue.blocks.is_empty())
+        };
+        let mut size = CopySize::default();
+        for (_, copy) in &copies {
+            size += copy.size();
+        }
+        let is_applied = is_empty && copies.iter().all(|(_, copy)| copy.complete_to() >= closed);
+        ColumnStatistics {
+            tables: copies.len(),
+            building,
+            size,
+            views: self.views.load(Relaxed),
+            is_merged: is_applied && building == 0 && (size.delta_rows == 0 || has_snapshots),
+        }
     }
 
     /// Wakes `waker` when more has been applied.
@@ -174,7 +232,7 @@ impl ColumnFeed {
 }
 
 fn change_of<'r>(entry: &Entry<'r>, epoch: u32) -> RowChange<'r> {
-    // A journal's records have whole rows, and no patches.
+    debug_assert!(entry.change != Change::Patch, "a journal's records have whole rows");
     let row = (entry.change != Change::Delete).then_some((entry.key, entry.value));
     RowChange { reference: entry.reference, version: entry.new, epoch, row }
 }

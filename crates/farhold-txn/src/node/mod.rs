@@ -18,6 +18,7 @@ use crate::base::slots::{Slots, Statistics};
 use crate::base::table::Table;
 use crate::cluster::configuration::Configuration;
 use crate::cluster::settings::ReplicationConfig;
+use crate::columns::ColumnStatistics;
 use crate::durability::JournalConfig;
 use crate::durability::journaling::Journaling;
 use crate::node::far_pages::FarPages;
@@ -26,6 +27,7 @@ use crate::node::snapshots::{FarHolds, OpenSnapshots};
 use crate::node::unsent::Unsent;
 use crate::replication::Replication;
 use farhold_fabric::{Fabric, Handle, NodeId};
+use farhold_store::column::copy::CopyConfig;
 use farhold_store::table::{Damaged, Rebuilt};
 use farhold_store::{Store, TableId};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -46,6 +48,8 @@ pub struct NodeConfig {
     pub replication: ReplicationConfig,
     /// A journal on disk: [`Node::open_durable`] alone looks at it.
     pub journal: Option<JournalConfig>,
+    /// When the columns of tables are merged.
+    pub columns: CopyConfig,
     /// Whether the part of a commit on this node may be a hardware transaction, where the processor has them. A worker with
     /// which fewer than half commit takes latches for a while.
     pub hardware_transactions: bool,
@@ -64,6 +68,7 @@ impl Default for NodeConfig {
             request_timeout_ns: 2_000_000_000,
             replication: ReplicationConfig::default(),
             journal: None,
+            columns: CopyConfig::default(),
             hardware_transactions: true,
             forgets_half_written: false,
         }
@@ -299,13 +304,15 @@ impl Node {
         self.slots.statistics()
     }
 
-    /// How many tables are to be kept as columns and have none yet, because they are being built. 0 where none are
-    /// [made](crate::NoColumns).
+    /// Its column copies. None of them where none are [made](crate::NoColumns).
     #[must_use]
-    pub fn columns_building(&self) -> usize {
-        let Some(journaling) = self.journaling.as_ref().filter(|_| self.config.nodes == 1) else { return 0 };
+    pub fn columns(&self) -> ColumnStatistics {
+        let Some(journaling) = self.journaling.as_ref().filter(|_| self.config.nodes == 1) else {
+            return ColumnStatistics::default();
+        };
         let is_built = |table: &Table| journaling.feed.copy(table.id()).is_some_and(|copy| copy.is_built());
-        self.tables().iter().filter(|table| table.has_columns() && !is_built(table)).count()
+        let building = self.tables().iter().filter(|table| table.has_columns() && !is_built(table)).count();
+        journaling.feed.statistics(building, self.store.superblock().snapshots_open())
     }
 
     /// Bytes of its region that no table uses.

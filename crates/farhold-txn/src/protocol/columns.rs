@@ -28,10 +28,11 @@ impl Worker {
             return Err(NoColumns::ManyNodes);
         }
         let copy = journaling.feed.copy(table.id()).ok_or(NoColumns::Building)?;
-        match copy.view(snapshot.epoch()) {
+        let found = match copy.view(snapshot.epoch()) {
             Err(NoView::Behind { .. }) => self.catch_up(journaling, (table.id(), &copy), snapshot.epoch()).await,
             found => found.map_err(reason),
-        }
+        };
+        found.inspect(|view| journaling.feed.count_view(view))
     }
 
     async fn catch_up(

@@ -7,8 +7,8 @@ use farhold_store::column::{BLOCK_ROWS, Chunk, double_of};
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::{Column, ColumnReader, ColumnType, Datum, Schema};
 use farhold_txn::{
-    Generation, JournalConfig, JournalThreads, NoColumns, Node, NodeConfig, NodeId, ReplicationConfig, Retry, Snapshot,
-    Table, TableDef, TxnError, Worker,
+    CopyConfig, Generation, JournalConfig, JournalThreads, NoColumns, Node, NodeConfig, NodeId, ReplicationConfig,
+    Retry, Snapshot, Table, TableDef, TxnError, Worker,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -23,6 +23,8 @@ fn open(disk: &Volatile) -> (Arc<Node>, TempDir) {
     let config = NodeConfig {
         region_bytes: 64 << 20,
         journal: Some(journal),
+        // Segments are short, and made often.
+        columns: CopyConfig { segment_rows: 32, changes_min: 8, changed_part: 8 },
         request_timeout_ns: PATIENCE_NS,
         ..NodeConfig::default()
     };
@@ -198,6 +200,8 @@ fn views_have_the_rows_of_their_snapshots() {
                 });
                 drop(stopped);
             });
+            let columns = node.columns();
+            assert!(columns.views >= 40 && columns.size.segments > 3, "{columns:?}");
         });
         drop(worker);
         drop(threads);

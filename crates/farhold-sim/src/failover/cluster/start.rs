@@ -4,7 +4,7 @@ use super::{Cluster, LEASE_NS, Process, SERVE_NS};
 use crate::failover::blocking;
 use farhold_fabric::NodeId;
 use farhold_fabric::provider::sim::Fault;
-use farhold_txn::{Generation, JournalConfig, JournalTurns, Node, NodeConfig, ReplicationConfig, TxnError};
+use farhold_txn::{CopyConfig, Generation, JournalConfig, JournalTurns, Node, NodeConfig, ReplicationConfig, TxnError};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -42,6 +42,7 @@ impl Cluster {
             request_timeout_ns: 2_000_000,
             replication,
             journal,
+            columns: CopyConfig::default(),
             // They abort at unpredictable moments, so a seed would not replay.
             hardware_transactions: false,
             forgets_half_written: false,

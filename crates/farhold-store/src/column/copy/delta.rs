@@ -1,16 +1,22 @@
 //! The delta: changes that no segment has, as bytes of rows.
 
 use std::collections::HashMap;
+use std::slice::SliceIndex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::RowChange;
 use super::segment::NEVER;
+use crate::object::ObjectRef;
+use farhold_fabric::Version;
 
 /// No row.
 const NONE: u32 = u32::MAX;
 
 /// The state of a slot from one change to the next.
 #[derive(Clone, Copy, Debug)]
-struct State {
+pub(super) struct State {
     slot: u32,
     version: u64,
     /// It holds from this epoch on ...
@@ -35,12 +41,82 @@ pub(super) struct Delta {
     newest: HashMap<u32, u32>,
 }
 
-/// What a slot has become by an epoch.
+/// A delta that one thread adds to while others read it.
+#[derive(Debug, Default)]
+pub(super) struct SharedDelta {
+    delta: RwLock<Delta>,
+    /// How many states it has, to be known without waiting for a change that is being applied.
+    len: AtomicUsize,
+}
+
+impl SharedDelta {
+    pub fn new(delta: Delta) -> Self {
+        Self { len: AtomicUsize::new(delta.len()), delta: RwLock::new(delta) }
+    }
+
+    pub fn read(&self) -> RwLockReadGuard<'_, Delta> {
+        self.delta.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn write(&self) -> Adding<'_> {
+        Adding { shared: self, delta: self.delta.write().unwrap_or_else(PoisonError::into_inner) }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len.load(Acquire)
+    }
+}
+
+/// The delta, for the thread that adds to it.
+pub(super) struct Adding<'d> {
+    shared: &'d SharedDelta,
+    delta: RwLockWriteGuard<'d, Delta>,
+}
+
+impl Adding<'_> {
+    /// As [`Delta::insert`].
+    pub fn insert(&mut self, slot: u32, change: &RowChange<'_>) -> bool {
+        let is_first = self.delta.insert(slot, change);
+        self.shared.len.store(self.delta.len(), Release);
+        is_first
+    }
+}
+
+/// What slots had become by an epoch, in the order of the slots: a copy.
+#[derive(Debug, Default)]
+pub(super) struct Current {
+    slots: Vec<(u32, Option<Place>)>,
+    bytes: Vec<u8>,
+    /// States of the delta that had ended by then.
+    pub ended: usize,
+}
+
+/// Where a row's key and value are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Current<'d> {
-    pub slot: u32,
-    /// Key and value, or no row.
-    pub row: Option<(&'d [u8], &'d [u8])>,
+struct Place {
+    at: usize,
+    key_len: usize,
+    value_len: usize,
+}
+
+/// A row's key and value.
+pub(super) type Row<'r> = (&'r [u8], &'r [u8]);
+
+impl Current {
+    /// The slots.
+    pub fn slots(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().map(|(slot, _)| *slot)
+    }
+
+    /// Slots of a range, and their rows; `None`: there is no row any more.
+    pub fn range(&self, slots: &std::ops::Range<u64>) -> impl Iterator<Item = (u32, Option<Row<'_>>)> {
+        let before = |end: u64| self.slots.partition_point(|(slot, _)| u64::from(*slot) < end);
+        self.slots[before(slots.start)..before(slots.end)].iter().map(|(slot, place)| {
+            let row = place
+                .map(|Place { at, key_len, value_len }| self.bytes[at..at + key_len + value_len].split_at(key_len));
+            (*slot, row)
+        })
+    }
 }
 
 impl Delta {
@@ -103,13 +179,25 @@ impl Delta {
         }
     }
 
-    /// What the slots with a change up to `epoch` had become by then, in the order of the slots.
-    pub fn current(&self, epoch: u32) -> Vec<Current<'_>> {
-        let holds = |state: &&State| state.begin <= epoch && epoch < state.end;
-        let current = |state: &State| Current { slot: state.slot, row: state.is_row.then(|| self.row(state)) };
-        let mut found: Vec<Current<'_>> = self.states.iter().filter(holds).map(current).collect();
-        found.sort_unstable_by_key(|current| current.slot);
-        found
+    /// What the slots with a change up to `epoch` had become by then.
+    pub fn current(&self, epoch: u32) -> Current {
+        let mut current = Current::default();
+        for state in self.states.iter().filter(|state| state.begin <= epoch) {
+            if state.end <= epoch {
+                current.ended += 1;
+                continue;
+            }
+            let place = state.is_row.then(|| {
+                let (key, value) = self.row(state);
+                let at = current.bytes.len();
+                current.bytes.extend_from_slice(key);
+                current.bytes.extend_from_slice(value);
+                Place { at, key_len: key.len(), value_len: value.len() }
+            });
+            current.slots.push((state.slot, place));
+        }
+        current.slots.sort_unstable_by_key(|(slot, _)| *slot);
+        current
     }
 
     /// For each slot its first change here: its epoch.
@@ -117,19 +205,41 @@ impl Delta {
         self.states.iter().filter(|state| state.older == NONE).map(|state| (state.slot, state.begin))
     }
 
-    /// The changes for which `stays` holds, by slot and epoch.
-    pub fn filtered(&self, stays: impl Fn(u32, u32) -> bool) -> Self {
+    /// Whether there are changes of later epochs.
+    pub fn has_later(&self, epoch: u32) -> bool {
+        self.states.iter().rev().any(|state| state.begin > epoch)
+    }
+
+    /// Of some states, what a copy still needs whose views are of `epoch` or later ones, and whose segments have the changes up to it
+    /// of the slots for which `is_merged` holds.
+    pub fn after(
+        &self,
+        states: impl SliceIndex<[State], Output = [State]>,
+        epoch: u32,
+        is_merged: impl Fn(u32) -> bool,
+    ) -> Self {
         let mut kept = Self::default();
-        for state in self.states.iter().filter(|state| stays(state.slot, state.begin)) {
-            let change = RowChange {
-                reference: crate::object::ObjectRef::NONE,
-                version: farhold_fabric::Version(state.version),
-                epoch: state.begin,
-                row: state.is_row.then(|| self.row(state)),
-            };
-            kept.insert(state.slot, &change);
+        let is_needed = |state: &&State| state.begin > epoch || state.end > epoch && !is_merged(state.slot);
+        for state in self.states[states].iter().filter(is_needed) {
+            kept.insert(state.slot, &self.change(state));
         }
         kept
+    }
+
+    /// Adds the states of another delta from a place on.
+    pub fn add_from(&mut self, other: &Self, from: usize) {
+        for state in &other.states[from..] {
+            self.insert(state.slot, &other.change(state));
+        }
+    }
+
+    fn change(&self, state: &State) -> RowChange<'_> {
+        RowChange {
+            reference: ObjectRef::NONE,
+            version: Version(state.version),
+            epoch: state.begin,
+            row: state.is_row.then(|| self.row(state)),
+        }
     }
 
     fn row(&self, state: &State) -> (&[u8], &[u8]) {

@@ -1,16 +1,11 @@
 //! Merging: changes of the delta go into new segments, and rows that have ended go.
 
 use std::ops::Range;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
+use super::delta::{Current, Row, SharedDelta};
 use super::segment::{Segment, SegmentBuilder, slot_at};
-use super::{ColumnCopy, end_in, finished, read_delta, segment_of};
-use crate::column::CHUNK_ROWS_MAX;
-
-/// A segment is made anew when this part of its rows has ended or come: so a row is copied about so many times for each change of its segment.
-const CHANGED_PART: usize = 8;
-/// Fewer changes than this are not worth a segment of their own.
-const CHANGES_MIN: usize = 1024;
+use super::{ColumnCopy, CopyConfig, end_in, segment_of};
 
 /// What a merge has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,97 +22,143 @@ pub struct Merged {
 struct Group {
     segments: Range<usize>,
     slots: Range<u64>,
-    /// At most so many rows are left, and rows that have come.
+    /// About so many rows are left, or have come.
     rows_max: usize,
 }
 
+/// How the last attempt ended.
+#[derive(Debug, Default)]
+pub(super) struct Tried {
+    epoch: u32,
+    /// There were changes of later epochs.
+    was_limited: bool,
+    /// States that the delta had afterwards.
+    delta_len: usize,
+}
+
+impl Tried {
+    /// Would another attempt at this epoch find little more to do?
+    fn is_vain(&self, epoch: u32, delta_len: usize, config: CopyConfig) -> bool {
+        let grown = self.delta_len + config.changes_min.max(self.delta_len / config.changed_part);
+        epoch == self.epoch || !self.was_limited && delta_len < grown
+    }
+}
+
 impl ColumnCopy {
-    /// Makes segments anew that have changed by an eighth, of the rows at `epoch` or, if it is earlier, at the last complete epoch.
-    /// Later views must be of that epoch or a later one: a caller passes no epoch behind that of a snapshot that may still ask.
+    /// Makes segments anew that have changed by an eighth, of the rows at `epoch` or, if it is earlier, at the last complete epoch. Where
+    /// half of the delta has ended by then, it goes too. Later views must be of that epoch or a later one: a caller passes no epoch behind
+    /// that of a snapshot that may still ask.
     pub fn merge(&self, epoch: u32) -> Merged {
-        self.merge_changed(epoch, CHANGED_PART, CHANGES_MIN)
+        let mut tried = self.merging();
+        let (complete, delta_len) = {
+            let state = self.read();
+            (state.complete, state.delta.len())
+        };
+        if tried.is_vain(epoch.min(complete), delta_len, self.config) {
+            return Merged::default();
+        }
+        let merged = self.merge_changed(epoch.min(complete), self.config);
+        let delta = self.read().delta.clone();
+        let was_limited = delta.read().has_later(epoch.min(complete));
+        *tried = Tried { epoch: epoch.min(complete), was_limited, delta_len: delta.len() };
+        merged
     }
 
-    pub(super) fn merge_changed(&self, epoch: u32, changed_part: usize, changes_min: usize) -> Merged {
-        let _merging = self.merging();
-        let (old, delta, epoch) = {
+    /// As [`Self::merge`], whatever the last attempt found. The caller holds `merging`, or is alone.
+    pub(super) fn merge_changed(&self, epoch: u32, config: CopyConfig) -> Merged {
+        let (old, delta) = {
             let state = self.read();
             if !state.is_built {
                 return Merged::default();
             }
-            (state.segments.clone(), state.delta.clone(), epoch.min(state.complete))
+            (state.segments.clone(), state.delta.clone())
         };
+        let current = delta.read().current(epoch);
+        let mut changes = vec![0; old.len().max(1)];
+        for slot in current.slots() {
+            changes[segment_of(&old, slot).unwrap_or(0)] += 1;
+        }
+        let groups = groups_of(&old, &changes, config);
+        let has_much_ended = current.ended >= config.changes_min.max(current.slots().count());
+        if groups.is_empty() && !has_much_ended {
+            return Merged::default();
+        }
         let mut merged = Merged::default();
-        let mut made: Vec<(Range<usize>, Vec<Arc<Segment>>)> = Vec::new();
-        let groups;
-        {
-            let delta = read_delta(&delta);
-            if delta.len() < changes_min {
-                return merged;
-            }
-            let current = delta.current(epoch);
-            let mut changes = vec![0; old.len().max(1)];
-            for change in &current {
-                changes[segment_of(&old, change.slot).unwrap_or(0)] += 1;
-            }
-            groups = groups_of(&old, &changes, changed_part, changes_min);
-            for group in &groups {
-                let in_range = |slot: u32| group.slots.contains(&u64::from(slot));
-                let from = current.partition_point(|change| u64::from(change.slot) < group.slots.start);
-                let to = from + current[from..].partition_point(|change| in_range(change.slot));
-                let mut builders = Builders::new(SegmentBuilder::new(&self.schema), group);
-                let mut changed = current[from..to].iter().peekable();
-                for segment in &old[group.segments.clone()] {
-                    let (chunks, slots) = (segment.chunks(), segment.slots());
-                    for row in 0..segment.rows() {
-                        let slot = slot_at(&slots, row);
-                        while let Some(change) = changed.next_if(|change| change.slot < slot) {
-                            builders.append_change(change.slot, change.row);
-                        }
-                        if segment.end_of(row) > epoch {
-                            builders.room().append_stored(slot, &chunks, row);
-                        }
-                    }
-                }
-                for change in changed {
-                    builders.append_change(change.slot, change.row);
-                }
-                let segments = builders.finish();
-                merged.replaced += group.segments.len();
-                merged.made += segments.len();
-                merged.rows += segments.iter().map(|segment| segment.rows() as u64).sum::<u64>();
-                made.push((group.segments.clone(), segments));
-            }
-        }
-        if groups.is_empty() {
-            return merged;
-        }
         let mut segments = Vec::with_capacity(old.len() + 1);
         let mut next = 0;
-        for (replaced, new) in made {
-            segments.extend_from_slice(&old[next..replaced.start]);
-            segments.extend(new);
-            next = replaced.end;
+        for group in &groups {
+            let builder = SegmentBuilder::new(&self.schema, group.segment_rows(config.segment_rows));
+            let made = group.make(builder, &old[group.segments.clone()], &current, epoch);
+            merged.replaced += group.segments.len();
+            merged.made += made.len();
+            merged.rows += made.iter().map(|segment| segment.rows() as u64).sum::<u64>();
+            segments.extend_from_slice(&old[next..group.segments.start]);
+            segments.extend(made);
+            next = group.segments.end;
         }
         segments.extend_from_slice(&old[next..]);
+        let is_merged = |slot: u32| {
+            let group = groups.partition_point(|group| group.slots.end <= u64::from(slot));
+            groups.get(group).is_some_and(|group| group.slots.contains(&u64::from(slot)))
+        };
+        // What is there now is copied while others go on, and what comes meanwhile is added while they wait.
+        let (mut left, seen) = {
+            let delta = delta.read();
+            (delta.after(.., epoch, is_merged), delta.len())
+        };
         let mut state = self.write();
-        let is_merged = |slot: u32| groups.iter().any(|group| group.slots.contains(&u64::from(slot)));
-        let left = read_delta(&state.delta).filtered(|slot, begin| begin > epoch || !is_merged(slot));
+        left.add_from(&delta.read(), seen);
         // Changes of later epochs, which have ended rows that the new segments still have.
         for (slot, begin) in left.firsts().filter(|(_, begin)| *begin > epoch) {
             end_in(&segments, slot, begin);
         }
         state.segments = segments.into();
-        state.delta = Arc::new(RwLock::new(left));
+        state.delta = Arc::new(SharedDelta::new(left));
         state.since = state.since.max(epoch);
         merged
     }
 }
 
+impl Group {
+    /// The most rows of each of its segments. Behind the last segment of a copy more rows will come. Others are cut into equal parts, so
+    /// that each has room.
+    fn segment_rows(&self, rows_max: usize) -> usize {
+        let is_last = self.slots.end == u64::MAX;
+        if is_last { rows_max } else { self.rows_max.div_ceil(self.rows_max.div_ceil(rows_max).max(1)).max(1) }
+    }
+
+    /// Its segments anew: the rows that have not ended at `epoch`, and those of the delta.
+    fn make(&self, builder: SegmentBuilder, old: &[Arc<Segment>], current: &Current, epoch: u32) -> Vec<Arc<Segment>> {
+        let mut builders = Builders { made: Vec::new(), builder };
+        let mut changed = current.range(&self.slots).peekable();
+        for segment in old {
+            let (chunks, slots) = (segment.chunks(), segment.slots());
+            for row in 0..segment.rows() {
+                let slot = slot_at(&slots, row);
+                while let Some((slot, row)) = changed.next_if(|(changed, _)| *changed < slot) {
+                    builders.append_change(slot, row);
+                }
+                if segment.end_of(row) > epoch {
+                    builders.room().append_stored(slot, &chunks, row);
+                }
+            }
+        }
+        for (slot, row) in changed {
+            builders.append_change(slot, row);
+        }
+        builders.finish()
+    }
+}
+
 /// The segments to make anew, neighbours together where both are short.
-fn groups_of(old: &[Arc<Segment>], changes: &[usize], changed_part: usize, changes_min: usize) -> Vec<Group> {
+fn groups_of(old: &[Arc<Segment>], changes: &[usize], config: CopyConfig) -> Vec<Group> {
     let rows = |place: usize| old.get(place).map_or(0, |segment| segment.rows());
-    let is_due = |place: usize| changes[place] >= changes_min.max(rows(place) / changed_part).max(1);
+    let is_due = |place: usize| changes[place] >= config.changes_min.max(rows(place) / config.changed_part).max(1);
+    // About, and with those that come: a row that has changed has ended too.
+    let rows_after = |place: usize| {
+        let ended = old.get(place).map_or(0, |segment| segment.ended());
+        (rows(place) + changes[place]).saturating_sub(ended)
+    };
     let mut groups = Vec::new();
     let mut place = 0;
     while place < changes.len() {
@@ -126,9 +167,9 @@ fn groups_of(old: &[Arc<Segment>], changes: &[usize], changed_part: usize, chang
         if !is_due(from) {
             continue;
         }
-        let mut all = rows(from) + changes[from];
-        while place < old.len() && all + rows(place) + changes[place] <= CHUNK_ROWS_MAX / 2 {
-            all += rows(place) + changes[place];
+        let mut all = rows_after(from);
+        while place < old.len() && all + rows_after(place) <= config.segment_rows / 2 {
+            all += rows_after(place);
             place += 1;
         }
         let begin = if from == 0 { 0 } else { u64::from(old[from].first_slot()) };
@@ -140,37 +181,25 @@ fn groups_of(old: &[Arc<Segment>], changes: &[usize], changed_part: usize, chang
 
 /// The segments of a group, while they are made.
 struct Builders {
-    full: Vec<SegmentBuilder>,
-    last: SegmentBuilder,
-    rows_each: usize,
+    made: Vec<Arc<Segment>>,
+    builder: SegmentBuilder,
 }
 
 impl Builders {
-    fn new(empty: SegmentBuilder, group: &Group) -> Self {
-        // Behind the last segment more rows will come. Others are cut into equal parts, so that each has room.
-        let is_last = group.slots.end == u64::MAX;
-        let parts = if is_last { 1 } else { group.rows_max.div_ceil(CHUNK_ROWS_MAX).max(1) };
-        let rows_each = if is_last { CHUNK_ROWS_MAX } else { group.rows_max.div_ceil(parts).max(1) };
-        Self { full: Vec::new(), last: empty, rows_each }
-    }
-
-    fn append_change(&mut self, slot: u32, row: Option<(&[u8], &[u8])>) {
+    fn append_change(&mut self, slot: u32, row: Option<Row<'_>>) {
         if let Some((key, value)) = row {
             self.room().append(slot, key, value);
         }
     }
 
-    /// The builder that has room.
+    /// The builder, with room for a row.
     fn room(&mut self) -> &mut SegmentBuilder {
-        if self.last.is_full() || self.last.rows() >= self.rows_each {
-            let next = self.last.another();
-            self.full.push(std::mem::replace(&mut self.last, next));
-        }
-        &mut self.last
+        self.made.extend(self.builder.finish_if_full());
+        &mut self.builder
     }
 
     fn finish(mut self) -> Vec<Arc<Segment>> {
-        self.full.push(self.last);
-        finished(self.full)
+        self.made.extend(self.builder.finish());
+        self.made
     }
 }

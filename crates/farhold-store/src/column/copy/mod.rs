@@ -30,9 +30,10 @@ pub use view::{ColumnView, DELTA_RUN_ROWS, ViewPart};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use delta::Delta;
+use delta::SharedDelta;
 use segment::SegmentBuilder;
 
+use super::CHUNK_ROWS_MAX;
 use crate::object::ObjectRef;
 use crate::row::Schema;
 use farhold_fabric::Version;
@@ -48,6 +49,23 @@ pub struct RowChange<'a> {
     pub epoch: u32,
     /// Key and value; `None`: the row was deleted.
     pub row: Option<(&'a [u8], &'a [u8])>,
+}
+
+/// When segments are made, and how large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyConfig {
+    /// The most rows of a segment; at most [`CHUNK_ROWS_MAX`](crate::column::CHUNK_ROWS_MAX).
+    pub segment_rows: usize,
+    /// A segment is made anew when so many rows of it have changed or come, ...
+    pub changes_min: usize,
+    /// ... and this part of its rows: an eighth by default, so that a row is copied about eight times for each change in its segment.
+    pub changed_part: usize,
+}
+
+impl Default for CopyConfig {
+    fn default() -> Self {
+        Self { segment_rows: CHUNK_ROWS_MAX, changes_min: 1024, changed_part: 8 }
+    }
 }
 
 /// Why a copy has no view of an epoch.
@@ -74,8 +92,9 @@ pub enum NoView {
 #[derive(Debug)]
 pub struct ColumnCopy {
     schema: Schema,
-    /// Taken by the thread that merges, while it makes segments from the state.
-    merging: Mutex<()>,
+    config: CopyConfig,
+    /// Held while segments are made from the state.
+    merging: Mutex<merge::Tried>,
     state: RwLock<State>,
 }
 
@@ -83,7 +102,7 @@ pub struct ColumnCopy {
 struct State {
     /// In the order of their slots; the first segment's range begins at 0, each other's at its first slot.
     segments: Arc<[Arc<Segment>]>,
-    delta: Arc<RwLock<Delta>>,
+    delta: Arc<SharedDelta>,
     /// All changes up to this epoch have been applied.
     complete: u32,
     /// A view must not be of an earlier epoch.
@@ -106,12 +125,22 @@ pub struct CopySize {
     pub delta_bytes: u64,
 }
 
+impl std::ops::AddAssign for CopySize {
+    fn add_assign(&mut self, other: Self) {
+        self.segments += other.segments;
+        self.segment_rows += other.segment_rows;
+        self.segment_bytes += other.segment_bytes;
+        self.delta_rows += other.delta_rows;
+        self.delta_bytes += other.delta_bytes;
+    }
+}
+
 impl ColumnCopy {
     /// A copy without rows. Until [`install`](Self::install) it takes changes and has no view.
     #[must_use]
-    pub fn new(schema: &Schema) -> Self {
+    pub fn new(schema: &Schema, config: CopyConfig) -> Self {
         let state = State { segments: Arc::from([]), delta: Arc::default(), complete: 0, since: 0, is_built: false };
-        Self { schema: schema.clone(), merging: Mutex::default(), state: RwLock::new(state) }
+        Self { schema: schema.clone(), config, merging: Mutex::default(), state: RwLock::new(state) }
     }
 
     /// The schema of its rows.
@@ -123,7 +152,7 @@ impl ColumnCopy {
     /// Makes the first segments of the rows of a snapshot.
     #[must_use]
     pub fn build(&self) -> CopyBuilder {
-        CopyBuilder { builder: SegmentBuilder::new(&self.schema), segments: Vec::new() }
+        CopyBuilder { builder: SegmentBuilder::new(&self.schema, self.config.segment_rows), segments: Vec::new() }
     }
 
     /// The rows of the snapshot at `epoch` are those of `built`. Changes of that epoch and of earlier ones, which the snapshot has seen,
@@ -134,19 +163,19 @@ impl ColumnCopy {
         let mut state = self.write();
         state.since = epoch;
         state.complete = state.complete.max(epoch);
-        let delta = read_delta(&state.delta).filtered(|_, begin| begin > epoch);
+        let delta = state.delta.read().after(.., epoch, |_| true);
         for (slot, begin) in delta.firsts() {
             end_in(&segments, slot, begin);
         }
         state.segments = segments.into();
-        state.delta = Arc::new(RwLock::new(delta));
+        state.delta = Arc::new(SharedDelta::new(delta));
         state.is_built = true;
     }
 
     /// Applies changes. Those of epochs that are complete are known already, and are ignored.
     pub fn apply<'a>(&self, changes: impl IntoIterator<Item = RowChange<'a>>) {
         let state = self.read();
-        let mut delta = state.delta.write().unwrap_or_else(PoisonError::into_inner);
+        let mut delta = state.delta.write();
         for change in changes {
             if change.epoch <= state.complete && state.is_built {
                 continue;
@@ -199,7 +228,7 @@ impl ColumnCopy {
     #[must_use]
     pub fn size(&self) -> CopySize {
         let state = self.read();
-        let delta = read_delta(&state.delta);
+        let delta = state.delta.read();
         CopySize {
             segments: state.segments.len(),
             segment_rows: state.segments.iter().map(|segment| segment.rows() as u64).sum(),
@@ -217,7 +246,7 @@ impl ColumnCopy {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn merging(&self) -> MutexGuard<'_, ()> {
+    fn merging(&self) -> MutexGuard<'_, merge::Tried> {
         self.merging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -226,7 +255,7 @@ impl ColumnCopy {
 #[derive(Debug)]
 pub struct CopyBuilder {
     builder: SegmentBuilder,
-    segments: Vec<SegmentBuilder>,
+    segments: Vec<Arc<Segment>>,
 }
 
 impl CopyBuilder {
@@ -235,26 +264,14 @@ impl CopyBuilder {
     /// # Panics
     /// If the slot is not behind the one before.
     pub fn append(&mut self, reference: ObjectRef, key: &[u8], value: &[u8]) {
-        if self.builder.is_full() {
-            let next = self.builder.another();
-            self.segments.push(std::mem::replace(&mut self.builder, next));
-        }
+        self.segments.extend(self.builder.finish_if_full());
         self.builder.append(slot_of(reference), key, value);
     }
 
     fn finish(mut self) -> Vec<Arc<Segment>> {
-        self.segments.push(self.builder);
-        finished(self.segments)
+        self.segments.extend(self.builder.finish());
+        self.segments
     }
-}
-
-fn read_delta(delta: &RwLock<Delta>) -> RwLockReadGuard<'_, Delta> {
-    delta.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The segments of builders that have rows.
-fn finished(builders: Vec<SegmentBuilder>) -> Vec<Arc<Segment>> {
-    builders.into_iter().filter(|builder| builder.rows() > 0).map(|builder| Arc::new(builder.finish())).collect()
 }
 
 /// A slot's number: its place in units of 16 bytes.

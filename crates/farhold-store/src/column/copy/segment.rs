@@ -1,8 +1,8 @@
 //! A segment: the columns of up to 65,536 rows, their slots, and the epochs that ended them.
 
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, OnceLock};
 
 use crate::column::encode::encode_integers;
 use crate::column::{BLOCK_ROWS, Chunk, ChunkBuilder, Nulls};
@@ -123,35 +123,22 @@ fn open(bytes: &[u8]) -> Chunk<'_> {
     Chunk::open(bytes).expect("made by `SegmentBuilder`, and never changed")
 }
 
-/// Collects the rows of a segment.
+/// Collects the rows of one segment after the other.
 pub(super) struct SegmentBuilder {
-    schema: Schema,
     columns: ChunkBuilder,
     slots: Vec<i64>,
+    rows_max: usize,
 }
 
 impl std::fmt::Debug for SegmentBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SegmentBuilder").field("rows", &self.rows()).finish_non_exhaustive()
+        f.debug_struct("SegmentBuilder").field("rows", &self.slots.len()).finish_non_exhaustive()
     }
 }
 
 impl SegmentBuilder {
-    pub fn new(schema: &Schema) -> Self {
-        Self { schema: schema.clone(), columns: ChunkBuilder::new(schema), slots: Vec::new() }
-    }
-
-    /// An empty one for rows of the same table.
-    pub fn another(&self) -> Self {
-        Self::new(&self.schema)
-    }
-
-    pub fn rows(&self) -> usize {
-        self.slots.len()
-    }
-
-    pub fn is_full(&self) -> bool {
-        self.columns.is_full()
+    pub fn new(schema: &Schema, rows_max: usize) -> Self {
+        Self { columns: ChunkBuilder::new(schema), slots: Vec::new(), rows_max }
     }
 
     /// Appends a row; its slot must be behind the one before.
@@ -172,19 +159,24 @@ impl SegmentBuilder {
         self.slots.push(slot);
     }
 
-    /// The segment. It has at least one row.
-    pub fn finish(mut self) -> Segment {
-        let rows = self.rows();
-        let blocks = (0..rows.div_ceil(BLOCK_ROWS)).map(|_| OnceLock::new()).collect();
-        let ends_of_slots = (self.slots.first(), self.slots.last());
-        let (Some(&first), Some(&last)) = ends_of_slots else { panic!("a segment has rows") };
-        Segment {
+    /// The segment of the rows so far, if it takes no more.
+    pub fn finish_if_full(&mut self) -> Option<Arc<Segment>> {
+        let is_full = self.columns.is_full() || self.slots.len() >= self.rows_max;
+        if is_full { self.finish() } else { None }
+    }
+
+    /// The segment of the rows so far, if there are any. The builder is empty afterwards.
+    pub fn finish(&mut self) -> Option<Arc<Segment>> {
+        let slots = std::mem::take(&mut self.slots);
+        let (first, last) = (*slots.first()?, *slots.last()?);
+        let blocks = (0..slots.len().div_ceil(BLOCK_ROWS)).map(|_| OnceLock::new()).collect();
+        Some(Arc::new(Segment {
             columns: self.columns.finish(),
-            slots: encode_integers(&self.slots, &Nulls::default()),
+            slots: encode_integers(&slots, &Nulls::default()),
             first_slot: first as u32,
             last_slot: last as u32,
-            rows,
+            rows: slots.len(),
             ends: Ends { blocks, count: AtomicU32::new(0) },
-        }
+        }))
     }
 }

@@ -168,7 +168,11 @@ fn run(seed: u64, slots: u64, epochs: usize) {
     for _ in 0..3 {
         run.epoch();
     }
-    let copy = ColumnCopy::new(&schema);
+    // Short segments, so that there are many.
+    let config = CopyConfig { segment_rows: 24, changes_min: 1, changed_part: 8 };
+    let eager = CopyConfig { changed_part: 1_000_000, ..config };
+    let copy = ColumnCopy::new(&schema, config);
+    let mut segments_most = 0;
     let mut waiting: Vec<Change> = Vec::new();
     let mut complete = run.epoch;
     let built_at = run.epoch + run.random.below(3) as u32;
@@ -205,12 +209,13 @@ fn run(seed: u64, slots: u64, epochs: usize) {
             assert_eq!(copy.view(complete + 1).err(), Some(NoView::Behind { complete }));
         }
         match run.random.below(6) {
-            0 => drop(copy.merge(complete)),
-            1 | 2 => drop(copy.merge_changed(complete, 8, 1)),
+            0 | 1 => drop(copy.merge(complete)),
+            2 => drop(copy.merge_changed(complete, config)),
             // A snapshot of that epoch may still ask.
-            3 => drop(copy.merge_changed(complete.saturating_sub(1), 1_000_000, 1)),
+            3 => drop(copy.merge_changed(complete.saturating_sub(1), eager)),
             _ => {}
         }
+        segments_most = segments_most.max(copy.size().segments);
         if views.len() > 4 {
             let view = views.swap_remove(run.random.below(4) as usize);
             assert_eq!(rows_of(&view), run.history.rows(view.epoch()), "seed {seed}, epoch {}", view.epoch());
@@ -219,10 +224,11 @@ fn run(seed: u64, slots: u64, epochs: usize) {
     for view in views {
         assert_eq!(rows_of(&view), run.history.rows(view.epoch()), "seed {seed}, epoch {}", view.epoch());
     }
+    assert!(slots < 200 || segments_most > 5, "{segments_most} segments at most");
     // All that is left is merged: the delta is empty, and no row is in two segments.
     run.apply(&copy, &waiting);
     copy.complete(run.epoch);
-    copy.merge_changed(run.epoch, 1_000_000, 1);
+    copy.merge_changed(run.epoch, eager);
     let size = copy.size();
     let rows = run.history.rows(run.epoch);
     assert_eq!((size.delta_rows, size.segment_rows), (0, rows.len() as u64), "seed {seed}");
@@ -242,7 +248,7 @@ proptest! {
 #[test]
 fn many_segments() {
     let schema = schema();
-    let copy = ColumnCopy::new(&schema);
+    let copy = ColumnCopy::new(&schema, CopyConfig::default());
     let rows = 150_000_u32;
     let mut builder = copy.build();
     for slot in 1..=rows {
@@ -264,4 +270,45 @@ fn many_segments() {
     let view = copy.view(11).unwrap();
     assert_eq!(rows_of(&view).len(), 170_001);
     assert_eq!(copy.view(10).err(), Some(NoView::Past { since: 11 }));
+}
+
+/// A row that changes all the time: what has ended does not stay in the delta, and a view that is held has its row.
+#[test]
+fn states_that_have_ended_go() {
+    let schema = schema();
+    let copy = ColumnCopy::new(&schema, CopyConfig::default());
+    copy.install(copy.build(), 1);
+    let (mut held, mut most) = (None, 0);
+    for epoch in 2..6_000 {
+        let (key, value) = bytes(&schema, &(7, None, epoch as i32));
+        let row = Some((key.as_slice(), value.as_slice()));
+        copy.apply([RowChange { reference: reference(4), version: Version(u64::from(epoch) * 4), epoch, row }]);
+        copy.complete(epoch);
+        if epoch == 3_000 {
+            held = Some(copy.view(epoch).unwrap());
+        }
+        copy.merge(epoch);
+        most = most.max(copy.size().delta_rows);
+    }
+    assert!(most < 4_000, "{most} states of one row");
+    assert_eq!(rows_of(&held.unwrap()), [(7, None, 3_000)]);
+    assert_eq!(rows_of(&copy.view(5_999).unwrap()), [(7, None, 5_999)]);
+}
+
+/// A change that comes before its epoch is complete is merged when it is, though nothing else comes.
+#[test]
+fn the_last_change_is_merged_too() {
+    let schema = schema();
+    let copy =
+        ColumnCopy::new(&schema, CopyConfig { changes_min: 1, changed_part: usize::MAX, ..CopyConfig::default() });
+    copy.install(copy.build(), 1);
+    let (key, value) = bytes(&schema, &(7, None, 1));
+    let row = Some((key.as_slice(), value.as_slice()));
+    copy.apply([RowChange { reference: reference(4), version: Version(4), epoch: 3, row }]);
+    copy.complete(2);
+    copy.merge(u32::MAX);
+    assert_eq!(copy.size().delta_rows, 1);
+    copy.complete(3);
+    copy.merge(u32::MAX);
+    assert_eq!((copy.size().delta_rows, copy.size().segment_rows), (0, 1));
 }

@@ -1,10 +1,9 @@
 //! Reading a copy at an epoch.
 
 use std::ops::Range;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
-use super::delta::Delta;
-use super::read_delta;
+use super::delta::SharedDelta;
 use super::segment::Segment;
 use crate::column::BLOCK_ROWS;
 
@@ -16,7 +15,7 @@ pub const DELTA_RUN_ROWS: usize = 1024;
 pub struct ColumnView {
     epoch: u32,
     segments: Arc<[Arc<Segment>]>,
-    delta: Arc<RwLock<Delta>>,
+    delta: Arc<SharedDelta>,
     delta_len: usize,
 }
 
@@ -30,8 +29,8 @@ pub enum ViewPart {
 }
 
 impl ColumnView {
-    pub(super) fn new(epoch: u32, segments: Arc<[Arc<Segment>]>, delta: Arc<RwLock<Delta>>) -> Self {
-        let delta_len = read_delta(&delta).len();
+    pub(super) fn new(epoch: u32, segments: Arc<[Arc<Segment>]>, delta: Arc<SharedDelta>) -> Self {
+        let delta_len = delta.len();
         Self { epoch, segments, delta, delta_len }
     }
 
@@ -39,6 +38,12 @@ impl ColumnView {
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// Whether some of its rows are in segments.
+    #[must_use]
+    pub fn has_segments(&self) -> bool {
+        !self.segments.is_empty()
     }
 
     /// All parts.
@@ -60,6 +65,6 @@ impl ColumnView {
 
     /// Shows the rows of a part of the delta: keys and values.
     pub fn visit_delta(&self, part: Range<usize>, visit: &mut dyn FnMut(&[u8], &[u8])) {
-        read_delta(&self.delta).visit(part, self.epoch, visit);
+        self.delta.read().visit(part, self.epoch, visit);
     }
 }
