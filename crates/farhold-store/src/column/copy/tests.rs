@@ -224,7 +224,7 @@ fn run(seed: u64, slots: u64, epochs: usize) {
     for view in views {
         assert_eq!(rows_of(&view), run.history.rows(view.epoch()), "seed {seed}, epoch {}", view.epoch());
     }
-    assert!(slots < 200 || segments_most > 5, "{segments_most} segments at most");
+    assert!(cfg!(miri) || slots < 200 || segments_most > 5, "{segments_most} segments at most");
     // All that is left is merged: the delta is empty, and no row is in two segments.
     run.apply(&copy, &waiting);
     copy.complete(run.epoch);
@@ -246,6 +246,7 @@ proptest! {
 
 /// More rows than a segment has: segments are cut, ranges stay apart, and a change of a row in the middle makes one of them anew.
 #[test]
+#[cfg_attr(miri, ignore = "takes too long there")]
 fn many_segments() {
     let schema = schema();
     let copy = ColumnCopy::new(&schema, CopyConfig::default());
@@ -274,6 +275,7 @@ fn many_segments() {
 
 /// A row that changes all the time: what has ended does not stay in the delta, and a view that is held has its row.
 #[test]
+#[cfg_attr(miri, ignore = "takes too long there")]
 fn states_that_have_ended_go() {
     let schema = schema();
     let copy = ColumnCopy::new(&schema, CopyConfig::default());
