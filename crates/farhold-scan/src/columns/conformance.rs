@@ -212,15 +212,22 @@ fn table(random: &mut Random, key: Key, rows: usize) -> Table {
             };
             row.push(if null { Datum::Null } else { value(*data_type, random.next()) });
         }
-        let (mut key, mut bytes) = (Vec::new(), Vec::new());
-        table.schema.encode_key(&row, &mut key).unwrap();
-        table.schema.encode_value(&row, &mut bytes).unwrap();
-        builder.append(&key, &bytes);
-        table.rows.push((key, bytes));
-        table.datums.push(row);
+        table.push(row, &mut builder);
     }
     table.chunks = builder.finish();
     table
+}
+
+impl Table {
+    /// Appends a row, and its bytes to the chunks that are made.
+    fn push(&mut self, row: Vec<Datum>, builder: &mut ChunkBuilder) {
+        let (mut key, mut bytes) = (Vec::new(), Vec::new());
+        self.schema.encode_key(&row, &mut key).unwrap();
+        self.schema.encode_value(&row, &mut bytes).unwrap();
+        builder.append(&key, &bytes);
+        self.rows.push((key, bytes));
+        self.datums.push(row);
+    }
 }
 
 fn open(table: &Table) -> Vec<Chunk<'_>> {
@@ -350,12 +357,7 @@ fn one_column(data_type: ColumnType, values: &[Datum]) -> Table {
     let mut table = Table { datums: Vec::new(), rows: Vec::new(), chunks: Vec::new(), schema };
     for (id, value) in values.iter().enumerate() {
         let row = vec![Datum::Int(id as i32), value.clone()];
-        let (mut key, mut bytes) = (Vec::new(), Vec::new());
-        table.schema.encode_key(&row, &mut key).unwrap();
-        table.schema.encode_value(&row, &mut bytes).unwrap();
-        builder.append(&key, &bytes);
-        table.rows.push((key, bytes));
-        table.datums.push(row);
+        table.push(row, &mut builder);
     }
     table.chunks = builder.finish();
     table
