@@ -54,7 +54,7 @@ pub struct RowChange<'a> {
 /// When segments are made, and how large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyConfig {
-    /// The most rows of a segment; at most [`CHUNK_ROWS_MAX`](crate::column::CHUNK_ROWS_MAX).
+    /// The most rows of a segment; at most [`CHUNK_ROWS_MAX`].
     pub segment_rows: usize,
     /// A segment is made anew when so many rows of it have changed or come, ...
     pub changes_min: usize,
