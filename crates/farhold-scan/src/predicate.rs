@@ -193,6 +193,12 @@ impl Predicate {
         &self.conditions
     }
 
+    /// Whether something holds for each column that it looks at, given by its position.
+    #[must_use]
+    pub fn all_columns(&self, holds: &dyn Fn(usize) -> bool) -> bool {
+        self.conditions.iter().all(|condition| condition.all_columns(holds))
+    }
+
     /// The part of the rows that passes, about.
     #[must_use]
     pub const fn selectivity(&self) -> f64 {
@@ -201,6 +207,14 @@ impl Predicate {
 }
 
 impl Condition {
+    fn all_columns(&self, holds: &dyn Fn(usize) -> bool) -> bool {
+        match self {
+            Self::Compare(at, ..) | Self::In(at, ..) | Self::Prefix(at, ..) | Self::Null(at, _) => holds(*at),
+            Self::Any(ways) => ways.iter().flatten().all(|condition| condition.all_columns(holds)),
+            Self::Never => true,
+        }
+    }
+
     fn check(&self, schema: &Schema) {
         let column = |at: usize| {
             let columns = schema.columns();

@@ -29,7 +29,7 @@ mod rpc;
 
 pub use api::journal_threads::{JournalThreads, JournalTurns};
 pub use api::row_counter::RowCounter;
-pub use base::definition::{Placement, TableDef};
+pub use base::definition::{KeptColumns, Placement, TableDef};
 pub use base::error::TxnError;
 #[cfg(feature = "planted")]
 pub use base::planted::last_unknown;
@@ -44,7 +44,7 @@ pub use durability::JournalConfig;
 pub use durability::open::Generation;
 pub use farhold_fabric::NodeId;
 pub use farhold_store::TableId;
-pub use farhold_store::column::copy::CopyConfig;
+pub use farhold_store::column::copy::{CopyConfig, CopySize};
 pub use home::agent::HomeAgent;
 pub use membership::file::FileRegister;
 pub use node::memory::MemoryUse;

@@ -52,6 +52,7 @@ pub struct Config {
     nodes: u8,
     memory_bytes: u64,
     populate_bytes: u64,
+    column_bytes: u64,
     forgets_half_written: bool,
     provider: String,
     replication: ReplicationConfig,
@@ -70,6 +71,7 @@ impl Config {
             nodes: 1,
             memory_bytes: 1 << 30,
             populate_bytes: 0,
+            column_bytes: 1 << 30,
             forgets_half_written: false,
             provider: "shm".into(),
             replication: replication(),
@@ -99,6 +101,14 @@ impl Config {
     #[must_use]
     pub fn populate_bytes(mut self, bytes: u64) -> Self {
         self.populate_bytes = bytes;
+        self
+    }
+
+    /// Number of bytes that the columns of all tables may take (default: 1 GiB), beside the region. Queries read the rows of tables whose
+    /// columns have no room.
+    #[must_use]
+    pub fn column_bytes(mut self, bytes: u64) -> Self {
+        self.column_bytes = bytes;
         self
     }
 
@@ -277,6 +287,7 @@ impl Database {
             nodes: config.nodes,
             region_bytes: config.memory_bytes,
             populate_bytes: config.populate_bytes,
+            columns_bytes_max: config.column_bytes,
             forgets_half_written: config.forgets_half_written,
             replication: config.replication.clone(),
             journal,

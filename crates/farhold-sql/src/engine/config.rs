@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use farhold_txn::KeptColumns;
+
 /// The engine's configuration, fixed when it opens.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -17,8 +19,8 @@ pub struct EngineConfig {
     pub join_memory_bytes: Option<usize>,
     /// The directory to which joins spill. The files in it have no names (they are unlinked).
     pub spill_directory: PathBuf,
-    /// Whether a table is kept as columns too if its definition does not say (`WITH (columns = …)`).
-    pub columns: bool,
+    /// Which columns of a table are kept as columns too if its definition does not say (`WITH (columns = …)`).
+    pub columns: KeptColumns,
     /// Planner rules around the joins that are switched off, by their settings' names (`farhold_join.`).
     pub without_rules: Vec<String>,
 }
@@ -41,7 +43,7 @@ impl Default for EngineConfig {
             query_memory_bytes: 2 << 30,
             join_memory_bytes: None,
             spill_directory: std::env::temp_dir(),
-            columns: false,
+            columns: KeptColumns::Auto,
             without_rules: Vec::new(),
         }
     }

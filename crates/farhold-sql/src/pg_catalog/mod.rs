@@ -71,6 +71,27 @@ pub(crate) struct Relation {
     pub(crate) columns: Vec<Attribute>,
     /// Its indexes, that of the primary key first.
     pub(crate) indexes: Vec<IndexOf>,
+    /// Its column segments on this node.
+    pub(crate) segments: Segments,
+}
+
+/// The column segments of a table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Segments {
+    /// The option `columns` of the table.
+    pub(crate) option: String,
+    /// Whether queries read them, or why not.
+    pub(crate) state: String,
+    /// The rows of the table.
+    pub(crate) table_rows: u64,
+    /// The rows in segments.
+    pub(crate) rows: u64,
+    /// The number of segments.
+    pub(crate) count: usize,
+    /// The rows that are in no segment yet.
+    pub(crate) delta_rows: u64,
+    /// The bytes of segments and delta.
+    pub(crate) bytes: u64,
 }
 
 /// A column.

@@ -5,7 +5,7 @@ pub(super) mod batch;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::error::Result;
 
-use self::batch::Kind::{Bool, Float, Int, Ints, Oid, Small, Text, Texts};
+use self::batch::Kind::{Big, Bool, Float, Int, Ints, Oid, Small, Text, Texts};
 use self::batch::{Kind, Value, batch};
 use super::{
     DATABASE_OID, INFORMATION_SCHEMA_OID, IndexKind, OWNER_OID, PG_CATALOG_OID, PUBLIC_OID, Relation, Relations, UTF8,
@@ -44,6 +44,7 @@ impl View {
 
 /// In alphabetical order.
 pub(super) const VIEWS: &[View] = &[
+    View { name: "farhold_columns", columns: FARHOLD_COLUMNS, rows: farhold_columns },
     View { name: "farhold_index_columns", columns: INDEX_COLUMNS, rows: index_columns },
     View { name: "pg_attrdef", columns: PG_ATTRDEF, rows: pg_attrdef },
     View { name: "pg_attribute", columns: PG_ATTRIBUTE, rows: pg_attribute },
@@ -62,6 +63,37 @@ pub(super) const VIEWS: &[View] = &[
 
 fn text(value: impl Into<String>) -> Value {
     Value::Text(value.into())
+}
+
+/// The tables that are kept as columns on this node.
+const FARHOLD_COLUMNS: &[(&str, Kind)] = &[
+    ("relid", Oid("regclass")),
+    ("relname", Text),
+    ("option", Text),
+    ("state", Text),
+    ("table_rows", Big),
+    ("segment_rows", Big),
+    ("segments", Int),
+    ("delta_rows", Big),
+    ("bytes", Big),
+];
+
+fn farhold_columns(source: &Source<'_>) -> Vec<Vec<Value>> {
+    let row = |table: &Relation| {
+        let segments = &table.segments;
+        vec![
+            Value::Int(table.oid()),
+            text(&table.name),
+            text(&segments.option),
+            text(&segments.state),
+            Value::Big(segments.table_rows.cast_signed()),
+            Value::Big(segments.rows.cast_signed()),
+            Value::Int(segments.count as i32),
+            Value::Big(segments.delta_rows.cast_signed()),
+            Value::Big(segments.bytes.cast_signed()),
+        ]
+    };
+    source.tables.iter().map(row).collect()
 }
 
 const PG_CLASS: &[(&str, Kind)] = &[

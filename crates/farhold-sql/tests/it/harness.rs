@@ -14,7 +14,8 @@ use farhold_sql::{
 };
 use farhold_store::durable::power::Volatile;
 use farhold_txn::{
-    CopyConfig, Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, NodeId, ReplicationConfig,
+    CopyConfig, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, Node, NodeConfig, NodeId,
+    ReplicationConfig,
 };
 use tempfile::TempDir;
 
@@ -168,7 +169,7 @@ impl Db {
     /// A database whose tables are kept as columns too.
     pub fn with_columns(columns: CopyConfig) -> Self {
         let dir = Arc::new(directory());
-        let config = EngineConfig { query_threads: 2, columns: true, ..EngineConfig::default() };
+        let config = EngineConfig { query_threads: 2, columns: KeptColumns::All, ..EngineConfig::default() };
         let of_node = NodeConfig { region_bytes: 256 << 20, columns, ..NodeConfig::default() };
         let mut db = Self::over(journaled(&dir, 16 << 20, of_node), None, dir, config);
         db.threads = JournalThreads::start(&db.node).expect("threads");

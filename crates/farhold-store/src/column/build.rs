@@ -11,8 +11,20 @@ enum Values {
     Texts(TextValues),
 }
 
+impl Values {
+    /// A value of a column that is not kept: all of them are alike.
+    fn push_nothing(&mut self) {
+        match self {
+            Self::Integers(values) => values.push(0),
+            Self::Wide(values) => values.push(0),
+            Self::Texts(values) => values.push(&[]),
+        }
+    }
+}
+
 struct Column {
     reader: ColumnReader,
+    is_kept: bool,
     values: Values,
     nulls: Nulls,
 }
@@ -28,6 +40,13 @@ impl ChunkBuilder {
     /// For the rows of a table.
     #[must_use]
     pub fn new(schema: &Schema) -> Self {
+        Self::of(schema, &|_| true)
+    }
+
+    /// For the columns of a table for which `keeps` holds, by their positions. The chunks of the others take a few bytes, and their
+    /// values have no meaning.
+    #[must_use]
+    pub fn of(schema: &Schema, keeps: &dyn Fn(usize) -> bool) -> Self {
         let column = |column| {
             let reader = ColumnReader::new(schema, column);
             let values = match reader.stored() {
@@ -35,7 +54,7 @@ impl ChunkBuilder {
                 Stored::I128 => Values::Wide(Vec::new()),
                 _ => Values::Integers(Vec::new()),
             };
-            Column { reader, values, nulls: Nulls::default() }
+            Column { reader, is_kept: keeps(column), values, nulls: Nulls::default() }
         };
         Self { columns: (0..schema.columns().len()).map(column).collect(), rows: 0, scratch: Vec::new() }
     }
@@ -64,6 +83,10 @@ impl ChunkBuilder {
     pub fn append(&mut self, key: &[u8], value: &[u8]) {
         assert!(!self.is_full(), "a chunk has at most {CHUNK_ROWS_MAX} rows and {CHUNK_TEXT_BYTES_MAX} bytes of texts");
         for column in &mut self.columns {
+            if !column.is_kept {
+                column.values.push_nothing();
+                continue;
+            }
             if column.reader.is_null(value) {
                 column.nulls.set(self.rows);
             }
@@ -91,6 +114,10 @@ impl ChunkBuilder {
     pub fn append_stored(&mut self, chunks: &[Chunk<'_>], row: usize) {
         assert!(!self.is_full(), "a chunk is full");
         for (column, chunk) in self.columns.iter_mut().zip(chunks) {
+            if !column.is_kept {
+                column.values.push_nothing();
+                continue;
+            }
             if chunk.is_null(row) {
                 column.nulls.set(self.rows);
             }

@@ -1,6 +1,7 @@
 //! The threads of a node's column copies: one applies what the journal offers, one builds copies and merges them.
 
 use crate::base::error::TxnError;
+use crate::base::table::Table;
 use crate::columns::ColumnFeed;
 use crate::durability::journaling::Journaling;
 use crate::node::Node;
@@ -9,6 +10,7 @@ use crate::protocol::worker::Worker;
 use farhold_fabric::{Executor, Handle};
 use farhold_store::TableId;
 use farhold_store::column::copy::ColumnCopy;
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -56,26 +58,41 @@ pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &
     let executor = Executor::real(u64::from(node.id().0));
     let feed = &journaling.feed;
     let (mut seen, mut seen_version, mut failures) = (0, None, Failures::default());
+    let bytes_max = node.config.columns_bytes_max;
     while !stop.load(SeqCst) {
         let version = node.catalog_version();
-        if feed.must_build.swap(false, SeqCst) {
-            seen_version = None;
+        if feed.must_build.swap(false, SeqCst) || seen_version != Some(version) {
+            feed.forget_without_room();
+            let tables = node.tables().into_iter();
+            let wanted: HashMap<_, _> =
+                tables.filter_map(|table| feed.wanted(&table).map(|kept| (table.id(), kept))).collect();
+            feed.retain(|table, copy| wanted.get(&table) == Some(copy.kept()));
+            seen_version = Some(version);
         }
-        if seen_version != Some(version)
-            && executor.handle().now_ns() >= failures.until_ns
-            && journaling.failure().is_none()
-        {
-            feed.retain(|table| node.table_by_id(table).is_some());
+        if executor.handle().now_ns() >= failures.until_ns && journaling.failure().is_none() {
             let has_failed = build_new(node, feed, &executor, stop).is_err();
             failures.note(has_failed, executor.handle().now_ns());
-            seen_version = (!has_failed).then_some(version);
         }
         for (_, copy) in feed.copies() {
             // A snapshot that may still ask for columns finds them, unless it is open for so long that the delta grows too large.
             let is_large = copy.size().delta_bytes > DELTA_BYTES_MAX;
             copy.merge(if is_large { u32::MAX } else { node.store.superblock().oldest_snapshot() });
         }
+        make_room(feed, bytes_max);
         feed.merge_bell.wait(&mut seen, IDLE);
+    }
+}
+
+/// Forgets the largest copies until all of them take at most `bytes_max`.
+fn make_room(feed: &ColumnFeed, bytes_max: u64) {
+    let mut sizes: Vec<_> = feed.copies().into_iter().map(|(table, copy)| (copy.size().bytes(), table)).collect();
+    sizes.sort_unstable();
+    let mut bytes: u64 = sizes.iter().map(|(bytes, _)| bytes).sum();
+    while bytes > bytes_max
+        && let Some((size, table)) = sizes.pop()
+    {
+        feed.set_without_room(table);
+        bytes -= size;
     }
 }
 
@@ -97,38 +114,61 @@ impl Failures {
 
 /// Makes the copies that are wanted and not there. A table that cannot be read does not keep the others from theirs.
 fn build_new(node: &Arc<Node>, feed: &ColumnFeed, executor: &Executor, stop: &AtomicBool) -> Result<(), TxnError> {
-    let wanted: Vec<_> =
-        node.tables().into_iter().filter(|table| table.has_columns() && feed.copy(table.id()).is_none()).collect();
+    let is_missing = |table: &Table| feed.copy(table.id()).is_none() && !feed.is_without_room(table.id());
+    let tables = node.tables().into_iter().filter(is_missing);
+    let wanted: Vec<_> = tables.filter_map(|table| feed.wanted(&table).map(|kept| (table, kept))).collect();
     if wanted.is_empty() {
         return Ok(());
     }
     let worker = node.worker(&executor.handle())?;
     let mut result = Ok(());
-    for table in wanted {
-        let copy = Arc::new(ColumnCopy::new(table.schema(), node.config.columns));
+    for (table, kept) in wanted {
+        let taken: u64 = feed.copies().iter().map(|(_, copy)| copy.size().bytes()).sum();
+        let room = node.config.columns_bytes_max.saturating_sub(taken);
+        let copy = Arc::new(ColumnCopy::new(table.schema(), kept, node.config.columns));
         feed.add(table.id(), copy.clone());
-        let built = executor.run(build(&worker, table.id(), &copy, stop));
-        if built != Ok(true) {
-            feed.retain(|other| other != table.id());
-        }
-        if let Err(error) = built {
-            result = Err(error);
+        match executor.run(build(&worker, table.id(), &copy, room, stop)) {
+            Ok(Built::Complete) => {}
+            Ok(Built::NoRoom) => feed.set_without_room(table.id()),
+            Ok(Built::GivenUp) => feed.retain(|other, _| other != table.id()),
+            Err(error) => {
+                feed.retain(|other, _| other != table.id());
+                result = Err(error);
+            }
         }
     }
     result
 }
 
-/// Makes the first segments of the rows of a snapshot; false if the node is stopping or the table has been dropped.
-async fn build(worker: &Worker, table: TableId, copy: &ColumnCopy, stop: &AtomicBool) -> Result<bool, TxnError> {
-    let Some(table) = worker.node().table_by_id(table) else { return Ok(false) };
-    let Some(snapshot) = until(stop, worker.handle(), worker.snapshot()).await else { return Ok(false) };
+/// How building a copy has ended.
+enum Built {
+    Complete,
+    /// The first segments take more than there is room for.
+    NoRoom,
+    /// The node is stopping, or the table has been dropped.
+    GivenUp,
+}
+
+/// Makes the first segments, of at most `room` bytes, of the rows of a snapshot.
+async fn build(
+    worker: &Worker,
+    table: TableId,
+    copy: &ColumnCopy,
+    room: u64,
+    stop: &AtomicBool,
+) -> Result<Built, TxnError> {
+    let Some(table) = worker.node().table_by_id(table) else { return Ok(Built::GivenUp) };
+    let Some(snapshot) = until(stop, worker.handle(), worker.snapshot()).await else { return Ok(Built::GivenUp) };
     let snapshot = snapshot?;
     let mut tasks = snapshot.pages(&table)?;
     tasks.sort_by_key(PageTask::first_page);
     let (mut builder, mut rows) = (copy.build(), 0);
     for task in &tasks {
         if rows >= ROWS_PER_LOOK && stop.load(SeqCst) {
-            return Ok(false);
+            return Ok(Built::GivenUp);
+        }
+        if builder.bytes() > room {
+            return Ok(Built::NoRoom);
         }
         snapshot.scan_objects(task, &mut |reference, key, value| {
             builder.append(reference, key, value);
@@ -136,7 +176,7 @@ async fn build(worker: &Worker, table: TableId, copy: &ColumnCopy, stop: &Atomic
         })?;
     }
     copy.install(builder, snapshot.epoch());
-    Ok(true)
+    Ok(Built::Complete)
 }
 
 /// What a future gives; `None` if the node stops before. A snapshot may wait for a journal that nobody writes any more.

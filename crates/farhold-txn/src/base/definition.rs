@@ -1,8 +1,8 @@
 //! The definition of a table, and its form in the system table.
 //!
 //! ```text
-//! 'T' │ version u8 │ placement u8 │ flags u8 (1: hash, 2: columns) │ slots u16 │ { recorded u8 }* │ attributes u32, bytes │ name u8, bytes
-//!     │ schema and indexes (`farhold_store::row::encode_definition`)
+//! 'T' │ version u8 │ placement u8 │ flags u8 (1: hash, 2, 4, 8: columns) │ slots u16 │ { recorded u8 }* │ attributes u32, bytes │ name u8, bytes
+//!     │ { columns u16, { column u16 }* } if flag 8 │ schema and indexes (`farhold_store::row::encode_definition`)
 //! ```
 //! One slot for each index the table ever had, in order, so that an index keeps its number while others go.
 
@@ -20,6 +20,26 @@ pub enum Placement {
     ByHash,
 }
 
+/// Which columns of a table are kept as columns too, for scans, where a node [can](crate::NoColumns).
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeptColumns {
+    /// None.
+    #[default]
+    None,
+    /// All of them on a node that has [`AUTO_ROWS`](Self::AUTO_ROWS) rows of the table or more; otherwise none.
+    Auto,
+    /// All.
+    All,
+    /// Those at these positions, in order and each once.
+    These(Vec<u16>),
+}
+
+impl KeptColumns {
+    /// With so many rows on a node, a table is kept as columns there if it is [`Auto`](Self::Auto): a full segment. The rows of smaller
+    /// tables are read in a few milliseconds.
+    pub const AUTO_ROWS: u64 = 65_536;
+}
+
 /// What a table is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableDef {
@@ -31,8 +51,8 @@ pub struct TableDef {
     pub placement: Placement,
     /// Whether it has a hash index for point reads beside the ordered one. Far point reads need it to be one-sided.
     pub hash: bool,
-    /// Whether its rows are kept as columns too, for scans.
-    pub columns: bool,
+    /// Which of its columns are kept as columns too, for scans.
+    pub columns: KeptColumns,
     /// Its secondary indexes. Each node indexes its own rows, so a unique index requires that all rows with the same
     /// index key are on one node: the table is replicated, or the cluster has one node, or the index begins with the
     /// integer that places the row. [`create_table`](crate::Worker::create_table) refuses others.
@@ -55,7 +75,9 @@ pub(crate) enum Recorded {
 const MAGIC: u8 = b'T';
 const VERSION: u8 = 1;
 const HASH: u8 = 1;
-const COLUMNS: u8 = 2;
+const COLUMNS_ALL: u8 = 2;
+const COLUMNS_AUTO: u8 = 4;
+const COLUMNS_THESE: u8 = 8;
 
 impl TableDef {
     /// A table with hash index, placed by hash, without secondary indexes.
@@ -67,7 +89,7 @@ impl TableDef {
             schema,
             placement,
             hash: true,
-            columns: false,
+            columns: KeptColumns::None,
             indexes: Vec::new(),
             attributes: Vec::new(),
         }
@@ -87,11 +109,28 @@ impl TableDef {
         if self.placement == Placement::ByInteger && !integer {
             return invalid(format!("rows are placed by the first key column, which is {first} and no integer"));
         }
+        self.check_columns()?;
         for (i, index) in self.indexes.iter().enumerate() {
             if self.indexes[..i].iter().any(|other| other.name == index.name) {
                 return invalid(format!("two indexes are called \"{}\"", index.name));
             }
             self.check_index(index, nodes)?;
+        }
+        Ok(())
+    }
+
+    /// Are there such columns to keep?
+    ///
+    /// # Errors
+    /// [`TxnError::Row`] with the reason.
+    pub(crate) fn check_columns(&self) -> Result<(), TxnError> {
+        let KeptColumns::These(columns) = &self.columns else { return Ok(()) };
+        let is_known = columns.last().is_none_or(|last| usize::from(*last) < self.schema.columns().len());
+        if columns.is_empty() || !is_known || !columns.is_sorted_by(|one, next| one < next) {
+            let reason = format!(
+                "the columns that are kept as columns, at {columns:?}, are not columns of the table in their order"
+            );
+            return Err(TxnError::Row(RowError::InvalidSchema { reason }));
         }
         Ok(())
     }
@@ -126,7 +165,13 @@ impl TableDef {
             Placement::ByInteger => 1,
             Placement::ByHash => 2,
         };
-        let flags = if self.hash { HASH } else { 0 } | if self.columns { COLUMNS } else { 0 };
+        let columns = match self.columns {
+            KeptColumns::None => 0,
+            KeptColumns::Auto => COLUMNS_AUTO,
+            KeptColumns::All => COLUMNS_ALL,
+            KeptColumns::These(_) => COLUMNS_THESE,
+        };
+        let flags = if self.hash { HASH } else { 0 } | columns;
         let mut out = vec![MAGIC, VERSION, placement, flags];
         out.extend(u16::try_from(recorded.len()).unwrap_or(u16::MAX).to_le_bytes());
         out.extend(recorded.iter().map(|recorded| *recorded as u8));
@@ -134,6 +179,10 @@ impl TableDef {
         out.extend(&self.attributes);
         out.push(u8::try_from(self.name.len()).unwrap_or(u8::MAX));
         out.extend(self.name.as_bytes());
+        if let KeptColumns::These(columns) = &self.columns {
+            out.extend(u16::try_from(columns.len()).unwrap_or(u16::MAX).to_le_bytes());
+            out.extend(columns.iter().flat_map(|column| column.to_le_bytes()));
+        }
         encode_definition(&self.schema, &self.indexes, &mut out)?;
         Ok(out)
     }
@@ -169,12 +218,25 @@ impl TableDef {
         let attributes = take(&mut rest, attributes as usize)?.to_vec();
         let name = usize::from(take(&mut rest, 1)?[0]);
         let name = String::from_utf8(take(&mut rest, name)?.to_vec()).map_err(|_| CORRUPT)?;
+        let columns = match flags & (COLUMNS_ALL | COLUMNS_AUTO | COLUMNS_THESE) {
+            0 => KeptColumns::None,
+            COLUMNS_AUTO => KeptColumns::Auto,
+            COLUMNS_ALL => KeptColumns::All,
+            COLUMNS_THESE => {
+                let [low, high] = *take(&mut rest, 2)? else { return Err(CORRUPT) };
+                let positions = take(&mut rest, 2 * usize::from(u16::from_le_bytes([low, high])))?;
+                KeptColumns::These(positions.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).collect())
+            }
+            _ => return Err(CORRUPT),
+        };
         let (schema, indexes, rest) = decode_definition(rest)?;
         if !rest.is_empty() || recorded.len() != indexes.len() {
             return Err(CORRUPT);
         }
-        let (hash, columns) = (flags & HASH != 0, flags & COLUMNS != 0);
-        Ok((Self { name, schema, placement, hash, columns, indexes, attributes }, recorded))
+        let hash = flags & HASH != 0;
+        let definition = Self { name, schema, placement, hash, columns, indexes, attributes };
+        definition.check_columns()?;
+        Ok((definition, recorded))
     }
 }
 
@@ -187,15 +249,18 @@ mod tests {
         let columns = vec![Column::new("id", ColumnType::Int), Column::new("name", ColumnType::Varchar(20)).nullable()];
         let schema = Schema::new(columns, vec![0]).expect("a schema");
         let index = SecondaryIndex { name: "by_name".into(), columns: vec![1], unique: false };
-        TableDef { columns: true, indexes: vec![index], attributes: vec![7, 8, 9], ..TableDef::new("people", schema) }
+        TableDef { indexes: vec![index], attributes: vec![7, 8, 9], ..TableDef::new("people", schema) }
     }
 
     #[test]
     fn a_definition_comes_back_and_no_other_bytes_are_one() {
-        let definition = definition();
-        for recorded in [Recorded::Begun, Recorded::Live, Recorded::Dropped] {
-            let bytes = definition.encode(&[recorded]).expect("bytes");
-            assert_eq!(TableDef::decode(&bytes), Ok((definition.clone(), vec![recorded])));
+        let mut definition = definition();
+        for columns in [KeptColumns::None, KeptColumns::Auto, KeptColumns::All, KeptColumns::These(vec![0, 1])] {
+            definition.columns = columns;
+            for recorded in [Recorded::Begun, Recorded::Live, Recorded::Dropped] {
+                let bytes = definition.encode(&[recorded]).expect("bytes");
+                assert_eq!(TableDef::decode(&bytes), Ok((definition.clone(), vec![recorded])));
+            }
         }
         let bytes = definition.encode(&[Recorded::Live]).expect("bytes");
         for len in 0..bytes.len() {
@@ -207,6 +272,17 @@ mod tests {
                 other[at] ^= flip;
                 let _ = TableDef::decode(&other);
             }
+        }
+    }
+
+    #[test]
+    fn columns_that_are_kept_are_the_tables_in_their_order() {
+        let mut definition = definition();
+        for columns in [vec![], vec![2], vec![1, 0], vec![0, 0]] {
+            definition.columns = KeptColumns::These(columns);
+            definition.check(1).expect_err("no such columns");
+            let bytes = definition.encode(&[Recorded::Live]).expect("bytes");
+            TableDef::decode(&bytes).expect_err("no such columns");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Tables: the handle through which transactions name one, and what of it lies on this node.
 
-use crate::base::definition::{Placement, Recorded, TableDef};
+use crate::base::definition::{KeptColumns, Placement, Recorded, TableDef};
 use crate::base::error::TxnError;
 use crate::base::route::Cluster;
 use crate::base::route::Route;
@@ -79,7 +79,7 @@ pub(crate) struct TableShared {
     pub schema: Schema,
     pub placement: Placement,
     pub hash: bool,
-    pub columns: bool,
+    columns: RwLock<KeptColumns>,
     pub attributes: Vec<u8>,
     pub route: Route,
     /// Every index it ever had: its slots. Writers need the store's list only.
@@ -221,7 +221,7 @@ impl TableShared {
             schema,
             placement,
             hash,
-            columns,
+            columns: RwLock::new(columns),
             attributes,
             route,
             indexes: RwLock::new(slots),
@@ -494,6 +494,15 @@ impl TableShared {
         Ok(false)
     }
 
+    pub fn kept_columns(&self) -> KeptColumns {
+        self.columns.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes over what is recorded of the columns that are kept as columns.
+    pub fn keep_columns(&self, columns: KeptColumns) {
+        *self.columns.write().unwrap_or_else(PoisonError::into_inner) = columns;
+    }
+
     pub fn definition(&self) -> (TableDef, Vec<bool>) {
         let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
         let definition = TableDef {
@@ -501,7 +510,7 @@ impl TableShared {
             schema: self.schema.clone(),
             placement: self.placement,
             hash: self.hash,
-            columns: self.columns,
+            columns: self.kept_columns(),
             indexes: slots.iter().map(|slot| slot.definition.clone()).collect(),
             attributes: self.attributes.clone(),
         };
@@ -585,10 +594,10 @@ impl Table {
         &self.0.attributes
     }
 
-    /// Whether its rows are kept as columns too, where the node [can](crate::NoColumns).
+    /// Which of its columns are kept as columns too, for scans.
     #[must_use]
-    pub fn has_columns(&self) -> bool {
-        self.0.columns
+    pub fn kept_columns(&self) -> KeptColumns {
+        self.0.kept_columns()
     }
 
     /// The definition as it stands, indexes created since included, dropped ones not.

@@ -8,24 +8,32 @@
 //! One record has several consumers: the journal's file, the mirrors on other nodes, and these copies. A copy takes what the journal
 //! takes, so a commit does nothing for it. Copies are in this process's memory, and are built anew when the node starts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use crate::base::bell::Bell;
+use crate::base::definition::KeptColumns;
+use crate::base::table::Table;
 use farhold_fabric::NodeId;
 use farhold_store::TableId;
-use farhold_store::column::copy::{ColumnCopy, ColumnView, CopySize, RowChange};
+use farhold_store::column::copy::{ColumnCopy, ColumnView, CopySize, Kept, RowChange};
 use farhold_store::log::{Change, Entry, Record};
 
 /// Why a query reads the rows of a table and not its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoColumns {
-    /// The table has none.
+    /// The table has none: it is not kept as columns, or it is [small](KeptColumns::Auto).
     #[error("the table has none")]
     NotKept,
+    /// The query needs a column that they do not have.
+    #[error("they lack a column that the query needs")]
+    Lacking,
+    /// There is no room for them within [`NodeConfig::columns_bytes_max`](crate::NodeConfig).
+    #[error("there is no room for them")]
+    NoRoom,
     /// They are made from the journal, and this node has none.
     #[error("they are made from the journal, and the node has none")]
     NoJournal,
@@ -50,6 +58,8 @@ pub(crate) struct ColumnFeed {
     is_wanted: AtomicBool,
     queue: Mutex<Queue>,
     copies: Mutex<BTreeMap<TableId, Arc<ColumnCopy>>>,
+    /// Tables whose columns have no room, until a definition changes.
+    without_room: Mutex<BTreeSet<TableId>>,
     waiters: Mutex<Vec<Waker>>,
     /// Wakes the thread that applies.
     pub bell: Bell,
@@ -70,6 +80,8 @@ pub struct ColumnStatistics {
     pub tables: usize,
     /// Tables that are to have one, and whose segments have not been made yet.
     pub building: usize,
+    /// Tables that are to have one, and for which there is no room.
+    pub without_room: usize,
     /// All of them together.
     pub size: CopySize,
     /// How often a query has read segments.
@@ -122,16 +134,47 @@ impl ColumnFeed {
         self.is_wanted.store(true, SeqCst);
     }
 
-    /// Forgets the copies of tables for which `stays` does not hold.
-    pub fn retain(&self, stays: impl Fn(TableId) -> bool) {
+    /// Forgets the copies for which `stays` does not hold.
+    pub fn retain(&self, stays: impl Fn(TableId, &ColumnCopy) -> bool) {
         let mut copies = held(&self.copies);
-        copies.retain(|table, _| stays(*table));
+        copies.retain(|table, copy| stays(*table, copy));
         if copies.is_empty() {
             self.is_wanted.store(false, SeqCst);
             *held(&self.queue) = Queue::default();
         }
         drop(copies);
         self.wake();
+    }
+
+    /// Whether there is no room for a table's columns.
+    pub fn is_without_room(&self, table: TableId) -> bool {
+        held(&self.without_room).contains(&table)
+    }
+
+    /// That there is none; the copy, if there is one, is forgotten.
+    pub fn set_without_room(&self, table: TableId) {
+        held(&self.without_room).insert(table);
+        self.retain(|other, _| other != table);
+    }
+
+    /// There may be room again.
+    pub fn forget_without_room(&self) {
+        held(&self.without_room).clear();
+    }
+
+    /// Which columns of a table this node is to keep.
+    pub fn wanted(&self, table: &Table) -> Option<Kept> {
+        match table.kept_columns() {
+            KeptColumns::None => None,
+            KeptColumns::All => Some(Kept::All),
+            KeptColumns::These(columns) => Some(Kept::These(columns.into_iter().map(usize::from).collect())),
+            KeptColumns::Auto => {
+                // A table that shrinks by a few rows keeps its copy.
+                let has_copy = self.copy(table.id()).is_some();
+                let rows_min = if has_copy { KeptColumns::AUTO_ROWS / 2 } else { KeptColumns::AUTO_ROWS };
+                (table.row_count() >= rows_min).then_some(Kept::All)
+            }
+        }
     }
 
     fn wake(&self) {
@@ -207,6 +250,7 @@ impl ColumnFeed {
         ColumnStatistics {
             tables: copies.len(),
             building,
+            without_room: held(&self.without_room).len(),
             size,
             views: self.views.load(Relaxed),
             is_merged: is_applied && building == 0 && (size.delta_rows == 0 || has_snapshots),

@@ -1,5 +1,6 @@
 //! Creating and dropping tables and indexes.
 
+mod columns;
 pub(crate) mod here;
 mod index;
 pub(crate) mod records;

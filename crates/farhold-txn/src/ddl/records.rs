@@ -12,6 +12,7 @@
 //! | present and missing | present: a record is deleted only after every copy has said dropped |
 //! | half written by the dead | that of the others |
 //! | of different indexes | those that all copies have alike; the others are dropped |
+//! | that keep different columns | those of one of them, whichever comes last in the order of [`KeptColumns`](crate::KeptColumns) |
 
 use crate::base::definition::{Recorded, TableDef};
 use crate::base::error::TxnError;
@@ -55,6 +56,7 @@ fn joined(one: Record, other: &Record) -> Result<Record, TxnError> {
     let both = (TableDef::decode(&one.1)?, TableDef::decode(&other.1)?);
     let ((mut definition, mut recorded), shorter) =
         if both.0.1.len() >= both.1.1.len() { both } else { (both.1, both.0) };
+    definition.columns = definition.columns.max(shorter.0.columns.clone());
     for slot in 0..recorded.len() {
         let is_alike =
             shorter.1.get(slot) == Some(&recorded[slot]) && shorter.0.indexes.get(slot) == definition.indexes.get(slot);
@@ -203,7 +205,14 @@ mod tests {
         let (begun, live) = (record(17, &[("a", Begun)]), record(17, &[("a", Live)]));
         let (two, gone) = (record(17, &[("a", Live), ("b", Begun)]), record(17, &[("-", Dropped)]));
         let both_gone = record(17, &[("-", Dropped), ("-", Dropped)]);
-        let cases: [(Copies, Copies); 17] = [
+        let keeps = |columns: crate::KeptColumns| {
+            let mut definition = TableDef::decode(&record(17, &[("a", Live)]).1).expect("a definition").0;
+            definition.columns = columns;
+            (TableId(17), definition.encode(&[Live]).expect("a definition"))
+        };
+        let (all, first) = (keeps(crate::KeptColumns::All), keeps(crate::KeptColumns::These(vec![0])));
+        let cases: [(Copies, Copies); 18] = [
+            (vec![Some(all), Some(first.clone()), Some(live.clone())], vec![Some(first); 3]),
             (vec![None, None], vec![None, None]),
             (vec![Some(plain.clone()), None], vec![Some(plain.clone()); 2]),
             (vec![Some(plain.clone()), Some(later.clone())], vec![Some(later.clone()); 2]),

@@ -181,6 +181,7 @@ impl Core {
                     found => self.step_index_here(&*found?, slot, step)?,
                 }
             }
+            Request::FollowColumns => system::follow_columns(&self.node)?,
             Request::Count { table } => {
                 w.u64(self.table(table)?.store.primary().len() as u64);
             }

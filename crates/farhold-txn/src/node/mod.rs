@@ -11,6 +11,7 @@ pub(crate) mod system;
 pub(crate) mod unsent;
 
 use crate::base::catalog::Catalog;
+use crate::base::definition::KeptColumns;
 use crate::base::error::TxnError;
 use crate::base::nodes::NodeSet;
 use crate::base::processor::Processor;
@@ -18,7 +19,7 @@ use crate::base::slots::{Slots, Statistics};
 use crate::base::table::Table;
 use crate::cluster::configuration::Configuration;
 use crate::cluster::settings::ReplicationConfig;
-use crate::columns::ColumnStatistics;
+use crate::columns::{ColumnStatistics, NoColumns};
 use crate::durability::JournalConfig;
 use crate::durability::journaling::Journaling;
 use crate::node::far_pages::FarPages;
@@ -27,7 +28,7 @@ use crate::node::snapshots::{FarHolds, OpenSnapshots};
 use crate::node::unsent::Unsent;
 use crate::replication::Replication;
 use farhold_fabric::{Fabric, Handle, NodeId};
-use farhold_store::column::copy::CopyConfig;
+use farhold_store::column::copy::{ColumnCopy, CopyConfig, CopySize};
 use farhold_store::table::{Damaged, Rebuilt};
 use farhold_store::{Store, TableId};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -50,6 +51,8 @@ pub struct NodeConfig {
     pub journal: Option<JournalConfig>,
     /// When the columns of tables are merged.
     pub columns: CopyConfig,
+    /// Bytes that the columns of all tables take at most. Beyond them the largest are forgotten, and queries read rows.
+    pub columns_bytes_max: u64,
     /// Whether the part of a commit on this node may be a hardware transaction, where the processor has them. A worker with
     /// which fewer than half commit takes latches for a while.
     pub hardware_transactions: bool,
@@ -69,6 +72,7 @@ impl Default for NodeConfig {
             replication: ReplicationConfig::default(),
             journal: None,
             columns: CopyConfig::default(),
+            columns_bytes_max: u64::MAX,
             hardware_transactions: true,
             forgets_half_written: false,
         }
@@ -310,9 +314,42 @@ impl Node {
         let Some(journaling) = self.journaling.as_ref().filter(|_| self.config.nodes == 1) else {
             return ColumnStatistics::default();
         };
-        let is_built = |table: &Table| journaling.feed.copy(table.id()).is_some_and(|copy| copy.is_built());
-        let building = self.tables().iter().filter(|table| table.has_columns() && !is_built(table)).count();
-        journaling.feed.statistics(building, self.store.superblock().snapshots_open())
+        let feed = &journaling.feed;
+        let is_built = |table: &Table| feed.copy(table.id()).is_some_and(|copy| copy.is_built());
+        let is_building =
+            |table: &&Table| !is_built(table) && !feed.is_without_room(table.id()) && feed.wanted(table).is_some();
+        let building = self.tables().iter().filter(is_building).count();
+        feed.statistics(building, self.store.superblock().snapshots_open())
+    }
+
+    /// What the columns of a table consist of on this node, and why queries do not read them, if they do not. While they are being built,
+    /// their rows grow.
+    #[must_use]
+    pub fn columns_of(&self, table: &Table) -> (CopySize, Option<NoColumns>) {
+        match self.column_copy(table) {
+            Ok((_, copy)) => (copy.size(), (!copy.is_built()).then_some(NoColumns::Building)),
+            Err(reason) => (CopySize::default(), Some(reason)),
+        }
+    }
+
+    /// The copy of a table's columns, which may still be being built.
+    pub(crate) fn column_copy(&self, table: &Table) -> Result<(&Arc<Journaling>, Arc<ColumnCopy>), NoColumns> {
+        let is_small = || table.row_count() < KeptColumns::AUTO_ROWS;
+        let Some(journaling) = self.journaling.as_ref().filter(|_| self.config.nodes == 1) else {
+            return Err(match table.kept_columns() {
+                KeptColumns::None => NoColumns::NotKept,
+                KeptColumns::Auto if is_small() => NoColumns::NotKept,
+                _ if self.journaling.is_none() => NoColumns::NoJournal,
+                _ => NoColumns::ManyNodes,
+            });
+        };
+        let feed = &journaling.feed;
+        match feed.copy(table.id()) {
+            Some(copy) => Ok((journaling, copy)),
+            None if feed.wanted(table).is_none() => Err(NoColumns::NotKept),
+            None if feed.is_without_room(table.id()) => Err(NoColumns::NoRoom),
+            None => Err(NoColumns::Building),
+        }
     }
 
     /// Bytes of its region that no table uses.

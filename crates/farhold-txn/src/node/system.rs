@@ -210,11 +210,28 @@ fn reconcile_with(node: &Node, has_all: bool) -> Result<Vec<(Table, u16)>, TxnEr
         node.catalog.set_behind(true);
     }
     node.catalog.changed();
-    let mut made = Ok(());
+    let mut made = follow_columns(node);
     for (_, id, definition) in rows {
         made = made.and(make(node, id, &definition));
     }
     made.map(|()| left)
+}
+
+/// Keeps as columns what the system table says. Readings of it take turns, so the last of them stands.
+pub(crate) fn follow_columns(node: &Node) -> Result<(), TxnError> {
+    let _turn = node.catalog.turn_of_makers();
+    let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
+    let (rows, whole) = rows_of(&system.0)?;
+    for (_, id, definition) in rows {
+        if let Some(table) = node.catalog.by_id(id) {
+            table.0.keep_columns(TableDef::decode(&definition)?.0.columns);
+        }
+    }
+    if !whole {
+        node.catalog.set_behind(true);
+    }
+    node.catalog.changed();
+    Ok(())
 }
 
 /// As [`reconcile`], on a node that has all records; false: one was just being written, so a table may be recorded that is not here.
@@ -243,10 +260,15 @@ pub(crate) fn differences(node: &Node) -> Vec<String> {
             wrong.push(format!("the drop of table \"{name}\" is recorded and not over"));
             continue;
         }
-        let (Some(table), Ok((_, live))) = (node.catalog.by_id(id), TableDef::decode(&definition)) else {
+        let (Some(table), Ok((recorded_definition, live))) = (node.catalog.by_id(id), TableDef::decode(&definition))
+        else {
             wrong.push(format!("table \"{name}\" is recorded and not there"));
             continue;
         };
+        let (kept, recorded) = (table.kept_columns(), &recorded_definition.columns);
+        if kept != *recorded {
+            wrong.push(format!("of table \"{name}\", {kept:?} are kept as columns, and {recorded:?} are recorded"));
+        }
         let indexes = table.indexes();
         for index in indexes.iter().filter(|index| !index.ready) {
             wrong.push(format!("index \"{}\" of \"{name}\" is neither ready nor gone", index.definition.name));

@@ -19,15 +19,7 @@ impl Worker {
     /// # Errors
     /// [`NoColumns`]: the caller scans rows.
     pub async fn columns(&self, snapshot: &Snapshot, table: &Table) -> Result<ColumnView, NoColumns> {
-        if !table.has_columns() {
-            return Err(NoColumns::NotKept);
-        }
-        let node = self.node();
-        let Some(journaling) = &node.journaling else { return Err(NoColumns::NoJournal) };
-        if node.config().nodes > 1 {
-            return Err(NoColumns::ManyNodes);
-        }
-        let copy = journaling.feed.copy(table.id()).ok_or(NoColumns::Building)?;
+        let (journaling, copy) = self.node().column_copy(table)?;
         let found = match copy.view(snapshot.epoch()) {
             Err(NoView::Behind { .. }) => self.catch_up(journaling, (table.id(), &copy), snapshot.epoch()).await,
             found => found.map_err(reason),

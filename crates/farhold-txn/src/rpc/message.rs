@@ -51,6 +51,8 @@ pub(crate) enum Request<'a> {
     IsFilled { table: TableId, slot: u16 },
     /// Bring the index into another state.
     StepIndex { table: TableId, slot: u16, step: IndexStep },
+    /// Which columns of tables are kept as columns has changed: it is recorded.
+    FollowColumns,
     /// This node's transactions that have begun before it heard of this drop are over.
     Quiet { id: TableId, node: NodeId },
     /// The sender waits for [`Self::Quiet`] about this table.
@@ -225,6 +227,7 @@ impl<'a> Request<'a> {
             Self::Recovery { body } => {
                 w.bytes(body);
             }
+            Self::FollowColumns => {}
             Self::Count { table } => {
                 w.u32(table.0);
             }
@@ -275,6 +278,7 @@ impl<'a> Request<'a> {
             Self::Pages { .. } => 23,
             Self::Publish { .. } => 24,
             Self::Recovery { .. } => 25,
+            Self::FollowColumns => 26,
         }
     }
 
@@ -335,6 +339,7 @@ impl<'a> Request<'a> {
                 replaced: r.list(Reader::reference)?,
             },
             25 => Self::Recovery { body: r.bytes()? },
+            26 => Self::FollowColumns,
             _ => return Err(GARBAGE),
         };
         r.end()?;
@@ -459,6 +464,7 @@ mod tests {
             Request::Confirm { incarnation: 2, number: 3, epoch: 8 },
             Request::StillOpen { incarnation: 2, first: 3, next: 9, open: vec![3, 8] },
             Request::Pages { table, from_page: 77 },
+            Request::FollowColumns,
         ]
     }
 
@@ -494,7 +500,7 @@ mod tests {
             let len = usize::from(next()) % 80;
             let mut bytes: Vec<u8> = (0..len).map(|_| next()).collect();
             if len > 3 && round % 2 == 0 {
-                bytes[..3].copy_from_slice(&[REQUEST, VERSION, 1 + next() % 24]);
+                bytes[..3].copy_from_slice(&[REQUEST, VERSION, 1 + next() % 26]);
             }
             let _ = Request::decode(&bytes);
             let _ = decode_reply(&bytes);

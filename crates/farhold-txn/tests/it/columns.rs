@@ -7,14 +7,18 @@ use farhold_store::column::{BLOCK_ROWS, Chunk, double_of};
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::{Column, ColumnReader, ColumnType, Datum, Schema};
 use farhold_txn::{
-    CopyConfig, Generation, JournalConfig, JournalThreads, NoColumns, Node, NodeConfig, NodeId, ReplicationConfig,
-    Retry, Snapshot, Table, TableDef, TxnError, Worker,
+    CopyConfig, Generation, JournalConfig, JournalThreads, KeptColumns, NoColumns, Node, NodeConfig, NodeId,
+    ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError, Worker,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use tempfile::TempDir;
 
 fn open(disk: &Volatile) -> (Arc<Node>, TempDir) {
+    open_with(disk, u64::MAX)
+}
+
+fn open_with(disk: &Volatile, columns_bytes_max: u64) -> (Arc<Node>, TempDir) {
     let dir = new_dir();
     let journal = JournalConfig { segment_bytes: 1 << 20, threads: 2, ..JournalConfig::new(Arc::new(disk.clone())) };
     let generation = Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default()).expect("a generation");
@@ -25,6 +29,7 @@ fn open(disk: &Volatile) -> (Arc<Node>, TempDir) {
         journal: Some(journal),
         // Segments are short, and made often.
         columns: CopyConfig { segment_rows: 32, changes_min: 8, changed_part: 8 },
+        columns_bytes_max,
         request_timeout_ns: PATIENCE_NS,
         ..NodeConfig::default()
     };
@@ -38,7 +43,7 @@ fn accounts() -> TableDef {
         Column::new("amount", ColumnType::Double),
     ];
     let schema = Schema::new(columns, vec![0]).expect("a schema");
-    TableDef { columns: true, ..TableDef::new("accounts", schema) }
+    TableDef { columns: KeptColumns::All, ..TableDef::new("accounts", schema) }
 }
 
 type Row = (i64, Option<String>, u64);
@@ -107,7 +112,7 @@ async fn columns(worker: &Worker, table: &Table) -> (Snapshot, ColumnView) {
         match worker.columns(&snapshot, table).await {
             Ok(view) => return (snapshot, view),
             Err(NoColumns::Building | NoColumns::Past(_)) => {}
-            Err(error) => panic!("{error}"),
+            Err(error) => panic!("{error}: {:?}", worker.node().columns()),
         }
         assert!(worker.handle().now_ns() < until_ns, "the columns are never built");
         worker.handle().sleep_ns(1_000_000).await;
@@ -200,8 +205,15 @@ fn views_have_the_rows_of_their_snapshots() {
                 });
                 drop(stopped);
             });
-            let columns = node.columns();
-            assert!(columns.views >= 40 && columns.size.segments > 3, "{columns:?}");
+            // Merges follow in the background.
+            let until_ns = worker.handle().now_ns() + PATIENCE_NS;
+            while node.columns().size.segments <= 3 {
+                assert!(worker.handle().now_ns() < until_ns, "{:?}", node.columns());
+                worker.handle().sleep_ns(1_000_000).await;
+            }
+            let (snapshot, view) = columns(&worker, &table).await;
+            assert!(view.has_segments());
+            assert_eq!(rows_of_columns(&view, table.schema()), rows_of_pages(&snapshot, &table));
         });
         drop(worker);
         drop(threads);
@@ -251,11 +263,139 @@ fn tables_without_columns() {
     let worker = node.worker(&executor.handle()).expect("a worker");
     executor.run(async {
         let table = worker.create_table(accounts()).await.expect("a table");
-        assert!(table.has_columns());
-        let plain =
-            worker.create_table(TableDef { columns: false, name: "plain".into(), ..accounts() }).await.expect("t");
+        assert_eq!(table.kept_columns(), KeptColumns::All);
+        let plain = worker
+            .create_table(TableDef { columns: KeptColumns::None, name: "plain".into(), ..accounts() })
+            .await
+            .expect("t");
         let snapshot = worker.snapshot().await.expect("a snapshot");
         assert_eq!(worker.columns(&snapshot, &table).await.err(), Some(NoColumns::NoJournal));
         assert_eq!(worker.columns(&snapshot, &plain).await.err(), Some(NoColumns::NotKept));
+    });
+}
+
+/// Inserts rows with these ids, and texts of so many bytes.
+async fn insert_long(worker: &Worker, table: &Table, ids: std::ops::Range<i64>, bytes: usize) {
+    for first in ids.clone().step_by(500) {
+        worker
+            .run(Retry::default(), async |txn| {
+                for id in first..ids.end.min(first + 500) {
+                    let (key, value) = encode(table.schema(), &(id, Some(format!("{id:0bytes$}")), 0));
+                    txn.insert(table, &key, &value).await?;
+                }
+                Ok(())
+            })
+            .await
+            .expect("inserted");
+    }
+}
+
+async fn insert(worker: &Worker, table: &Table, ids: std::ops::Range<i64>) {
+    insert_long(worker, table, ids, 10).await;
+}
+
+/// Waits until a query gets this answer to its question for columns.
+async fn wait_for(worker: &Worker, table: &Table, is_it: impl Fn(&Result<ColumnView, NoColumns>) -> bool) {
+    let until_ns = worker.handle().now_ns() + PATIENCE_NS;
+    loop {
+        let snapshot = worker.snapshot().await.expect("a snapshot");
+        let found = worker.columns(&snapshot, table).await;
+        if is_it(&found) {
+            return;
+        }
+        assert!(worker.handle().now_ns() < until_ns, "{:?}", found.map(|view| view.kept().clone()));
+        drop(snapshot);
+        worker.handle().sleep_ns(1_000_000).await;
+    }
+}
+
+/// Which columns are kept can be changed, and stands after a restart.
+#[test]
+fn what_is_kept_changes() {
+    let disk = Volatile::default();
+    let these = KeptColumns::These(vec![0, 2]);
+    {
+        let (node, _dir) = open(&disk);
+        let threads = JournalThreads::start(&node).expect("threads");
+        let executor = Executor::real(1);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        executor.run(async {
+            let table = worker.create_table(accounts()).await.expect("a table");
+            insert(&worker, &table, 0..100).await;
+            let has =
+                |view: &Result<ColumnView, NoColumns>, column| view.as_ref().is_ok_and(|it| it.kept().has(column));
+            wait_for(&worker, &table, |found| has(found, 1)).await;
+            worker.keep_columns(&table, these.clone()).await.expect("changed");
+            wait_for(&worker, &table, |found| has(found, 0) && !has(found, 1) && has(found, 2)).await;
+            worker.keep_columns(&table, KeptColumns::None).await.expect("changed");
+            wait_for(&worker, &table, |found| found.as_ref().err() == Some(&NoColumns::NotKept)).await;
+            worker.keep_columns(&table, KeptColumns::These(vec![3])).await.expect_err("no such column");
+            assert_eq!(table.kept_columns(), KeptColumns::None);
+            worker.keep_columns(&table, these.clone()).await.expect("changed");
+            worker.drop_table(&table).await.expect("dropped");
+            assert_eq!(worker.keep_columns(&table, KeptColumns::All).await, Err(TxnError::SchemaChanged));
+            let table = worker.create_table(accounts()).await.expect("a table");
+            insert(&worker, &table, 0..100).await;
+            worker.keep_columns(&table, these.clone()).await.expect("changed");
+        });
+        drop(worker);
+        drop(threads);
+    }
+    let (node, _dir) = open(&disk);
+    let _threads = JournalThreads::start(&node).expect("threads");
+    let table = node.table("accounts").expect("the table");
+    assert_eq!(table.kept_columns(), these);
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    executor.run(wait_for(&worker, &table, |found| found.as_ref().is_ok_and(|view| !view.kept().has(1))));
+}
+
+/// A table is kept by itself once it is large.
+#[test]
+fn large_tables_are_kept_by_themselves() {
+    let (node, _dir) = open(&Volatile::default());
+    let _threads = JournalThreads::start(&node).expect("threads");
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    executor.run(async {
+        let definition = TableDef { columns: KeptColumns::Auto, ..accounts() };
+        let table = worker.create_table(definition).await.expect("a table");
+        let rows = KeptColumns::AUTO_ROWS.cast_signed();
+        insert(&worker, &table, 0..rows - 1).await;
+        let snapshot = worker.snapshot().await.expect("a snapshot");
+        assert_eq!(worker.columns(&snapshot, &table).await.err(), Some(NoColumns::NotKept));
+        drop(snapshot);
+        insert(&worker, &table, rows - 1..rows).await;
+        let (snapshot, view) = columns(&worker, &table).await;
+        assert_eq!(rows_of_columns(&view, table.schema()), rows_of_pages(&snapshot, &table));
+        let (size, reason) = node.columns_of(&table);
+        assert!(size.segments > 0 && reason.is_none(), "{size:?} {reason:?}");
+    });
+}
+
+/// Columns that do not fit their room are forgotten, and there is none for them until a definition changes.
+#[test]
+fn columns_without_room() {
+    let (node, _dir) = open_with(&Volatile::default(), 4_000_000);
+    let _threads = JournalThreads::start(&node).expect("threads");
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    executor.run(async {
+        let small = worker.create_table(accounts()).await.expect("a table");
+        insert(&worker, &small, 0..100).await;
+        columns(&worker, &small).await;
+        // It grows out of its room.
+        let large = worker.create_table(TableDef { name: "large".into(), ..accounts() }).await.expect("a table");
+        columns(&worker, &large).await;
+        insert_long(&worker, &large, 0..20_000, 300).await;
+        wait_for(&worker, &large, |found| found.as_ref().err() == Some(&NoColumns::NoRoom)).await;
+        assert_eq!(node.columns().without_room, 1);
+        columns(&worker, &small).await;
+        // Other definitions change, and it still finds none while it is built.
+        let third = worker.create_table(TableDef { name: "third".into(), ..accounts() }).await.expect("a table");
+        columns(&worker, &third).await;
+        wait_for(&worker, &large, |found| found.as_ref().err() == Some(&NoColumns::NoRoom)).await;
+        worker.keep_columns(&large, KeptColumns::These(vec![2])).await.expect("changed");
+        wait_for(&worker, &large, Result::is_ok).await;
     });
 }

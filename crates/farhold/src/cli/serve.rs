@@ -9,6 +9,7 @@ use serde_json::json;
 use farhold_bench::allocator;
 use farhold_sql::engine::{Engine, EngineConfig};
 use farhold_sql::server::{Authentication, Server, ServerConfig, ServerHandle, Tls, Users};
+use farhold_txn::KeptColumns;
 
 use super::args::{ColumnsLevel, DurabilityArgs, DurabilityLevel, ReplicaArgs, ServeArgs};
 use super::{half_written, signal};
@@ -25,6 +26,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
     config = config
         .memory_bytes(args.memory)
         .populate_bytes(args.populate)
+        .column_bytes(args.column_memory)
         .forget_half_written(args.forget_half_written)
         .node(args.node, args.nodes)
         .provider(&args.provider);
@@ -188,7 +190,11 @@ pub fn start(database: &Database, engine: EngineConfig, config: ServerConfig) ->
 
 fn engine_config(args: &ServeArgs) -> Result<EngineConfig, String> {
     let mut config = EngineConfig { query_memory_bytes: args.query_memory as usize, ..EngineConfig::default() };
-    config.columns = args.columns == ColumnsLevel::All;
+    config.columns = match args.columns {
+        ColumnsLevel::Auto => KeptColumns::Auto,
+        ColumnsLevel::All => KeptColumns::All,
+        ColumnsLevel::None => KeptColumns::None,
+    };
     config.join_memory_bytes = args.join_memory.map(|bytes| bytes as usize);
     if let Some(directory) = &args.spill_dir {
         if !directory.is_dir() {

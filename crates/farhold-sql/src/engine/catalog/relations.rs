@@ -1,17 +1,49 @@
 //! The tables as `pg_catalog` shows them.
 
 use super::{Catalog, TableInfo};
-use crate::pg_catalog::{Attribute, IndexKind, IndexOf, Relation, Relations};
+use farhold_txn::{KeptColumns, NoColumns};
+
+use crate::pg_catalog::{Attribute, IndexKind, IndexOf, Relation, Relations, Segments};
 
 impl Relations for Catalog {
     fn relations(&self) -> Vec<Relation> {
-        let mut relations: Vec<Relation> = self.tables().iter().map(|table| relation(table)).collect();
+        let mut relations: Vec<Relation> =
+            self.tables().iter().map(|table| relation(table, self.segments(table))).collect();
         relations.sort_by_key(|relation| relation.number);
         relations
     }
 }
 
-fn relation(table: &TableInfo) -> Relation {
+impl Catalog {
+    fn segments(&self, table: &TableInfo) -> Segments {
+        let (size, reason) = self.node.columns_of(&table.table);
+        let name = |position: &u16| table.columns().get(usize::from(*position)).map(|column| column.name.as_str());
+        let option = match table.table.kept_columns() {
+            KeptColumns::Auto => "auto".to_owned(),
+            KeptColumns::All => "all".to_owned(),
+            KeptColumns::None => "none".to_owned(),
+            KeptColumns::These(columns) => columns.iter().filter_map(name).collect::<Vec<_>>().join(", "),
+        };
+        let state = match reason {
+            None => "kept".to_owned(),
+            Some(NoColumns::NotKept) if option == "auto" => "none: the table is small".to_owned(),
+            Some(NoColumns::NotKept) => "none".to_owned(),
+            Some(NoColumns::Building) => "building".to_owned(),
+            Some(reason) => format!("none: {reason}"),
+        };
+        Segments {
+            option,
+            state,
+            table_rows: table.table.row_count(),
+            rows: size.segment_rows,
+            count: size.segments,
+            delta_rows: size.delta_rows,
+            bytes: size.bytes(),
+        }
+    }
+}
+
+fn relation(table: &TableInfo, segments: Segments) -> Relation {
     let columns = table.visible_columns().iter().zip(&table.defaults);
     let columns = columns.map(|(column, default)| Attribute {
         name: column.name.clone(),
@@ -36,7 +68,14 @@ fn relation(table: &TableInfo) -> Relation {
         };
         indexes.push(IndexOf { name: index.name.clone(), columns, kind });
     }
-    Relation { number: table.table.id().0, name: table.name.clone(), rows: -1, columns: columns.collect(), indexes }
+    Relation {
+        number: table.table.id().0,
+        name: table.name.clone(),
+        rows: -1,
+        columns: columns.collect(),
+        indexes,
+        segments,
+    }
 }
 
 impl std::fmt::Debug for Catalog {

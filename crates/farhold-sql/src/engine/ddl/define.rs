@@ -4,8 +4,10 @@ use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::ast::{
     ColumnOption, CreateTable, CreateTableOptions, Expr, Ident, SqlOption, TableConstraint, Value,
 };
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::tokenizer::{Span, Token, Tokenizer};
 use farhold_store::row::{Column, Schema, SecondaryIndex};
-use farhold_txn::{Placement, TableDef, TxnError};
+use farhold_txn::{KeptColumns, Placement, TableDef, TxnError};
 
 use super::super::catalog::{Attributes, ROW_NUMBER, table_name};
 use super::super::parse::{parse_expr, to_text};
@@ -31,8 +33,8 @@ pub(crate) struct Defined {
     pub(crate) sequences: Vec<(usize, SequenceDef)>,
 }
 
-/// The definition stated by a CREATE TABLE. `columns`: whether the table is kept as columns too if it does not say.
-pub(crate) fn define_table(statement: &CreateTable, columns: bool) -> Result<Defined, SqlError> {
+/// The definition stated by a CREATE TABLE. `columns`: which columns are kept as columns too if it does not say.
+pub(crate) fn define_table(statement: &CreateTable, columns: &KeptColumns) -> Result<Defined, SqlError> {
     check_form(statement)?;
     let name = table_name(&statement.name)?;
     let mut table = Definition { name: name.clone(), ..Definition::default() };
@@ -54,7 +56,13 @@ pub(crate) fn define_table(statement: &CreateTable, columns: bool) -> Result<Def
             other => return Err(SqlError::unsupported(other)),
         }
     }
-    let Options { placement, hash, columns } = options(&statement.table_options, columns)?;
+    let list = match &statement.table_options {
+        CreateTableOptions::None => &[][..],
+        CreateTableOptions::With(list) => list.as_slice(),
+        _ => return Err(SqlError::unsupported("this table option")),
+    };
+    let Options { placement, hash, columns: kept } = options(list, &table.columns)?;
+    let columns = kept.unwrap_or_else(|| columns.clone());
     let hidden_row_number = table.key.is_empty();
     if hidden_row_number {
         if placement == Placement::ByInteger {
@@ -268,21 +276,15 @@ fn check_form(statement: &CreateTable) -> Result<(), SqlError> {
 struct Options {
     placement: Placement,
     hash: bool,
-    columns: bool,
+    columns: Option<KeptColumns>,
 }
 
-fn options(options: &CreateTableOptions, columns: bool) -> Result<Options, SqlError> {
-    let list = match options {
-        CreateTableOptions::None => &[][..],
-        CreateTableOptions::With(list) => list.as_slice(),
-        _ => return Err(SqlError::unsupported("this table option")),
-    };
-    let (mut placement, mut hash, mut columns) = (Placement::ByHash, true, columns);
+fn options(list: &[SqlOption], columns: &[Column]) -> Result<Options, SqlError> {
+    let (mut placement, mut hash, mut kept) = (Placement::ByHash, true, None);
     for option in list {
-        let SqlOption::KeyValue { key, value } = option else {
-            return Err(SqlError::unsupported(format!("the table option {option}")));
-        };
-        let value = option_text(value)?;
+        let (key, value) = key_and_value(option)?;
+        let stated = value;
+        let value = option_text(value)?.to_lowercase();
         let bad = |allowed: &str| {
             SqlError::new(
                 SqlState::INVALID_PARAMETER_VALUE,
@@ -306,13 +308,7 @@ fn options(options: &CreateTableOptions, columns: bool) -> Result<Options, SqlEr
                     _ => return Err(bad("true or false.")),
                 }
             }
-            "columns" => {
-                columns = match value.as_str() {
-                    "all" => true,
-                    "none" => false,
-                    _ => return Err(bad("One of 'all', 'none'.")),
-                }
-            }
+            "columns" => kept = Some(kept_columns(stated, columns)?),
             // PostgreSQL's fill factor of pages has no meaning here.
             "fillfactor" => {}
             other => {
@@ -322,18 +318,91 @@ fn options(options: &CreateTableOptions, columns: bool) -> Result<Options, SqlEr
             }
         }
     }
-    Ok(Options { placement, hash, columns })
+    Ok(Options { placement, hash, columns: kept })
+}
+
+fn key_and_value(option: &SqlOption) -> Result<(&Ident, &Expr), SqlError> {
+    match option {
+        SqlOption::KeyValue { key, value } => Ok((key, value)),
+        other => Err(SqlError::unsupported(format!("the table option {other}"))),
+    }
+}
+
+/// The value of `ALTER TABLE … SET (columns = …)`, of a table with these columns.
+pub(super) fn columns_to_keep(list: &[SqlOption], columns: &[Column]) -> Result<KeptColumns, SqlError> {
+    let mut kept = None;
+    for option in list {
+        let (key, value) = key_and_value(option)?;
+        match fold(key).as_str() {
+            "columns" => kept = Some(kept_columns(value, columns)?),
+            name @ ("placement" | "hash") => {
+                return Err(SqlError::unsupported(format!("ALTER TABLE SET ({name} = …)")).with_hint(
+                    "Create a table with the new definition, and copy: INSERT INTO new SELECT … FROM old.",
+                ));
+            }
+            other => {
+                let message = format!("unrecognized parameter \"{other}\"");
+                return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message)
+                    .with_hint("The option that can be set is columns."));
+            }
+        }
+    }
+    kept.ok_or_else(|| SqlError::syntax("ALTER TABLE SET without an option"))
+}
+
+/// The value of the option `columns`: `'auto'`, `'all'`, `'none'`, or names of columns.
+fn kept_columns(value: &Expr, columns: &[Column]) -> Result<KeptColumns, SqlError> {
+    let text = option_text(value)?;
+    match text.to_lowercase().as_str() {
+        "auto" => return Ok(KeptColumns::Auto),
+        "all" => return Ok(KeptColumns::All),
+        "none" => return Ok(KeptColumns::None),
+        _ => {}
+    }
+    let bad = || {
+        SqlError::new(SqlState::INVALID_PARAMETER_VALUE, format!("invalid value for parameter \"columns\": \"{text}\""))
+            .with_hint("One of 'auto', 'all', 'none', or the names of columns: 'a, b'.")
+    };
+    let names = names_of(&text).ok_or_else(bad)?;
+    let mut positions = Vec::with_capacity(names.len());
+    for name in names {
+        let position = columns.iter().position(|column| column.name == name && name != ROW_NUMBER);
+        positions.push(position.ok_or_else(|| {
+            SqlError::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist"))
+                .with_hint("The option columns is 'auto', 'all', 'none', or names of columns: 'a, b'.")
+        })?);
+    }
+    positions.sort_unstable();
+    positions.dedup();
+    let narrow = |position: usize| u16::try_from(position).map_err(|_| SqlError::internal("too many columns"));
+    Ok(KeptColumns::These(positions.into_iter().map(narrow).collect::<Result<_, _>>()?))
+}
+
+/// Names between commas, folded to lower case where they are not quoted.
+fn names_of(text: &str) -> Option<Vec<String>> {
+    let mut tokens = Tokenizer::new(&GenericDialect {}, text).tokenize().ok()?.into_iter();
+    let mut names = Vec::new();
+    loop {
+        let mut next = || tokens.by_ref().find(|token| !matches!(token, Token::Whitespace(_)));
+        let Some(Token::Word(word)) = next() else { return None };
+        names.push(fold(&word.into_ident(Span::empty())));
+        match next() {
+            Some(Token::Comma) => {}
+            None => return Some(names),
+            Some(_) => return None,
+        }
+    }
 }
 
 fn option_text(value: &Expr) -> Result<String, SqlError> {
     match value {
         Expr::Value(v) => match &v.value {
-            Value::SingleQuotedString(text) => Ok(text.to_lowercase()),
+            Value::SingleQuotedString(text) => Ok(text.clone()),
             Value::Boolean(v) => Ok(v.to_string()),
             Value::Number(text, _) => Ok(text.clone()),
             other => Err(SqlError::syntax(format!("invalid option value: {other}"))),
         },
-        Expr::Identifier(ident) => Ok(ident.value.to_lowercase()),
+        Expr::Identifier(ident) => Ok(ident.value.clone()),
         other => Err(SqlError::syntax(format!("invalid option value: {other}"))),
     }
 }

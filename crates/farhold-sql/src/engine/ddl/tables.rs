@@ -3,12 +3,12 @@
 use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::ast::{CreateTable, TableConstraint};
 use farhold_store::row::SecondaryIndex;
-use farhold_txn::{TxnError, Worker};
+use farhold_txn::{KeptColumns, TxnError, Worker};
 
 use super::super::catalog::{Catalog, no_such_table, table_name};
 use super::super::scalar::fold;
 use super::Done;
-use super::define::{Defined, define_table, definition_error};
+use super::define::{Defined, columns_to_keep, define_table, definition_error};
 use super::drops::{drop_sequences, is_committed};
 use super::indexes::{add_index, check_index_name, index_columns};
 use super::sequences::name_sequences;
@@ -19,7 +19,7 @@ pub(crate) async fn create_table(
     catalog: &Catalog,
     worker: &Worker,
     statement: &CreateTable,
-    columns: bool,
+    columns: &KeptColumns,
 ) -> Result<Done, SqlError> {
     let Defined { table: mut definition, mut sequences } = define_table(statement, columns)?;
     let name = definition.name.clone();
@@ -46,7 +46,8 @@ pub(crate) async fn create_table(
     }
 }
 
-/// ALTER TABLE … ADD of a unique constraint, or of a primary key to a table without one; other forms are refused.
+/// ALTER TABLE … SET of the columns that are kept as columns, and … ADD of a unique constraint, or of a primary key to a table without
+/// one; other forms are refused.
 pub(crate) async fn alter_table(
     catalog: &Catalog,
     worker: &Worker,
@@ -63,6 +64,11 @@ pub(crate) async fn alter_table(
     let [operation] = statement.operations.as_slice() else {
         return Err(SqlError::unsupported("ALTER TABLE with several actions"));
     };
+    if let ast::AlterTableOperation::SetOptionsParens { options } = operation {
+        let kept = columns_to_keep(options, table.columns())?;
+        worker.keep_columns(&table.table, kept).await.map_err(|e| definition_error(&e))?;
+        return Ok(Done::plain("ALTER TABLE"));
+    }
     let ast::AlterTableOperation::AddConstraint { constraint, .. } = operation else {
         let text = operation.to_string();
         return Err(SqlError::unsupported(format!("ALTER TABLE {text}"))

@@ -205,6 +205,12 @@ impl FarTable {
                     sample.statistics(&self.info, (&columns, &schema), &filter, self.row_count())
                 };
                 let access = match copy {
+                    Ok(view)
+                        if !columns.iter().all(|at| view.kept().has(*at))
+                            || !filter.predicate().all_columns(&|at| view.kept().has(at)) =>
+                    {
+                        Access::Rows { pages: Arc::clone(tasks), reason: NoColumns::Lacking }
+                    }
                     Ok(view) => Access::of_columns(view, &self.info, &filter),
                     Err(reason) => Access::Rows { pages: Arc::clone(tasks), reason: *reason },
                 };

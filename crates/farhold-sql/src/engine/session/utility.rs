@@ -165,7 +165,7 @@ impl Session {
         let (catalog, worker) = (&self.engine.catalog, &self.worker);
         let done = match utility {
             Utility::CreateTable(statement) => {
-                ddl::create_table(catalog, worker, statement, self.engine.config.columns).await?
+                ddl::create_table(catalog, worker, statement, &self.engine.config.columns).await?
             }
             Utility::CreateIndex(statement) => ddl::create_index(catalog, worker, statement).await?,
             Utility::CreateSequence(statement) => ddl::create_sequence(catalog, worker, statement).await?,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, BooleanArray, Float32Array, Int16Array, Int32Array, Int32Builder, ListBuilder, RecordBatch,
+    ArrayRef, BooleanArray, Float32Array, Int16Array, Int32Array, Int32Builder, Int64Array, ListBuilder, RecordBatch,
     RecordBatchOptions, StringArray, StringBuilder,
 };
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
@@ -16,6 +16,7 @@ pub(crate) enum Kind {
     Bool,
     Small,
     Int,
+    Big,
     Float,
     /// An OID of this kind (`regclass`, …).
     Oid(&'static str),
@@ -31,6 +32,7 @@ pub(crate) enum Value {
     Bool(bool),
     Small(i16),
     Int(i32),
+    Big(i64),
     Float(f32),
     Text(String),
     Ints(Vec<i32>),
@@ -53,6 +55,7 @@ fn field(name: &str, kind: Kind) -> Field {
         Kind::Bool => Field::new(name, DataType::Boolean, true),
         Kind::Small => Field::new(name, DataType::Int16, true),
         Kind::Int => Field::new(name, DataType::Int32, true),
+        Kind::Big => Field::new(name, DataType::Int64, true),
         Kind::Float => Field::new(name, DataType::Float32, true),
         Kind::Text => Field::new(name, DataType::Utf8, true),
         Kind::Ints => Field::new(name, list(DataType::Int32), true),
@@ -74,6 +77,7 @@ fn array<'a>(kind: Kind, values: impl Iterator<Item = &'a Value>) -> ArrayRef {
         Kind::Bool => collect!(BooleanArray, Bool),
         Kind::Small => collect!(Int16Array, Small),
         Kind::Int | Kind::Oid(_) => collect!(Int32Array, Int),
+        Kind::Big => collect!(Int64Array, Big),
         Kind::Float => collect!(Float32Array, Float),
         Kind::Text => collect!(StringArray, Text),
         Kind::Ints => {

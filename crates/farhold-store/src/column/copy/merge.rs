@@ -87,7 +87,7 @@ impl ColumnCopy {
         let mut segments = Vec::with_capacity(old.len() + 1);
         let mut next = 0;
         for group in &groups {
-            let builder = SegmentBuilder::new(&self.schema, group.segment_rows(config.segment_rows));
+            let builder = self.builder(group.segment_rows(config.segment_rows));
             let made = group.make(builder, &old[group.segments.clone()], &current, epoch);
             merged.replaced += group.segments.len();
             merged.made += made.len();

@@ -28,12 +28,13 @@ pub use merge::Merged;
 pub use segment::Segment;
 pub use view::{ColumnView, DELTA_RUN_ROWS, ViewPart};
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use delta::SharedDelta;
 use segment::SegmentBuilder;
 
-use super::CHUNK_ROWS_MAX;
+use super::{CHUNK_ROWS_MAX, ChunkBuilder};
 use crate::object::ObjectRef;
 use crate::row::Schema;
 use farhold_fabric::Version;
@@ -68,6 +69,27 @@ impl Default for CopyConfig {
     }
 }
 
+/// The columns of a table that a copy keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Kept {
+    /// All.
+    #[default]
+    All,
+    /// Those at these positions, in order.
+    These(Arc<[usize]>),
+}
+
+impl Kept {
+    /// Whether the column at a position is kept.
+    #[must_use]
+    pub fn has(&self, column: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(columns) => columns.binary_search(&column).is_ok(),
+        }
+    }
+}
+
 /// Why a copy has no view of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoView {
@@ -92,7 +114,10 @@ pub enum NoView {
 #[derive(Debug)]
 pub struct ColumnCopy {
     schema: Schema,
+    kept: Kept,
     config: CopyConfig,
+    /// Rows of the first segments, as far as they have been made.
+    built_rows: AtomicU64,
     /// Held while segments are made from the state.
     merging: Mutex<merge::Tried>,
     state: RwLock<State>,
@@ -115,7 +140,7 @@ struct State {
 pub struct CopySize {
     /// Segments.
     pub segments: usize,
-    /// Rows in segments, those included that have ended.
+    /// Rows in segments, those included that have ended. While the first segments are being made, the rows that they have so far.
     pub segment_rows: u64,
     /// Bytes of all chunks, slots, and epochs that end rows.
     pub segment_bytes: u64,
@@ -123,6 +148,14 @@ pub struct CopySize {
     pub delta_rows: u64,
     /// Bytes of the delta.
     pub delta_bytes: u64,
+}
+
+impl CopySize {
+    /// Bytes of all of it.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.segment_bytes + self.delta_bytes
+    }
 }
 
 impl std::ops::AddAssign for CopySize {
@@ -138,26 +171,38 @@ impl std::ops::AddAssign for CopySize {
 impl ColumnCopy {
     /// A copy without rows. Until [`install`](Self::install) it takes changes and has no view.
     #[must_use]
-    pub fn new(schema: &Schema, config: CopyConfig) -> Self {
+    pub fn new(schema: &Schema, kept: Kept, config: CopyConfig) -> Self {
         let state = State { segments: Arc::from([]), delta: Arc::default(), complete: 0, since: 0, is_built: false };
-        Self { schema: schema.clone(), config, merging: Mutex::default(), state: RwLock::new(state) }
+        Self {
+            schema: schema.clone(),
+            kept,
+            config,
+            built_rows: AtomicU64::new(0),
+            merging: Mutex::default(),
+            state: RwLock::new(state),
+        }
     }
 
-    /// The schema of its rows.
+    /// The columns that it keeps.
     #[must_use]
-    pub fn schema(&self) -> &Schema {
-        &self.schema
+    pub fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    fn builder(&self, rows_max: usize) -> SegmentBuilder {
+        SegmentBuilder::new(ChunkBuilder::of(&self.schema, &|column| self.kept.has(column)), rows_max)
     }
 
     /// Makes the first segments of the rows of a snapshot.
     #[must_use]
-    pub fn build(&self) -> CopyBuilder {
-        CopyBuilder { builder: SegmentBuilder::new(&self.schema, self.config.segment_rows), segments: Vec::new() }
+    pub fn build(&self) -> CopyBuilder<'_> {
+        self.built_rows.store(0, Relaxed);
+        CopyBuilder { copy: self, builder: self.builder(self.config.segment_rows), segments: Vec::new(), bytes: 0 }
     }
 
     /// The rows of the snapshot at `epoch` are those of `built`. Changes of that epoch and of earlier ones, which the snapshot has seen,
     /// are dropped from the delta; every later change must have come since before the snapshot was taken.
-    pub fn install(&self, built: CopyBuilder, epoch: u32) {
+    pub fn install(&self, built: CopyBuilder<'_>, epoch: u32) {
         let _merging = self.merging();
         let segments = built.finish();
         let mut state = self.write();
@@ -221,7 +266,7 @@ impl ColumnCopy {
         if epoch < since {
             return Err(NoView::Past { since });
         }
-        Ok(ColumnView::new(epoch, state.segments.clone(), state.delta.clone()))
+        Ok(ColumnView::new(epoch, self.kept.clone(), state.segments.clone(), state.delta.clone()))
     }
 
     /// What it consists of now.
@@ -231,7 +276,11 @@ impl ColumnCopy {
         let delta = state.delta.read();
         CopySize {
             segments: state.segments.len(),
-            segment_rows: state.segments.iter().map(|segment| segment.rows() as u64).sum(),
+            segment_rows: if state.is_built {
+                state.segments.iter().map(|segment| segment.rows() as u64).sum()
+            } else {
+                self.built_rows.load(Relaxed)
+            },
             segment_bytes: state.segments.iter().map(|segment| segment.bytes()).sum(),
             delta_rows: delta.len() as u64,
             delta_bytes: delta.bytes(),
@@ -253,19 +302,31 @@ impl ColumnCopy {
 
 /// Makes the first segments of a copy.
 #[derive(Debug)]
-pub struct CopyBuilder {
+pub struct CopyBuilder<'c> {
+    copy: &'c ColumnCopy,
     builder: SegmentBuilder,
     segments: Vec<Arc<Segment>>,
+    bytes: u64,
 }
 
-impl CopyBuilder {
+impl CopyBuilder<'_> {
     /// Appends a row. Rows must come in the order of their slots.
     ///
     /// # Panics
     /// If the slot is not behind the one before.
     pub fn append(&mut self, reference: ObjectRef, key: &[u8], value: &[u8]) {
-        self.segments.extend(self.builder.finish_if_full());
+        if let Some(segment) = self.builder.finish_if_full() {
+            self.bytes += segment.bytes();
+            self.copy.built_rows.fetch_add(segment.rows() as u64, Relaxed);
+            self.segments.push(segment);
+        }
         self.builder.append(slot_of(reference), key, value);
+    }
+
+    /// Bytes of the segments that have been made.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     fn finish(mut self) -> Vec<Arc<Segment>> {

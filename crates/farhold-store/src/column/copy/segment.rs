@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 
 use crate::column::encode::encode_integers;
 use crate::column::{BLOCK_ROWS, Chunk, ChunkBuilder, Nulls};
-use crate::row::Schema;
 
 /// The end of a row that no change has ended.
 pub(super) const NEVER: u32 = u32::MAX;
@@ -33,7 +32,7 @@ struct Ends {
 }
 
 impl Segment {
-    /// The chunks, one a column in the order of the schema.
+    /// The chunks, one a column in the order of the schema. Those of columns that are not [kept](super::Kept) have no meaning.
     #[must_use]
     pub fn chunks(&self) -> Vec<Chunk<'_>> {
         self.columns.iter().map(|bytes| open(bytes)).collect()
@@ -137,8 +136,8 @@ impl std::fmt::Debug for SegmentBuilder {
 }
 
 impl SegmentBuilder {
-    pub fn new(schema: &Schema, rows_max: usize) -> Self {
-        Self { columns: ChunkBuilder::new(schema), slots: Vec::new(), rows_max }
+    pub fn new(columns: ChunkBuilder, rows_max: usize) -> Self {
+        Self { columns, slots: Vec::new(), rows_max }
     }
 
     /// Appends a row; its slot must be behind the one before.

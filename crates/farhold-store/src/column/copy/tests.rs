@@ -142,7 +142,7 @@ impl Run {
         }));
     }
 
-    fn build(&self, copy: &ColumnCopy, epoch: u32) -> CopyBuilder {
+    fn build<'c>(&self, copy: &'c ColumnCopy, epoch: u32) -> CopyBuilder<'c> {
         let mut builder = copy.build();
         for (slot, states) in &self.history.0 {
             if let Some((_, Some(row))) = states.iter().rev().find(|(begin, _)| *begin <= epoch) {
@@ -171,7 +171,7 @@ fn run(seed: u64, slots: u64, epochs: usize) {
     // Short segments, so that there are many.
     let config = CopyConfig { segment_rows: 24, changes_min: 1, changed_part: 8 };
     let eager = CopyConfig { changed_part: 1_000_000, ..config };
-    let copy = ColumnCopy::new(&schema, config);
+    let copy = ColumnCopy::new(&schema, Kept::All, config);
     let mut segments_most = 0;
     let mut waiting: Vec<Change> = Vec::new();
     let mut complete = run.epoch;
@@ -249,7 +249,7 @@ proptest! {
 #[cfg_attr(miri, ignore = "takes too long there")]
 fn many_segments() {
     let schema = schema();
-    let copy = ColumnCopy::new(&schema, CopyConfig::default());
+    let copy = ColumnCopy::new(&schema, Kept::All, CopyConfig::default());
     let rows = 150_000_u32;
     let mut builder = copy.build();
     for slot in 1..=rows {
@@ -278,7 +278,7 @@ fn many_segments() {
 #[cfg_attr(miri, ignore = "takes too long there")]
 fn states_that_have_ended_go() {
     let schema = schema();
-    let copy = ColumnCopy::new(&schema, CopyConfig::default());
+    let copy = ColumnCopy::new(&schema, Kept::All, CopyConfig::default());
     copy.install(copy.build(), 1);
     let (mut held, mut most) = (None, 0);
     for epoch in 2..6_000 {
@@ -301,8 +301,11 @@ fn states_that_have_ended_go() {
 #[test]
 fn the_last_change_is_merged_too() {
     let schema = schema();
-    let copy =
-        ColumnCopy::new(&schema, CopyConfig { changes_min: 1, changed_part: usize::MAX, ..CopyConfig::default() });
+    let copy = ColumnCopy::new(
+        &schema,
+        Kept::All,
+        CopyConfig { changes_min: 1, changed_part: usize::MAX, ..CopyConfig::default() },
+    );
     copy.install(copy.build(), 1);
     let (key, value) = bytes(&schema, &(7, None, 1));
     let row = Some((key.as_slice(), value.as_slice()));
@@ -313,4 +316,41 @@ fn the_last_change_is_merged_too() {
     copy.complete(3);
     copy.merge(u32::MAX);
     assert_eq!((copy.size().delta_rows, copy.size().segment_rows), (0, 1));
+}
+
+/// A copy that keeps some columns has their values, through merges, and nothing of the others.
+#[test]
+fn a_copy_of_some_columns() {
+    let schema = schema();
+    let config = CopyConfig { segment_rows: 64, changes_min: 1, changed_part: usize::MAX };
+    let (some, all) =
+        (ColumnCopy::new(&schema, Kept::These(Arc::from([0, 2])), config), ColumnCopy::new(&schema, Kept::All, config));
+    for copy in [&some, &all] {
+        let mut builder = copy.build();
+        for slot in 1..=500_u32 {
+            let (key, value) = bytes(&schema, &(slot.into(), Some(slot), -(slot as i32)));
+            builder.append(reference(slot), &key, &value);
+        }
+        copy.install(builder, 1);
+        let (key, value) = bytes(&schema, &(7, Some(9), 1000));
+        let row = Some((&key[..], &value[..]));
+        copy.apply([RowChange { reference: reference(7), version: Version(4), epoch: 2, row }]);
+        copy.complete(2);
+        assert!(copy.merge(2).made > 0);
+    }
+    assert!(some.size().segment_bytes < all.size().segment_bytes, "{:?} {:?}", some.size(), all.size());
+    let view = some.view(2).expect("a view");
+    assert!(view.kept().has(0) && !view.kept().has(1) && view.kept().has(2));
+    let mut found = Vec::new();
+    for part in view.parts() {
+        let ViewPart::Segment(segment) = part else { panic!("all has been merged") };
+        let chunks = segment.chunks();
+        for row in 0..segment.rows() {
+            assert!(chunks[1].text(row).is_none_or(<[u8]>::is_empty), "a text that is not kept");
+            found.push((chunks[0].integer(row).unwrap(), chunks[2].integer(row).unwrap()));
+        }
+    }
+    found.sort_unstable();
+    let expected: Vec<_> = (1..=500).map(|id| (id, if id == 7 { 1000 } else { -id })).collect();
+    assert_eq!(found, expected);
 }

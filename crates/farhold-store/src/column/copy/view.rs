@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::Kept;
 use super::delta::SharedDelta;
 use super::segment::Segment;
 use crate::column::BLOCK_ROWS;
@@ -14,6 +15,7 @@ pub const DELTA_RUN_ROWS: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct ColumnView {
     epoch: u32,
+    kept: Kept,
     segments: Arc<[Arc<Segment>]>,
     delta: Arc<SharedDelta>,
     delta_len: usize,
@@ -29,15 +31,21 @@ pub enum ViewPart {
 }
 
 impl ColumnView {
-    pub(super) fn new(epoch: u32, segments: Arc<[Arc<Segment>]>, delta: Arc<SharedDelta>) -> Self {
+    pub(super) fn new(epoch: u32, kept: Kept, segments: Arc<[Arc<Segment>]>, delta: Arc<SharedDelta>) -> Self {
         let delta_len = delta.len();
-        Self { epoch, segments, delta, delta_len }
+        Self { epoch, kept, segments, delta, delta_len }
     }
 
     /// The epoch.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// The columns that its segments keep. A reader of others reads rows.
+    #[must_use]
+    pub fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     /// Whether some of its rows are in segments.

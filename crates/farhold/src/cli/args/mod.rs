@@ -194,10 +194,13 @@ pub struct ServeArgs {
     /// Directory that joins spill to. Default: the system's directory for temporary files.
     #[arg(long)]
     pub spill_dir: Option<PathBuf>,
-    /// Whether tables are kept as columns too, for faster scans, if CREATE TABLE does not say (WITH (columns = 'all' or 'none')).
-    /// Columns are made from the journal: --durability disk or nvm, on one node.
-    #[arg(long, value_enum, default_value_t = ColumnsLevel::None)]
+    /// Whether tables are kept as columns too, for faster scans, if CREATE TABLE does not say (WITH (columns = 'auto', 'all', 'none' or names
+    /// of columns)). Columns are made from the journal: --durability disk or nvm, on one node.
+    #[arg(long, value_enum, default_value_t = ColumnsLevel::Auto)]
     pub columns: ColumnsLevel,
+    /// Memory that the columns of all tables may use, beside --memory. Tables whose columns have no room are read by their rows.
+    #[arg(long, default_value = "1G", value_parser = parse_bytes)]
+    pub column_memory: u64,
     /// Replication.
     #[command(flatten)]
     pub replicas: ReplicaArgs,
@@ -221,6 +224,8 @@ pub struct ServeArgs {
 /// Which tables are kept as columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ColumnsLevel {
+    /// Those of 65,536 rows and more.
+    Auto,
     /// All.
     All,
     /// None.
