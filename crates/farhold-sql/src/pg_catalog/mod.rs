@@ -153,7 +153,7 @@ fn constraint_oid(index: i32) -> i32 {
 }
 
 /// An identifier in SQL syntax.
-fn quoted(name: &str) -> String {
+pub(crate) fn quoted(name: &str) -> String {
     let plain = name.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '$');
     if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }

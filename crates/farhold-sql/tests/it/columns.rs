@@ -76,6 +76,68 @@ fn without_a_journal_rows_are_read() {
     client.ok("INSERT INTO t VALUES (1, 2)");
     let line = scan(&client, "SELECT sum(n) FROM t");
     assert!(line.contains("no column segments: they are made from the journal, and the node has none"), "{line}");
-    let error = client.err("CREATE TABLE u (id bigint PRIMARY KEY) WITH (columns = 'some')");
-    assert_eq!(error.state.code(), "22023");
+    assert_eq!(
+        client.rows("SELECT state FROM farhold_columns"),
+        ["none: they are made from the journal, and the node has none"]
+    );
+    // A small table is read by rows anyway.
+    client.ok("ALTER TABLE t SET (columns = 'auto')");
+    let line = scan(&client, "SELECT sum(n) FROM t");
+    assert!(!line.contains("no column segments"), "{line}");
+}
+
+#[test]
+fn some_columns_are_kept() {
+    let db = Db::with_columns(CopyConfig { changes_min: 1, ..CopyConfig::default() });
+    let client = db.client();
+    client.ok("CREATE TABLE t (id bigint PRIMARY KEY, \"A, b\" text, n int, m int) WITH (columns = 'n, ID')");
+    client.ok("INSERT INTO t SELECT i, 'text ' || i, i % 10, i % 7 FROM generate_series(1, 3000) g(i)");
+    let reads_segments = |query: &str| {
+        wait_until("segments are read", || {
+            scan(&client, query).contains("column_segments=1, segments_skipped=0, delta_rows=0")
+        });
+    };
+    let reads_rows = |query: &str, why: &str| {
+        wait_until("rows are read", || {
+            let line = scan(&client, query);
+            line.contains("page_tasks=")
+                && line.contains("no column segments: ") == !why.is_empty()
+                && line.contains(why)
+        });
+    };
+    let lacks = "they lack a column that the query needs";
+    reads_segments("SELECT sum(n) FROM t WHERE id > 7");
+    reads_segments("SELECT count(*) FROM t");
+    reads_rows("SELECT sum(m) FROM t", lacks);
+    reads_rows("SELECT sum(n) FROM t WHERE m = 3 OR n = 1", lacks);
+    assert_eq!(
+        client.rows("SELECT sum(n), sum(m), max(\"A, b\") FROM t WHERE n = 4 AND m <> 2"),
+        ["1028|816|text 994"]
+    );
+    assert_eq!(client.rows("SELECT count(*), sum(n) FROM t WHERE n = 4"), ["300|1200"]);
+    client.ok("ALTER TABLE t SET (columns = '\"A, b\" , m')");
+    reads_segments("SELECT max(\"A, b\") FROM t WHERE m = 3");
+    reads_rows("SELECT sum(n) FROM t", lacks);
+    assert_eq!(client.rows("SELECT count(*), max(\"A, b\") FROM t WHERE m = 3"), ["429|text 997"]);
+    let shown = "SELECT relid::regclass, option, state, table_rows, segment_rows, segments, delta_rows, bytes > 10000 FROM farhold_columns";
+    assert_eq!(client.rows(shown), ["t|\"A, b\", m|kept|3000|3000|1|0|t"]);
+    client.ok("ALTER TABLE t SET (columns = 'none')");
+    reads_rows("SELECT sum(m) FROM t", "");
+    assert_eq!(client.rows("SELECT option, state, bytes FROM farhold_columns"), ["none|none|0"]);
+    client.ok("ALTER TABLE t SET (columns = 'all')");
+    reads_segments("SELECT sum(m), sum(n) FROM t");
+    for (statement, state) in [
+        ("CREATE TABLE u (id bigint PRIMARY KEY) WITH (columns = 'some')", "42703"),
+        ("CREATE TABLE u (id bigint) WITH (columns = '__row')", "42703"),
+        ("CREATE TABLE u (id bigint) WITH (columns = '')", "22023"),
+        ("CREATE TABLE u (id bigint) WITH (columns = 'id,')", "22023"),
+        ("CREATE TABLE u (id bigint) WITH (columns = 'id id')", "22023"),
+        ("ALTER TABLE t SET (columns = 'id, x')", "42703"),
+        ("ALTER TABLE t SET (placement = 'replicated')", "0A000"),
+        ("ALTER TABLE t SET (fancy = 1)", "22023"),
+        ("ALTER TABLE nothing SET (columns = 'all')", "42P01"),
+    ] {
+        assert_eq!(client.err(statement).state.code(), state, "{statement}");
+    }
+    reads_segments("SELECT sum(m), sum(n) FROM t");
 }

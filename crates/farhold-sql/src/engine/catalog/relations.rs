@@ -3,7 +3,7 @@
 use super::{Catalog, TableInfo};
 use farhold_txn::{KeptColumns, NoColumns};
 
-use crate::pg_catalog::{Attribute, IndexKind, IndexOf, Relation, Relations, Segments};
+use crate::pg_catalog::{Attribute, IndexKind, IndexOf, Relation, Relations, Segments, quoted};
 
 impl Relations for Catalog {
     fn relations(&self) -> Vec<Relation> {
@@ -17,7 +17,7 @@ impl Relations for Catalog {
 impl Catalog {
     fn segments(&self, table: &TableInfo) -> Segments {
         let (size, reason) = self.node.columns_of(&table.table);
-        let name = |position: &u16| table.columns().get(usize::from(*position)).map(|column| column.name.as_str());
+        let name = |position: &u16| table.columns().get(usize::from(*position)).map(|column| quoted(&column.name));
         let option = match table.table.kept_columns() {
             KeptColumns::Auto => "auto".to_owned(),
             KeptColumns::All => "all".to_owned(),
