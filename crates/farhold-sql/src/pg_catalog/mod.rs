@@ -84,6 +84,8 @@ pub(crate) struct Segments {
     pub(crate) state: String,
     /// The rows of the table.
     pub(crate) table_rows: u64,
+    /// The bytes of the table's pages of rows.
+    pub(crate) table_bytes: u64,
     /// The rows in segments.
     pub(crate) rows: u64,
     /// The number of segments.

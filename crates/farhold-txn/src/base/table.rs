@@ -7,6 +7,7 @@ use crate::base::route::Route;
 use crate::base::threads::on_threads;
 use farhold_btree::KeyShape;
 use farhold_fabric::NodeId;
+use farhold_store::object::size_class::PAGE_BYTES;
 use farhold_store::row::{self, Layout, RowError, Schema, SecondaryIndex, SecondaryKeys};
 use farhold_store::table::Rebuilt;
 use farhold_store::{IndexDef, KeyMaker, Store, TableStore};
@@ -619,6 +620,12 @@ impl Table {
     #[must_use]
     pub fn row_count(&self) -> u64 {
         self.0.store.primary().len() as u64
+    }
+
+    /// Bytes of the pages that rows of this node are in, free slots included.
+    #[must_use]
+    pub fn row_bytes(&self) -> u64 {
+        self.0.store.pages().iter().map(|run| u64::from(run.pages) * PAGE_BYTES).sum()
     }
 
     /// Whether it has been dropped.

@@ -214,6 +214,7 @@ async fn run_tpcc(
 
 /// `farhold bench ch`.
 pub async fn ch(args: &ChArgs, json: bool) -> Result<(), String> {
+    args.durability.check()?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let plan = ClusterPlan {
         nodes: 1,
@@ -231,13 +232,14 @@ pub async fn ch(args: &ChArgs, json: bool) -> Result<(), String> {
         without: None,
         provider: "shm".into(),
         replicas: ReplicaArgs::NONE,
-        durability: DurabilityArgs::NONE,
+        durability: args.durability.clone(),
     };
     let mut endings = Endings::register()?;
     let mut cluster = Cluster::start(&plan)?;
     let without = args.without.is_some().then(|| ClusterPlan {
         without: args.without.clone(),
         listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+        durability: DurabilityArgs::NONE,
         ..plan
     });
     let mut without = without.map(|plan| Cluster::start(&plan)).transpose()?;

@@ -3,7 +3,7 @@
 use super::population::TableKind;
 use super::schema::{Columns, TABLES};
 use crate::workload::{Spread, TableSpec};
-use farhold_txn::{Node, Placement, Table, TableDef, TxnError, Worker};
+use farhold_txn::{KeptColumns, Node, Placement, Table, TableDef, TxnError, Worker};
 
 /// The tables and where their columns are.
 #[derive(Clone)]
@@ -59,7 +59,7 @@ impl TableSpec {
                 Spread::ByWarehouse => Placement::ByInteger,
             },
             hash: self.hash,
-            columns: KeptColumns::None,
+            columns: KeptColumns::Auto,
             indexes: self.secondary_indexes(),
             attributes: Vec::new(),
         }

@@ -35,6 +35,7 @@ impl Catalog {
             option,
             state,
             table_rows: table.table.row_count(),
+            table_bytes: table.table.row_bytes(),
             rows: size.segment_rows,
             count: size.segments,
             delta_rows: size.delta_rows,
