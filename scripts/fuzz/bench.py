@@ -1,10 +1,12 @@
 """The three servers with the same tables in them: statements are asked of them, differences found and made smaller."""
 import copy
+import time
 from collections import Counter
 
 import differences
 from compare import compare
 from link import Answer, Link, Lost
+from processes import LIMIT_S
 from tree import Node, variants
 from ways import Way
 
@@ -52,7 +54,20 @@ class Bench:
             for link in self.farhold.values():
                 self._all_take(link, table.create(True))
             refused += self._fill(table)
+        for name, server in self.servers.items():
+            if server.keeps_columns:
+                self._make_segments(self.farhold[name], tables)
         return refused
+
+    def _make_segments(self, link, tables):
+        """The rows so far are in segments from here on, and what changes later is beside them."""
+        for table in tables:
+            self._all_take(link, [f"ALTER TABLE {table.name} SET (columns = '{columns}')" for columns in ("none", "all")])
+        until = time.monotonic() + LIMIT_S
+        while (left := link.simple("SELECT relname, state FROM farhold_columns WHERE state <> 'kept' OR segments = 0 AND table_rows > 0")).rows or left.failed:
+            if left.failed or time.monotonic() > until:
+                raise Broken(f"columns are not built: {left}")
+            time.sleep(0.005)
 
     def _all_take(self, link, statements):
         for statement in statements:

@@ -76,15 +76,21 @@ class Postgres:
 
 
 class Farhold:
-    """One node; `flags` say with how much memory."""
+    """One node; `flags` say with how much memory. `keeps_columns`: it has a journal, and its scans read columns."""
 
-    def __init__(self, *flags):
-        self.flags = flags
+    def __init__(self, *flags, keeps_columns=False):
+        self.flags, self.keeps_columns = flags, keeps_columns
 
     def __enter__(self):
+        self.journal = None
+        if self.keeps_columns:
+            # In memory: what is fuzzed is no disk.
+            self.journal = tempfile.TemporaryDirectory(prefix="farhold-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
         # A file takes what panics say; a pipe would fill and stop the server.
         self.errors = tempfile.TemporaryFile(mode="w+")
         flags = ["serve", "--json", "--listen", "127.0.0.1:0", "--memory", "512M", "--threads", "2", *self.flags]
+        if self.journal:
+            flags += ["--durability", "disk", "--journal", self.journal.name, "--columns", "all"]
         self.process = subprocess.Popen([FARHOLD, *flags], stdout=subprocess.PIPE, stderr=self.errors, text=True, start_new_session=True, env={**os.environ, "RUST_BACKTRACE": "0"})
         self._url = url_of(self.process)
         return self
@@ -94,6 +100,8 @@ class Farhold:
         self.process.wait(LIMIT_S)
         self.process.stdout.close()
         self.errors.close()
+        if self.journal:
+            self.journal.cleanup()
 
     def last_words(self):
         self.errors.seek(0)

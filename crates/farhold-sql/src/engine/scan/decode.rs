@@ -99,9 +99,10 @@ impl BatchDecoder {
 
     /// Appends the rows of a block whose bits are set. There is a chunk for each column of the table.
     pub(crate) fn append_block(&mut self, chunks: &[Chunk<'_>], block: usize, bits: &Bits) {
-        self.rows += bits.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        let count = bits.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        self.rows += count;
         for column in &mut self.columns {
-            self.bytes += column.append_block(&chunks[column.place], block, bits);
+            self.bytes += column.append_block(&chunks[column.place], block, bits, count);
         }
     }
 
@@ -166,11 +167,13 @@ impl Column {
         0
     }
 
-    /// Like [`append`](Self::append), for several rows of a block.
-    fn append_block(&mut self, chunk: &Chunk<'_>, block: usize, bits: &Bits) -> usize {
+    /// Like [`append`](Self::append), for the `count` rows of a block whose bits are set.
+    fn append_block(&mut self, chunk: &Chunk<'_>, block: usize, bits: &Bits, count: usize) -> usize {
         if let Some(valid) = &mut self.valid {
-            let nulls = chunk.nulls(block).unwrap_or_default();
-            each_set(bits, |row| valid.append(nulls[row / 64] >> (row % 64) & 1 == 0));
+            match chunk.nulls(block) {
+                None => valid.append_n(count, true),
+                Some(nulls) => each_set(bits, |row| valid.append(nulls[row / 64] >> (row % 64) & 1 == 0)),
+            }
         }
         let first = block * BLOCK_ROWS;
         let mut bytes = 0;
@@ -190,15 +193,28 @@ impl Column {
             }
             values => {
                 let mut integers = [0; BLOCK_ROWS];
-                chunk.integers(block, &mut integers);
+                if count < UNPACKED_ROWS_MIN {
+                    each_set(bits, |row| integers[row] = chunk.integer(first + row).unwrap_or_default());
+                } else {
+                    chunk.integers(block, &mut integers);
+                }
+                macro_rules! push {
+                    ($values:expr, $of:expr) => {
+                        if count == BLOCK_ROWS {
+                            $values.extend(integers.iter().map(|value| $of(*value)));
+                        } else {
+                            each_set(bits, |row| $values.push($of(integers[row])));
+                        }
+                    };
+                }
                 match values {
                     Values::Bool(values) => each_set(bits, |row| values.append(integers[row] != 0)),
-                    Values::I16(values) => each_set(bits, |row| values.push(integers[row] as i16)),
-                    Values::I32(values) => each_set(bits, |row| values.push(integers[row] as i32)),
-                    Values::I64(values) => each_set(bits, |row| values.push(integers[row])),
-                    Values::I128(values) => each_set(bits, |row| values.push(i128::from(integers[row]))),
-                    Values::F32(values) => each_set(bits, |row| values.push(real_of(integers[row]))),
-                    Values::F64(values) => each_set(bits, |row| values.push(double_of(integers[row]))),
+                    Values::I16(values) => push!(values, |value: i64| value as i16),
+                    Values::I32(values) => push!(values, |value: i64| value as i32),
+                    Values::I64(values) => push!(values, |value: i64| value),
+                    Values::I128(values) => push!(values, i128::from),
+                    Values::F32(values) => push!(values, real_of),
+                    Values::F64(values) => push!(values, double_of),
                     Values::Text(_) | Values::Bytes(_) => unreachable!("texts have been appended above"),
                 }
             }
@@ -238,6 +254,9 @@ impl Column {
         })
     }
 }
+
+/// The number of rows of a block from which the codes of the whole block are unpacked at once.
+const UNPACKED_ROWS_MIN: usize = BLOCK_ROWS / 16;
 
 /// Calls `visit` with the index of each set bit, in ascending order.
 #[inline(always)]
