@@ -12,5 +12,6 @@
 
 pub mod columns;
 pub mod kernels;
+pub mod model;
 pub mod predicate;
 pub mod rows;
