@@ -369,7 +369,7 @@ fn read(path: &Path) -> Result<Vec<Case>, String> {
 
 /// The fields of an object without nested ones, whose texts contain no comma, colon or quote.
 fn json_fields(line: &str) -> BTreeMap<&str, &str> {
-    let inside = line.trim().trim_start_matches('{').trim_end_matches(|end| end == ',' || end == '}');
+    let inside = line.trim().trim_start_matches('{').trim_end_matches([',', '}']);
     inside
         .split(',')
         .filter_map(|field| field.split_once(':'))

@@ -3,14 +3,14 @@
 //! A path that is never taken is never observed, and the model would not learn that the link has changed in its favour. So a few
 //! scans take a path that is not the best one:
 //!
-//! - Every [`Settings::explore_every`]-th choice may explore. A counter decides, so no size of scan is preferred by timing.
+//! - Every [`Settings::explore_every`]-th choice may explore. A counter decides, so the size of a scan does not.
 //! - It takes the usable path that has not been observed for the longest time, if that is [`Settings::stale_after`] choices or more.
-//! - *For one scan*, the predicted extra time is at most the predicted best time, or [`EXTRA_NS_FREE`] if that is more. So an
-//!   exploring scan takes twice as long as the best one if the predictions are right. A path without a model has no predicted time; only scans with a best
-//!   time of at most `EXTRA_NS_FREE` try it.
+//! - *For one scan*, the predicted extra time is at most the predicted best time, or [`EXTRA_NS_FREE`] if that is more. So a long
+//!   scan that explores is predicted to take at most twice as long as the best one. A path without a model has no predicted time;
+//!   only scans with a best time of at most `EXTRA_NS_FREE` try it.
 //! - *In sum*, each choice earns [`Settings::explore_share`] of its predicted best time. An exploring scan needs as much credit as
 //!   its extra time, and pays it at once. When it has finished, the payment is corrected to what it really took. So exploring costs
-//!   at most that share of all scans' time, and the overrun of the scans that explore at the same moment.
+//!   at most that share of all scans' time, and what the scans that explored last took longer than predicted.
 //!
 //! A path that is predicted more than twice as slow is thus explored on short scans only. A node that runs none keeps its model of
 //! that path until the next calibration.
@@ -41,8 +41,8 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// - `forget` 0.98: the memory is 50 observations, five for each weight. After 200 observations 2 % of the old link is left.
-    ///   With noise of 10 %, predictions err by some 3 %, which `benches/model.rs` shows to cost choices less than 1 %.
+    /// - `forget` 0.98: the memory is 50 observations, some five for each weight. After 200 observations 2 % of the old machine is
+    ///   left. On the synthetic machine of `benches/model.rs`, choices with this memory take 3 % longer than the best ones.
     /// - `explore_share` 0.005: half of the 1 % by which choices may be worse than the best.
     /// - `explore_every` 16 and `stale_after` 64: each of four paths that are never the best is tried once in 64 choices.
     fn default() -> Self {
@@ -165,12 +165,12 @@ impl Model {
         self.choices += 1;
         let Some(best_ns) = choice.best_ns() else { return Ok(choice) };
         self.credit_ns += self.settings.explore_share * best_ns;
-        if self.settings.explore_every > 0 && self.choices.is_multiple_of(self.settings.explore_every) {
-            if let Some((path, extra_ns)) = self.worth_exploring(candidates, &choice, best_ns) {
-                choice.features = candidates[path.index()].unwrap_or_default();
-                (choice.path, choice.reason, choice.paid_ns) = (path, Reason::Explored, extra_ns);
-                self.credit_ns -= extra_ns;
-            }
+        let may_explore = self.settings.explore_every > 0 && self.choices.is_multiple_of(self.settings.explore_every);
+        let explored = if may_explore { self.worth_exploring(candidates, &choice, best_ns) } else { None };
+        if let Some((path, extra_ns)) = explored {
+            choice.features = candidates[path.index()].unwrap_or_default();
+            (choice.path, choice.reason, choice.paid_ns) = (path, Reason::Explored, extra_ns);
+            self.credit_ns -= extra_ns;
         }
         Ok(choice)
     }

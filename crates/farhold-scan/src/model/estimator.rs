@@ -196,9 +196,9 @@ impl Estimator {
             }
             row[at] += (1.0 - share) * RIDGE;
         }
-        for at in 0..COLUMNS {
-            let slope = self.moments[at] - dot(&self.sums[at], &self.weights);
-            self.moments[at] = dot(&sums[at], &self.weights) + share * slope;
+        for ((moment, old), new) in self.moments.iter_mut().zip(&self.sums).zip(&sums) {
+            let slope = *moment - dot(old, &self.weights);
+            *moment = dot(new, &self.weights) + share * slope;
         }
         self.sums = sums;
         solve(&self.sums, &self.moments, &mut self.weights);
@@ -242,7 +242,6 @@ impl Estimator {
 
     /// Whether a model read from a file can be used.
     pub(super) fn is_sound(&self) -> bool {
-        let is_symmetric = (0..COLUMNS).all(|at| (0..at).all(|other| self.sums[at][other] == self.sums[other][at]));
         let is_bounded = self.sums.iter().flatten().chain(&self.moments).all(|value| value.abs() <= SUM_MAX);
         let has_ridge = (0..COLUMNS).all(|at| self.sums[at][at] >= RIDGE / 2.0);
         let weights = self.weights.iter().all(|weight| (0.0..=SUM_MAX).contains(weight) && weight.is_sign_positive());
@@ -253,7 +252,6 @@ impl Estimator {
             again.iter().zip(&self.weights).all(|(again, weight)| (again - weight).abs() <= 1e-6 * (1.0 + weight))
         };
         self.shape.is_sound()
-            && is_symmetric
             && is_bounded
             && has_ridge
             && weights
