@@ -77,19 +77,19 @@ fn synthetic_machine(report: &mut Report, seeds: u64, training: usize) {
     let mut all: Vec<[Rows; 2]> = Vec::new();
     for seed in 0..seeds {
         let mut random = Random(seed);
-        let trained: Vec<Case> = (0..training)
-            .map(|_| {
-                let it = Configuration::random(&mut random, &link);
-                Case { candidates: it.candidates(), ns: link.measured_ns(&it, &mut random).map(Some) }
-            })
-            .collect();
+        let trained: Vec<Case> = (0..training).map(|_| measured(&mut random, &link)).collect();
         let test: Vec<Case> = (0..300)
             .map(|_| {
                 let it = Configuration::random(&mut random, &link);
                 Case { candidates: it.candidates(), ns: link.true_ns(&it).map(Some) }
             })
             .collect();
-        all.push(evaluate(&trained, &test));
+        let more: Vec<Case> = (0..20 * training).map(|_| measured(&mut random, &link)).collect();
+        let [fit, mut choice] = evaluate(&trained, &test);
+        for (name, paths) in [("all paths", &PathKind::ALL[..]), ("direct or offload", &TWO)] {
+            choice.push((format!("tree of 20 times the scans, {name}"), by_tree(&more, &test, paths)));
+        }
+        all.push([fit, choice]);
     }
     for (at, title) in ["fit", "choice"].into_iter().enumerate() {
         report.table(&format!("synthetic machine, 10 % noise, means of {seeds} seeds: {title}"));
@@ -103,33 +103,45 @@ fn synthetic_machine(report: &mut Report, seeds: u64, training: usize) {
     }
 }
 
+/// A case with one measurement of each path.
+fn measured(random: &mut Random, link: &Link) -> Case {
+    let it = Configuration::random(random, link);
+    Case { candidates: it.candidates(), ns: link.measured_ns(&it, random).map(Some) }
+}
+
+/// The choices of a tree that was grown on the training cases.
+fn by_tree(training: &[Case], test: &[Case], paths: &[PathKind]) -> Vec<(&'static str, f64)> {
+    let usable = |case: &Case| Some((inputs(&case.candidates), fastest(case, paths)?.0 as usize));
+    let tree = Tree::grow(&training.iter().filter_map(usable).collect::<Vec<_>>());
+    figures(&chosen(test, paths, |case| PathKind::ALL[tree.class(&inputs(&case))]))
+}
+
+/// Ratios, and with two paths the classes.
+fn figures(chosen: &[Chosen]) -> Vec<(&'static str, f64)> {
+    if chosen.is_empty() {
+        return Vec::new();
+    }
+    let mut figures = ratios(chosen);
+    if chosen.iter().all(|it| TWO.contains(&it.path) && TWO.contains(&it.fastest)) {
+        figures.extend(classes(chosen));
+    }
+    figures
+}
+
 /// Fit of each path, and choices of model and tree.
 fn evaluate(training: &[Case], test: &[Case]) -> [Rows; 2] {
     let model = calibrated(training);
     let fits = PathKind::ALL.into_iter().filter_map(|path| Some((path.name().to_string(), fit(&model, path, test)?)));
-    let chosen_by_model = |paths: &[PathKind]| chosen(test, paths, |case| model.best(&case).expect("usable").path);
-    let tree_of = |paths: &[PathKind]| {
-        let usable: Vec<_> = training
-            .iter()
-            .filter_map(|case| Some((inputs(&case.candidates), fastest(case, paths)?.0 as usize)))
-            .collect();
-        let tree = Tree::grow(&usable);
-        chosen(test, paths, |case| PathKind::ALL[tree.class(&inputs(&case))])
-    };
+    let by_model = |paths: &[PathKind]| figures(&chosen(test, paths, |case| model.best(&case).expect("usable").path));
     let all = &PathKind::ALL[..];
-    let choices = [
-        ("model, all paths", chosen_by_model(all), false),
-        ("tree, all paths", tree_of(all), false),
-        ("model, direct or offload", chosen_by_model(&TWO), true),
-        ("tree, direct or offload", tree_of(&TWO), true),
+    let rows = [
+        ("model, all paths", by_model(all)),
+        ("tree, all paths", by_tree(training, test, all)),
+        ("model, direct or offload", by_model(&TWO)),
+        ("tree, direct or offload", by_tree(training, test, &TWO)),
     ];
-    let rows = choices.into_iter().filter(|(_, chosen, _)| !chosen.is_empty()).map(|(name, chosen, is_two)| {
-        let mut figures = ratios(&chosen);
-        if is_two {
-            figures.extend(classes(&chosen));
-        }
-        (name.to_string(), figures)
-    });
+    let rows = rows.into_iter().filter(|(_, figures)| !figures.is_empty());
+    let rows = rows.map(|(name, figures)| (name.to_string(), figures));
     [fits.collect(), rows.collect()]
 }
 

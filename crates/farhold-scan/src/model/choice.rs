@@ -165,7 +165,9 @@ impl Model {
         self.choices += 1;
         let Some(best_ns) = choice.best_ns() else { return Ok(choice) };
         self.credit_ns += self.settings.explore_share * best_ns;
-        let may_explore = self.settings.explore_every > 0 && self.choices.is_multiple_of(self.settings.explore_every);
+        let may_explore = self.settings.learns
+            && self.settings.explore_every > 0
+            && self.choices.is_multiple_of(self.settings.explore_every);
         let explored = if may_explore { self.worth_exploring(candidates, &choice, best_ns) } else { None };
         if let Some((path, extra_ns)) = explored {
             choice.features = candidates[path.index()].unwrap_or_default();

@@ -173,9 +173,11 @@ impl Estimator {
         check(features, ns)?;
         let (row, target) = self.taken(features, ns).row(&features.columns(&self.shape));
         let predicted = dot(&self.weights, &row);
-        let error = (target - predicted) / target.max(predicted);
-        self.drift += (error - self.drift) / DRIFT_SCANS;
-        let has_changed = self.observations >= TRUSTED_FROM && self.drift.abs() > DRIFT_MAX;
+        if self.observations >= TRUSTED_FROM {
+            let error = (target - predicted) / target.max(predicted);
+            self.drift += (error - self.drift) / DRIFT_SCANS;
+        }
+        let has_changed = self.drift.abs() > DRIFT_MAX;
         self.add(&row, target, if has_changed { forget.powi(DRIFT_FORGETS) } else { forget });
         self.observations = self.observations.saturating_add(1);
         solve(&self.sums, &self.moments, &mut self.weights);

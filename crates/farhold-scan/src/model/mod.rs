@@ -15,6 +15,8 @@
 //! Invariants: predictions are positive and finite. An invalid observation changes nothing. Equal models make equal choices: there
 //! is no randomness, and time is passed in. Exploring costs at most a stated share of the time of all scans.
 //!
+//! A model is not synchronised: the caller holds a lock for a choice or an update, which takes some microseconds at most.
+//!
 //! Design and rejected variants: `docs/design/0028-scan-choice.md`.
 
 mod choice;

@@ -403,6 +403,47 @@ fn a_path_that_is_never_the_best_is_observed_again() {
 }
 
 #[test]
+fn exploring_costs_at_most_its_share_and_one_surprise() {
+    let it = Features { bytes: 1e6, latency_ns: 200.0, ..Features::default() };
+    let both = only([Some(it); PATHS], &[PathKind::Direct, PathKind::Relaxed]);
+    // The explored path takes what it is predicted to take, or 500 times as long.
+    for real_ns in [2e5, 1e8] {
+        let mut model = Model::new(Settings::default());
+        model.calibrate(PathKind::Direct, &[(it, 1e5)]).expect("valid");
+        model.calibrate(PathKind::Relaxed, &vec![(it, 2e5); 100]).expect("valid");
+        let (mut extra_ns, mut longest_ns, mut best_ns) = (0.0, 0.0_f64, 0.0);
+        for _ in 0..20_000 {
+            let choice = model.choose(&both, None).expect("usable");
+            best_ns += choice.best_ns().expect("calibrated");
+            let is_explored = choice.reason == Reason::Explored;
+            model.finished(&choice, if is_explored { real_ns } else { 1e5 }).expect("valid");
+            if is_explored {
+                extra_ns += real_ns - 1e5;
+                longest_ns = longest_ns.max(real_ns - 1e5);
+            }
+        }
+        assert!(extra_ns > 0.0, "it never explored");
+        let limit_ns = Settings::default().explore_share * best_ns + longest_ns;
+        assert!(extra_ns <= 1.01 * limit_ns, "{extra_ns} extra, at most {limit_ns}");
+    }
+}
+
+/// The change is too small for the faster forgetting.
+#[test]
+fn a_calibration_does_not_outweigh_later_scans() {
+    let (before, after) = (Link::default(), Link { agent_factor: 1.18, ..Link::default() });
+    let path = PathKind::Pushdown;
+    for seed in SEEDS {
+        let mut model = calibrated(&before, Settings::default(), seed);
+        for (features, ns) in &observed(100, &after, &mut Random(seed + 70))[path.index()] {
+            model.observe(path, features, *ns).expect("valid");
+        }
+        let [median, _] = errors(model.path(path), path, &after, &held_out(&after, seed));
+        assert!(median < 0.06, "seed {seed}: off by {median}");
+    }
+}
+
+#[test]
 fn equal_models_make_equal_choices() {
     let link = Link::default();
     let run = || {
