@@ -257,6 +257,7 @@ fn drift(report: &mut Report, seeds: u64) {
     ));
     let before = Link::default();
     let changes = [
+        ("nothing", before, before),
         ("latency doubled, agent 4 times slower", before, Link { latency_factor: 2.0, agent_factor: 4.0, ..before }),
         ("link of half the rate", before, Link { bytes_s: before.bytes_s / 2.0, ..before }),
         ("agent 15 times faster", Link { agent_factor: 3.0, ..before }, Link { agent_factor: 0.2, ..before }),
