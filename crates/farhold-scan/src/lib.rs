@@ -5,6 +5,8 @@
 //!      ├─ rows       compiled for the bytes of rows
 //!      └─ columns    compiled for a column chunk: a condition is a range of codes
 //!             └─ kernels   which packed codes of a block are in a range, one for each kind of processor
+//!
+//!   model        which access path a scan takes, by predicted time
 //! ```
 //!
 //! A row passes or does not, the same in every form: the conformance tests of `columns` compare with `rows`.
@@ -12,5 +14,6 @@
 
 pub mod columns;
 pub mod kernels;
+pub mod model;
 pub mod predicate;
 pub mod rows;

@@ -1,0 +1,202 @@
+//! The file in which a node keeps its model.
+//!
+//! ```text
+//!   "FHSCANMD" │ version │ columns │ fingerprint of the machine │ choices │ credit │ paths │ a record for each path │ CRC64
+//!   record: name (16 bytes, zeros behind it) │ observations │ last observed │ drift │ shape │ weights │ moments │ sums (lower triangle)
+//! ```
+//!
+//! Each number is 8 bytes, little-endian. So a file has one possible length, and every state one possible file. The file is made
+//! beside the old one, made durable and renamed, so a crash leaves the old one or the new one. What is read is not trusted: the
+//! checksum finds damage, and values that no model can have are refused even with a right checksum.
+
+use super::features::{COLUMNS, Shape};
+use super::{Model, PATHS, PathKind, Settings};
+use farhold_store::durable::files::Directory;
+use std::io;
+
+/// The name of the file, and of the unfinished one beside it.
+pub const NAME: &str = "scan-model";
+const FRESH: &str = "scan-model.fresh";
+
+const MAGIC: &[u8; 8] = b"FHSCANMD";
+/// Changes with the format, and with the meaning of columns.
+const VERSION: u64 = 1;
+const NAME_LEN: usize = 16;
+const HEADER_LEN: usize = 56;
+const RECORD_LEN: usize = NAME_LEN + 8 * (6 + 2 * COLUMNS + COLUMNS * (COLUMNS + 1) / 2);
+/// Bytes of the file.
+pub const FILE_LEN: usize = HEADER_LEN + PATHS * RECORD_LEN + 8;
+
+/// Why the file gives no model. In each case the caller calibrates; it warns in each case but the first.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// There is none.
+    #[error("there is no file {NAME}")]
+    Absent,
+    /// The file system failed.
+    #[error("the file {NAME} cannot be read")]
+    Io(#[source] io::Error),
+    /// It is not what this version writes.
+    #[error("the file {NAME} is damaged or of another version: {0}")]
+    Damaged(&'static str),
+    /// It was measured on another machine.
+    #[error("the file {NAME} was measured on another machine ({found:016x})")]
+    OtherMachine {
+        /// The fingerprint in the file.
+        found: u64,
+    },
+}
+
+/// Writes the model in place of an earlier one, and returns when it is durable.
+///
+/// # Errors
+/// The file system's. The earlier file is then unchanged, or the new one is complete.
+pub fn save(model: &Model, directory: &dyn Directory, fingerprint: u64) -> io::Result<()> {
+    let file = directory.create(FRESH)?;
+    file.write_at(0, &encode(model, fingerprint))?;
+    file.sync()?;
+    directory.rename(FRESH, NAME)?;
+    directory.sync()
+}
+
+/// Reads the model. `fingerprint` stands for all that times depend on: processor, memory, provider, build.
+///
+/// # Errors
+/// [`FileError`]
+pub fn load(directory: &dyn Directory, fingerprint: u64, settings: Settings) -> Result<Model, FileError> {
+    let file = directory.open(NAME).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => FileError::Absent,
+        _ => FileError::Io(error),
+    })?;
+    if file.len().map_err(FileError::Io)? != FILE_LEN as u64 {
+        return Err(FileError::Damaged("its length is wrong"));
+    }
+    let mut bytes = vec![0; FILE_LEN];
+    file.read_at(0, &mut bytes).map_err(FileError::Io)?;
+    decode(&bytes, fingerprint, settings)
+}
+
+/// The bytes of the file.
+#[must_use]
+pub fn encode(model: &Model, fingerprint: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(FILE_LEN);
+    bytes.extend_from_slice(MAGIC);
+    for number in [VERSION, COLUMNS as u64, fingerprint, model.choices, model.credit_ns.to_bits(), PATHS as u64] {
+        bytes.extend_from_slice(&number.to_le_bytes());
+    }
+    for path in PathKind::ALL {
+        let mut name = [0; NAME_LEN];
+        name[..path.name().len()].copy_from_slice(path.name().as_bytes());
+        bytes.extend_from_slice(&name);
+        let estimator = model.path(path);
+        bytes.extend_from_slice(&estimator.observations.to_le_bytes());
+        bytes.extend_from_slice(&model.observed_at[path.index()].to_le_bytes());
+        let triangle = estimator.sums.iter().enumerate().flat_map(|(row, sums)| &sums[..=row]);
+        let shape = estimator.shape;
+        for value in [estimator.drift, shape.link_bytes_s, shape.knee_ns, shape.free_share] {
+            bytes.extend_from_slice(&value.to_le_bytes());
+        }
+        for value in estimator.weights.iter().chain(&estimator.moments).chain(triangle) {
+            bytes.extend_from_slice(&value.to_le_bytes());
+        }
+    }
+    let checksum = checksum(&bytes);
+    bytes.extend_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// The model of a file's bytes.
+///
+/// # Errors
+/// [`FileError::Damaged`], [`FileError::OtherMachine`].
+pub fn decode(bytes: &[u8], fingerprint: u64, settings: Settings) -> Result<Model, FileError> {
+    let bad = FileError::Damaged;
+    let (body, end) = bytes.split_last_chunk::<8>().ok_or(bad("it is too short"))?;
+    if bytes.len() != FILE_LEN {
+        return Err(bad("its length is wrong"));
+    }
+    if u64::from_le_bytes(*end) != checksum(body) {
+        return Err(bad("its checksum is wrong"));
+    }
+    let mut reader = Reader(body);
+    if reader.take() != *MAGIC {
+        return Err(bad("it does not begin as a model does"));
+    }
+    if [reader.number(), reader.number()] != [VERSION, COLUMNS as u64] {
+        return Err(bad("its version is another one"));
+    }
+    let found = reader.number();
+    if found != fingerprint {
+        return Err(FileError::OtherMachine { found });
+    }
+    let mut model = Model::new(settings);
+    model.choices = reader.number();
+    model.credit_ns = reader.value();
+    if !model.credit_ns.is_finite() || model.choices > COUNT_MAX {
+        return Err(bad("its counters are impossible"));
+    }
+    if reader.number() != PATHS as u64 {
+        return Err(bad("it has other paths"));
+    }
+    for path in PathKind::ALL {
+        read_path(&mut reader, path, &mut model)?;
+    }
+    Ok(model)
+}
+
+/// Greatest count of choices or observations: a billion a second for 30 years.
+const COUNT_MAX: u64 = 1 << 60;
+
+fn read_path(reader: &mut Reader<'_>, path: PathKind, model: &mut Model) -> Result<(), FileError> {
+    let mut name = [0; NAME_LEN];
+    name[..path.name().len()].copy_from_slice(path.name().as_bytes());
+    if reader.take() != name {
+        return Err(FileError::Damaged("it has other paths"));
+    }
+    let estimator = &mut model.paths[path.index()];
+    estimator.observations = reader.number();
+    model.observed_at[path.index()] = reader.number();
+    estimator.drift = reader.value();
+    let [link_bytes_s, knee_ns, free_share] = [reader.value(), reader.value(), reader.value()];
+    estimator.shape = Shape { link_bytes_s, knee_ns, free_share };
+    for value in estimator.weights.iter_mut().chain(&mut estimator.moments) {
+        *value = reader.value();
+    }
+    for row in 0..COLUMNS {
+        for column in 0..=row {
+            let value = reader.value();
+            (estimator.sums[row][column], estimator.sums[column][row]) = (value, value);
+        }
+    }
+    let are_possible = estimator.observations <= COUNT_MAX && model.observed_at[path.index()] <= model.choices;
+    if are_possible && estimator.is_sound() {
+        Ok(())
+    } else {
+        Err(FileError::Damaged("it has values that no model has"))
+    }
+}
+
+/// Reads numbers of bytes whose length has been checked.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const LEN: usize>(&mut self) -> [u8; LEN] {
+        let (taken, rest) = self.0.split_first_chunk().expect("the length has been checked");
+        self.0 = rest;
+        *taken
+    }
+
+    fn number(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+
+    fn value(&mut self) -> f64 {
+        f64::from_bits(self.number())
+    }
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    let mut digest = crc64fast::Digest::new();
+    digest.write(bytes);
+    digest.sum64()
+}
