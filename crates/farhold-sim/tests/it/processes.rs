@@ -255,6 +255,8 @@ impl Process {
     fn start_with(cluster: &Path, number: u8, counter: i32, more: &[(&str, &str)]) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "processes::a_killed_node_is_replaced_and_comes_back", "--nocapture"])
+            // With one thread, as on a part of a processor, the harness would write the test's name before the first line.
+            .arg("--test-threads=2")
             .env(NODE, format!("{number} {counter}"))
             .env(CLUSTER, cluster)
             .envs(more.iter().copied())
