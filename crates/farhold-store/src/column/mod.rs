@@ -24,12 +24,14 @@ pub mod copy;
 mod encode;
 mod ordered;
 pub mod pack;
+mod part;
 #[cfg(test)]
 mod tests;
 
 pub use build::ChunkBuilder;
 pub use chunk::{Chunk, ChunkError, Encoding, Texts};
 pub use encode::{Nulls, TextValues, encode_integers, encode_texts, encode_wide};
+pub use part::Outline;
 pub use ordered::{double_of, ordered_double, ordered_real, real_of};
 
 /// Rows of a block: what is packed, compared and decoded at a time.
