@@ -176,7 +176,10 @@ impl Drop for Mover {
 
 impl std::fmt::Debug for Mover {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Mover").field("threads", &self.threads.len()).field("under_way", &self.under_way()).finish()
+        f.debug_struct("Mover")
+            .field("threads", &self.threads.len())
+            .field("under_way", &self.under_way())
+            .finish_non_exhaustive()
     }
 }
 
@@ -338,7 +341,8 @@ mod tests {
         let mover = Mover::start(1, gate).unwrap();
         let memory = region(4 * STEP_BYTES);
         let all = || mover.copy(vec![piece(&memory, 0, 4 * STEP_BYTES)], Bytes::zeroed(4 * STEP_BYTES)).unwrap();
-        let (running, waiting, last) = (all(), all(), mover.copy(vec![piece(&memory, 9, 1)], Bytes::zeroed(1)).unwrap());
+        let (running, waiting, last) =
+            (all(), all(), mover.copy(vec![piece(&memory, 9, 1)], Bytes::zeroed(1)).unwrap());
         assert_eq!(begun.recv(), Ok(0));
         drop((running, waiting));
         assert_eq!(mover.under_way(), 3);

@@ -401,7 +401,8 @@ fn a_part_has_the_values_of_its_rows() {
         assert_eq!(whole.encoding(), *encoding);
         let outline = Outline::open_for(*data_type, rows, bytes.len(), &bytes[..Outline::BYTES]).unwrap();
         assert_eq!(outline.blocks(), whole.blocks());
-        for (start, end) in (0..=whole.blocks()).flat_map(|start| (start..=whole.blocks()).map(move |end| (start, end))) {
+        for (start, end) in (0..=whole.blocks()).flat_map(|start| (start..=whole.blocks()).map(move |end| (start, end)))
+        {
             let at = [outline.nulls(start..end), outline.codes(start..end), outline.shared()];
             let [nulls, codes, shared] = at.map(|range| &bytes[range]);
             let part = outline.part(start..end, nulls, codes, shared).unwrap();
