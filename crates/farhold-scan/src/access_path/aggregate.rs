@@ -139,8 +139,12 @@ pub(super) fn aggregate<'c>(
             let float = |ordered: i64| if is_real { f64::from(real_of(ordered)) } else { double_of(ordered) };
             let values = rows.filter_map(|row| chunk.integer(row)).map(float);
             let found = match aggregate {
-                Aggregate::Min(_) => values.reduce(|least, value| if compare_floats(value, least).is_lt() { value } else { least }),
-                Aggregate::Max(_) => values.reduce(|most, value| if compare_floats(value, most).is_gt() { value } else { most }),
+                Aggregate::Min(_) => {
+                    values.reduce(|least, value| if compare_floats(value, least).is_lt() { value } else { least })
+                }
+                Aggregate::Max(_) => {
+                    values.reduce(|most, value| if compare_floats(value, most).is_gt() { value } else { most })
+                }
                 _ => values.reduce(|sum, value| sum + value),
             };
             found.map_or(Value::Null, Value::Float)

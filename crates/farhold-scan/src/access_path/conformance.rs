@@ -310,7 +310,10 @@ fn expected_aggregate(aggregate: Aggregate, rows: usize, cells: &[Cell]) -> Cell
         Aggregate::Sum(_) => match cells {
             [] => Cell::Null,
             [Cell::Integer(_), ..] => Cell::Integer(
-                cells.iter().map(|cell| if let Cell::Integer(value) = cell { *value } else { panic!("an integer") }).sum(),
+                cells
+                    .iter()
+                    .map(|cell| if let Cell::Integer(value) = cell { *value } else { panic!("an integer") })
+                    .sum(),
             ),
             _ => {
                 let float = |cell: &Cell| if let Cell::Float(value) = cell { *value } else { panic!("a float") };
@@ -329,17 +332,22 @@ async fn answered(path: &AccessPath, reader: &Reader<'_>, scan: &Scan<'_>) -> Re
         assert_eq!(found.places().count(), found.passing);
         let (mut rows, mut aggregates) = (Vec::new(), Vec::new());
         for (row, place) in found.places() {
-            rows.push((row, match found.values {
-                Values::OfAll(chunks) | Values::OfPassing(chunks) => {
-                    let Wanted::Columns(columns) = scan.wanted else { panic!("chunks where aggregates are wanted") };
-                    assert_eq!(chunks.len(), columns.len());
-                    let cell = |(column, chunk): (&usize, &Chunk<'_>)| {
-                        of_chunk(scan.schema.columns()[*column].data_type, chunk, place)
-                    };
-                    columns.iter().zip(chunks).map(cell).collect()
-                }
-                Values::Aggregates(_) => Vec::new(),
-            }));
+            rows.push((
+                row,
+                match found.values {
+                    Values::OfAll(chunks) | Values::OfPassing(chunks) => {
+                        let Wanted::Columns(columns) = scan.wanted else {
+                            panic!("chunks where aggregates are wanted")
+                        };
+                        assert_eq!(chunks.len(), columns.len());
+                        let cell = |(column, chunk): (&usize, &Chunk<'_>)| {
+                            of_chunk(scan.schema.columns()[*column].data_type, chunk, place)
+                        };
+                        columns.iter().zip(chunks).map(cell).collect()
+                    }
+                    Values::Aggregates(_) => Vec::new(),
+                },
+            ));
         }
         if let Values::Aggregates(values) = found.values {
             aggregates = values.iter().map(of_value).collect();
@@ -361,12 +369,18 @@ fn check(bed: &Bed, ends: &Ends, far: &Far, predicate: &Predicate, wanted: Wante
     let expected = expected(far, predicate, wanted);
     ends.run(bed, far, settings, async |reader| {
         for path in ALL.iter().filter(|path| is_usable(path, bed)) {
-            let (answer, counters) = answered(path, &reader, &scan).await.unwrap_or_else(|error| panic!("{}: {error}", path.name));
+            let (answer, counters) =
+                answered(path, &reader, &scan).await.unwrap_or_else(|error| panic!("{}: {error}", path.name));
             // Millions of cells are not printed.
             assert!(answer == expected, "{} with {settings:?}, {wanted:?}: {predicate:?}", path.name);
             let passing: usize = answer.iter().map(|(_, rows, _)| rows.len()).sum();
             assert_eq!(counters.rows_passing, passing as u64, "{}", path.name);
-            assert_eq!(counters.rows, far.segments.iter().map(|segment| segment.rows as u64).sum::<u64>(), "{}", path.name);
+            assert_eq!(
+                counters.rows,
+                far.segments.iter().map(|segment| segment.rows as u64).sum::<u64>(),
+                "{}",
+                path.name
+            );
         }
     });
 }
@@ -417,9 +431,7 @@ impl Random {
         };
         let aggregates: Vec<Aggregate> = (0..5).map(|_| aggregate()).collect();
         // A sum of many decimals of 38 digits has more bits than there are: see `sums_that_are_too_long`.
-        let is_long = |aggregate: &Aggregate| {
-            matches!(aggregate, Aggregate::Sum(column) if matches!(schema.columns()[*column].data_type, ColumnType::Decimal { precision: 38, .. }))
-        };
+        let is_long = |aggregate: &Aggregate| matches!(aggregate, Aggregate::Sum(column) if matches!(schema.columns()[*column].data_type, ColumnType::Decimal { precision: 38, .. }));
         aggregates.into_iter().filter(|aggregate| aggregate.fits(schema) && !is_long(aggregate)).collect()
     }
 
@@ -494,7 +506,9 @@ fn late_columns_are_read_late() {
         let far = Far::new(bed, tables, random);
         let ends = Ends::of(bed);
         let bytes = |columns: &[usize]| -> u64 {
-            let of = |segment: &FarSegment| columns.iter().map(|column| u64::from(segment.chunks[*column].bytes)).sum::<u64>();
+            let of = |segment: &FarSegment| {
+                columns.iter().map(|column| u64::from(segment.chunks[*column].bytes)).sum::<u64>()
+            };
             far.segments.iter().map(of).sum()
         };
         for (comparison, moved) in [(Comparison::Less, bytes(&[0])), (Comparison::Greater, bytes(&[0, 2, 3]))] {
@@ -673,7 +687,10 @@ fn wrong_segments_are_errors() {
         let wrong = [
             FarSegment { rows: CHUNK_ROWS_MAX + 1, ..right.clone() },
             FarSegment { chunks: right.chunks[..1].to_vec(), ..right.clone() },
-            FarSegment { chunks: vec![FarChunk { bytes: right.chunks[0].bytes - 1, ..right.chunks[0] }, right.chunks[1]], ..right.clone() },
+            FarSegment {
+                chunks: vec![FarChunk { bytes: right.chunks[0].bytes - 1, ..right.chunks[0] }, right.chunks[1]],
+                ..right.clone()
+            },
             FarSegment { chunks: vec![outside, right.chunks[1]], ..right.clone() },
             FarSegment { rows: 1999, ..right.clone() },
             FarSegment { chunks: vec![right.chunks[1], right.chunks[0]], ..right.clone() },
@@ -688,7 +705,10 @@ fn wrong_segments_are_errors() {
                         let result = answered(path, &reader, &scan).await.map(drop);
                         let name = path.name;
                         match number {
-                            0..3 => assert!(matches!(result, Err(ScanError::Segment { segment: 0, .. })), "{name}: {result:?}"),
+                            0..3 => assert!(
+                                matches!(result, Err(ScanError::Segment { segment: 0, .. })),
+                                "{name}: {result:?}"
+                            ),
                             3 => assert!(
                                 matches!(
                                     result,
@@ -837,14 +857,16 @@ fn a_block_is_scanned_while_the_next_is_copied() {
     let mover = Mover::start(1, Gate { begun: Mutex::new(begun), go: Mutex::new(go) }).unwrap();
     let predicate = of_id(Comparison::Greater);
     // A block a segment.
-    let settings = Settings { block_bytes: far.segments[0].chunks[0].bytes as usize, buffers: 2, ..Settings::default() };
+    let settings =
+        Settings { block_bytes: far.segments[0].chunks[0].bytes as usize, buffers: 2, ..Settings::default() };
     ends.run(&bed, &far, settings, async |reader| {
         let reader = Reader { mover: Some(&mover), ..reader };
         let scan = far.scan(&predicate, Wanted::Columns(&[]));
         let offset = |segment: usize| far.segments[segment].chunks[0].at.offset();
         may_go.send(()).unwrap();
         let mut take = |found: &Found<'_>| {
-            let begins = |segment: usize| assert_eq!(has_begun.recv_timeout(Duration::from_nanos(LONG_NS)), Ok(offset(segment)));
+            let begins =
+                |segment: usize| assert_eq!(has_begun.recv_timeout(Duration::from_nanos(LONG_NS)), Ok(offset(segment)));
             if found.segment == 0 {
                 begins(0);
             }

@@ -81,7 +81,9 @@ impl Filled {
         match &self.data {
             Data::Nothing => &[],
             Data::Bytes(bytes, starts) => &bytes[starts[read] + start..][..len],
-            Data::Batch(batch, slots) => &batch.bytes(slots[read]).expect("every read has been seen to be done")[start..][..len],
+            Data::Batch(batch, slots) => {
+                &batch.bytes(slots[read]).expect("every read has been seen to be done")[start..][..len]
+            }
         }
     }
 }
@@ -112,7 +114,11 @@ impl<'a> Copies<'a> {
     }
 
     /// Starts to copy pieces. They are under way when it returns.
-    pub(super) async fn start(&mut self, pieces: &[FarChunk], counters: &mut Counters) -> Result<Running<'a>, ScanError> {
+    pub(super) async fn start(
+        &mut self,
+        pieces: &[FarChunk],
+        counters: &mut Counters,
+    ) -> Result<Running<'a>, ScanError> {
         let (reads, places) = merge(pieces);
         let bytes: usize = reads.iter().map(|read| read.bytes as usize).sum();
         if bytes + reads.len() * GAP_BYTES_MAX > Batch::BYTES_MAX {

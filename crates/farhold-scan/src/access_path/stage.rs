@@ -62,8 +62,11 @@ impl<'a> Stage<'a> {
     /// A whole chunk.
     pub(super) fn open<'c>(&self, segment: usize, column: usize, bytes: &'c [u8]) -> Result<Chunk<'c>, ScanError> {
         let data_type = self.scan.schema.columns()[column].data_type;
-        Chunk::open_for(data_type, self.rows(segment), bytes)
-            .map_err(|source| ScanError::Chunk { segment, column, source })
+        Chunk::open_for(data_type, self.rows(segment), bytes).map_err(|source| ScanError::Chunk {
+            segment,
+            column,
+            source,
+        })
     }
 
     /// The predicate, compiled for `rows` rows with these chunks of the [`first`](Self::first) columns.
@@ -95,7 +98,8 @@ impl<'a> Stage<'a> {
                 sink(&found)
             }
             Wanted::Aggregates(aggregates) => {
-                let values: Vec<_> = aggregates.iter().map(|of| aggregate(*of, self.scan.schema, passed, chunk_of)).collect();
+                let values: Vec<_> =
+                    aggregates.iter().map(|of| aggregate(*of, self.scan.schema, passed, chunk_of)).collect();
                 counters.result_bytes += values.iter().map(super::Value::bytes).sum::<u64>();
                 found.values = Values::Aggregates(&values);
                 sink(&found)

@@ -22,7 +22,8 @@ pub(super) const PATH: AccessPath = AccessPath {
 fn unusable(reader: &Reader<'_>, scan: &Scan<'_>) -> Option<Why> {
     // One look a region: segments in order mostly lie in the same one.
     let mut seen = None;
-    let places = scan.segments.iter().flat_map(|segment| &segment.chunks).map(|chunk| (chunk.at.node(), chunk.at.region()));
+    let places =
+        scan.segments.iter().flat_map(|segment| &segment.chunks).map(|chunk| (chunk.at.node(), chunk.at.region()));
     for (node, region) in places {
         if seen.replace((node, region)) != Some((node, region)) && reader.endpoint.mapped(node, region).is_none() {
             return Some(Why::NotMapped { node, region });

@@ -82,7 +82,9 @@ async fn run<'a>(reader: &'a Reader<'a>, scan: &'a Scan<'a>, sink: &mut Sink<'_>
     let buffers = reader.settings.buffers.max(1);
     loop {
         while offload.ahead.len() < buffers {
-            let Some(block) = planner.next(&offload.stage, &mut offload.copies, &mut offload.counters).await? else { break };
+            let Some(block) = planner.next(&offload.stage, &mut offload.copies, &mut offload.counters).await? else {
+                break;
+            };
             let pieces = block.pieces(&offload.stage)?;
             let running = offload.copies.start(&pieces, &mut offload.counters).await?;
             offload.ahead.push_back((block, running));

@@ -137,7 +137,9 @@ impl Planner {
             }
             if self.is_cut(stage, segment)? {
                 let chunks = stage.chunks(segment, &stage.first)?;
-                pieces.extend(chunks.iter().map(|chunk| FarChunk { bytes: chunk.bytes.min(Outline::BYTES as u32), ..*chunk }));
+                pieces.extend(
+                    chunks.iter().map(|chunk| FarChunk { bytes: chunk.bytes.min(Outline::BYTES as u32), ..*chunk }),
+                );
                 segments.push((segment, chunks));
             }
         }

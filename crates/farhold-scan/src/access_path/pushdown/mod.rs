@@ -36,7 +36,9 @@ use farhold_store::column::Chunk;
 
 use self::reply::{Kind, Record, Reply, read_value};
 use super::stage::Stage;
-use super::{AccessPath, Counters, FarChunk, Found, Reader, Scan, ScanError, Scanning, Sink, Value, Values, Wanted, Why};
+use super::{
+    AccessPath, Counters, FarChunk, Found, Reader, Scan, ScanError, Scanning, Sink, Value, Values, Wanted, Why,
+};
 
 pub(super) const PATH: AccessPath = AccessPath {
     name: "pushdown",
@@ -61,8 +63,10 @@ fn unusable(reader: &Reader<'_>, scan: &Scan<'_>) -> Option<Why> {
 /// A request under way, and what has come of its reply.
 struct Asked {
     number: u64,
-    /// The segments that it is about.
+    /// The segments that it is about, from the next one on that the sink may get.
     segments: Range<usize>,
+    /// The first of them.
+    first: usize,
     sequence: u32,
     /// The record that is arriving, then complete ones.
     record: Vec<u8>,
@@ -99,8 +103,7 @@ async fn run<'a>(reader: &'a Reader<'a>, scan: &'a Scan<'a>, sink: &mut Sink<'_>
         }
         let Some(asked) = pushdown.asked.front_mut() else { break };
         if let Some(record) = asked.records.pop_front() {
-            let segments = asked.segments.clone();
-            if pushdown.deliver(&segments, &record, sink)?.is_break() {
+            if pushdown.deliver(&record, sink)?.is_break() {
                 break;
             }
             continue;
@@ -109,7 +112,7 @@ async fn run<'a>(reader: &'a Reader<'a>, scan: &'a Scan<'a>, sink: &mut Sink<'_>
             return Err(ScanError::Refused(refusal));
         }
         if asked.is_answered {
-            let segments = asked.segments.clone();
+            let segments = asked.first..asked.segments.end;
             pushdown.counters.rows += segments.map(|segment| pushdown.stage.rows(segment) as u64).sum::<u64>();
             pushdown.asked.pop_front();
             continue;
@@ -145,6 +148,7 @@ impl Pushdown<'_> {
         self.asked.push_back(Asked {
             number,
             segments: start..self.next,
+            first: start,
             sequence: 0,
             record: Vec::new(),
             records: VecDeque::new(),
@@ -192,18 +196,22 @@ impl Pushdown<'_> {
             }
             Kind::Answered if !asked.record.is_empty() => return Err(WireError::Short("the end of a segment").into()),
             Kind::Answered => asked.is_answered = true,
-            Kind::Refused => asked.refusal = Some(Refusal::read(reply.bytes, asked.segments.start)?),
+            Kind::Refused => asked.refusal = Some(Refusal::read(reply.bytes, asked.first)?),
         }
         Ok(())
     }
 
-    /// Gives the sink a segment.
-    fn deliver(&mut self, segments: &Range<usize>, record: &[u8], sink: &mut Sink<'_>) -> Result<ControlFlow<()>, ScanError> {
+    /// Gives the sink a segment of the first request.
+    fn deliver(&mut self, record: &[u8], sink: &mut Sink<'_>) -> Result<ControlFlow<()>, ScanError> {
+        let asked = self.asked.front_mut().expect("a request with a record");
+        let (first, segments) = (asked.first, asked.segments.clone());
+        // Segments come in order, each once.
         let rows_of = |number: usize| {
-            let segment = segments.start + number;
+            let segment = first + number;
             segments.contains(&segment).then(|| self.stage.rows(segment))
         };
-        let Record { passed, values } = Record::read(record, segments.start, rows_of)?;
+        let Record { passed, values } = Record::read(record, first, rows_of)?;
+        asked.segments.start = passed.segment + 1;
         let (segment, schema) = (passed.segment, self.stage.scan.schema);
         self.counters.rows_passing += passed.passing as u64;
         self.counters.result_bytes += size_of_val(passed.bits.as_slice()) as u64;

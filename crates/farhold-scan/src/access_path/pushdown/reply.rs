@@ -180,7 +180,11 @@ pub(super) fn put_value(to: &mut Vec<u8>, value: &Value) {
 }
 
 /// Back from [`put_value`], without the length.
-pub(super) fn read_value(bytes: &[u8], aggregate: Aggregate, schema: &farhold_store::row::Schema) -> Result<Value, WireError> {
+pub(super) fn read_value(
+    bytes: &[u8],
+    aggregate: Aggregate,
+    schema: &farhold_store::row::Schema,
+) -> Result<Value, WireError> {
     let mut from = Cursor::new(bytes);
     let value = match from.u8("an aggregate")? {
         0 => Value::Null,

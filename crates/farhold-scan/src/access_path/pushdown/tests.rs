@@ -25,7 +25,7 @@ impl Local {
     fn new(random: &mut Random, types: &[ColumnType], rows: usize) -> Self {
         let table = table_of(random, Key::Id, types, rows);
         let place = |(n, chunk): (usize, &Vec<u8>)| FarChunk {
-            at: FarPtr::new(HOME, RegionId(1), n as u64 << 24),
+            at: FarPtr::new(HOME, RegionId(1), (n as u64) << 24),
             bytes: chunk.len() as u32,
         };
         let far: Vec<FarChunk> = table.chunks.iter().enumerate().map(place).collect();
@@ -159,7 +159,11 @@ fn spoil(kind: u64, random: &mut Random, messages: &mut Vec<Vec<u8>>) {
             for _ in 0..kind - 4 {
                 // Not in the head, where most changes are an error at once; the number is that of the request.
                 let len = messages[message].len();
-                let at = if len > reply::HEAD_BYTES { reply::HEAD_BYTES + at % (len - reply::HEAD_BYTES).min(200) } else { at };
+                let at = if len > reply::HEAD_BYTES {
+                    reply::HEAD_BYTES + at % (len - reply::HEAD_BYTES).min(200)
+                } else {
+                    at
+                };
                 if let Some(byte) = messages[message].get_mut(at) {
                     *byte ^= 1 << (random.next() % 8);
                 }
@@ -189,7 +193,13 @@ impl<'a, F: Fn(&mut Vec<Vec<u8>>)> Hostile<'a, F> {
         );
         let fabric: Fabric = sim.join(NodeId(1)).unwrap();
         let endpoint = fabric.endpoint(&executor.handle()).unwrap();
-        let reader = Reader { endpoint: &endpoint, pinned: self.local, mover: None, line: Some(self), settings: Settings::default() };
+        let reader = Reader {
+            endpoint: &endpoint,
+            pinned: self.local,
+            mover: None,
+            line: Some(self),
+            settings: Settings::default(),
+        };
         let segments = [self.local.segment.clone(), self.local.segment.clone()];
         let scan = Scan { schema: &self.local.table.schema, segments: &segments, predicate, wanted };
         let mut take = |found: &Found<'_>| {
@@ -239,8 +249,14 @@ fn replies_that_contradict_their_request_are_errors() {
     assert!(matches!(wrong(3, 200), ScanError::Reply(WireError::Wrong(_))), "more rows than the segment has");
     assert!(matches!(wrong(6, 9), ScanError::Reply(WireError::Unknown { .. })), "bits in no form");
     assert!(matches!(wrong(7, 2), ScanError::Reply(WireError::Short(_) | WireError::Wrong(_))), "more values");
-    assert!(matches!(fails(&|messages| drop(messages.remove(0))), ScanError::Reply(WireError::Wrong(_))), "a missing message");
-    assert!(matches!(fails(&|messages| drop(messages.pop())), ScanError::Fabric(FabricError::Timeout { .. })), "no end");
+    assert!(
+        matches!(fails(&|messages| drop(messages.remove(0))), ScanError::Reply(WireError::Wrong(_))),
+        "a missing message"
+    );
+    assert!(
+        matches!(fails(&|messages| drop(messages.pop())), ScanError::Fabric(FabricError::Timeout { .. })),
+        "no end"
+    );
     let twice = |messages: &mut Vec<Vec<u8>>| {
         let mut again = messages[0].clone();
         again[12] = 1;
