@@ -366,7 +366,9 @@ mod tests {
         let Err(buffer) = mover.copy(vec![], Bytes::zeroed(7)) else { panic!("there is no room") };
         assert_eq!(buffer.len(), 7);
         drop(go);
-        transfers.into_iter().for_each(|transfer| drop(wait(transfer).unwrap()));
+        for transfer in transfers {
+            wait(transfer).unwrap();
+        }
     }
 
     struct Faulty;

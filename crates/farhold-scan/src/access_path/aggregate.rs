@@ -81,8 +81,9 @@ impl Aggregate {
         let Some(column) = self.column() else { return matches!(value, Value::Integer(_)) };
         match (self, value) {
             (Self::Count(_), Value::Integer(_)) | (Self::Sum(_) | Self::Min(_) | Self::Max(_), Value::Null) => true,
-            (Self::Sum(_), Value::Overflow) => kind_of(schema, column) == Kind::Integer,
-            (Self::Sum(_) | Self::Min(_) | Self::Max(_), Value::Integer(_)) => kind_of(schema, column) == Kind::Integer,
+            (Self::Sum(_), Value::Overflow) | (Self::Sum(_) | Self::Min(_) | Self::Max(_), Value::Integer(_)) => {
+                kind_of(schema, column) == Kind::Integer
+            }
             (Self::Sum(_) | Self::Min(_) | Self::Max(_), Value::Float(_)) => kind_of(schema, column) == Kind::Float,
             (Self::Min(_) | Self::Max(_), Value::Bytes(_)) => kind_of(schema, column) == Kind::Bytes,
             _ => false,

@@ -80,8 +80,10 @@ impl Drop for Bed {
     }
 }
 
+type Make = (&'static str, fn() -> Bed);
+
 /// A bed of each provider.
-const BEDS: &[(&str, fn() -> Bed)] = &[
+const BEDS: &[Make] = &[
     ("shm", Bed::shm),
     ("sim", Bed::sim),
     #[cfg(feature = "libfabric")]
@@ -437,7 +439,7 @@ impl Random {
 
     /// Tables of the same columns, some of them empty.
     fn tables(&mut self, rows: &[usize]) -> (Vec<ColumnType>, Vec<Table>) {
-        let types: Vec<ColumnType> = (0..1 + self.below(7)).map(|_| self.pick(&TYPES)).collect();
+        let types: Vec<ColumnType> = (0..=self.below(7)).map(|_| self.pick(&TYPES)).collect();
         let key = self.pick(&[Key::Id, Key::All]);
         let count = 1 + self.below(6);
         let tables = (0..count).map(|_| {

@@ -159,13 +159,12 @@ impl<'a> Copies<'a> {
     async fn move_bytes(&mut self, pieces: Vec<Piece>, bytes: usize) -> What<'a> {
         let mover = self.reader.mover.expect("memory is taken as mapped only with a mover");
         let fits = self.buffers.iter().position(|buffer| buffer.len() >= bytes);
-        let mut buffer = match fits {
-            Some(at) => self.buffers.swap_remove(at),
-            None => {
-                // One that is too short is replaced.
-                self.buffers.pop();
-                Bytes::zeroed(bytes)
-            }
+        let mut buffer = if let Some(at) = fits {
+            self.buffers.swap_remove(at)
+        } else {
+            // One that is too short is replaced.
+            self.buffers.pop();
+            Bytes::zeroed(bytes)
         };
         loop {
             match mover.copy(pieces.clone(), buffer) {

@@ -196,7 +196,7 @@ impl Scan<'_> {
             }
             Wanted::Aggregates(wanted) => {
                 let fits = |aggregate: &Aggregate| aggregate.fits(self.schema);
-                assert!(wanted.iter().all(fits), "{wanted:?} of {:?}", columns);
+                assert!(wanted.iter().all(fits), "{wanted:?} of {columns:?}");
             }
         }
     }

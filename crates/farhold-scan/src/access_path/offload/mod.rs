@@ -107,7 +107,7 @@ async fn run<'a>(reader: &'a Reader<'a>, scan: &'a Scan<'a>, sink: &mut Sink<'_>
     Ok(offload.counters)
 }
 
-impl<'a> Offload<'a> {
+impl Offload<'_> {
     async fn scan_block(&mut self, block: &Block, filled: Filled) -> Result<(), ScanError> {
         match block {
             Block::Segments(segments) => {

@@ -51,14 +51,23 @@ fn part_of(chunk: FarChunk, bytes: &Range<usize>) -> FarChunk {
     FarChunk { at: chunk.at.add(bytes.start as u64), bytes: bytes.len() as u32 }
 }
 
+/// A segment that is being cut.
+struct Parts {
+    segment: usize,
+    outlines: Rc<[Outline]>,
+    /// Blocks of rows that no part has yet.
+    left: Range<usize>,
+    blocks_per_part: usize,
+}
+
 /// Cuts the segments of a scan into blocks.
 pub(super) struct Planner {
     block_bytes: usize,
     segments: usize,
     /// The first segment that no block has.
     next: usize,
-    /// The segment that is being cut: its outlines, its blocks, and how many of them a part has.
-    parts: Option<(usize, Rc<[Outline]>, Range<usize>, usize)>,
+    /// What is left of the segment that is being cut.
+    parts: Option<Parts>,
     /// Headers of segments that will be cut.
     outlines: VecDeque<(usize, Rc<[Outline]>)>,
 }
@@ -87,11 +96,11 @@ impl Planner {
             }
             let (segment, outlines) = self.outlines.pop_front().expect("the headers of the next segment that is cut");
             debug_assert_eq!(segment, self.next);
-            let blocks = 0..stage.rows(segment).div_ceil(BLOCK_ROWS);
+            let left = 0..stage.rows(segment).div_ceil(BLOCK_ROWS);
             let of_one = |outline: &Outline| outline.nulls(0..1).len() + outline.codes(0..1).len();
             let bytes: usize = outlines.iter().map(of_one).sum();
             let blocks_per_part = (self.block_bytes / bytes.max(1)).max(1);
-            self.parts = Some((segment, outlines, blocks, blocks_per_part));
+            self.parts = Some(Parts { segment, outlines, left, blocks_per_part });
             self.next += 1;
             return Ok(self.next_part());
         }
@@ -107,11 +116,11 @@ impl Planner {
     }
 
     fn next_part(&mut self) -> Option<Block> {
-        let (segment, outlines, blocks, blocks_per_part) = self.parts.as_mut()?;
-        let part = blocks.start..(blocks.start + *blocks_per_part).min(blocks.end);
-        let block = Block::Part { segment: *segment, blocks: part.clone(), outlines: outlines.clone() };
-        blocks.start = part.end;
-        if blocks.start == blocks.end {
+        let Parts { segment, outlines, left, blocks_per_part } = self.parts.as_mut()?;
+        let blocks = left.start..(left.start + *blocks_per_part).min(left.end);
+        left.start = blocks.end;
+        let block = Block::Part { segment: *segment, blocks, outlines: outlines.clone() };
+        if left.start == left.end {
             self.parts = None;
         }
         Some(block)

@@ -139,7 +139,9 @@ fn put_condition(to: &mut Vec<u8>, condition: &Condition, depth: usize) -> Optio
             put_u16(to, *column)?;
             to.push(u8::from(*negated));
             put_u16(to, constants.len())?;
-            constants.iter().for_each(|constant| put_constant(to, constant));
+            for constant in constants {
+                put_constant(to, constant);
+            }
         }
         Condition::Prefix(column, prefix, negated) => {
             to.push(2);

@@ -155,7 +155,9 @@ fn record(request: &Request, needed: &[usize], segment: usize, home: &dyn Home) 
     match request.wanted.borrowed() {
         Wanted::Columns(columns) => {
             to.extend((columns.len() as u16).to_le_bytes());
-            columns.iter().for_each(|column| put_counted(&mut to, &passing_rows(&chunk_of(*column), &passed)));
+            for column in columns {
+                put_counted(&mut to, &passing_rows(&chunk_of(*column), &passed));
+            }
         }
         Wanted::Aggregates(aggregates) => {
             to.extend((aggregates.len() as u16).to_le_bytes());
