@@ -264,3 +264,32 @@ fn starts(places: &[Place]) -> Vec<usize> {
     }
     starts
 }
+
+#[cfg(test)]
+mod tests {
+    use farhold_fabric::{FarPtr, NodeId, RegionId};
+
+    use super::*;
+
+    /// Pieces that adjoin in one region are one read, and no others.
+    #[test]
+    fn neighbours_are_one_read() {
+        let piece = |region: u8, offset: u64, bytes: u32| FarChunk {
+            at: FarPtr::new(NodeId(1), RegionId(region), offset),
+            bytes,
+        };
+        let pieces = [
+            piece(1, 0, 10),
+            piece(1, 10, 5),
+            piece(1, 16, 4),
+            piece(2, 20, 1),
+            piece(2, 21, 2),
+            piece(2, 21, 2),
+            piece(2, 23, 0),
+        ];
+        let (reads, places) = merge(&pieces);
+        assert_eq!(reads, [piece(1, 0, 15), piece(1, 16, 4), piece(2, 20, 3), piece(2, 21, 2)]);
+        let places: Vec<_> = places.iter().map(|place| (place.read, place.start, place.len)).collect();
+        assert_eq!(places, [(0, 0, 10), (0, 10, 5), (1, 0, 4), (2, 0, 1), (2, 1, 2), (3, 0, 2), (3, 2, 0)]);
+    }
+}

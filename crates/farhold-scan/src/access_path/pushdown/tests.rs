@@ -260,7 +260,7 @@ fn replies_that_contradict_their_request_are_errors() {
     let twice = |messages: &mut Vec<Vec<u8>>| {
         let mut again = messages[0].clone();
         again[12] = 1;
-        messages[1][12] = 2;
+        (messages[1][12], messages[2][12]) = (2, 3);
         messages.insert(1, again);
     };
     assert!(matches!(fails(&twice), ScanError::Reply(WireError::Wrong(_))), "a segment twice");
