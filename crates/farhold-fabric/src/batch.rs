@@ -125,13 +125,16 @@ impl Buffer {
     }
 }
 
+/// Marks a read of bytes that no thread changes, in the operand that reads do not use.
+const IMMUTABLE: u64 = 1;
+
 /// One instruction.
 #[derive(Clone)]
 pub(crate) struct Op {
     pub(crate) at: FarPtr,
     /// First operand of a word instruction, then its result; what `compare_swap` expects; the index of the error.
     pub(crate) a: u64,
-    /// What `compare_swap` stores.
+    /// What `compare_swap` stores; of a read, [`IMMUTABLE`] or 0.
     b: u64,
     /// Where in `data` its bytes are. An object's header comes first there.
     pub(crate) start: u32,
@@ -258,6 +261,17 @@ impl Batch {
     pub fn read(&mut self, at: FarPtr, len: usize) -> Slot {
         let start = self.take_room(len);
         self.push(OpKind::Read, at, 0, 0, start, len)
+    }
+
+    /// As [`Self::read`], of bytes that no thread changes. They cannot be torn, so the provider may choose the fastest way for any
+    /// length: over libfabric the NIC reads them, where it can, and the home agent only gives its key.
+    ///
+    /// # Panics
+    /// If the batch grows above [`Self::BYTES_MAX`].
+    #[inline]
+    pub fn read_immutable(&mut self, at: FarPtr, len: usize) -> Slot {
+        let start = self.take_room(len);
+        self.push(OpKind::Read, at, 0, IMMUTABLE, start, len)
     }
 
     /// Copies `bytes` to `at`. They are taken now, so the caller may change them at once.
@@ -462,6 +476,12 @@ pub(crate) fn header_of(from: &[u8]) -> ObjectHeader {
 }
 
 impl Op {
+    /// Whether it reads bytes that no thread changes.
+    #[cfg(feature = "libfabric")]
+    pub(crate) fn is_of_immutable(&self) -> bool {
+        self.kind == OpKind::Read && self.b == IMMUTABLE
+    }
+
     /// What a word instruction is given.
     #[cfg(feature = "libfabric")]
     pub(crate) fn operands(&self) -> (u64, u64) {

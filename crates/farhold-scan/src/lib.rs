@@ -5,6 +5,7 @@
 //!      ├─ rows       compiled for the bytes of rows
 //!      └─ columns    compiled for a column chunk: a condition is a range of codes
 //!             └─ kernels   which packed codes of a block are in a range, one for each kind of processor
+//!   access_path  ways to read the column chunks of another node, and to decide a predicate on them
 //!
 //!   model        which access path a scan takes, by predicted time
 //! ```
@@ -12,6 +13,7 @@
 //! A row passes or does not, the same in every form: the conformance tests of `columns` compare with `rows`.
 #![deny(missing_docs)]
 
+pub mod access_path;
 pub mod columns;
 pub mod kernels;
 pub mod model;

@@ -179,24 +179,38 @@ impl Predicate {
         self.push(Condition::Any(conjunctions), selectivity);
     }
 
-    /// Asserts that it is about columns of this table, and that each constant is of its column's kind.
+    /// Asserts that it [fits](Self::fits) this table.
     ///
     /// # Panics
-    /// If it is not.
+    /// If it does not.
     pub fn check(&self, schema: &Schema) {
-        self.conditions.iter().for_each(|condition| condition.check(schema));
+        if let Err(Misfit(what)) = self.fits(schema) {
+            panic!("{what}");
+        }
+    }
+
+    /// Whether it is about columns of this table, and each constant is of its column's kind.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn fits(&self, schema: &Schema) -> Result<(), Misfit> {
+        self.conditions.iter().try_for_each(|condition| condition.fits(schema))
+    }
+
+    /// The columns that it is about, in order.
+    #[must_use]
+    pub fn columns(&self) -> Vec<usize> {
+        let mut columns = Vec::new();
+        self.conditions.iter().for_each(|condition| condition.add_columns(&mut columns));
+        columns.sort_unstable();
+        columns.dedup();
+        columns
     }
 
     /// The conditions, all of which must hold.
     #[must_use]
     pub fn conditions(&self) -> &[Condition] {
         &self.conditions
-    }
-
-    /// Whether something holds for each column that it looks at, given by its position.
-    #[must_use]
-    pub fn all_columns(&self, holds: &dyn Fn(usize) -> bool) -> bool {
-        self.conditions.iter().all(|condition| condition.all_columns(holds))
     }
 
     /// The part of the rows that passes, about.
@@ -206,42 +220,46 @@ impl Predicate {
     }
 }
 
-impl Condition {
-    fn all_columns(&self, holds: &dyn Fn(usize) -> bool) -> bool {
-        match self {
-            Self::Compare(at, ..) | Self::In(at, ..) | Self::Prefix(at, ..) | Self::Null(at, _) => holds(*at),
-            Self::Any(ways) => ways.iter().flatten().all(|condition| condition.all_columns(holds)),
-            Self::Never => true,
-        }
-    }
+/// Why a predicate does not fit a table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Misfit(String);
 
-    fn check(&self, schema: &Schema) {
+impl Condition {
+    fn fits(&self, schema: &Schema) -> Result<(), Misfit> {
         let column = |at: usize| {
             let columns = schema.columns();
-            columns.get(at).unwrap_or_else(|| panic!("a condition on column {at} of {}", columns.len()))
+            columns.get(at).ok_or_else(|| Misfit(format!("a condition on column {at} of {}", columns.len())))
         };
         let beside = |at: usize, constant: &Constant| {
-            let column = column(at);
+            let column = column(at)?;
             let (name, data_type) = (&column.name, column.data_type);
-            assert!(constant.is_of(data_type), "{constant:?} beside the column {name}, which is {data_type}");
+            let misfit = || Misfit(format!("{constant:?} beside the column {name}, which is {data_type}"));
+            if constant.is_of(data_type) { Ok(()) } else { Err(misfit()) }
         };
         match self {
             Self::Compare(at, _, constant) => beside(*at, constant),
             Self::In(at, constants, _) => {
-                column(*at);
-                for constant in constants {
-                    beside(*at, constant);
-                }
+                column(*at)?;
+                constants.iter().try_for_each(|constant| beside(*at, constant))
             }
             Self::Prefix(at, ..) => {
-                let column = column(*at);
+                let column = column(*at)?;
                 let is_text = column.data_type.is_text() || column.data_type == ColumnType::Bytea;
-                assert!(is_text, "a prefix beside the column {}, which is {}", column.name, column.data_type);
+                let misfit =
+                    || Misfit(format!("a prefix beside the column {}, which is {}", column.name, column.data_type));
+                if is_text { Ok(()) } else { Err(misfit()) }
             }
-            Self::Null(at, _) => {
-                column(*at);
-            }
-            Self::Any(ways) => ways.iter().flatten().for_each(|condition| condition.check(schema)),
+            Self::Null(at, _) => column(*at).map(drop),
+            Self::Any(ways) => ways.iter().flatten().try_for_each(|condition| condition.fits(schema)),
+            Self::Never => Ok(()),
+        }
+    }
+
+    fn add_columns(&self, columns: &mut Vec<usize>) {
+        match self {
+            Self::Compare(at, ..) | Self::In(at, ..) | Self::Prefix(at, ..) | Self::Null(at, _) => columns.push(*at),
+            Self::Any(ways) => ways.iter().flatten().for_each(|condition| condition.add_columns(columns)),
             Self::Never => {}
         }
     }

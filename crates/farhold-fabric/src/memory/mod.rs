@@ -1,7 +1,8 @@
 //! The bytes of a region, where this process can load and store them.
 //!
 //! All access goes through atomic words or through the racing copies of [`crate::copy`], because another thread or process may
-//! write the same bytes at any time. Nothing can borrow them as `&[u8]`. Where the bytes come from: [`mapping`]; objects in them:
+//! write the same bytes at any time. Nothing borrows them as `&[u8]`, but where a caller promises that they never change
+//! ([`RegionMemory::immutable`]). Where the bytes come from: [`mapping`]; objects in them:
 //! [`objects`].
 
 mod mapping;
@@ -237,6 +238,19 @@ impl RegionMemory {
         }
         // SAFETY: the words are inside, which is checked above, and aligned.
         Ok(unsafe { copy::sum_shared(self.base.as_ptr().add(offset as usize), words) })
+    }
+
+    /// Bytes that never change, in place.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`].
+    ///
+    /// # Safety
+    /// While the slice is in use, no thread of any process writes to these bytes, and the region's file keeps its length.
+    pub unsafe fn immutable(&self, offset: u64, bytes: usize) -> Result<&[u8], FabricError> {
+        self.check(offset, bytes as u64)?;
+        // SAFETY: inside the memory that lives as long as `self`, which is initialised; that it does not change is the caller's promise.
+        Ok(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset as usize), bytes) })
     }
 
     /// Copies bytes in; concurrent readers see each word old or new.

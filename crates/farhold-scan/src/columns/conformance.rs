@@ -20,7 +20,7 @@ const COMPARISONS: [Comparison; 6] = [
     Comparison::GreaterEqual,
 ];
 
-const TYPES: [ColumnType; 15] = [
+pub(crate) const TYPES: [ColumnType; 15] = [
     ColumnType::Boolean,
     ColumnType::SmallInt,
     ColumnType::Int,
@@ -118,10 +118,10 @@ fn compares(value: &Datum, comparison: Comparison, with: &Datum) -> bool {
     !value.is_null() && value.compare(with).is_some_and(|order: Ordering| comparison.holds(order))
 }
 
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -146,12 +146,17 @@ impl Random {
     }
 
     fn condition(&mut self, depth: u32) -> Condition {
-        let column = 1 + (self.next() % TYPES.len() as u64) as usize;
-        let data_type = TYPES[column - 1];
+        self.condition_on(&TYPES, depth)
+    }
+
+    /// A condition on one of these columns, which stand behind the key.
+    pub(crate) fn condition_on(&mut self, types: &[ColumnType], depth: u32) -> Condition {
+        let column = 1 + (self.next() % types.len() as u64) as usize;
+        let data_type = types[column - 1];
         match self.next() % 10 {
             0 => Condition::Null(column, self.next() & 1 == 1),
             1 if depth > 0 => Condition::Any(
-                (0..2).map(|_| (0..=self.next() % 2).map(|_| self.condition(depth - 1)).collect()).collect(),
+                (0..2).map(|_| (0..=self.next() % 2).map(|_| self.condition_on(types, depth - 1)).collect()).collect(),
             ),
             2 | 3 => {
                 let constants = (0..self.next() % 4).map(|_| self.constant(data_type)).collect();
@@ -172,45 +177,58 @@ impl Random {
 
 /// Which columns are the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Key {
+pub(crate) enum Key {
     Id,
     /// All, the one of different integers last: texts and wide decimals are read from behind others.
     All,
 }
 
-fn schema(key: Key) -> Schema {
+fn schema(key: Key, types: &[ColumnType]) -> Schema {
     let mut columns = vec![Column::new("id", ColumnType::Int)];
-    columns.extend(TYPES.iter().enumerate().map(|(n, data_type)| Column::new(format!("c{n}"), *data_type).nullable()));
+    columns.extend(types.iter().enumerate().map(|(n, data_type)| Column::new(format!("c{n}"), *data_type).nullable()));
     let key = match key {
         Key::Id => vec![0],
-        Key::All => (1..=TYPES.len()).chain([0]).collect(),
+        Key::All => (1..=types.len()).chain([0]).collect(),
     };
     Schema::new(columns, key).unwrap()
 }
 
-struct Table {
-    schema: Schema,
-    datums: Vec<Vec<Datum>>,
-    rows: Vec<(Vec<u8>, Vec<u8>)>,
-    chunks: Vec<Vec<u8>>,
+pub(crate) struct Table {
+    pub(crate) schema: Schema,
+    pub(crate) datums: Vec<Vec<Datum>>,
+    /// The bytes of keys and values.
+    pub(crate) rows: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) chunks: Vec<Vec<u8>>,
 }
 
 fn table(random: &mut Random, key: Key, rows: usize) -> Table {
-    let schema = schema(key);
+    table_of(random, key, &TYPES, rows)
+}
+
+/// A table with an id and these columns behind it.
+pub(crate) fn table_of(random: &mut Random, key: Key, types: &[ColumnType], rows: usize) -> Table {
+    let schema = schema(key, types);
     let mut builder = ChunkBuilder::new(&schema);
     let mut table = Table { datums: Vec::new(), rows: Vec::new(), chunks: Vec::new(), schema };
     // Some columns without a NULL, some with nothing else.
-    let kinds: Vec<u64> = TYPES.iter().map(|_| random.next() % 8).collect();
+    let kinds: Vec<u64> = types.iter().map(|_| random.next() % 8).collect();
     for id in 0..rows {
         let mut row = vec![Datum::Int(id as i32)];
-        for (data_type, kind) in TYPES.iter().zip(&kinds) {
+        for (data_type, kind) in types.iter().zip(&kinds) {
             let null = match kind {
                 _ if key == Key::All => false,
                 0 => true,
                 1 | 2 => false,
                 _ => random.next().is_multiple_of(5),
             };
-            row.push(if null { Datum::Null } else { value(*data_type, random.next()) });
+            row.push(match (data_type, kind) {
+                _ if null => Datum::Null,
+                // Hardly one twice, so that a dictionary does not pay.
+                (ColumnType::Varchar(_) | ColumnType::Text, 2 | 3) => {
+                    Datum::Text(format!("{:09}", random.next() % 1_000_000_000))
+                }
+                _ => value(*data_type, random.next()),
+            });
         }
         table.push(row, &mut builder);
     }

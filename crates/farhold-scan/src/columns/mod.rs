@@ -5,7 +5,7 @@
 //! look at all if every row passes or none.
 
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;
 
 use std::ops::Bound;
 
@@ -41,7 +41,9 @@ enum Term {
 /// Decides a [`Predicate`] on the chunks of the same rows.
 #[derive(Clone, Debug)]
 pub struct ColumnFilter<'a> {
-    chunks: &'a [Chunk<'a>],
+    rows: usize,
+    /// Those of the predicate's columns at least.
+    chunks: Vec<Option<Chunk<'a>>>,
     terms: Vec<Term>,
     kernel: &'static Kernel,
 }
@@ -54,19 +56,32 @@ impl<'a> ColumnFilter<'a> {
     /// rows and encodings for their columns' types ([`Chunk::open_for`] returns an error for those that are not).
     #[must_use]
     pub fn new(schema: &Schema, predicate: &Predicate, chunks: &'a [Chunk<'a>]) -> Self {
-        predicate.check(schema);
         assert_eq!(chunks.len(), schema.columns().len(), "a chunk for each column");
-        for (column, chunk) in schema.columns().iter().zip(chunks) {
+        let rows = chunks.first().map_or(0, Chunk::rows);
+        Self::of_some(schema, predicate, rows, chunks.iter().copied().map(Some).collect())
+    }
+
+    /// For the chunks of some of a table's columns, all of the same `rows` rows: a place for each column in the order of the schema, filled
+    /// for the predicate's columns at least.
+    ///
+    /// # Panics
+    /// As [`Self::new`], or if a column of the predicate has no chunk.
+    #[must_use]
+    pub fn of_some(schema: &Schema, predicate: &Predicate, rows: usize, chunks: Vec<Option<Chunk<'a>>>) -> Self {
+        predicate.check(schema);
+        assert_eq!(chunks.len(), schema.columns().len(), "a place for each column");
+        for (column, chunk) in schema.columns().iter().zip(&chunks) {
+            let Some(chunk) = chunk else { continue };
             let (name, encoding) = (&column.name, chunk.encoding());
             assert!(
                 encoding.fits(column.data_type),
                 "{encoding:?} of the column {name}, which is {}",
                 column.data_type
             );
-            assert_eq!(chunk.rows(), chunks[0].rows(), "rows of the column {name}");
+            assert_eq!(chunk.rows(), rows, "rows of the column {name}");
         }
-        let compile = Compile { schema, chunks };
-        Self { chunks, terms: compile.conjunction(predicate.conditions()), kernel: Kernel::best() }
+        let terms = Compile { schema, chunks: &chunks }.conjunction(predicate.conditions());
+        Self { rows, chunks, terms, kernel: Kernel::best() }
     }
 
     /// Whether no row passes, as the chunks' least and greatest values show.
@@ -80,9 +95,8 @@ impl<'a> ColumnFilter<'a> {
     /// # Panics
     /// If the chunks have no such block.
     pub fn select(&self, block: usize, bits: &mut Bits) {
-        let rows = self.chunks.first().map_or(0, Chunk::rows);
-        let here = rows.saturating_sub(block * BLOCK_ROWS).min(BLOCK_ROWS);
-        assert!(here > 0, "block {block} of {rows} rows");
+        let here = self.rows.saturating_sub(block * BLOCK_ROWS).min(BLOCK_ROWS);
+        assert!(here > 0, "block {block} of {} rows", self.rows);
         *bits = NONE;
         for (word, bits) in bits.iter_mut().enumerate() {
             *bits = match here.saturating_sub(word * 64) {
@@ -92,6 +106,10 @@ impl<'a> ColumnFilter<'a> {
             };
         }
         self.conjunction(&self.terms, block, bits);
+    }
+
+    fn chunk(&self, column: usize) -> &Chunk<'a> {
+        chunk_of(&self.chunks, column)
     }
 
     /// Takes away what fails one of `terms`.
@@ -107,7 +125,7 @@ impl<'a> ColumnFilter<'a> {
     fn term(&self, term: &Term, block: usize, bits: &mut Bits) {
         match term {
             Term::Codes(column, ranges, negated) => {
-                let chunk = &self.chunks[*column];
+                let chunk = self.chunk(*column);
                 let mut found = NONE;
                 for range in ranges {
                     let mut more = NONE;
@@ -121,26 +139,30 @@ impl<'a> ColumnFilter<'a> {
                 self.without_nulls(*column, block, bits);
             }
             Term::Wide(column, comparison, constant) => {
-                let chunk = &self.chunks[*column];
+                let chunk = self.chunk(*column);
                 each(bits, block, |row| chunk.wide(row).is_some_and(|value| comparison.holds(value.cmp(constant))));
             }
             Term::WideIn(column, list, negated) => {
                 let holds = |value: i128| list.binary_search(&value).is_ok() != *negated;
-                each(bits, block, |row| self.chunks[*column].wide(row).is_some_and(holds));
+                let chunk = self.chunk(*column);
+                each(bits, block, |row| chunk.wide(row).is_some_and(holds));
             }
             Term::Text(column, comparison, constant) => {
                 let holds = |text: &[u8]| comparison.holds(text.cmp(constant.as_slice()));
-                each(bits, block, |row| self.chunks[*column].text(row).is_some_and(holds));
+                let chunk = self.chunk(*column);
+                each(bits, block, |row| chunk.text(row).is_some_and(holds));
             }
             Term::TextIn(column, list, negated) => {
                 let holds = |text: &[u8]| list.binary_search_by(|item| item.as_slice().cmp(text)).is_ok() != *negated;
-                each(bits, block, |row| self.chunks[*column].text(row).is_some_and(holds));
+                let chunk = self.chunk(*column);
+                each(bits, block, |row| chunk.text(row).is_some_and(holds));
             }
             Term::Prefix(column, prefix, negated) => {
                 let holds = |text: &[u8]| text.starts_with(prefix) != *negated;
-                each(bits, block, |row| self.chunks[*column].text(row).is_some_and(holds));
+                let chunk = self.chunk(*column);
+                each(bits, block, |row| chunk.text(row).is_some_and(holds));
             }
-            Term::Null(column, wanted) => match (self.chunks[*column].nulls(block), wanted) {
+            Term::Null(column, wanted) => match (self.chunk(*column).nulls(block), wanted) {
                 (None, true) => *bits = NONE,
                 (None, false) => {}
                 (Some(nulls), true) => and(bits, &nulls),
@@ -160,7 +182,7 @@ impl<'a> ColumnFilter<'a> {
     }
 
     fn without_nulls(&self, column: usize, block: usize, bits: &mut Bits) {
-        if let Some(nulls) = self.chunks[column].nulls(block) {
+        if let Some(nulls) = self.chunk(column).nulls(block) {
             bits.iter_mut().zip(nulls).for_each(|(bits, nulls)| *bits &= !nulls);
         }
     }
@@ -197,12 +219,20 @@ fn each(bits: &mut Bits, block: usize, holds: impl Fn(usize) -> bool) {
     }
 }
 
-struct Compile<'c> {
-    schema: &'c Schema,
-    chunks: &'c [Chunk<'c>],
+fn chunk_of<'c, 'a>(chunks: &'c [Option<Chunk<'a>>], column: usize) -> &'c Chunk<'a> {
+    chunks[column].as_ref().unwrap_or_else(|| panic!("column {column} of the predicate has no chunk"))
 }
 
-impl Compile<'_> {
+struct Compile<'c, 'a> {
+    schema: &'c Schema,
+    chunks: &'c [Option<Chunk<'a>>],
+}
+
+impl<'c, 'a> Compile<'c, 'a> {
+    fn chunk(&self, column: usize) -> &'c Chunk<'a> {
+        chunk_of(self.chunks, column)
+    }
+
     fn conjunction(&self, conditions: &[Condition]) -> Vec<Term> {
         conditions.iter().map(|condition| self.condition(condition)).collect()
     }
@@ -219,7 +249,7 @@ impl Compile<'_> {
     }
 
     fn compare(&self, column: usize, comparison: Comparison, constant: &Constant) -> Term {
-        let chunk = &self.chunks[column];
+        let chunk = self.chunk(column);
         match chunk.encoding() {
             Encoding::Frame | Encoding::Dictionary => {
                 // Not to be equal is to be in no range of what is equal.
@@ -271,11 +301,11 @@ impl Compile<'_> {
             Comparison::Greater => (not_above.map_or(Some(i64::MIN), |value| value.checked_add(1))?, i64::MAX),
             Comparison::GreaterEqual => (not_below?, i64::MAX),
         };
-        range(self.chunks[column].integer_range(least, greatest))
+        range(self.chunk(column).integer_range(least, greatest))
     }
 
     fn list(&self, column: usize, constants: &[Constant], negated: bool) -> Term {
-        match self.chunks[column].encoding() {
+        match self.chunk(column).encoding() {
             Encoding::Text => {
                 let mut texts: Vec<Vec<u8>> = constants.iter().map(|constant| constant.bytes().to_vec()).collect();
                 texts.sort();
@@ -297,7 +327,7 @@ impl Compile<'_> {
     }
 
     fn prefix(&self, column: usize, prefix: &[u8], negated: bool) -> Term {
-        let chunk = &self.chunks[column];
+        let chunk = self.chunk(column);
         if chunk.encoding() == Encoding::Text {
             return Term::Prefix(column, prefix.to_vec(), negated);
         }

@@ -1,6 +1,6 @@
 //! Reading a chunk.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use super::pack::{self, Lane, block_bytes, lane_bits, width_of};
 use super::{BLOCK_ROWS, CHUNK_ROWS_MAX};
@@ -86,7 +86,7 @@ impl Header {
         }
     }
 
-    fn read(bytes: &[u8]) -> Result<Self, ChunkError> {
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, ChunkError> {
         let head = bytes.first_chunk::<{ Self::BYTES }>().ok_or(ChunkError("it is shorter than a header"))?;
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
@@ -113,9 +113,9 @@ impl Header {
         (self.rows as usize).div_ceil(BLOCK_ROWS)
     }
 
-    /// Do its parts lie in `bytes`?
-    fn check(self, bytes: &[u8]) -> Result<(), ChunkError> {
-        if self.len as usize != bytes.len() {
+    /// Do its parts lie in a chunk of `len` bytes?
+    pub(super) fn check(self, len: usize) -> Result<(), ChunkError> {
+        if self.len as usize != len {
             return Err(ChunkError("its length is another"));
         }
         if self.rows as usize > CHUNK_ROWS_MAX || self.nulls > self.rows || self.width > u64::BITS {
@@ -131,8 +131,8 @@ impl Header {
         if !greatest_code_fits || self.width != width_of(self.greatest_code) {
             return Err(ChunkError("its codes do not fit its encoding"));
         }
-        let fits = |at: u32, len: usize| {
-            (at as usize).checked_add(len).is_some_and(|end| at as usize >= Self::BYTES && end <= bytes.len())
+        let fits = |at: u32, bytes: usize| {
+            (at as usize).checked_add(bytes).is_some_and(|end| at as usize >= Self::BYTES && end <= len)
         };
         let nulls_fit = match self.nulls_at {
             0 => self.nulls == 0,
@@ -155,6 +155,39 @@ impl Header {
             return Err(ChunkError("its entries lie outside"));
         }
         Ok(())
+    }
+
+    /// Where the bits of NULLs of some blocks lie; nowhere, if no row is NULL.
+    pub(super) fn nulls_of(self, blocks: Range<usize>) -> Range<usize> {
+        let at = self.nulls_at as usize;
+        if at == 0 { 0..0 } else { at + blocks.start * pack::ROW_BYTES..at + blocks.end * pack::ROW_BYTES }
+    }
+
+    /// Where the codes of some blocks lie; nowhere, if there are no codes.
+    pub(super) fn codes_of(self, blocks: Range<usize>) -> Range<usize> {
+        let (at, bytes) = (self.codes_at as usize, block_bytes(self.width));
+        if self.encoding.has_codes() { at + blocks.start * bytes..at + blocks.end * bytes } else { 0..0 }
+    }
+
+    /// Where the entries lie, with the bytes of their texts.
+    pub(super) fn entries(self) -> Range<usize> {
+        let at = self.entries_at as usize;
+        match self.encoding {
+            Encoding::Frame => 0..0,
+            Encoding::Dictionary | Encoding::Wide => at..at + self.entry_bytes(),
+            Encoding::Text | Encoding::TextDictionary => at..self.len as usize,
+        }
+    }
+
+    /// How many bytes the entries have, without those of their texts, which follow.
+    pub(super) fn entry_bytes(self) -> usize {
+        let entries = self.entries as usize;
+        match self.encoding {
+            Encoding::Frame => 0,
+            Encoding::Dictionary => entries * 8,
+            Encoding::Wide => entries * 16,
+            Encoding::Text | Encoding::TextDictionary => (entries + 1) * 4,
+        }
     }
 }
 
@@ -203,8 +236,16 @@ impl<'a> Texts<'a> {
 /// The values of one column of some rows. It is made by [`encode_integers`](super::encode_integers) and its like.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
-    bytes: &'a [u8],
-    header: Header,
+    pub(super) header: Header,
+    /// All of it; of a part, nothing.
+    pub(super) bytes: &'a [u8],
+    /// The bits of NULLs; empty if no row is NULL.
+    pub(super) nulls: &'a [u8],
+    /// The codes of all blocks; empty if there are no codes.
+    pub(super) codes: &'a [u8],
+    /// Entries; of texts, where each begins in `texts`, and where the last one ends.
+    pub(super) entries: &'a [u8],
+    pub(super) texts: &'a [u8],
 }
 
 impl<'a> Chunk<'a> {
@@ -214,8 +255,11 @@ impl<'a> Chunk<'a> {
     /// They are no chunk.
     pub fn open(bytes: &'a [u8]) -> Result<Self, ChunkError> {
         let header = Header::read(bytes)?;
-        header.check(bytes)?;
-        Ok(Self { bytes, header })
+        header.check(bytes.len())?;
+        let blocks = 0..header.blocks();
+        let (nulls, codes) = (&bytes[header.nulls_of(blocks.clone())], &bytes[header.codes_of(blocks)]);
+        let (entries, texts) = bytes[header.entries()].split_at(header.entry_bytes());
+        Ok(Self { header, bytes, nulls, codes, entries, texts })
     }
 
     /// The chunk in `bytes`, of a column of this type and so many rows.
@@ -236,8 +280,11 @@ impl<'a> Chunk<'a> {
     /// Compares the checksum.
     ///
     /// # Errors
-    /// It is another.
+    /// It is another; or this is a part of a chunk, which has none of its own.
     pub fn verify(&self) -> Result<(), ChunkError> {
+        if self.bytes.is_empty() {
+            return Err(ChunkError("a part of it has no checksum"));
+        }
         let stands = self.bytes[Header::CHECKSUM_AT..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         if stands == Some(checksum(self.bytes)) { Ok(()) } else { Err(ChunkError("its checksum is wrong")) }
     }
@@ -272,10 +319,10 @@ impl<'a> Chunk<'a> {
         self.header.width
     }
 
-    /// Bytes of it all.
+    /// Bytes of it all; of a part, those of the whole chunk.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.header.len as usize
     }
 
     /// It has no row.
@@ -292,7 +339,7 @@ impl<'a> Chunk<'a> {
     pub fn codes(&self, block: usize) -> &'a [u8] {
         assert!(self.header.encoding.has_codes() && block < self.blocks(), "a block of codes");
         let bytes = block_bytes(self.header.width);
-        &self.bytes[self.header.codes_at as usize + block * bytes..][..bytes]
+        &self.codes[block * bytes..][..bytes]
     }
 
     /// The rows of a block that are NULL: a bit a row from the lowest bit of the first word on. `None`: none of the whole chunk's is.
@@ -302,10 +349,10 @@ impl<'a> Chunk<'a> {
     #[must_use]
     pub fn nulls(&self, block: usize) -> Option<[u64; BLOCK_ROWS / 64]> {
         assert!(block < self.blocks(), "a block");
-        if self.header.nulls_at == 0 {
+        if self.nulls.is_empty() {
             return None;
         }
-        let bytes = &self.bytes[self.header.nulls_at as usize + block * pack::ROW_BYTES..][..pack::ROW_BYTES];
+        let bytes = &self.nulls[block * pack::ROW_BYTES..][..pack::ROW_BYTES];
         let mut nulls = [0; BLOCK_ROWS / 64];
         for (to, word) in nulls.iter_mut().zip(bytes.as_chunks().0) {
             *to = u64::from_le_bytes(*word);
@@ -320,7 +367,7 @@ impl<'a> Chunk<'a> {
     #[must_use]
     pub fn is_null(&self, row: usize) -> bool {
         assert!(row < self.rows(), "a row");
-        self.header.nulls_at != 0 && self.bytes[self.header.nulls_at as usize + row / 8] >> (row % 8) & 1 == 1
+        !self.nulls.is_empty() && self.nulls[row / 8] >> (row % 8) & 1 == 1
     }
 
     /// A row's code.
@@ -431,9 +478,7 @@ impl<'a> Chunk<'a> {
     pub fn texts(&self) -> Texts<'a> {
         let encoding = self.header.encoding;
         assert!(matches!(encoding, Encoding::Text | Encoding::TextDictionary), "{encoding:?} holds no texts");
-        let (at, entries) = (self.header.entries_at as usize, self.header.entries as usize);
-        let (offsets, bytes) = self.bytes[at..].split_at((entries + 1) * 4);
-        Texts { offsets: offsets.as_chunks().0, bytes }
+        Texts { offsets: self.entries.as_chunks().0, bytes: self.texts }
     }
 
     fn integer_entries(&self) -> &'a [[u8; 8]] {
@@ -441,8 +486,7 @@ impl<'a> Chunk<'a> {
     }
 
     fn entry_bytes<const N: usize>(&self) -> &'a [[u8; N]] {
-        let (at, entries) = (self.header.entries_at as usize, self.header.entries as usize);
-        self.bytes[at..at + entries * N].as_chunks().0
+        self.entries.as_chunks().0
     }
 
     /// The codes of all integers from `least` to `greatest`, both included: the first and the last; `None` if there is none. NULLs have code 0, too.

@@ -374,3 +374,58 @@ fn texts_fill_a_chunk() {
         assert!(!builder.is_full(), "an empty builder takes rows");
     }
 }
+
+/// Every encoding, NULLs among the rows, in parts of every size: the values of a part are those of the chunk.
+#[test]
+fn a_part_has_the_values_of_its_rows() {
+    let rows = 5 * BLOCK_ROWS - 700;
+    let mut nulls = Nulls::default();
+    (0..rows).filter(|row| row % 7 == 3).for_each(|row| nulls.set(row));
+    let text = |of: &dyn Fn(usize) -> String| {
+        let mut values = TextValues::default();
+        (0..rows).for_each(|row| values.push(if nulls.is_set(row) { String::new() } else { of(row) }.as_bytes()));
+        encode_texts(&values, &nulls)
+    };
+    let integers = |of: &dyn Fn(usize) -> i64| encode_integers(&(0..rows).map(of).collect::<Vec<_>>(), &nulls);
+    let wide: Vec<i128> = (0..rows).map(|row| i128::from(i64::MAX) * (row as i128 + 2)).collect();
+    let (decimal, int) = (ColumnType::Decimal { precision: 38, scale: 0 }, ColumnType::BigInt);
+    let chunks = [
+        (Encoding::Frame, int, integers(&|row| row as i64 * 3 - 1000)),
+        (Encoding::Dictionary, int, integers(&|row| (row as i64 % 5) << 40)),
+        (Encoding::Wide, decimal, encode_wide(&wide, &nulls)),
+        (Encoding::TextDictionary, ColumnType::Text, text(&|row| format!("few {}", row % 9))),
+        (Encoding::Text, ColumnType::Text, text(&|row| format!("one of many {row}"))),
+    ];
+    for (encoding, data_type, bytes) in &chunks {
+        let whole = Chunk::open(bytes).unwrap();
+        assert_eq!(whole.encoding(), *encoding);
+        let outline = Outline::open_for(*data_type, rows, bytes.len(), &bytes[..Outline::BYTES]).unwrap();
+        assert_eq!(outline.blocks(), whole.blocks());
+        for (start, end) in (0..=whole.blocks()).flat_map(|start| (start..=whole.blocks()).map(move |end| (start, end)))
+        {
+            let at = [outline.nulls(start..end), outline.codes(start..end), outline.shared()];
+            let [nulls, codes, shared] = at.map(|range| &bytes[range]);
+            let part = outline.part(start..end, nulls, codes, shared).unwrap();
+            let first = start * BLOCK_ROWS;
+            assert_eq!(part.rows(), rows.min(end * BLOCK_ROWS) - first.min(rows));
+            for row in (0..part.rows()).step_by(11) {
+                let row_of_whole = first + row;
+                assert_eq!(part.is_null(row), whole.is_null(row_of_whole));
+                assert_eq!(part.integer(row), whole.integer(row_of_whole));
+                assert_eq!(part.wide(row), whole.wide(row_of_whole));
+                assert_eq!(part.text(row), whole.text(row_of_whole));
+            }
+            for block in 0..part.blocks() {
+                assert_eq!(part.nulls(block), whole.nulls(start + block));
+                assert!(!encoding.has_codes() || part.codes(block) == whole.codes(start + block));
+            }
+            assert!(part.verify().is_err());
+            if !nulls.is_empty() {
+                assert!(outline.part(start..end, &nulls[1..], codes, shared).is_err());
+            }
+        }
+        assert!(Outline::open_for(*data_type, rows + 1, bytes.len(), bytes).is_err());
+        assert!(Outline::open_for(*data_type, rows, bytes.len() - 1, bytes).is_err());
+        assert!(Outline::open_for(ColumnType::Bytea, rows, bytes.len(), &bytes[..10]).is_err());
+    }
+}

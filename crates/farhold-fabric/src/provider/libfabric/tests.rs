@@ -723,6 +723,12 @@ fn bulk_stays_inside_and_needs_a_living_key() {
         let batch = e.run(endpoint.submit(batch));
         assert_eq!(batch.bytes(long), Ok(&sevens[..]));
         assert_eq!(batch.bytes(word), Ok(&[7; 8][..]));
+        // Of bytes that never change, reads of every length go by the NIC.
+        for len in [0, 1, 100, 70_000] {
+            let mut batch = Batch::new();
+            let read = batch.read_immutable(at(3), len);
+            assert_eq!(e.run(endpoint.submit(batch)).bytes(read), Ok(&sevens[..len]));
+        }
         let outside = |offset, bytes| Err(FabricError::OutOfBounds { at: at(offset), bytes, region_bytes: BYTES });
         assert_eq!(
             run(e, &endpoint, |batch| _ = batch.write(at(BYTES - 8), &vec![9; mib])),
@@ -733,12 +739,14 @@ fn bulk_stays_inside_and_needs_a_living_key() {
             outside(BYTES - 8, 40_000)
         );
         assert_eq!(run(e, &endpoint, |batch| _ = batch.read(at(BYTES + 8), mib)), outside(BYTES + 8, 1 << 20));
+        assert_eq!(run(e, &endpoint, |batch| _ = batch.read_immutable(at(BYTES - 8), 9)), outside(BYTES - 8, 9));
         bed.assert_whole();
         // Registered anew: the NIC's key went with the region's.
         let memory = bed.two.attach_region(REGION).unwrap();
         let stale = Err(FabricError::StaleKey { node: NodeId(2), region: REGION });
         assert_eq!(run(e, &endpoint, |batch| _ = batch.write(at(0), &vec![9; mib])), stale);
         assert_eq!(run(e, &endpoint, |batch| _ = batch.read(at(0), mib)), stale);
+        assert_eq!(run(e, &endpoint, |batch| _ = batch.read_immutable(at(0), 100)), stale);
         assert_eq!(run(e, &endpoint, |batch| _ = batch.write(at(0), &vec![9; 40_000])), stale);
         let mut bytes = vec![0; BYTES as usize];
         memory.copy_out(0, &mut bytes).unwrap();

@@ -205,13 +205,10 @@ impl FarTable {
                     sample.statistics(&self.info, (&columns, &schema), &filter, self.row_count())
                 };
                 let access = match copy {
-                    Ok(view)
-                        if !columns.iter().all(|at| view.kept().has(*at))
-                            || !filter.predicate().all_columns(&|at| view.kept().has(at)) =>
-                    {
-                        Access::Rows { pages: Arc::clone(tasks), reason: NoColumns::Lacking }
+                    Ok(view) if columns.iter().chain(&filter.predicate().columns()).all(|at| view.kept().has(*at)) => {
+                        Access::of_columns(view, &self.info, &filter)
                     }
-                    Ok(view) => Access::of_columns(view, &self.info, &filter),
+                    Ok(_) => Access::Rows { pages: Arc::clone(tasks), reason: NoColumns::Lacking },
                     Err(reason) => Access::Rows { pages: Arc::clone(tasks), reason: *reason },
                 };
                 Ok(Arc::new(SnapshotScan::new(

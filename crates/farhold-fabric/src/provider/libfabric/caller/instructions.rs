@@ -126,7 +126,8 @@ impl Caller {
         };
         let is_write = op.kind == OpKind::Write;
         let by_nic = if is_write { region.nic_writes } else { region.nic_reads };
-        let is_bulk = len >= self.shared.config.bulk_bytes_min && by_nic;
+        let is_long = len >= self.shared.config.bulk_bytes_min || (op.is_of_immutable() && len > 0);
+        let is_bulk = is_long && by_nic;
         let is_outside = at.offset() > region.bytes || len as u64 > region.bytes - at.offset();
         if is_outside && !is_bulk && len > piece_max {
             // None of it may be executed: the agent says what is wrong.

@@ -1,0 +1,407 @@
+//! A mover: threads that copy bytes out of mapped memory while the caller computes.
+//!
+//! ```text
+//!   caller:  start(pieces, buffer) ──> Transfer ── computes ── await ──> buffer, filled
+//!                  │                       └─ dropped: given up            ▲
+//!   queue:         └──────> job ──> thread: a step, a look whether it is given up, a step ...
+//! ```
+//!
+//! On mapped memory the processor that submits a batch executes it at once (see [`crate::provider::shm`]), so nothing is copied
+//! while it computes. A mover is a second processor. Networks need none: their transfers are under way after `submit`.
+//!
+//! - A transfer's buffer belongs to the mover until the transfer ends. So no buffer is written after it has been freed, whatever
+//!   the caller drops, and in whatever order.
+//! - A transfer that is dropped is given up: the mover frees its buffer before the next step.
+//! - The bytes must not change meanwhile, or the caller must be able to tell: a copy is no snapshot.
+//! - A [`CopyEngine`] executes the steps: [`Processor`] by loads and stores. A copy engine of the machine (such as Intel's DSA)
+//!   takes its place.
+
+use crate::bytes::Bytes;
+use crate::error::FabricError;
+use crate::memory::RegionMemory;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
+
+/// Bytes that are copied between two looks whether the transfer has been given up: some 10 µs.
+pub const STEP_BYTES: usize = 64 << 10;
+/// Transfers that wait for a thread at most.
+pub const WAITING_MAX: usize = 256;
+/// Looks at an empty queue before a thread sleeps, some 20 µs: waking it costs as much, which is the time of a block of 256 KiB.
+const SPINS: u32 = 2_000;
+
+/// Executes steps of transfers, on several threads at a time.
+pub trait CopyEngine: Send + Sync {
+    /// Copies bytes out of a region. It returns when all of them are there.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`], or what the engine cannot do.
+    fn copy(&self, from: &RegionMemory, offset: u64, to: &mut [u8]) -> Result<(), FabricError>;
+}
+
+/// Copies by loads and stores of the mover's own thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Processor;
+
+impl CopyEngine for Processor {
+    fn copy(&self, from: &RegionMemory, offset: u64, to: &mut [u8]) -> Result<(), FabricError> {
+        from.copy_out(offset, to)
+    }
+}
+
+/// Bytes of a mapped region.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The region. It stays mapped until the transfer ends.
+    pub memory: Arc<RegionMemory>,
+    /// Where the bytes begin.
+    pub offset: u64,
+    /// How many they are.
+    pub bytes: usize,
+}
+
+/// Threads that copy. When it is dropped, the threads end; what is under way is given up.
+pub struct Mover {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    engine: Box<dyn CopyEngine>,
+    queue: Mutex<VecDeque<Job>>,
+    is_filled: Condvar,
+    /// Jobs in the queue, for threads that look without the lock.
+    waiting: AtomicUsize,
+    under_way: AtomicUsize,
+    stop: AtomicBool,
+}
+
+/// What a thread of the mover owns of a transfer.
+struct Job {
+    pieces: Vec<Piece>,
+    buffer: Bytes,
+    ticket: Arc<Ticket>,
+}
+
+/// What both sides see of a transfer.
+#[derive(Default)]
+struct Ticket {
+    given_up: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    UnderWay,
+    Awaited(Waker),
+    Over(Result<Bytes, FabricError>),
+    Taken,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Mover {
+    /// A mover of so many threads, at least one.
+    ///
+    /// # Errors
+    /// The system gives no more threads.
+    pub fn start(threads: usize, engine: impl CopyEngine + 'static) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            engine: Box::new(engine),
+            queue: Mutex::default(),
+            is_filled: Condvar::new(),
+            waiting: AtomicUsize::new(0),
+            under_way: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let mut mover = Self { shared, threads: Vec::new() };
+        for number in 0..threads.max(1) {
+            let shared = mover.shared.clone();
+            let name = format!("farhold-mover-{number}");
+            mover.threads.push(std::thread::Builder::new().name(name).spawn(move || shared.serve())?);
+        }
+        Ok(mover)
+    }
+
+    /// Begins to copy the pieces into the buffer, one behind the other.
+    ///
+    /// # Errors
+    /// The buffer, if [`WAITING_MAX`] transfers wait already: try again later.
+    ///
+    /// # Panics
+    /// If the buffer is shorter than the pieces together.
+    pub fn copy(&self, pieces: Vec<Piece>, buffer: Bytes) -> Result<Transfer<'_>, Bytes> {
+        let bytes: usize = pieces.iter().map(|piece| piece.bytes).sum();
+        assert!(bytes <= buffer.len(), "{bytes} bytes into a buffer of {}", buffer.len());
+        let ticket = Arc::new(Ticket::default());
+        let mut queue = lock(&self.shared.queue);
+        if queue.len() >= WAITING_MAX {
+            return Err(buffer);
+        }
+        self.shared.under_way.fetch_add(1, Ordering::Relaxed);
+        queue.push_back(Job { pieces, buffer, ticket: ticket.clone() });
+        self.shared.waiting.store(queue.len(), Ordering::Release);
+        drop(queue);
+        self.shared.is_filled.notify_one();
+        Ok(Transfer { ticket, mover: PhantomData })
+    }
+
+    /// Transfers that hold a buffer here: those that wait, and those that a thread executes.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.shared.under_way.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        // Under the lock: a thread that has just seen no stop is asleep by then, or has not looked yet.
+        drop(lock(&self.shared.queue));
+        self.shared.is_filled.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Mover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mover")
+            .field("threads", &self.threads.len())
+            .field("under_way", &self.under_way())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        while let Some(job) = self.next() {
+            let Job { pieces, buffer, ticket } = job;
+            let copied = catch_unwind(AssertUnwindSafe(|| self.execute(&pieces, buffer, &ticket)));
+            let failed = || Err(FabricError::Unsupported { what: "copying bytes: the copy engine panicked" });
+            // Unmapped, and given up, before the caller can see the end.
+            drop(pieces);
+            self.under_way.fetch_sub(1, Ordering::Release);
+            ticket.end(copied.unwrap_or_else(|_| failed()));
+        }
+    }
+
+    /// The next job; `None`: the mover ends.
+    fn next(&self) -> Option<Job> {
+        for _ in 0..SPINS {
+            if self.waiting.load(Ordering::Acquire) > 0 || self.stop.load(Ordering::Acquire) {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        let mut queue = lock(&self.queue);
+        loop {
+            if self.stop.load(Ordering::Acquire) {
+                return None;
+            }
+            if let Some(job) = queue.pop_front() {
+                self.waiting.store(queue.len(), Ordering::Release);
+                return Some(job);
+            }
+            queue = self.is_filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Copies step by step. A transfer that is given up ends early, and its buffer has no meaning.
+    fn execute(&self, pieces: &[Piece], mut buffer: Bytes, ticket: &Ticket) -> Result<Bytes, FabricError> {
+        let mut rest: &mut [u8] = &mut buffer;
+        for piece in pieces {
+            let (to, behind) = rest.split_at_mut(piece.bytes);
+            rest = behind;
+            let mut offset = piece.offset;
+            for step in to.chunks_mut(STEP_BYTES) {
+                if ticket.given_up.load(Ordering::Acquire) || self.stop.load(Ordering::Acquire) {
+                    return Err(FabricError::Unsupported { what: "going on with a transfer that has been given up" });
+                }
+                self.engine.copy(&piece.memory, offset, step)?;
+                offset += step.len() as u64;
+            }
+        }
+        Ok(buffer)
+    }
+}
+
+impl Ticket {
+    fn end(&self, result: Result<Bytes, FabricError>) {
+        // What has been given up has no reader: its buffer is freed here.
+        let result = if self.given_up.load(Ordering::Acquire) { State::Taken } else { State::Over(result) };
+        let before = std::mem::replace(&mut *lock(&self.state), result);
+        if let State::Awaited(waker) = before {
+            waker.wake();
+        }
+    }
+}
+
+/// A copy that is under way: it is done when it is awaited, and given up when it is dropped.
+#[must_use = "a transfer that is dropped is given up"]
+pub struct Transfer<'a> {
+    ticket: Arc<Ticket>,
+    mover: PhantomData<&'a Mover>,
+}
+
+impl Future for Transfer<'_> {
+    type Output = Result<Bytes, FabricError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = lock(&self.ticket.state);
+        if let State::Over(_) = *state {
+            let State::Over(result) = std::mem::replace(&mut *state, State::Taken) else { unreachable!("just seen") };
+            return Poll::Ready(result);
+        }
+        assert!(!matches!(*state, State::Taken), "a transfer is awaited once");
+        *state = State::Awaited(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Transfer<'_> {
+    fn drop(&mut self) {
+        self.ticket.given_up.store(true, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FarPtr, NodeId, RegionId};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    fn region(bytes: usize) -> Arc<RegionMemory> {
+        let memory = RegionMemory::anonymous(FarPtr::new(NodeId(1), RegionId(1), 0), bytes as u64).unwrap();
+        let content: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
+        memory.copy_in(0, &content).unwrap();
+        Arc::new(memory)
+    }
+
+    fn piece(memory: &Arc<RegionMemory>, offset: u64, bytes: usize) -> Piece {
+        Piece { memory: memory.clone(), offset, bytes }
+    }
+
+    fn wait<T>(future: impl Future<Output = T>) -> T {
+        crate::Executor::real(1).run(future)
+    }
+
+    #[test]
+    fn pieces_come_one_behind_the_other() {
+        let mover = Mover::start(2, Processor).unwrap();
+        let memory = region(3 * STEP_BYTES);
+        let mut expected = vec![0; 3 * STEP_BYTES];
+        memory.copy_out(0, &mut expected).unwrap();
+        let lens = [0, 1, 100, STEP_BYTES, STEP_BYTES + 1, 2 * STEP_BYTES - 7];
+        for (first, second) in lens.iter().flat_map(|first| lens.map(|second| (*first, second))) {
+            let pieces = vec![piece(&memory, 5, first), piece(&memory, 77, second)];
+            let buffer = wait(mover.copy(pieces, Bytes::zeroed(first + second + 3)).unwrap()).unwrap();
+            assert_eq!(buffer[..first], expected[5..][..first]);
+            assert_eq!(buffer[first..][..second], expected[77..][..second]);
+        }
+        let outside = mover.copy(vec![piece(&memory, 3 * STEP_BYTES as u64 - 1, 2)], Bytes::zeroed(2)).unwrap();
+        assert!(matches!(wait(outside), Err(FabricError::OutOfBounds { .. })));
+        assert_eq!(mover.under_way(), 0);
+    }
+
+    /// An engine that says when it begins a step, and waits until it may go on.
+    struct Gate {
+        begun: Mutex<Sender<u64>>,
+        go: Mutex<Receiver<()>>,
+    }
+
+    impl CopyEngine for Gate {
+        fn copy(&self, from: &RegionMemory, offset: u64, to: &mut [u8]) -> Result<(), FabricError> {
+            lock(&self.begun).send(offset).unwrap();
+            // A test that has ended lets everything go.
+            let _ = lock(&self.go).recv();
+            from.copy_out(offset, to)
+        }
+    }
+
+    fn gate() -> (Gate, Receiver<u64>, Sender<()>) {
+        let ((begun, has_begun), (may_go, go)) = (channel(), channel());
+        (Gate { begun: Mutex::new(begun), go: Mutex::new(go) }, has_begun, may_go)
+    }
+
+    /// A transfer that is dropped in the middle of a step ends after that step, and one that waits does not begin.
+    #[test]
+    fn a_transfer_that_is_dropped_is_given_up() {
+        let (gate, begun, go) = gate();
+        let mover = Mover::start(1, gate).unwrap();
+        let memory = region(4 * STEP_BYTES);
+        let all = || mover.copy(vec![piece(&memory, 0, 4 * STEP_BYTES)], Bytes::zeroed(4 * STEP_BYTES)).unwrap();
+        let (running, waiting, last) =
+            (all(), all(), mover.copy(vec![piece(&memory, 9, 1)], Bytes::zeroed(1)).unwrap());
+        assert_eq!(begun.recv(), Ok(0));
+        drop((running, waiting));
+        assert_eq!(mover.under_way(), 3);
+        go.send(()).unwrap();
+        // The next step that begins is that of the third transfer.
+        assert_eq!(begun.recv(), Ok(9));
+        assert_eq!(mover.under_way(), 1, "the mover has freed both buffers");
+        go.send(()).unwrap();
+        assert_eq!(wait(last).map(|buffer| buffer[0]), Ok((9 * 31 % 251) as u8));
+        assert_eq!(Arc::strong_count(&memory), 1, "no piece is held");
+    }
+
+    #[test]
+    fn a_full_queue_gives_the_buffer_back() {
+        let (gate, begun, go) = gate();
+        let mover = Mover::start(1, gate).unwrap();
+        let memory = region(4096);
+        let mut transfers = vec![mover.copy(vec![piece(&memory, 0, 1)], Bytes::zeroed(1)).unwrap()];
+        assert_eq!(begun.recv(), Ok(0));
+        transfers.extend((0..WAITING_MAX).map(|_| mover.copy(vec![], Bytes::zeroed(1)).unwrap()));
+        let Err(buffer) = mover.copy(vec![], Bytes::zeroed(7)) else { panic!("there is no room") };
+        assert_eq!(buffer.len(), 7);
+        drop(go);
+        for transfer in transfers {
+            wait(transfer).unwrap();
+        }
+    }
+
+    struct Faulty;
+
+    impl CopyEngine for Faulty {
+        fn copy(&self, _: &RegionMemory, _: u64, _: &mut [u8]) -> Result<(), FabricError> {
+            panic!("a fault of the engine, on purpose")
+        }
+    }
+
+    #[test]
+    fn an_engine_that_panics_fails_its_transfers_only() {
+        let mover = Mover::start(1, Faulty).unwrap();
+        let memory = region(4096);
+        for _ in 0..2 {
+            let transfer = mover.copy(vec![piece(&memory, 0, 8)], Bytes::zeroed(8)).unwrap();
+            assert!(matches!(wait(transfer), Err(FabricError::Unsupported { .. })));
+            assert!(wait(mover.copy(vec![], Bytes::zeroed(8)).unwrap()).is_ok());
+        }
+    }
+
+    /// The end of a mover with transfers under way waits for one step at most.
+    #[test]
+    fn a_mover_may_end_at_any_time() {
+        let memory = region(64 * STEP_BYTES);
+        for _ in 0..20 {
+            let mover = Mover::start(2, Processor).unwrap();
+            for _ in 0..8 {
+                let pieces = vec![piece(&memory, 0, 64 * STEP_BYTES)];
+                std::mem::forget(mover.copy(pieces, Bytes::zeroed(64 * STEP_BYTES)).unwrap());
+            }
+            drop(mover);
+            assert_eq!(Arc::strong_count(&memory), 1);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Aggregates over the rows of one segment: what a home node computes instead of sending values.
+//!
+//! A segment's aggregate is computed in the order of its rows by the same code on every node, so that sums of floats are the same by
+//! every path. The caller puts the aggregates of segments together.
+
+use farhold_store::column::{Chunk, double_of, real_of};
+use farhold_store::row::{ColumnType, Schema};
+
+use super::stage::{Passed, rows_of};
+use crate::predicate::compare_floats;
+
+/// What is computed of the rows that pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregate {
+    /// How many there are.
+    Rows,
+    /// How many of this column are not NULL.
+    Count(usize),
+    /// The sum of a column that is a number.
+    Sum(usize),
+    /// The least value: of floats NaN is the greatest, texts are compared by their bytes.
+    Min(usize),
+    /// The greatest value.
+    Max(usize),
+}
+
+/// An aggregate of one segment.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// No value is not NULL.
+    Null,
+    /// A count, or of integers, dates, timestamps and booleans, or of decimals in units of their scale.
+    Integer(i128),
+    /// Of floats.
+    Float(f64),
+    /// Of texts and byte strings.
+    Bytes(Vec<u8>),
+    /// The sum has more than 127 bits.
+    Overflow,
+}
+
+impl Value {
+    /// Its bytes, about, for counting.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            _ => 16,
+        }
+    }
+}
+
+impl Aggregate {
+    /// The column that it reads.
+    #[must_use]
+    pub const fn column(self) -> Option<usize> {
+        match self {
+            Self::Rows => None,
+            Self::Count(column) | Self::Sum(column) | Self::Min(column) | Self::Max(column) => Some(column),
+        }
+    }
+
+    /// Whether a table has it.
+    #[must_use]
+    pub fn fits(self, schema: &Schema) -> bool {
+        let Some(at) = self.column() else { return true };
+        let Some(column) = schema.columns().get(at) else { return false };
+        let is_number = matches!(
+            column.data_type,
+            ColumnType::SmallInt
+                | ColumnType::Int
+                | ColumnType::BigInt
+                | ColumnType::Real
+                | ColumnType::Double
+                | ColumnType::Decimal { .. }
+        );
+        is_number || !matches!(self, Self::Sum(_))
+    }
+
+    /// Whether it may have this value, for a column of the schema that it fits.
+    pub(super) fn may_be(self, schema: &Schema, value: &Value) -> bool {
+        let Some(column) = self.column() else { return matches!(value, Value::Integer(_)) };
+        match (self, value) {
+            (Self::Count(_), Value::Integer(_)) | (Self::Sum(_) | Self::Min(_) | Self::Max(_), Value::Null) => true,
+            (Self::Sum(_), Value::Overflow) | (Self::Sum(_) | Self::Min(_) | Self::Max(_), Value::Integer(_)) => {
+                kind_of(schema, column) == Kind::Integer
+            }
+            (Self::Sum(_) | Self::Min(_) | Self::Max(_), Value::Float(_)) => kind_of(schema, column) == Kind::Float,
+            (Self::Min(_) | Self::Max(_), Value::Bytes(_)) => kind_of(schema, column) == Kind::Bytes,
+            _ => false,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Integer,
+    Float,
+    Bytes,
+}
+
+fn kind_of(schema: &Schema, column: usize) -> Kind {
+    match schema.columns()[column].data_type {
+        ColumnType::Real | ColumnType::Double => Kind::Float,
+        ColumnType::Char(_) | ColumnType::Varchar(_) | ColumnType::Text | ColumnType::Bytea => Kind::Bytes,
+        _ => Kind::Integer,
+    }
+}
+
+/// Computes one.
+pub(super) fn aggregate<'c>(
+    aggregate: Aggregate,
+    schema: &Schema,
+    passed: &Passed,
+    chunk_of: &dyn Fn(usize) -> Chunk<'c>,
+) -> Value {
+    let Some(column) = aggregate.column() else { return Value::Integer(passed.passing as i128) };
+    let chunk = chunk_of(column);
+    let rows = rows_of(&passed.bits);
+    if let Aggregate::Count(_) = aggregate {
+        return Value::Integer(rows.filter(|row| !chunk.is_null(*row)).count() as i128);
+    }
+    match kind_of(schema, column) {
+        Kind::Integer => {
+            let mut values = rows.filter_map(|row| chunk.wide(row));
+            let found = match aggregate {
+                Aggregate::Min(_) => values.min(),
+                Aggregate::Max(_) => values.max(),
+                _ => match values.next() {
+                    None => None,
+                    Some(first) => match values.try_fold(first, i128::checked_add) {
+                        Some(sum) => Some(sum),
+                        None => return Value::Overflow,
+                    },
+                },
+            };
+            found.map_or(Value::Null, Value::Integer)
+        }
+        Kind::Float => {
+            let is_real = schema.columns()[column].data_type == ColumnType::Real;
+            let float = |ordered: i64| if is_real { f64::from(real_of(ordered)) } else { double_of(ordered) };
+            let values = rows.filter_map(|row| chunk.integer(row)).map(float);
+            let found = match aggregate {
+                Aggregate::Min(_) => {
+                    values.reduce(|least, value| if compare_floats(value, least).is_lt() { value } else { least })
+                }
+                Aggregate::Max(_) => {
+                    values.reduce(|most, value| if compare_floats(value, most).is_gt() { value } else { most })
+                }
+                _ => values.reduce(|sum, value| sum + value),
+            };
+            found.map_or(Value::Null, Value::Float)
+        }
+        Kind::Bytes => {
+            let values = rows.filter_map(|row| chunk.text(row));
+            let found = if matches!(aggregate, Aggregate::Min(_)) { values.min() } else { values.max() };
+            found.map_or(Value::Null, |bytes| Value::Bytes(bytes.to_vec()))
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Replies: what an agent sends, in messages of limited length.
+//!
+//! ```text
+//!   message   magic u32 │ number of the request u64 │ sequence u32 │ kind u8 │ bytes
+//!   kind      0: a record goes on    1: a record ends    2: the request is answered    3: it is refused
+//!   record    segment u16 │ passing u32 │ form u8, bits │ values: count u16, each: bytes with their length
+//! ```
+//!
+//! A record is one segment of which rows pass. Its bits are, whichever is shorter, a bit a row or the rows' places. Its values are a
+//! chunk of the passing rows for each wanted column, or the aggregates.
+
+use farhold_store::column::{BLOCK_ROWS, CHUNK_ROWS_MAX};
+
+use super::super::stage::{Passed, rows_of};
+use super::super::{Aggregate, Value};
+use super::wire::{Cursor, WireError, put_counted};
+use crate::kernels::Bits;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"FHR1");
+/// What stands before a message's bytes.
+pub(super) const HEAD_BYTES: usize = 17;
+/// Bytes of a message.
+pub(super) const MESSAGE_BYTES: usize = 60 << 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    More,
+    RecordEnd,
+    Answered,
+    Refused,
+}
+
+const KINDS: [Kind; 4] = [Kind::More, Kind::RecordEnd, Kind::Answered, Kind::Refused];
+
+/// Why an agent does not scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The request is none.
+    #[error("the request is none")]
+    Malformed,
+    /// Its columns, constants or aggregates are not of the table.
+    #[error("the request does not fit the table")]
+    Misfit,
+    /// The agent keeps no such chunk.
+    #[error("it keeps no such chunk of segment {segment}")]
+    UnknownChunk {
+        /// The segment, by its place in the scan.
+        segment: usize,
+    },
+    /// A chunk is damaged, or that of another column.
+    #[error("a chunk of segment {segment} is damaged, or not that of its column")]
+    Damaged {
+        /// The segment, by its place in the scan.
+        segment: usize,
+    },
+}
+
+impl Refusal {
+    pub(super) fn put(self) -> Vec<u8> {
+        let (kind, segment) = match self {
+            Self::Malformed => (0_u8, 0),
+            Self::Misfit => (1, 0),
+            Self::UnknownChunk { segment } => (2, segment),
+            Self::Damaged { segment } => (3, segment),
+        };
+        let mut bytes = vec![kind];
+        bytes.extend((segment as u16).to_le_bytes());
+        bytes
+    }
+
+    /// `first`: the place in the scan of the request's first segment.
+    pub(super) fn read(bytes: &[u8], first: usize) -> Result<Self, WireError> {
+        let mut from = Cursor::new(bytes);
+        let (kind, segment) = (from.u8("a refusal")?, first + usize::from(from.u16("a refused segment")?));
+        from.end()?;
+        match kind {
+            0 => Ok(Self::Malformed),
+            1 => Ok(Self::Misfit),
+            2 => Ok(Self::UnknownChunk { segment }),
+            3 => Ok(Self::Damaged { segment }),
+            _ => Err(WireError::Unknown { what: "a refusal", number: kind.into() }),
+        }
+    }
+}
+
+/// A message of a reply.
+pub(super) struct Reply<'a> {
+    pub(super) number: u64,
+    pub(super) sequence: u32,
+    pub(super) kind: Kind,
+    pub(super) bytes: &'a [u8],
+}
+
+impl<'a> Reply<'a> {
+    pub(super) fn put(&self) -> Vec<u8> {
+        let mut to = Vec::with_capacity(HEAD_BYTES + self.bytes.len());
+        to.extend(MAGIC.to_le_bytes());
+        to.extend(self.number.to_le_bytes());
+        to.extend(self.sequence.to_le_bytes());
+        to.push(KINDS.iter().position(|kind| *kind == self.kind).unwrap_or_default() as u8);
+        to.extend_from_slice(self.bytes);
+        to
+    }
+
+    pub(super) fn read(message: &'a [u8]) -> Result<Self, WireError> {
+        let mut from = Cursor::new(message);
+        let magic = from.u32("its magic number")?;
+        if magic != MAGIC {
+            return Err(WireError::Unknown { what: "its magic number", number: magic.into() });
+        }
+        let (number, sequence, kind) = (from.u64("its number")?, from.u32("its place")?, from.u8("its kind")?);
+        let unknown = WireError::Unknown { what: "its kind", number: kind.into() };
+        let kind = *KINDS.get(usize::from(kind)).ok_or(unknown)?;
+        Ok(Self { number, sequence, kind, bytes: from.rest() })
+    }
+}
+
+/// Appends which rows pass.
+pub(super) fn put_bits(to: &mut Vec<u8>, passed: &Passed) {
+    let bits_bytes = passed.rows.div_ceil(8);
+    if passed.passing == passed.rows {
+        to.push(0);
+    } else if passed.passing * 2 < bits_bytes {
+        to.push(1);
+        rows_of(&passed.bits).for_each(|row| to.extend((row as u16).to_le_bytes()));
+    } else {
+        to.push(2);
+        let start = to.len();
+        passed.bits.iter().flatten().for_each(|word| to.extend(word.to_le_bytes()));
+        to.truncate(start + bits_bytes);
+    }
+}
+
+/// Back from [`put_bits`].
+fn read_bits(from: &mut Cursor<'_>, rows: usize, passing: usize) -> Result<Vec<Bits>, WireError> {
+    let mut bits: Vec<Bits> = vec![[0; BLOCK_ROWS / 64]; rows.div_ceil(BLOCK_ROWS)];
+    let mut set = |row: usize| bits[row / BLOCK_ROWS][row % BLOCK_ROWS / 64] |= 1 << (row % 64);
+    match from.u8("the form of bits")? {
+        0 if passing == rows => (0..rows).for_each(set),
+        1 => {
+            let mut next = 0;
+            for place in from.bytes(passing * 2, "the places of rows")?.as_chunks().0 {
+                let row = usize::from(u16::from_le_bytes(*place));
+                if row < next || row >= rows {
+                    return Err(WireError::Wrong("the places of rows are not in order"));
+                }
+                set(row);
+                next = row + 1;
+            }
+        }
+        2 => {
+            let mut count = 0;
+            for (byte, of) in from.bytes(rows.div_ceil(8), "the bits of rows")?.iter().enumerate() {
+                for row in (0..8).filter(|bit| of >> bit & 1 == 1).map(|bit| byte * 8 + bit) {
+                    if row >= rows {
+                        return Err(WireError::Wrong("a bit stands beyond the last row"));
+                    }
+                    set(row);
+                    count += 1;
+                }
+            }
+            if count != passing {
+                return Err(WireError::Wrong("its bits are not as many as pass"));
+            }
+        }
+        form => return Err(WireError::Unknown { what: "the form of bits", number: form.into() }),
+    }
+    Ok(bits)
+}
+
+/// Appends an aggregate.
+pub(super) fn put_value(to: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Null => put_counted(to, &[0]),
+        Value::Integer(integer) => put_counted(to, &[&[1][..], &integer.to_le_bytes()].concat()),
+        Value::Float(float) => put_counted(to, &[&[2][..], &float.to_bits().to_le_bytes()].concat()),
+        Value::Bytes(bytes) => put_counted(to, &[&[3][..], bytes].concat()),
+        Value::Overflow => put_counted(to, &[4]),
+    }
+}
+
+/// Back from [`put_value`], without the length.
+pub(super) fn read_value(
+    bytes: &[u8],
+    aggregate: Aggregate,
+    schema: &farhold_store::row::Schema,
+) -> Result<Value, WireError> {
+    let mut from = Cursor::new(bytes);
+    let value = match from.u8("an aggregate")? {
+        0 => Value::Null,
+        1 => Value::Integer(from.i128("an integer")?),
+        2 => Value::Float(f64::from_bits(from.u64("a float")?)),
+        3 => Value::Bytes(from.rest().to_vec()),
+        4 => Value::Overflow,
+        number => return Err(WireError::Unknown { what: "an aggregate", number: number.into() }),
+    };
+    from.end()?;
+    if aggregate.may_be(schema, &value) { Ok(value) } else { Err(WireError::Wrong("an aggregate has another type")) }
+}
+
+/// A segment of which rows pass.
+pub(super) struct Record<'a> {
+    pub(super) passed: Passed,
+    pub(super) values: Vec<&'a [u8]>,
+}
+
+impl<'a> Record<'a> {
+    /// `rows_of` gives the rows of a request's segment; `first`: the place in the scan of its first one.
+    pub(super) fn read(
+        bytes: &'a [u8],
+        first: usize,
+        rows_of: impl Fn(usize) -> Option<usize>,
+    ) -> Result<Self, WireError> {
+        let from = &mut Cursor::new(bytes);
+        let number = usize::from(from.u16("a segment")?);
+        let rows = rows_of(number).ok_or(WireError::Wrong("it is about a segment that was not asked for"))?;
+        let passing = from.u32("how many rows pass")? as usize;
+        if passing == 0 || passing > rows || rows > CHUNK_ROWS_MAX {
+            return Err(WireError::Wrong("it has a wrong number of rows"));
+        }
+        let bits = read_bits(from, rows, passing)?;
+        let count = from.count(4, "its values")?;
+        let values = (0..count).map(|_| from.counted("a value")).collect::<Result<_, _>>()?;
+        Cursor::new(from.rest()).end()?;
+        Ok(Self { passed: Passed { segment: first + number, rows, passing, bits }, values })
+    }
+}

@@ -1,0 +1,309 @@
+//! A request: what an agent is asked to scan.
+//!
+//! ```text
+//!   magic u32 │ number u64 │ wanted │ conditions │ segments: count u16, each: rows u32, a chunk (pointer u64, bytes u32) a needed column
+//!
+//!   wanted      0, count u16, columns u16 ...    1, count u16, each: kind u8, column u16
+//!   conditions  count u16, each: kind u8, column u16, comparison u8 and constants
+//! ```
+//!
+//! All numbers are little-endian. The needed columns are those of the predicate and the wanted ones, in order.
+
+use farhold_fabric::FarPtr;
+use farhold_store::column::CHUNK_ROWS_MAX;
+
+use super::super::{Aggregate, FarChunk, FarSegment, Wanted};
+use super::wire::{Cursor, WireError, put_counted};
+use crate::predicate::{Comparison, Condition, Constant, Predicate};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"FHQ1");
+/// How deep conditions may stand in each other.
+const DEPTH_MAX: usize = 16;
+
+const COMPARISONS: [Comparison; 6] = [
+    Comparison::Equal,
+    Comparison::NotEqual,
+    Comparison::Less,
+    Comparison::LessEqual,
+    Comparison::Greater,
+    Comparison::GreaterEqual,
+];
+
+/// What is wanted of the rows that pass: [`Wanted`], owned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OwnedWanted {
+    Columns(Vec<usize>),
+    Aggregates(Vec<Aggregate>),
+}
+
+impl OwnedWanted {
+    pub(super) fn borrowed(&self) -> Wanted<'_> {
+        match self {
+            Self::Columns(columns) => Wanted::Columns(columns),
+            Self::Aggregates(aggregates) => Wanted::Aggregates(aggregates),
+        }
+    }
+}
+
+/// A request as the agent has it.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub(super) wanted: OwnedWanted,
+    pub(super) predicate: Predicate,
+    /// Each has chunks of the needed columns alone.
+    pub(super) segments: Vec<FarSegment>,
+}
+
+/// The needed columns of a request: those of the predicate and the wanted ones, in order.
+pub(super) fn needed(wanted: Wanted<'_>, predicate: &Predicate) -> Vec<usize> {
+    let mut needed = predicate.columns();
+    match wanted {
+        Wanted::Columns(columns) => needed.extend(columns),
+        Wanted::Aggregates(aggregates) => needed.extend(aggregates.iter().filter_map(|aggregate| aggregate.column())),
+    }
+    needed.sort_unstable();
+    needed.dedup();
+    needed
+}
+
+/// A request, without number and segments: the same for all requests of a scan. `None`: it has numbers that no request can hold.
+pub(super) fn put_head(wanted: Wanted<'_>, predicate: &Predicate) -> Option<Vec<u8>> {
+    let mut to = Vec::new();
+    to.extend(MAGIC.to_le_bytes());
+    to.extend(0_u64.to_le_bytes());
+    match wanted {
+        Wanted::Columns(columns) => {
+            to.push(0);
+            put_u16(&mut to, columns.len())?;
+            columns.iter().try_for_each(|column| put_u16(&mut to, *column))?;
+        }
+        Wanted::Aggregates(aggregates) => {
+            to.push(1);
+            put_u16(&mut to, aggregates.len())?;
+            for aggregate in aggregates {
+                to.push(match aggregate {
+                    Aggregate::Rows => 0,
+                    Aggregate::Count(_) => 1,
+                    Aggregate::Sum(_) => 2,
+                    Aggregate::Min(_) => 3,
+                    Aggregate::Max(_) => 4,
+                });
+                put_u16(&mut to, aggregate.column().unwrap_or(0))?;
+            }
+        }
+    }
+    put_conditions(&mut to, predicate.conditions(), 0)?;
+    Some(to)
+}
+
+/// A request of this head.
+pub(super) fn put(head: &[u8], number: u64, segments: &[(u32, Vec<FarChunk>)]) -> Vec<u8> {
+    let mut to = head.to_vec();
+    to[4..12].copy_from_slice(&number.to_le_bytes());
+    to.extend((segments.len() as u16).to_le_bytes());
+    for (rows, chunks) in segments {
+        to.extend(rows.to_le_bytes());
+        for chunk in chunks {
+            to.extend(chunk.at.to_bits().to_le_bytes());
+            to.extend(chunk.bytes.to_le_bytes());
+        }
+    }
+    to
+}
+
+/// Bytes of a segment in a request.
+pub(super) const fn segment_bytes(needed: usize) -> usize {
+    4 + needed * 12
+}
+
+fn put_u16(to: &mut Vec<u8>, number: usize) -> Option<()> {
+    to.extend(u16::try_from(number).ok()?.to_le_bytes());
+    Some(())
+}
+
+fn put_conditions(to: &mut Vec<u8>, conditions: &[Condition], depth: usize) -> Option<()> {
+    put_u16(to, conditions.len())?;
+    conditions.iter().try_for_each(|condition| put_condition(to, condition, depth))
+}
+
+fn put_condition(to: &mut Vec<u8>, condition: &Condition, depth: usize) -> Option<()> {
+    match condition {
+        Condition::Compare(column, comparison, constant) => {
+            to.push(0);
+            put_u16(to, *column)?;
+            to.push(COMPARISONS.iter().position(|other| other == comparison)? as u8);
+            put_constant(to, constant);
+        }
+        Condition::In(column, constants, negated) => {
+            to.push(1);
+            put_u16(to, *column)?;
+            to.push(u8::from(*negated));
+            put_u16(to, constants.len())?;
+            for constant in constants {
+                put_constant(to, constant);
+            }
+        }
+        Condition::Prefix(column, prefix, negated) => {
+            to.push(2);
+            put_u16(to, *column)?;
+            to.push(u8::from(*negated));
+            put_counted(to, prefix);
+        }
+        Condition::Null(column, wanted) => {
+            to.push(3);
+            put_u16(to, *column)?;
+            to.push(u8::from(*wanted));
+        }
+        Condition::Any(ways) => {
+            if depth == DEPTH_MAX {
+                return None;
+            }
+            to.push(4);
+            put_u16(to, ways.len())?;
+            ways.iter().try_for_each(|way| put_conditions(to, way, depth + 1))?;
+        }
+        Condition::Never => to.push(5),
+    }
+    Some(())
+}
+
+fn put_constant(to: &mut Vec<u8>, constant: &Constant) {
+    match constant {
+        Constant::Integer(integer) => {
+            to.push(0);
+            to.extend(integer.to_le_bytes());
+        }
+        Constant::Wide(wide) => {
+            to.push(1);
+            to.extend(wide.to_le_bytes());
+        }
+        Constant::Float(float) => {
+            to.push(2);
+            to.extend(float.to_bits().to_le_bytes());
+        }
+        Constant::Bytes(bytes) => {
+            to.push(3);
+            put_counted(to, bytes);
+        }
+    }
+}
+
+impl Request {
+    /// By it the asker tells the replies to its requests apart. It is that of anything that may be a request, so that a refusal can name it.
+    pub(super) fn number_of(bytes: &[u8]) -> u64 {
+        let mut cursor = Cursor::new(bytes);
+        cursor.u32("its magic number").and_then(|_| cursor.u64("its number")).unwrap_or_default()
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, WireError> {
+        let from = &mut Cursor::new(bytes);
+        let magic = from.u32("its magic number")?;
+        if magic != MAGIC {
+            return Err(WireError::Unknown { what: "its magic number", number: magic.into() });
+        }
+        from.u64("its number")?;
+        let wanted = read_wanted(from)?;
+        let mut predicate = Predicate::everything();
+        // What passes is not estimated here.
+        read_conditions(from, 0)?.into_iter().for_each(|condition| predicate.push(condition, 1.0));
+        let needed = needed(wanted.borrowed(), &predicate).len();
+        let count = from.count(segment_bytes(needed), "its segments")?;
+        let mut segments = Vec::with_capacity(count);
+        for _ in 0..count {
+            let rows = from.u32("the rows of a segment")? as usize;
+            if rows > CHUNK_ROWS_MAX {
+                return Err(WireError::Wrong("a segment has more rows than a chunk"));
+            }
+            let chunk = |_| {
+                let at = FarPtr::from_bits(from.u64("the place of a chunk")?);
+                Ok(FarChunk { at, bytes: from.u32("the length of a chunk")? })
+            };
+            let chunks = (0..needed).map(chunk).collect::<Result<_, WireError>>()?;
+            segments.push(FarSegment { rows, chunks });
+        }
+        Cursor::new(from.rest()).end()?;
+        Ok(Self { wanted, predicate, segments })
+    }
+}
+
+fn read_wanted(from: &mut Cursor<'_>) -> Result<OwnedWanted, WireError> {
+    match from.u8("what is wanted")? {
+        0 => {
+            let count = from.count(2, "the wanted columns")?;
+            let column = |_| from.u16("a wanted column").map(usize::from);
+            (0..count).map(column).collect::<Result<_, _>>().map(OwnedWanted::Columns)
+        }
+        1 => {
+            let count = from.count(3, "the aggregates")?;
+            let aggregate = |_| {
+                let (kind, column) = (from.u8("an aggregate")?, usize::from(from.u16("an aggregate's column")?));
+                match kind {
+                    0 => Ok(Aggregate::Rows),
+                    1 => Ok(Aggregate::Count(column)),
+                    2 => Ok(Aggregate::Sum(column)),
+                    3 => Ok(Aggregate::Min(column)),
+                    4 => Ok(Aggregate::Max(column)),
+                    _ => Err(WireError::Unknown { what: "an aggregate", number: kind.into() }),
+                }
+            };
+            (0..count).map(aggregate).collect::<Result<_, _>>().map(OwnedWanted::Aggregates)
+        }
+        number => Err(WireError::Unknown { what: "what is wanted", number: number.into() }),
+    }
+}
+
+fn read_conditions(from: &mut Cursor<'_>, depth: usize) -> Result<Vec<Condition>, WireError> {
+    let count = from.count(1, "the conditions")?;
+    (0..count).map(|_| read_condition(from, depth)).collect()
+}
+
+fn read_condition(from: &mut Cursor<'_>, depth: usize) -> Result<Condition, WireError> {
+    let kind = from.u8("a condition")?;
+    let mut column = || from.u16("a condition's column").map(usize::from);
+    match kind {
+        0 => {
+            let column = column()?;
+            let number = from.u8("a comparison")?;
+            let unknown = WireError::Unknown { what: "a comparison", number: number.into() };
+            let comparison = COMPARISONS.get(usize::from(number)).ok_or(unknown)?;
+            Ok(Condition::Compare(column, *comparison, read_constant(from)?))
+        }
+        1 => {
+            let (column, negated) = (column()?, read_bool(from)?);
+            let count = from.count(5, "the constants of a list")?;
+            let constants = (0..count).map(|_| read_constant(from)).collect::<Result<_, _>>()?;
+            Ok(Condition::In(column, constants, negated))
+        }
+        2 => {
+            let (column, negated) = (column()?, read_bool(from)?);
+            Ok(Condition::Prefix(column, from.counted("a prefix")?.to_vec(), negated))
+        }
+        3 => Ok(Condition::Null(column()?, read_bool(from)?)),
+        4 if depth == DEPTH_MAX => Err(WireError::Wrong("its conditions stand too deep in each other")),
+        4 => {
+            let count = from.count(2, "the ways of a condition")?;
+            let ways = (0..count).map(|_| read_conditions(from, depth + 1)).collect::<Result<_, _>>()?;
+            Ok(Condition::Any(ways))
+        }
+        5 => Ok(Condition::Never),
+        _ => Err(WireError::Unknown { what: "a condition", number: kind.into() }),
+    }
+}
+
+fn read_bool(from: &mut Cursor<'_>) -> Result<bool, WireError> {
+    match from.u8("yes or no")? {
+        0 => Ok(false),
+        1 => Ok(true),
+        number => Err(WireError::Unknown { what: "yes or no", number: number.into() }),
+    }
+}
+
+fn read_constant(from: &mut Cursor<'_>) -> Result<Constant, WireError> {
+    match from.u8("a constant")? {
+        0 => from.u64("an integer").map(|bits| Constant::Integer(bits as i64)),
+        1 => from.i128("a wide integer").map(Constant::Wide),
+        2 => from.u64("a float").map(|bits| Constant::Float(f64::from_bits(bits))),
+        3 => from.counted("bytes").map(|bytes| Constant::Bytes(bytes.to_vec())),
+        number => Err(WireError::Unknown { what: "a constant", number: number.into() }),
+    }
+}

@@ -1,0 +1,311 @@
+//! Bytes that no asker and no agent of ours would send.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use farhold_fabric::{Executor, Fabric, FabricError, FarPtr, RegionId};
+use farhold_store::row::{ColumnType, Schema};
+use proptest::prelude::*;
+
+use super::super::{Aggregate, FarSegment, Pinned, Settings};
+use super::*;
+use crate::columns::conformance::{Key, Random, TYPES, Table, table_of};
+use crate::predicate::{Comparison, Condition, Constant, Predicate};
+
+const HOME: NodeId = NodeId(2);
+
+/// A home with one segment in this process.
+struct Local {
+    table: Table,
+    segment: FarSegment,
+    chunks: HashMap<FarChunk, Vec<u8>>,
+}
+
+impl Local {
+    fn new(random: &mut Random, types: &[ColumnType], rows: usize) -> Self {
+        let table = table_of(random, Key::Id, types, rows);
+        let place = |(n, chunk): (usize, &Vec<u8>)| FarChunk {
+            at: FarPtr::new(HOME, RegionId(1), (n as u64) << 24),
+            bytes: chunk.len() as u32,
+        };
+        let far: Vec<FarChunk> = table.chunks.iter().enumerate().map(place).collect();
+        let chunks = far.iter().copied().zip(table.chunks.iter().cloned()).collect();
+        Self { segment: FarSegment { rows, chunks: far }, table, chunks }
+    }
+
+    fn request(&self, predicate: &Predicate, wanted: Wanted<'_>) -> Vec<u8> {
+        let head = request::put_head(wanted, predicate).unwrap();
+        let needed = request::needed(wanted, predicate);
+        let chunks: Vec<FarChunk> = needed.iter().map(|column| self.segment.chunks[*column]).collect();
+        request::put(&head, 77, &[(self.segment.rows as u32, chunks.clone()), (self.segment.rows as u32, chunks)])
+    }
+}
+
+impl Home for Local {
+    fn schema(&self) -> &Schema {
+        &self.table.schema
+    }
+
+    fn chunk(&self, chunk: FarChunk) -> Option<&[u8]> {
+        self.chunks.get(&chunk).map(Vec::as_slice)
+    }
+}
+
+// SAFETY: no thread writes to the chunks, which are the value's own.
+unsafe impl Pinned for Local {
+    fn covers(&self, _: FarChunk) -> bool {
+        true
+    }
+}
+
+/// What a request is answered with, in short.
+fn outcome(messages: &[Vec<u8>]) -> Result<usize, Refusal> {
+    let replies: Vec<Reply<'_>> = messages.iter().map(|message| Reply::read(message).unwrap()).collect();
+    for (n, reply) in replies.iter().enumerate() {
+        assert_eq!(reply.sequence as usize, n);
+        assert!(messages[n].len() <= reply::MESSAGE_BYTES);
+    }
+    match replies.last().expect("each request is answered") {
+        Reply { kind: Kind::Answered, .. } => Ok(replies.iter().filter(|reply| reply.kind == Kind::RecordEnd).count()),
+        Reply { kind: Kind::Refused, bytes, .. } => Err(Refusal::read(bytes, 0).unwrap()),
+        _ => panic!("the last message says how it ended"),
+    }
+}
+
+fn predicate(random: &mut Random) -> Predicate {
+    let mut predicate = Predicate::everything();
+    (0..random.next() % 4).for_each(|_| predicate.push(random.condition_on(&TYPES, 2), 0.5));
+    predicate
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A request comes back as it was written.
+    #[test]
+    fn requests_come_back(seed in any::<u64>()) {
+        let random = &mut Random(seed);
+        let local = Local::new(random, &TYPES, 3);
+        let predicate = predicate(random);
+        let aggregates = [Aggregate::Rows, Aggregate::Count(3), Aggregate::Sum(2), Aggregate::Min(9), Aggregate::Max(0)];
+        for wanted in [Wanted::Columns(&[3, 0, 3]), Wanted::Aggregates(&aggregates), Wanted::Columns(&[])] {
+            let bytes = local.request(&predicate, wanted);
+            let read = request::Request::read(&bytes).unwrap();
+            prop_assert_eq!(format!("{:?}", read.predicate.conditions()), format!("{:?}", predicate.conditions()));
+            prop_assert_eq!(format!("{:?}", read.wanted.borrowed()), format!("{wanted:?}"));
+            prop_assert_eq!(read.segments.len(), 2);
+            prop_assert_eq!(request::Request::number_of(&bytes), 77);
+            // Of no request a part is one, nor one with something behind it.
+            for len in 0..bytes.len() {
+                prop_assert!(request::Request::read(&bytes[..len]).is_err());
+            }
+            prop_assert_eq!(request::Request::read(&[&bytes[..], &[0]].concat()).unwrap_err(), WireError::Long(1));
+        }
+    }
+
+    /// Requests with bits flipped, and random bytes: an answer or a refusal, and no panic.
+    #[test]
+    fn hostile_requests_are_refused(seed in any::<u64>()) {
+        let random = &mut Random(seed);
+        let local = Local::new(random, &TYPES, 1500);
+        let (predicate, columns) = (predicate(random), [random.next() as usize % 16, 5]);
+        for wanted in [Wanted::Columns(&columns), Wanted::Aggregates(&[Aggregate::Max(columns[0]), Aggregate::Rows])] {
+            let right = local.request(&predicate, wanted);
+            prop_assert!(outcome(&serve(&right, &local)).is_ok());
+            for _ in 0..40 {
+                let mut bytes = right.clone();
+                for _ in 0..=(random.next() % 3) {
+                    let at = random.next() as usize % bytes.len();
+                    bytes[at] = if random.next() & 1 == 0 { random.next() as u8 } else { bytes[at] ^ 1 << (random.next() % 8) };
+                }
+                let _ = outcome(&serve(&bytes, &local));
+            }
+        }
+        let noise: Vec<u8> = (0..random.next() % 300).map(|_| random.next() as u8).collect();
+        prop_assert_eq!(outcome(&serve(&noise, &local)), Err(Refusal::Malformed));
+        let behind_magic = [&b"FHQ1"[..], &noise].concat();
+        let _ = outcome(&serve(&behind_magic, &local));
+    }
+
+    /// Replies with bits flipped, cut, doubled, and in another order: rows or an error, and no panic.
+    #[test]
+    fn hostile_replies_are_errors(seed in any::<u64>()) {
+        let random = &mut Random(seed);
+        let local = Local::new(random, &TYPES, 1500);
+        let predicate = predicate(random);
+        let columns = [random.next() as usize % 16];
+        let aggregates = [Aggregate::Max(columns[0]), Aggregate::Rows];
+        for wanted in [Wanted::Columns(&columns), Wanted::Aggregates(&aggregates)] {
+            for kind in 0..12 {
+                let seed = random.next();
+                let hostile = Hostile::new(&local, move |messages| spoil(kind, &mut Random(seed), messages));
+                let _ = hostile.scan(&predicate, wanted);
+            }
+        }
+    }
+}
+
+/// Changes the messages of a reply.
+fn spoil(kind: u64, random: &mut Random, messages: &mut Vec<Vec<u8>>) {
+    let message = random.next() as usize % messages.len();
+    let at = random.next() as usize % messages[message].len();
+    match kind {
+        0 => drop(messages.remove(message)),
+        1 => messages.insert(message, messages[message].clone()),
+        2 => messages[message].truncate(at),
+        3 => messages[message].extend([0; 3]),
+        4 => messages.reverse(),
+        _ => {
+            for _ in 0..kind - 4 {
+                // Not in the head, where most changes are an error at once; the number is that of the request.
+                let len = messages[message].len();
+                let at = if len > reply::HEAD_BYTES {
+                    reply::HEAD_BYTES + at % (len - reply::HEAD_BYTES).min(200)
+                } else {
+                    at
+                };
+                if let Some(byte) = messages[message].get_mut(at) {
+                    *byte ^= 1 << (random.next() % 8);
+                }
+            }
+        }
+    }
+}
+
+/// A line to an agent whose replies are spoiled.
+struct Hostile<'a, F> {
+    local: &'a Local,
+    spoil: F,
+    messages: RefCell<VecDeque<Vec<u8>>>,
+}
+
+impl<'a, F: Fn(&mut Vec<Vec<u8>>)> Hostile<'a, F> {
+    fn new(local: &'a Local, spoil: F) -> Self {
+        Self { local, spoil, messages: RefCell::default() }
+    }
+
+    fn scan(&self, predicate: &Predicate, wanted: Wanted<'_>) -> Result<Counters, ScanError> {
+        let executor = Executor::virtual_time(1);
+        let sim = farhold_fabric::provider::sim::Sim::new(
+            &executor.handle(),
+            farhold_fabric::provider::sim::Numa,
+            farhold_fabric::provider::sim::Faults::default(),
+        );
+        let fabric: Fabric = sim.join(NodeId(1)).unwrap();
+        let endpoint = fabric.endpoint(&executor.handle()).unwrap();
+        let reader = Reader {
+            endpoint: &endpoint,
+            pinned: self.local,
+            mover: None,
+            line: Some(self),
+            settings: Settings::default(),
+        };
+        let segments = [self.local.segment.clone(), self.local.segment.clone()];
+        let scan = Scan { schema: &self.local.table.schema, segments: &segments, predicate, wanted };
+        let mut take = |found: &Found<'_>| {
+            assert_eq!(found.places().count(), found.passing);
+            if let Values::OfPassing(chunks) = found.values {
+                for chunk in chunks {
+                    (0..found.passing).for_each(|row| assert!(chunk.wide(row).is_none() || chunk.text(row).is_none()));
+                }
+            }
+            ControlFlow::Continue(())
+        };
+        executor.run(PATH.scan(&reader, &scan, &mut take))
+    }
+}
+
+impl<F: Fn(&mut Vec<Vec<u8>>)> Line for Hostile<'_, F> {
+    fn number(&self) -> u64 {
+        77
+    }
+
+    fn send<'a>(&'a self, _: NodeId, request: &'a [u8]) -> Waiting<'a, ()> {
+        let mut messages = serve(request, self.local);
+        (self.spoil)(&mut messages);
+        self.messages.borrow_mut().extend(messages);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn receive(&self) -> Waiting<'_, Vec<u8>> {
+        let message = self.messages.borrow_mut().pop_front();
+        Box::pin(std::future::ready(message.ok_or(FabricError::Timeout { waited_ns: 1 })))
+    }
+}
+
+/// What a check of one message alone would let through.
+#[test]
+fn replies_that_contradict_their_request_are_errors() {
+    let random = &mut Random(4);
+    let local = Local::new(random, &[ColumnType::BigInt], 1000);
+    let everything = Predicate::everything();
+    let wanted = Wanted::Columns(&[0]);
+    let fails = |spoil: &dyn Fn(&mut Vec<Vec<u8>>)| Hostile::new(&local, spoil).scan(&everything, wanted).unwrap_err();
+    assert_eq!(Hostile::new(&local, |_: &mut Vec<Vec<u8>>| ()).scan(&everything, wanted).unwrap().rows_passing, 2000);
+    let record = reply::HEAD_BYTES;
+    let wrong = |at: usize, byte: u8| fails(&move |messages: &mut Vec<Vec<u8>>| messages[0][record + at] = byte);
+    assert!(matches!(wrong(0, 9), ScanError::Reply(WireError::Wrong(_))), "another segment");
+    assert!(matches!(wrong(2, 0), ScanError::Reply(WireError::Wrong(_) | WireError::Unknown { .. })), "fewer rows");
+    assert!(matches!(wrong(3, 200), ScanError::Reply(WireError::Wrong(_))), "more rows than the segment has");
+    assert!(matches!(wrong(6, 9), ScanError::Reply(WireError::Unknown { .. })), "bits in no form");
+    assert!(matches!(wrong(7, 2), ScanError::Reply(WireError::Short(_) | WireError::Wrong(_))), "more values");
+    assert!(
+        matches!(fails(&|messages| drop(messages.remove(0))), ScanError::Reply(WireError::Wrong(_))),
+        "a missing message"
+    );
+    assert!(
+        matches!(fails(&|messages| drop(messages.pop())), ScanError::Fabric(FabricError::Timeout { .. })),
+        "no end"
+    );
+    let twice = |messages: &mut Vec<Vec<u8>>| {
+        let mut again = messages[0].clone();
+        again[12] = 1;
+        (messages[1][12], messages[2][12]) = (2, 3);
+        messages.insert(1, again);
+    };
+    assert!(matches!(fails(&twice), ScanError::Reply(WireError::Wrong(_))), "a segment twice");
+}
+
+/// Of a request that an agent refuses, the scan says why.
+#[test]
+fn refusals_come_back() {
+    let random = &mut Random(5);
+    let mut local = Local::new(random, &[ColumnType::BigInt], 1000);
+    let other = Local::new(random, &[ColumnType::Text], 1000);
+    let mut misfit = Predicate::everything();
+    misfit.push(Condition::Compare(1, Comparison::Equal, Constant::Bytes(b"text".to_vec())), 0.5);
+    assert_eq!(outcome(&serve(&other.request(&misfit, Wanted::Columns(&[0])), &local)), Err(Refusal::Misfit));
+    let sum = Wanted::Aggregates(&[Aggregate::Sum(1)]);
+    assert_eq!(outcome(&serve(&local.request(&Predicate::everything(), sum), &other)), Err(Refusal::Misfit));
+    let wanted = Wanted::Columns(&[1]);
+    let request = local.request(&Predicate::everything(), wanted);
+    assert_eq!(outcome(&serve(&request, &local)), Ok(2));
+    local.chunks.get_mut(&local.segment.chunks[1]).unwrap()[0] ^= 1;
+    assert_eq!(outcome(&serve(&request, &local)), Err(Refusal::Damaged { segment: 0 }));
+    local.chunks.clear();
+    assert_eq!(outcome(&serve(&request, &local)), Err(Refusal::UnknownChunk { segment: 0 }));
+    let hostile = Hostile::new(&local, |_: &mut Vec<Vec<u8>>| ());
+    let refused = hostile.scan(&Predicate::everything(), wanted).unwrap_err();
+    assert_eq!(refused, ScanError::Refused(Refusal::UnknownChunk { segment: 0 }));
+}
+
+/// Conditions that stand deeper in each other than the agent's stack would bear are no request.
+#[test]
+fn deep_conditions_are_refused() {
+    let mut bytes = b"FHQ1".to_vec();
+    bytes.extend([0; 8]);
+    bytes.extend([0, 0, 0]);
+    for _ in 0..15_000 {
+        // One condition, which is a choice of one way.
+        bytes.extend([1, 0, 4, 1, 0]);
+    }
+    bytes.extend([0; 64]);
+    assert!(matches!(request::Request::read(&bytes), Err(WireError::Wrong(_))));
+    let mut deep = Condition::Never;
+    for _ in 0..20 {
+        deep = Condition::Any(vec![vec![deep]]);
+    }
+    let mut predicate = Predicate::everything();
+    predicate.push(deep, 0.5);
+    assert!(request::put_head(Wanted::Columns(&[]), &predicate).is_none());
+}

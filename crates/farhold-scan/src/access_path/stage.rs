@@ -1,0 +1,157 @@
+//! What all paths do with the chunks of a segment once they can read them: which rows pass, and what the sink gets.
+
+use std::ops::ControlFlow;
+
+use farhold_store::column::{BLOCK_ROWS, CHUNK_ROWS_MAX, Chunk};
+
+use super::aggregate::aggregate;
+use super::{Counters, FarChunk, Found, Pinned, Scan, ScanError, Sink, Values, Wanted};
+use crate::columns::ColumnFilter;
+use crate::kernels::Bits;
+
+/// A scan, with the columns that it reads.
+pub(super) struct Stage<'a> {
+    pub(super) scan: &'a Scan<'a>,
+    pinned: &'a dyn Pinned,
+    /// Columns that the sink needs: each once, in order.
+    pub(super) wanted: Vec<usize>,
+    /// Columns that are read of every segment: those of the predicate, or those that are wanted, if every row passes.
+    pub(super) first: Vec<usize>,
+    /// The wanted ones that are not among the first.
+    pub(super) late: Vec<usize>,
+    /// The predicate decides by columns.
+    pub(super) is_filtered: bool,
+}
+
+impl<'a> Stage<'a> {
+    pub(super) fn new(scan: &'a Scan<'a>, pinned: &'a dyn Pinned) -> Self {
+        let mut wanted: Vec<usize> = match scan.wanted {
+            Wanted::Columns(columns) => columns.to_vec(),
+            Wanted::Aggregates(aggregates) => aggregates.iter().filter_map(|aggregate| aggregate.column()).collect(),
+        };
+        wanted.sort_unstable();
+        wanted.dedup();
+        let filter = scan.predicate.columns();
+        let is_filtered = !scan.predicate.conditions().is_empty();
+        let first = if is_filtered { filter } else { wanted.clone() };
+        let late = wanted.iter().copied().filter(|column| !first.contains(column)).collect();
+        Self { scan, pinned, wanted, first, late, is_filtered }
+    }
+
+    /// The chunks of some columns of a segment.
+    pub(super) fn chunks(&self, segment: usize, columns: &[usize]) -> Result<Vec<FarChunk>, ScanError> {
+        let of = &self.scan.segments[segment];
+        if of.rows > CHUNK_ROWS_MAX {
+            return Err(ScanError::Segment { segment, what: "it has more rows than a chunk" });
+        }
+        if of.chunks.len() != self.scan.schema.columns().len() {
+            return Err(ScanError::Segment { segment, what: "it has not a chunk for each column" });
+        }
+        let chunks: Vec<FarChunk> = columns.iter().map(|column| of.chunks[*column]).collect();
+        if chunks.iter().all(|chunk| self.pinned.covers(*chunk)) {
+            Ok(chunks)
+        } else {
+            Err(ScanError::Segment { segment, what: "the reader's pin does not keep its chunks" })
+        }
+    }
+
+    pub(super) fn rows(&self, segment: usize) -> usize {
+        self.scan.segments[segment].rows
+    }
+
+    /// A whole chunk.
+    pub(super) fn open<'c>(&self, segment: usize, column: usize, bytes: &'c [u8]) -> Result<Chunk<'c>, ScanError> {
+        let data_type = self.scan.schema.columns()[column].data_type;
+        Chunk::open_for(data_type, self.rows(segment), bytes).map_err(|source| ScanError::Chunk {
+            segment,
+            column,
+            source,
+        })
+    }
+
+    /// The predicate, compiled for `rows` rows with these chunks of the [`first`](Self::first) columns.
+    pub(super) fn filter<'c>(&self, rows: usize, first: &[Chunk<'c>]) -> ColumnFilter<'c> {
+        let mut chunks = vec![None; self.scan.schema.columns().len()];
+        for (column, chunk) in self.first.iter().zip(first) {
+            chunks[*column] = Some(*chunk);
+        }
+        ColumnFilter::of_some(self.scan.schema, self.scan.predicate, rows, chunks)
+    }
+
+    /// Gives the sink a segment. `chunk_of`: the chunk of a wanted column.
+    pub(super) fn deliver<'c>(
+        &self,
+        passed: &Passed,
+        chunk_of: &dyn Fn(usize) -> Chunk<'c>,
+        sink: &mut Sink<'_>,
+        counters: &mut Counters,
+    ) -> ControlFlow<()> {
+        let Passed { segment, rows, passing, ref bits } = *passed;
+        let mut found = Found { segment, rows, passing, bits, values: Values::OfAll(&[]) };
+        counters.rows_passing += passing as u64;
+        counters.result_bytes += size_of_val(bits.as_slice()) as u64;
+        match self.scan.wanted {
+            Wanted::Columns(columns) => {
+                let chunks: Vec<Chunk<'c>> = columns.iter().map(|column| chunk_of(*column)).collect();
+                counters.result_bytes += chunks.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
+                found.values = Values::OfAll(&chunks);
+                sink(&found)
+            }
+            Wanted::Aggregates(aggregates) => {
+                let values: Vec<_> =
+                    aggregates.iter().map(|of| aggregate(*of, self.scan.schema, passed, chunk_of)).collect();
+                counters.result_bytes += values.iter().map(super::Value::bytes).sum::<u64>();
+                found.values = Values::Aggregates(&values);
+                sink(&found)
+            }
+        }
+    }
+}
+
+/// The rows of a segment that pass.
+#[derive(Clone, Debug)]
+pub(super) struct Passed {
+    pub(super) segment: usize,
+    pub(super) rows: usize,
+    pub(super) passing: usize,
+    pub(super) bits: Vec<Bits>,
+}
+
+impl Passed {
+    /// None yet.
+    pub(super) fn none(segment: usize, rows: usize) -> Self {
+        Self { segment, rows, passing: 0, bits: Vec::with_capacity(rows.div_ceil(BLOCK_ROWS)) }
+    }
+
+    /// Adds the next `blocks` blocks of rows of a filter, from block `from` of it on.
+    pub(super) fn select(&mut self, filter: &ColumnFilter<'_>, from: usize, blocks: usize) {
+        let is_nothing = filter.is_nothing();
+        for block in from..from + blocks {
+            let mut bits = [0; BLOCK_ROWS / 64];
+            if !is_nothing {
+                filter.select(block, &mut bits);
+            }
+            self.passing += bits.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+            self.bits.push(bits);
+        }
+    }
+
+    /// Of a whole segment.
+    pub(super) fn of(segment: usize, rows: usize, filter: &ColumnFilter<'_>) -> Self {
+        let mut passed = Self::none(segment, rows);
+        passed.select(filter, 0, rows.div_ceil(BLOCK_ROWS));
+        passed
+    }
+}
+
+/// The rows whose bits are set, in order.
+pub(super) fn rows_of(bits: &[Bits]) -> impl Iterator<Item = usize> {
+    bits.iter().flatten().enumerate().flat_map(|(word, bits)| {
+        let mut left = *bits;
+        std::iter::from_fn(move || {
+            let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            Some(word * 64 + bit)
+        })
+    })
+}
