@@ -37,12 +37,14 @@ class Served:
         return self.connection.execute(sql).fetchall()
 
     def wait_for_columns(self):
-        """Until all columns that are wanted have been built, and no change waits to be merged."""
-        until = time.monotonic() + 600
-        while self.run("SELECT 1 FROM farhold_columns WHERE state = 'building' OR delta_rows > 8 * 1024"):
+        """Until all columns that are wanted have been built, and merging has come to rest."""
+        until, before = time.monotonic() + 600, None
+        while (now := self.run("SELECT relname, state, segments, segment_rows, delta_rows FROM farhold_columns ORDER BY relname")) != before or any(
+                row[1] == "building" for row in now):
             if time.monotonic() > until:
-                sys.exit("the columns are not built within ten minutes")
-            time.sleep(0.2)
+                sys.exit("the columns do not come to rest within ten minutes")
+            before = now
+            time.sleep(2)
 
 
 def seconds(run, sql):

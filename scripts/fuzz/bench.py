@@ -61,13 +61,14 @@ class Bench:
 
     def _make_segments(self, link, tables):
         """The rows so far are in segments from here on, and what changes later is beside them."""
-        for table in tables:
-            self._all_take(link, [f"ALTER TABLE {table.name} SET (columns = '{columns}')" for columns in ("none", "all")])
-        until = time.monotonic() + LIMIT_S
-        while (left := link.simple("SELECT relname, state FROM farhold_columns WHERE state <> 'kept' OR segments = 0 AND table_rows > 0")).rows or left.failed:
-            if left.failed or time.monotonic() > until:
-                raise Broken(f"columns are not built: {left}")
-            time.sleep(0.005)
+        # The first copy must be gone, or it stays as it is.
+        for option, waits_for in (("none", "state = 'kept'"), ("all", "state <> 'kept' OR segments = 0 AND table_rows > 0")):
+            self._all_take(link, [f"ALTER TABLE {table.name} SET (columns = '{option}')" for table in tables])
+            until = time.monotonic() + LIMIT_S
+            while (left := link.simple(f"SELECT relname, state FROM farhold_columns WHERE {waits_for}")).rows or left.failed:
+                if left.failed or time.monotonic() > until:
+                    raise Broken(f"columns are not built: {left}")
+                time.sleep(0.005)
 
     def _all_take(self, link, statements):
         for statement in statements:

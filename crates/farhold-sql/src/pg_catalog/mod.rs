@@ -52,6 +52,10 @@ const UTF8: i32 = 6;
 pub(crate) trait Relations: Debug + Send + Sync {
     /// All current tables.
     fn relations(&self) -> Vec<Relation>;
+    /// The column segments of the table with this number.
+    fn segments(&self, _number: u32) -> Segments {
+        Segments::default()
+    }
     /// The name of the role that owns them.
     fn owner(&self) -> String {
         "farhold".to_owned()
@@ -71,8 +75,6 @@ pub(crate) struct Relation {
     pub(crate) columns: Vec<Attribute>,
     /// Its indexes, that of the primary key first.
     pub(crate) indexes: Vec<IndexOf>,
-    /// Its column segments on this node.
-    pub(crate) segments: Segments,
 }
 
 /// The column segments of a table.

@@ -29,6 +29,7 @@ pub(super) struct View {
 }
 
 struct Source<'a> {
+    relations: &'a dyn Relations,
     tables: Vec<Relation>,
     owner: String,
     database: &'a str,
@@ -37,7 +38,7 @@ struct Source<'a> {
 impl View {
     /// Its current rows.
     pub(super) fn rows(&self, relations: &dyn Relations, database: &str) -> Result<RecordBatch> {
-        let source = Source { tables: relations.relations(), owner: relations.owner(), database };
+        let source = Source { relations, tables: relations.relations(), owner: relations.owner(), database };
         batch(self.columns, &(self.rows)(&source))
     }
 }
@@ -65,7 +66,7 @@ fn text(value: impl Into<String>) -> Value {
     Value::Text(value.into())
 }
 
-/// The tables that are kept as columns on this node.
+/// The tables, and which columns this node keeps of them as columns.
 const FARHOLD_COLUMNS: &[(&str, Kind)] = &[
     ("relid", Oid("regclass")),
     ("relname", Text),
@@ -81,12 +82,12 @@ const FARHOLD_COLUMNS: &[(&str, Kind)] = &[
 
 fn farhold_columns(source: &Source<'_>) -> Vec<Vec<Value>> {
     let row = |table: &Relation| {
-        let segments = &table.segments;
+        let segments = source.relations.segments(table.number);
         vec![
             Value::Int(table.oid()),
             text(&table.name),
-            text(&segments.option),
-            text(&segments.state),
+            text(segments.option),
+            text(segments.state),
             Value::Big(segments.table_rows.cast_signed()),
             Value::Big(segments.table_bytes.cast_signed()),
             Value::Big(segments.rows.cast_signed()),

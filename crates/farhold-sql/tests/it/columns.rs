@@ -124,11 +124,16 @@ fn some_columns_are_kept() {
     client.ok("ALTER TABLE t SET (columns = 'none')");
     reads_rows("SELECT sum(m) FROM t", "");
     assert_eq!(client.rows("SELECT option, state, bytes FROM farhold_columns"), ["none|none|0"]);
-    client.ok("ALTER TABLE t SET (columns = 'all')");
+    client.ok("ALTER TABLE t SET (columns = ' ALL ')");
     reads_segments("SELECT sum(m), sum(n) FROM t");
+    client.ok("CREATE TABLE hidden (\"all\" int, \"Auto\" int) WITH (columns = '\"all\", \"Auto\"')");
+    let option = "SELECT option FROM farhold_columns WHERE relname = 'hidden'";
+    assert_eq!(client.rows(option), ["\"all\", \"Auto\""]);
+    client.ok("ALTER TABLE hidden SET (columns = \"Auto\")");
+    assert_eq!(client.rows(option), ["\"Auto\""]);
     for (statement, state) in [
         ("CREATE TABLE u (id bigint PRIMARY KEY) WITH (columns = 'some')", "42703"),
-        ("CREATE TABLE u (id bigint) WITH (columns = '__row')", "42703"),
+        ("ALTER TABLE hidden SET (columns = 'farhold_row_number')", "42703"),
         ("CREATE TABLE u (id bigint) WITH (columns = '')", "22023"),
         ("CREATE TABLE u (id bigint) WITH (columns = 'id,')", "22023"),
         ("CREATE TABLE u (id bigint) WITH (columns = 'id id')", "22023"),

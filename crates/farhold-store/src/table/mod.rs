@@ -317,6 +317,12 @@ impl TableStore {
         self.slab.runs()
     }
 
+    /// How many pages hold its rows.
+    #[must_use]
+    pub fn page_count(&self) -> u64 {
+        self.slab.run_count_pages()
+    }
+
     /// Adds an index and fills it from the existing rows. Inserts that run meanwhile enter it as well. The caller guarantees that
     /// every transaction that began before the call has ended (it might commit rows that are not seen here). Returns the index's
     /// number.

@@ -58,40 +58,51 @@ pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &
     let executor = Executor::real(u64::from(node.id().0));
     let feed = &journaling.feed;
     let (mut seen, mut seen_version, mut failures) = (0, None, Failures::default());
-    let bytes_max = node.config.columns_bytes_max;
+    let mut next_look_ns = 0;
     while !stop.load(SeqCst) {
-        let version = node.catalog_version();
-        if feed.must_build.swap(false, SeqCst) || seen_version != Some(version) {
-            feed.forget_without_room();
-            let tables = node.tables().into_iter();
-            let wanted: HashMap<_, _> =
-                tables.filter_map(|table| feed.wanted(&table).map(|kept| (table.id(), kept))).collect();
-            feed.retain(|table, copy| wanted.get(&table) == Some(copy.kept()));
-            seen_version = Some(version);
-        }
-        if executor.handle().now_ns() >= failures.until_ns && journaling.failure().is_none() {
-            let has_failed = build_new(node, feed, &executor, stop).is_err();
-            failures.note(has_failed, executor.handle().now_ns());
+        let now_ns = executor.handle().now_ns();
+        let is_time = now_ns >= next_look_ns;
+        if is_time {
+            next_look_ns = now_ns + IDLE.as_nanos() as u64;
+            let version = node.catalog_version();
+            if feed.must_build.swap(false, SeqCst) || seen_version != Some(version) {
+                follow_definitions(node, feed);
+                seen_version = Some(version);
+            }
+            if now_ns >= failures.until_ns && journaling.failure().is_none() {
+                let has_failed = build_new(node, feed, &executor, stop).is_err();
+                failures.note(has_failed, executor.handle().now_ns());
+            }
         }
         for (_, copy) in feed.copies() {
             // A snapshot that may still ask for columns finds them, unless it is open for so long that the delta grows too large.
-            let is_large = copy.size().delta_bytes > DELTA_BYTES_MAX;
+            let is_large = is_time && copy.size().delta_bytes > DELTA_BYTES_MAX;
             copy.merge(if is_large { u32::MAX } else { node.store.superblock().oldest_snapshot() });
         }
-        make_room(feed, bytes_max);
+        if is_time {
+            make_room(feed, node.config.columns_bytes_max);
+        }
         feed.merge_bell.wait(&mut seen, IDLE);
     }
 }
 
-/// Forgets the largest copies until all of them take at most `bytes_max`.
+/// Forgets the copies that are no longer wanted as they are.
+fn follow_definitions(node: &Arc<Node>, feed: &ColumnFeed) {
+    let tables = node.tables().into_iter();
+    let wanted: HashMap<_, _> = tables.filter_map(|table| feed.wanted(&table).map(|kept| (table.id(), kept))).collect();
+    feed.retain(|table, copy| wanted.get(&table) == Some(copy.kept()));
+    feed.retain_needs(|table| wanted.contains_key(&table));
+}
+
+/// While the copies take more than `bytes_max`, forgets the smallest that makes enough room, or else the largest.
 fn make_room(feed: &ColumnFeed, bytes_max: u64) {
-    let mut sizes: Vec<_> = feed.copies().into_iter().map(|(table, copy)| (copy.size().bytes(), table)).collect();
-    sizes.sort_unstable();
-    let mut bytes: u64 = sizes.iter().map(|(bytes, _)| bytes).sum();
-    while bytes > bytes_max
-        && let Some((size, table)) = sizes.pop()
-    {
-        feed.set_without_room(table);
+    let mut sizes: Vec<_> = feed.copies().into_iter().map(|(table, copy)| (copy.size().bytes(), table, copy)).collect();
+    sizes.sort_by_key(|(bytes, table, _)| (*bytes, *table));
+    let mut bytes: u64 = sizes.iter().map(|(bytes, ..)| bytes).sum();
+    while bytes > bytes_max && !sizes.is_empty() {
+        let enough = sizes.partition_point(|(size, ..)| *size < bytes - bytes_max).min(sizes.len() - 1);
+        let (size, table, copy) = sizes.remove(enough);
+        feed.set_without_room(table, &copy, size);
         bytes -= size;
     }
 }
@@ -114,22 +125,28 @@ impl Failures {
 
 /// Makes the copies that are wanted and not there. A table that cannot be read does not keep the others from theirs.
 fn build_new(node: &Arc<Node>, feed: &ColumnFeed, executor: &Executor, stop: &AtomicBool) -> Result<(), TxnError> {
-    let is_missing = |table: &Table| feed.copy(table.id()).is_none() && !feed.is_without_room(table.id());
+    let is_missing = |table: &Table| feed.copy(table.id()).is_none();
     let tables = node.tables().into_iter().filter(is_missing);
     let wanted: Vec<_> = tables.filter_map(|table| feed.wanted(&table).map(|kept| (table, kept))).collect();
     if wanted.is_empty() {
         return Ok(());
     }
-    let worker = node.worker(&executor.handle())?;
+    let mut worker = None;
     let mut result = Ok(());
     for (table, kept) in wanted {
-        let taken: u64 = feed.copies().iter().map(|(_, copy)| copy.size().bytes()).sum();
-        let room = node.config.columns_bytes_max.saturating_sub(taken);
+        let room = node.config.columns_bytes_max.saturating_sub(feed.bytes_without(None));
+        if !feed.may_have_room(table.id(), &kept, room) {
+            continue;
+        }
+        let worker = match &mut worker {
+            Some(worker) => worker,
+            none => none.insert(node.worker(&executor.handle())?),
+        };
         let copy = Arc::new(ColumnCopy::new(table.schema(), kept, node.config.columns));
         feed.add(table.id(), copy.clone());
-        match executor.run(build(&worker, table.id(), &copy, room, stop)) {
-            Ok(Built::Complete) => {}
-            Ok(Built::NoRoom) => feed.set_without_room(table.id()),
+        match executor.run(build(worker, feed, table.id(), &copy, stop)) {
+            Ok(Built::Complete) => feed.forget_need(table.id()),
+            Ok(Built::NoRoom { bytes }) => feed.set_without_room(table.id(), &copy, bytes),
             Ok(Built::GivenUp) => feed.retain(|other, _| other != table.id()),
             Err(error) => {
                 feed.retain(|other, _| other != table.id());
@@ -143,32 +160,42 @@ fn build_new(node: &Arc<Node>, feed: &ColumnFeed, executor: &Executor, stop: &At
 /// How building a copy has ended.
 enum Built {
     Complete,
-    /// The first segments take more than there is room for.
-    NoRoom,
-    /// The node is stopping, or the table has been dropped.
+    /// It needs about so many bytes, for which there is no room.
+    NoRoom {
+        bytes: u64,
+    },
+    /// The node is stopping, or the copy is not wanted any more.
     GivenUp,
 }
 
-/// Makes the first segments, of at most `room` bytes, of the rows of a snapshot.
+/// Makes the first segments of the rows of a snapshot.
 async fn build(
     worker: &Worker,
+    feed: &ColumnFeed,
     table: TableId,
     copy: &ColumnCopy,
-    room: u64,
     stop: &AtomicBool,
 ) -> Result<Built, TxnError> {
-    let Some(table) = worker.node().table_by_id(table) else { return Ok(Built::GivenUp) };
+    let node = worker.node();
+    let Some(table) = node.table_by_id(table) else { return Ok(Built::GivenUp) };
     let Some(snapshot) = until(stop, worker.handle(), worker.snapshot()).await else { return Ok(Built::GivenUp) };
     let snapshot = snapshot?;
+    let room = || node.config().columns_bytes_max.saturating_sub(feed.bytes_without(Some(table.id())));
     let mut tasks = snapshot.pages(&table)?;
     tasks.sort_by_key(PageTask::first_page);
-    let (mut builder, mut rows) = (copy.build(), 0);
+    let (mut builder, mut rows, mut next_look) = (copy.build(), 0, 0);
     for task in &tasks {
-        if rows >= ROWS_PER_LOOK && stop.load(SeqCst) {
-            return Ok(Built::GivenUp);
-        }
-        if builder.bytes() > room {
-            return Ok(Built::NoRoom);
+        if rows >= next_look {
+            next_look = rows + ROWS_PER_LOOK;
+            let is_wanted = !table.is_dropped() && feed.wanted(&table).as_ref() == Some(copy.kept());
+            if stop.load(SeqCst) || !is_wanted {
+                return Ok(Built::GivenUp);
+            }
+            if builder.bytes() > room() {
+                // All of its rows take about so many times as much as those that it has.
+                let times = table.row_count().div_ceil(rows.max(1)).max(1);
+                return Ok(Built::NoRoom { bytes: builder.bytes().saturating_mul(times) });
+            }
         }
         snapshot.scan_objects(task, &mut |reference, key, value| {
             builder.append(reference, key, value);
@@ -176,7 +203,8 @@ async fn build(
         })?;
     }
     copy.install(builder, snapshot.epoch());
-    Ok(Built::Complete)
+    let bytes = copy.size().bytes();
+    Ok(if bytes > room() { Built::NoRoom { bytes } } else { Built::Complete })
 }
 
 /// What a future gives; `None` if the node stops before. A snapshot may wait for a journal that nobody writes any more.

@@ -625,7 +625,7 @@ impl Table {
     /// Bytes of the pages that rows of this node are in, free slots included.
     #[must_use]
     pub fn row_bytes(&self) -> u64 {
-        self.0.store.pages().iter().map(|run| u64::from(run.pages) * PAGE_BYTES).sum()
+        self.0.store.page_count() * PAGE_BYTES
     }
 
     /// Whether it has been dropped.

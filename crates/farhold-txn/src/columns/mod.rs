@@ -8,7 +8,7 @@
 //! One record has several consumers: the journal's file, the mirrors on other nodes, and these copies. A copy takes what the journal
 //! takes, so a commit does nothing for it. Copies are in this process's memory, and are built anew when the node starts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,8 +58,8 @@ pub(crate) struct ColumnFeed {
     is_wanted: AtomicBool,
     queue: Mutex<Queue>,
     copies: Mutex<BTreeMap<TableId, Arc<ColumnCopy>>>,
-    /// Tables whose columns have no room, until a definition changes.
-    without_room: Mutex<BTreeSet<TableId>>,
+    /// Tables whose columns have no room.
+    without_room: Mutex<BTreeMap<TableId, Need>>,
     waiters: Mutex<Vec<Waker>>,
     /// Wakes the thread that applies.
     pub bell: Bell,
@@ -88,6 +88,12 @@ pub struct ColumnStatistics {
     pub views: u64,
     /// Everything that was committed and is durable is in a segment, or an open snapshot keeps it out of them.
     pub is_merged: bool,
+}
+
+/// What a copy that had no room would keep, and about how many bytes it needs.
+struct Need {
+    kept: Kept,
+    bytes: u64,
 }
 
 #[derive(Default)]
@@ -148,18 +154,36 @@ impl ColumnFeed {
 
     /// Whether there is no room for a table's columns.
     pub fn is_without_room(&self, table: TableId) -> bool {
-        held(&self.without_room).contains(&table)
+        held(&self.without_room).contains_key(&table)
     }
 
-    /// That there is none; the copy, if there is one, is forgotten.
-    pub fn set_without_room(&self, table: TableId) {
-        held(&self.without_room).insert(table);
+    /// That there is none for a copy of about so many bytes; it is forgotten.
+    pub fn set_without_room(&self, table: TableId, copy: &ColumnCopy, bytes: u64) {
+        // A little more, so that it is not tried again and again with a byte too few.
+        let need = Need { kept: copy.kept().clone(), bytes: bytes + bytes / 8 };
+        held(&self.without_room).insert(table, need);
         self.retain(|other, _| other != table);
     }
 
-    /// There may be room again.
-    pub fn forget_without_room(&self) {
-        held(&self.without_room).clear();
+    /// Whether a copy may be tried within `room` bytes: none of its kind was too large for that.
+    pub fn may_have_room(&self, table: TableId, kept: &Kept, room: u64) -> bool {
+        held(&self.without_room).get(&table).is_none_or(|need| need.kept != *kept || need.bytes <= room)
+    }
+
+    /// A copy of this table is tried.
+    pub fn forget_need(&self, table: TableId) {
+        held(&self.without_room).remove(&table);
+    }
+
+    /// Forgets what tables need for which `stays` does not hold.
+    pub fn retain_needs(&self, stays: impl Fn(TableId) -> bool) {
+        held(&self.without_room).retain(|table, _| stays(*table));
+    }
+
+    /// Bytes of all copies but that of one table.
+    pub fn bytes_without(&self, table: Option<TableId>) -> u64 {
+        let others = self.copies().into_iter().filter(|(other, _)| Some(*other) != table);
+        others.map(|(_, copy)| copy.size().bytes()).sum()
     }
 
     /// Which columns of a table this node is to keep.

@@ -145,7 +145,11 @@ impl Core {
                 }
             }
             Request::Recovery { body } => self.answer_recovery(sender, body, &mut w)?,
-            Request::CreateTable { id, definition } => system::make(&self.node, id, definition)?,
+            Request::CreateTable { id, definition } => {
+                system::make(&self.node, id, definition)?;
+                // Its record may have been changed since.
+                system::follow_columns(&self.node)?;
+            }
             Request::DropTable { id } => {
                 self.node.catalog.retire(id);
                 if self.node.catalog.even_dropped(id).is_none() {

@@ -210,11 +210,11 @@ fn reconcile_with(node: &Node, has_all: bool) -> Result<Vec<(Table, u16)>, TxnEr
         node.catalog.set_behind(true);
     }
     node.catalog.changed();
-    let mut made = follow_columns(node);
+    let mut made = Ok(());
     for (_, id, definition) in rows {
         made = made.and(make(node, id, &definition));
     }
-    made.map(|()| left)
+    made.and(follow_columns(node)).map(|()| left)
 }
 
 /// Keeps as columns what the system table says. Readings of it take turns, so the last of them stands.
@@ -222,16 +222,19 @@ pub(crate) fn follow_columns(node: &Node) -> Result<(), TxnError> {
     let _turn = node.catalog.turn_of_makers();
     let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
     let (rows, whole) = rows_of(&system.0)?;
+    let mut followed = Ok(());
     for (_, id, definition) in rows {
-        if let Some(table) = node.catalog.by_id(id) {
-            table.0.keep_columns(TableDef::decode(&definition)?.0.columns);
+        let Some(table) = node.catalog.by_id(id) else { continue };
+        match TableDef::decode(&definition) {
+            Ok((definition, _)) => table.0.keep_columns(definition.columns),
+            Err(error) => followed = Err(error),
         }
     }
     if !whole {
         node.catalog.set_behind(true);
     }
     node.catalog.changed();
-    Ok(())
+    followed
 }
 
 /// As [`reconcile`], on a node that has all records; false: one was just being written, so a table may be recorded that is not here.

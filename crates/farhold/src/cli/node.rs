@@ -19,6 +19,7 @@ use farhold_fabric::{Executor, ephemeral};
 use farhold_sql::arrow_copy::ArrowCopy;
 use farhold_sql::engine::EngineConfig;
 use farhold_sql::server::{ServerConfig, ServerHandle};
+use farhold_txn::KeptColumns;
 
 use super::args::NodeArgs;
 use super::clock::{Stopwatch, unix_us};
@@ -119,6 +120,9 @@ impl<'a> NodeProcess<'a> {
                 Tables::create(&worker).await?;
                 if self.args.ch {
                     ch::create(&worker).await?;
+                    for table in self.database.node().tables() {
+                        worker.keep_columns(&table, KeptColumns::Auto).await?;
+                    }
                     ch::load(&worker, self.database.node(), self.args.seed).await?;
                 }
                 Ok(())

@@ -59,7 +59,7 @@ impl TableSpec {
                 Spread::ByWarehouse => Placement::ByInteger,
             },
             hash: self.hash,
-            columns: KeptColumns::Auto,
+            columns: KeptColumns::None,
             indexes: self.secondary_indexes(),
             attributes: Vec::new(),
         }

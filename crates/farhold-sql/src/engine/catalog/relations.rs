@@ -7,17 +7,16 @@ use crate::pg_catalog::{Attribute, IndexKind, IndexOf, Relation, Relations, Segm
 
 impl Relations for Catalog {
     fn relations(&self) -> Vec<Relation> {
-        let mut relations: Vec<Relation> =
-            self.tables().iter().map(|table| relation(table, self.segments(table))).collect();
+        let mut relations: Vec<Relation> = self.tables().iter().map(|table| relation(table)).collect();
         relations.sort_by_key(|relation| relation.number);
         relations
     }
-}
 
-impl Catalog {
-    fn segments(&self, table: &TableInfo) -> Segments {
+    fn segments(&self, number: u32) -> Segments {
+        let tables = self.tables();
+        let Some(table) = tables.iter().find(|table| table.table.id().0 == number) else { return Segments::default() };
         let (size, reason) = self.node.columns_of(&table.table);
-        let name = |position: &u16| table.columns().get(usize::from(*position)).map(|column| quoted(&column.name));
+        let name = |position: &u16| table.columns().get(usize::from(*position)).map(|column| as_option(&column.name));
         let option = match table.table.kept_columns() {
             KeptColumns::Auto => "auto".to_owned(),
             KeptColumns::All => "all".to_owned(),
@@ -44,7 +43,12 @@ impl Catalog {
     }
 }
 
-fn relation(table: &TableInfo, segments: Segments) -> Relation {
+/// The name of a column in the option `columns`.
+fn as_option(name: &str) -> String {
+    if ["auto", "all", "none"].contains(&name) { format!("\"{name}\"") } else { quoted(name) }
+}
+
+fn relation(table: &TableInfo) -> Relation {
     let columns = table.visible_columns().iter().zip(&table.defaults);
     let columns = columns.map(|(column, default)| Attribute {
         name: column.name.clone(),
@@ -69,14 +73,7 @@ fn relation(table: &TableInfo, segments: Segments) -> Relation {
         };
         indexes.push(IndexOf { name: index.name.clone(), columns, kind });
     }
-    Relation {
-        number: table.table.id().0,
-        name: table.name.clone(),
-        rows: -1,
-        columns: columns.collect(),
-        indexes,
-        segments,
-    }
+    Relation { number: table.table.id().0, name: table.name.clone(), rows: -1, columns: columns.collect(), indexes }
 }
 
 impl std::fmt::Debug for Catalog {

@@ -353,7 +353,7 @@ pub(super) fn columns_to_keep(list: &[SqlOption], columns: &[Column]) -> Result<
 /// The value of the option `columns`: `'auto'`, `'all'`, `'none'`, or names of columns.
 fn kept_columns(value: &Expr, columns: &[Column]) -> Result<KeptColumns, SqlError> {
     let text = option_text(value)?;
-    match text.to_lowercase().as_str() {
+    match text.trim().to_lowercase().as_str() {
         "auto" => return Ok(KeptColumns::Auto),
         "all" => return Ok(KeptColumns::All),
         "none" => return Ok(KeptColumns::None),
@@ -397,12 +397,11 @@ fn names_of(text: &str) -> Option<Vec<String>> {
 fn option_text(value: &Expr) -> Result<String, SqlError> {
     match value {
         Expr::Value(v) => match &v.value {
-            Value::SingleQuotedString(text) => Ok(text.clone()),
+            Value::SingleQuotedString(text) | Value::Number(text, _) => Ok(text.clone()),
             Value::Boolean(v) => Ok(v.to_string()),
-            Value::Number(text, _) => Ok(text.clone()),
             other => Err(SqlError::syntax(format!("invalid option value: {other}"))),
         },
-        Expr::Identifier(ident) => Ok(ident.value.clone()),
+        Expr::Identifier(ident) => Ok(ident.to_string()),
         other => Err(SqlError::syntax(format!("invalid option value: {other}"))),
     }
 }

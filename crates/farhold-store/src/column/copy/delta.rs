@@ -125,9 +125,11 @@ impl Delta {
         self.states.len()
     }
 
-    /// Bytes, without those of the map.
+    /// Bytes that it takes, with room for what is to come.
     pub fn bytes(&self) -> u64 {
-        (self.bytes.len() + self.states.len() * size_of::<State>()) as u64
+        // A map has a byte of its own for each entry.
+        let newest = self.newest.capacity() * (size_of::<(u32, u32)>() + 1);
+        (self.bytes.capacity() + self.states.capacity() * size_of::<State>() + newest) as u64
     }
 
     /// Takes a change. True if it is the slot's first one here: then a row of a segment ends by it.
