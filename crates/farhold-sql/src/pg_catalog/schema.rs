@@ -29,7 +29,7 @@ impl fmt::Debug for PgCatalog {
     }
 }
 
-fn view(name: &str) -> Option<&'static View> {
+pub(super) fn view(name: &str) -> Option<&'static View> {
     VIEWS.iter().find(|view| view.name.eq_ignore_ascii_case(name))
 }
 

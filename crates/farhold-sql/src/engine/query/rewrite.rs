@@ -183,7 +183,7 @@ pub(super) fn is_catalog_schema(name: &str) -> bool {
 
 /// Whether it is a relation of `pg_catalog`, which needs no qualifying schema.
 pub(super) fn is_catalog_relation(name: &str) -> bool {
-    PG_CATALOG_TABLES.contains(&name)
+    PG_CATALOG_TABLES.contains(&name) || crate::pg_catalog::has_view(name)
 }
 
 /// Whether a statement reads catalog relations and no others.
