@@ -90,8 +90,9 @@ impl AccessPath {
     /// Scans. What it calls the sink with is the same for each path, except for the form of the values ([`Values`]).
     ///
     /// # Errors
-    /// [`ScanError::Unusable`]: take another path. Others are of the data or the fabric, and come with any path. The sink has had the
-    /// segments before the error.
+    /// [`ScanError::Unusable`]: take another path; the sink has had nothing. Others are of the data or the fabric, and come with any
+    /// path. The sink has then had some of the first segments, perhaps none: a path may notice the error of a segment before the
+    /// sink has had the segments in front of it.
     ///
     /// # Panics
     /// If the scan does not fit its schema ([`Scan::check`]).
@@ -130,8 +131,13 @@ pub struct FarSegment {
 /// # Safety
 /// While the value exists, for each chunk that it [covers](Self::covers): no thread of any process writes to its bytes, and its
 /// region is neither removed nor made smaller.
+///
+/// - What it covered once, it covers as long as it exists. A scan asks when it starts to read a chunk, and reads it until it ends.
+/// - A pin on another node's memory is bound to that node's incarnation. A node that restarts attaches the same files, so the same
+///   pointers lead to memory that its new incarnation may write to: the pin must cover nothing of that, and what it covered must
+///   stay as it was until the value is dropped.
 pub unsafe trait Pinned {
-    /// Whether it keeps this chunk.
+    /// Whether it keeps this chunk. True once, it stays true.
     fn covers(&self, chunk: FarChunk) -> bool;
 }
 
