@@ -10,7 +10,7 @@ use super::stage::{Passed, rows_of};
 use crate::predicate::compare_floats;
 
 /// What is computed of the rows that pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Aggregate {
     /// How many there are.
     Rows,

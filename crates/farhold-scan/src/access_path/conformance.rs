@@ -414,6 +414,7 @@ impl Random {
             buffers: self.below(5),
             segments_per_request: self.below(4),
             requests: self.below(4),
+            reply_ns_max: LONG_NS,
         }
     }
 
@@ -586,7 +587,7 @@ fn a_scan_may_be_given_up_at_any_time() {
         let tables = (0..6).map(|_| table_of(random, Key::Id, &[ColumnType::BigInt, ColumnType::Text], 3000)).collect();
         let far = Far::new(bed, tables, random);
         let predicate = of_id(Comparison::Greater);
-        let settings = Settings { block_bytes: 9000, buffers: 3, segments_per_request: 2, requests: 2 };
+        let settings = Settings { block_bytes: 9000, buffers: 3, segments_per_request: 2, requests: 2, reply_ns_max: LONG_NS };
         let expected = expected(&far, &predicate, Wanted::Columns(&[1, 2]));
         let ends = Ends::of(bed);
         ends.run(bed, &far, settings, async |reader| {

@@ -163,16 +163,21 @@ pub struct Settings {
     /// 262,000 on its machine); it is not measured on others.
     pub block_bytes: usize,
     /// Of `offload`: local buffers, of which one is scanned while the others are filled. 2 is the paper's; with 1 nothing overlaps.
+    /// As many segments at most wait for columns that are read late, each with a buffer of its own.
     pub buffers: usize,
-    /// Of `pushdown`: segments that one request is about at most. A scan that is given up costs the agent as many at most.
+    /// Of `pushdown`: segments that one request is about at most, up to 256. A scan that is given up costs the agent as many at most.
     pub segments_per_request: usize,
     /// Of `pushdown`: requests under way.
     pub requests: usize,
+    /// Of `pushdown`: how long the scan waits for the reply to one request, in all. It bounds what an agent that sends little by
+    /// little can cost; the line notices the death of a node earlier. A minute is long for 16 segments on a busy node; it is not
+    /// measured.
+    pub reply_ns_max: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { block_bytes: 256 << 10, buffers: 2, segments_per_request: 16, requests: 2 }
+        Self { block_bytes: 256 << 10, buffers: 2, segments_per_request: 16, requests: 2, reply_ns_max: 60_000_000_000 }
     }
 }
 
