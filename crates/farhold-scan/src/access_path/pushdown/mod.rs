@@ -36,15 +36,16 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use farhold_fabric::executor::{Handle, Sleep};
-use farhold_fabric::{FabricError, NodeId};
 use farhold_fabric::provider::MESSAGE_BYTES_MAX;
+use farhold_fabric::{FabricError, NodeId};
 use farhold_store::column::Chunk;
 
 use self::reply::{Kind, MESSAGE_BYTES, RECORD_BYTES_MAX, Record, Reply, read_value};
 use self::request::OwnedWanted;
 use super::stage::Stage;
 use super::{
-    AccessPath, Counters, FarChunk, FarSegment, Found, Reader, Scan, ScanError, Scanning, Sink, Value, Values, Wanted, Why,
+    AccessPath, Counters, FarChunk, FarSegment, Found, Reader, Scan, ScanError, Scanning, Sink, Value, Values, Wanted,
+    Why,
 };
 
 pub(super) const PATH: AccessPath = AccessPath {

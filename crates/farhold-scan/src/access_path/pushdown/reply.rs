@@ -59,7 +59,9 @@ pub enum Refusal {
         segment: usize,
     },
     /// What is wanted of a segment is too long for a reply.
-    #[error("what is wanted of segment {segment} is longer than a reply may be; ask for fewer columns, or read them by another path")]
+    #[error(
+        "what is wanted of segment {segment} is longer than a reply may be; ask for fewer columns, or read them by another path"
+    )]
     Long {
         /// The segment, by its place in the scan.
         segment: usize,

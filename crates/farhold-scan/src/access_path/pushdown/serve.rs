@@ -91,7 +91,17 @@ impl Serving {
         let needed = request.as_ref().map(|request| needed(request.wanted.borrowed(), &request.predicate));
         let needed = needed.unwrap_or_default();
         let record_bytes_max = RECORD_BYTES_MAX;
-        Self { number, sequence: 0, request, needed, segment: 0, record: Vec::new(), sent: 0, refusal, record_bytes_max }
+        Self {
+            number,
+            sequence: 0,
+            request,
+            needed,
+            segment: 0,
+            record: Vec::new(),
+            sent: 0,
+            refusal,
+            record_bytes_max,
+        }
     }
 
     /// The next step, which scans one segment at most; `None`: the request has been answered. The home is the same each time. An
