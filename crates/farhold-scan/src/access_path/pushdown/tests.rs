@@ -317,7 +317,7 @@ impl Line for Slow {
         Box::pin(async {
             self.handle.sleep_ns(if self.says { 1_000_000_000 } else { u64::MAX }).await;
             let sequence = self.sequence.replace(self.sequence.get() + 1);
-            let bytes = [0; reply::MESSAGE_BYTES - reply::HEAD_BYTES];
+            let bytes = vec![0; reply::MESSAGE_BYTES - reply::HEAD_BYTES];
             Ok(Reply { number: 77, sequence, kind: Kind::More, bytes: &bytes }.put())
         })
     }
@@ -370,7 +370,7 @@ fn a_request_cannot_ask_for_the_same_again_and_again() {
     }
     // The asker names it once, and its sink gets it as often as it is wanted.
     let everything = Predicate::everything();
-    let bytes = local.request(&everything, Wanted::Columns(&[1; 20_000]));
+    let bytes = local.request(&everything, Wanted::Columns(&vec![1; 20_000]));
     assert!(bytes.len() < 200);
 }
 
