@@ -188,11 +188,19 @@ impl Shared {
         while let Some(job) = self.next() {
             let Job { pieces, buffer, ticket } = job;
             let copied = catch_unwind(AssertUnwindSafe(|| self.execute(&pieces, buffer, &ticket)));
-            let failed = || Err(FabricError::Unsupported { what: "copying bytes: the copy engine panicked" });
-            // Unmapped, and given up, before the caller can see the end.
+            let copied = copied.unwrap_or_else(|panic| {
+                // What an engine panicked with may panic when it is dropped.
+                std::mem::forget(panic);
+                Err(FabricError::Unsupported { what: "copying bytes: the copy engine panicked" })
+            });
+            // Unmapped before the caller can see the end.
             drop(pieces);
-            self.under_way.fetch_sub(1, Ordering::Release);
-            ticket.end(copied.unwrap_or_else(|_| failed()));
+            // A waker is the caller's: it must not end this thread.
+            if let Some(waker) = ticket.end(copied, &self.under_way)
+                && let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake()))
+            {
+                std::mem::forget(panic);
+            }
         }
     }
 
@@ -237,12 +245,21 @@ impl Shared {
 }
 
 impl Ticket {
-    fn end(&self, result: Result<Bytes, FabricError>) {
-        // What has been given up has no reader: its buffer is freed here.
-        let result = if self.given_up.load(Ordering::Acquire) { State::Taken } else { State::Over(result) };
-        let before = std::mem::replace(&mut *lock(&self.state), result);
-        if let State::Awaited(waker) = before {
-            waker.wake();
+    /// Hands the result over, and gives the waker of the caller that awaits it. The transfer stops counting as under way once the
+    /// mover no longer has the buffer, and before the caller can see the result.
+    fn end(&self, result: Result<Bytes, FabricError>, under_way: &AtomicUsize) -> Option<Waker> {
+        let mut state = lock(&self.state);
+        // The caller gives up before it takes this lock for the last time. So either this sees it, or the caller sees the result.
+        if self.given_up.load(Ordering::Acquire) {
+            drop(state);
+            drop(result);
+            under_way.fetch_sub(1, Ordering::Release);
+            return None;
+        }
+        under_way.fetch_sub(1, Ordering::Release);
+        match std::mem::replace(&mut *state, State::Over(result)) {
+            State::Awaited(waker) => Some(waker),
+            _ => None,
         }
     }
 }
@@ -272,6 +289,9 @@ impl Future for Transfer<'_> {
 impl Drop for Transfer<'_> {
     fn drop(&mut self) {
         self.ticket.given_up.store(true, Ordering::Release);
+        // A buffer that was handed over is freed here, after the lock; so is the waker, which would be of no use.
+        let state = std::mem::replace(&mut *lock(&self.ticket.state), State::Taken);
+        drop(state);
     }
 }
 
@@ -388,6 +408,31 @@ mod tests {
             assert!(matches!(wait(transfer), Err(FabricError::Unsupported { .. })));
             assert!(wait(mover.copy(vec![], Bytes::zeroed(8)).unwrap()).is_ok());
         }
+    }
+
+    struct Bad;
+
+    impl std::task::Wake for Bad {
+        fn wake(self: Arc<Self>) {
+            panic!("a fault of the caller's waker, on purpose")
+        }
+    }
+
+    /// The thread of a mover lives on after a waker that panics.
+    #[test]
+    fn a_waker_that_panics_does_not_end_the_thread() {
+        let (gate, begun, go) = gate();
+        let mover = Mover::start(1, gate).unwrap();
+        let memory = region(4096);
+        let mut transfer = mover.copy(vec![piece(&memory, 0, 8)], Bytes::zeroed(8)).unwrap();
+        assert_eq!(begun.recv(), Ok(0));
+        let waker = Waker::from(Arc::new(Bad));
+        assert!(Pin::new(&mut transfer).poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(go);
+        let next = mover.copy(vec![piece(&memory, 1, 8)], Bytes::zeroed(8)).unwrap();
+        assert_eq!(begun.recv_timeout(std::time::Duration::from_secs(30)), Ok(1), "the thread has ended");
+        assert!(wait(next).is_ok());
+        assert!(wait(transfer).is_ok());
     }
 
     /// The end of a mover with transfers under way waits for one step at most.

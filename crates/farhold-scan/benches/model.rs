@@ -146,7 +146,7 @@ fn evaluate(training: &[Case], test: &[Case]) -> [Rows; 2] {
 }
 
 fn calibrated(training: &[Case]) -> Model {
-    let mut model = Model::new(Settings::default());
+    let mut model = Model::new(Settings::default()).expect("valid settings");
     for path in PathKind::ALL {
         let at = path as usize;
         let observations: Vec<_> =
@@ -286,7 +286,7 @@ fn drifted(before: Link, after: Link, learns: bool, seed: u64) -> [f64; 4] {
     };
     let training: Vec<Case> = (0..400).map(|_| case(&before, false)).collect();
     let test: Vec<Case> = (0..300).map(|_| case(&after, true)).collect();
-    let mut model = Model::new(Settings { learns, ..Settings::default() });
+    let mut model = Model::new(Settings { learns, ..Settings::default() }).expect("valid settings");
     for path in PathKind::ALL {
         let at = path as usize;
         let observations: Vec<_> =

@@ -10,7 +10,7 @@ use super::stage::{Passed, rows_of};
 use crate::predicate::compare_floats;
 
 /// What is computed of the rows that pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Aggregate {
     /// How many there are.
     Rows,
@@ -106,6 +106,23 @@ fn kind_of(schema: &Schema, column: usize) -> Kind {
     }
 }
 
+/// The sum of integers. Only the whole sum can be too long: the sum of some of them may have more than 127 bits meanwhile.
+fn sum(values: impl Iterator<Item = i128>) -> Value {
+    // The sum so far is `low + carry * 2^128`.
+    let (mut low, mut carry, mut is_null) = (0_i128, 0_i32, true);
+    for value in values {
+        let (next, is_over) = low.overflowing_add(value);
+        low = next;
+        carry += if is_over { value.signum() as i32 } else { 0 };
+        is_null = false;
+    }
+    match (is_null, carry) {
+        (true, _) => Value::Null,
+        (false, 0) => Value::Integer(low),
+        (false, _) => Value::Overflow,
+    }
+}
+
 /// Computes one.
 pub(super) fn aggregate<'c>(
     aggregate: Aggregate,
@@ -121,17 +138,11 @@ pub(super) fn aggregate<'c>(
     }
     match kind_of(schema, column) {
         Kind::Integer => {
-            let mut values = rows.filter_map(|row| chunk.wide(row));
+            let values = rows.filter_map(|row| chunk.wide(row));
             let found = match aggregate {
                 Aggregate::Min(_) => values.min(),
                 Aggregate::Max(_) => values.max(),
-                _ => match values.next() {
-                    None => None,
-                    Some(first) => match values.try_fold(first, i128::checked_add) {
-                        Some(sum) => Some(sum),
-                        None => return Value::Overflow,
-                    },
-                },
+                _ => return sum(values),
             };
             found.map_or(Value::Null, Value::Integer)
         }

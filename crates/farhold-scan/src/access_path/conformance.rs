@@ -209,7 +209,10 @@ impl PartialEq for Cell {
         match (self, other) {
             (Self::Null, Self::Null) => true,
             (Self::Integer(one), Self::Integer(other)) => one == other,
-            (Self::Float(one), Self::Float(other)) => compare_floats(*one, *other).is_eq(),
+            // The sign of zero counts. All NaNs are one: chunks do not keep their bits, and those of a sum are the processor's.
+            (Self::Float(one), Self::Float(other)) => {
+                one.is_nan() && other.is_nan() || one.to_bits() == other.to_bits()
+            }
             (Self::Bytes(one), Self::Bytes(other)) => one == other,
             _ => false,
         }
@@ -269,7 +272,11 @@ fn expected(far: &Far, predicate: &Predicate, wanted: Wanted<'_>) -> Answer {
         if rows.is_empty() {
             continue;
         }
-        let cell = |row: usize, column: usize| of_datum(&table.datums[row][column]);
+        let cell = |row: usize, column: usize| match of_datum(&table.datums[row][column]) {
+            // A key has one zero.
+            Cell::Float(zero) if zero == 0.0 && far.schema().key().contains(&column) => Cell::Float(0.0),
+            cell => cell,
+        };
         answer.push(match wanted {
             Wanted::Columns(columns) => {
                 let cells = |row: &usize| (*row, columns.iter().map(|column| cell(*row, *column)).collect());
@@ -413,6 +420,7 @@ impl Random {
             buffers: self.below(5),
             segments_per_request: self.below(4),
             requests: self.below(4),
+            reply_ns_max: LONG_NS,
         }
     }
 
@@ -585,7 +593,8 @@ fn a_scan_may_be_given_up_at_any_time() {
         let tables = (0..6).map(|_| table_of(random, Key::Id, &[ColumnType::BigInt, ColumnType::Text], 3000)).collect();
         let far = Far::new(bed, tables, random);
         let predicate = of_id(Comparison::Greater);
-        let settings = Settings { block_bytes: 9000, buffers: 3, segments_per_request: 2, requests: 2 };
+        let settings =
+            Settings { block_bytes: 9000, buffers: 3, segments_per_request: 2, requests: 2, reply_ns_max: LONG_NS };
         let expected = expected(&far, &predicate, Wanted::Columns(&[1, 2]));
         let ends = Ends::of(bed);
         ends.run(bed, &far, settings, async |reader| {
@@ -679,16 +688,18 @@ fn a_path_that_cannot_be_used_says_why() {
     });
 }
 
-/// Chunks of one segment on several nodes.
+/// Chunks of one segment on several nodes, behind many segments that lie on one: more than all requests under way.
 #[test]
 fn scattered_segments() {
     on_each(|bed| {
         let random = &mut Random(11);
-        let mut far = Far::new(bed, vec![table_of(random, Key::Id, &[ColumnType::BigInt], 2000)], random);
+        let last = 40;
+        let tables = (0..=last).map(|_| table_of(random, Key::Id, &[ColumnType::BigInt], 200)).collect();
+        let mut far = Far::new(bed, tables, random);
         let own = bed.nodes[0].create_region(REGION, 1 << 16).unwrap();
-        own.copy_in(64, &far.tables[0].chunks[1]).unwrap();
-        far.segments[0].chunks[1].at = own.far_ptr(64);
-        far.kept.0.insert(far.segments[0].chunks[1]);
+        own.copy_in(64, &far.tables[last].chunks[1]).unwrap();
+        far.segments[last].chunks[1].at = own.far_ptr(64);
+        far.kept.0.insert(far.segments[last].chunks[1]);
         let predicate = of_id(Comparison::Greater);
         let expected = expected(&far, &predicate, Wanted::Columns(&[1]));
         let ends = Ends::of(bed);
@@ -698,10 +709,104 @@ fn scattered_segments() {
                 match answered(path, &reader, &scan).await {
                     Ok((answer, _)) => assert!(answer == expected, "{}", path.name),
                     Err(error) => {
-                        let why = Why::Scattered { segment: 0 };
+                        let why = Why::Scattered { segment: last };
                         assert_eq!(error, ScanError::Unusable { path: "pushdown", why });
+                        // Another path may now be taken: the sink has had nothing.
+                        let mut take = |_: &Found<'_>| -> ControlFlow<()> { panic!("the sink has had a segment") };
+                        assert!(path.scan(&reader, &scan, &mut take).await.is_err());
                     }
                 }
+            }
+            // Of the columns that are on one node, nothing is scattered.
+            let scan = far.scan(&predicate, Wanted::Columns(&[0]));
+            assert!(answered(by_name("pushdown").unwrap(), &reader, &scan).await.is_ok());
+        });
+    });
+}
+
+/// A region that is unmapped after the scan was made: the path either cannot be used, or gives every segment.
+#[test]
+fn a_region_that_is_unmapped_meanwhile() {
+    let bed = Bed::shm();
+    let random = &mut Random(16);
+    let tables = (0..2).map(|_| table_of(random, Key::Id, &[ColumnType::BigInt], 200)).collect();
+    let mut far = Far::new(&bed, tables, random);
+    let predicate = of_id(Comparison::Greater);
+    let (direct, other) = (by_name("direct").unwrap(), RegionId(8));
+    for is_begun in [false, true] {
+        let memory = bed.nodes[1].create_region(other, 1 << 16).unwrap();
+        for (column, chunk) in far.tables[1].chunks.iter().enumerate() {
+            let offset = 4096 * (column as u64 + 1);
+            memory.copy_in(offset, chunk).unwrap();
+            far.segments[1].chunks[column].at = memory.far_ptr(offset);
+            far.kept.0.insert(far.segments[1].chunks[column]);
+        }
+        let ends = Ends::of(&bed);
+        ends.run(&bed, &far, Settings::default(), async |reader| {
+            let scan = far.scan(&predicate, Wanted::Columns(&[1]));
+            let seen = std::cell::RefCell::new(Vec::new());
+            // The bytes stay as they are, as long as someone has them mapped: `memory` does.
+            let remove = || bed.nodes[1].remove_region(other).unwrap();
+            let mut take = |found: &Found<'_>| {
+                if found.segment == 0 && is_begun {
+                    remove();
+                }
+                seen.borrow_mut().push(found.segment);
+                ControlFlow::Continue(())
+            };
+            let running = direct.scan(&reader, &scan, &mut take);
+            if !is_begun {
+                remove();
+            }
+            let result = running.await.map(drop);
+            if is_begun {
+                assert_eq!((result, &seen.borrow()[..]), (Ok(()), &[0, 1][..]));
+            } else {
+                let why = Why::NotMapped { node: HOME, region: other };
+                assert_eq!((result, seen.borrow().len()), (Err(ScanError::Unusable { path: "direct", why }), 0));
+            }
+        });
+        drop(memory);
+    }
+}
+
+/// Two scans that use one line at a time get their own replies, also if one of them is given up.
+#[test]
+fn scans_at_a_time_share_a_line() {
+    on_each(|bed| {
+        let random = &mut Random(17);
+        let types = [ColumnType::BigInt, ColumnType::Text];
+        let tables = (0..8).map(|_| table_of(random, Key::Id, &types, 2000)).collect();
+        let far = Far::new(bed, tables, random);
+        let predicate = of_id(Comparison::Greater);
+        let settings = Settings { segments_per_request: 1, requests: 2, ..Settings::default() };
+        let ends = Ends::of(bed);
+        let wanted =
+            [Wanted::Columns(&[1]), Wanted::Aggregates(&[Aggregate::Max(2), Aggregate::Max(2), Aggregate::Rows])];
+        ends.run(bed, &far, settings, async |reader| {
+            let pushdown = by_name("pushdown").unwrap();
+            let scans = wanted.map(|wanted| far.scan(&predicate, wanted));
+            let mut ignore = |_: &Found<'_>| ControlFlow::Continue(());
+            let mut given_up = Some(pushdown.scan(&reader, &scans[0], &mut ignore));
+            let mut running = scans.each_ref().map(|scan| Some(Box::pin(answered(pushdown, &reader, scan))));
+            let (mut answers, mut turns) = ([None, None], 0);
+            poll_fn(|cx| {
+                turns += 1;
+                if let Some(scan) = &mut given_up
+                    && (scan.as_mut().poll(cx).is_ready() || turns == 5)
+                {
+                    given_up = None;
+                }
+                for (running, answer) in running.iter_mut().zip(&mut answers) {
+                    if let Some(Poll::Ready(result)) = running.as_mut().map(|running| running.as_mut().poll(cx)) {
+                        (*running, *answer) = (None, Some(result.unwrap().0));
+                    }
+                }
+                if running.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            for (answer, wanted) in answers.into_iter().zip(wanted) {
+                assert!(answer == Some(expected(&far, &predicate, wanted)), "{wanted:?}");
             }
         });
     });
@@ -824,17 +929,25 @@ fn damaged_chunks_are_errors_and_no_panic() {
     });
 }
 
-/// A sum with too many bits says so, by every path.
+/// A sum with too many bits says so, by every path. One that has too many only meanwhile does not.
 #[test]
 fn sums_that_are_too_long() {
+    let most = 10_i128.pow(38) - 1;
+    let half = 9 * 10_i128.pow(37);
+    check_sum([most; 3], &Value::Overflow);
+    check_sum([-most; 3], &Value::Overflow);
+    check_sum([half, half, -half], &Value::Integer(half));
+    check_sum([-half, -half, half], &Value::Integer(-half));
+}
+
+fn check_sum(unscaled: [i128; 3], sum: &Value) {
     on_each(|bed| {
         let random = &mut Random(14);
         let types = [ColumnType::Decimal { precision: 38, scale: 0 }];
         let mut table = table_of(random, Key::Id, &types, 0);
         let mut builder = farhold_store::column::ChunkBuilder::new(&table.schema);
-        let most = 10_i128.pow(38) - 1;
-        for id in 0..3 {
-            let row = vec![Datum::Int(id), Datum::Decimal { unscaled: most, scale: 0 }];
+        for (id, unscaled) in unscaled.into_iter().enumerate() {
+            let row = vec![Datum::Int(id as i32), Datum::Decimal { unscaled, scale: 0 }];
             let (mut key, mut bytes) = (Vec::new(), Vec::new());
             table.schema.encode_key(&row, &mut key).unwrap();
             table.schema.encode_value(&row, &mut bytes).unwrap();
@@ -856,7 +969,8 @@ fn sums_that_are_too_long() {
                     ControlFlow::Continue(())
                 };
                 path.scan(&reader, &scan, &mut take).await.unwrap();
-                assert_eq!(values, [Value::Overflow, Value::Integer(most)], "{}", path.name);
+                let least = Value::Integer(unscaled.into_iter().min().expect("three"));
+                assert_eq!(values, [sum.clone(), least], "{}", path.name);
             }
         });
     });
@@ -912,6 +1026,53 @@ fn a_block_is_scanned_while_the_next_is_copied() {
         let counters = by_name("offload").unwrap().scan(&reader, &scan, &mut take).await.unwrap();
         assert_eq!((counters.rows_passing, counters.reads), (6000, 6));
     });
+}
+
+/// Counts the copies that have begun.
+struct Counting(Arc<AtomicU32>);
+
+impl CopyEngine for Counting {
+    fn copy(&self, from: &RegionMemory, offset: u64, to: &mut [u8]) -> Result<(), FabricError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        from.copy_out(offset, to)
+    }
+}
+
+/// Of a block of many segments, as many at most wait for their late columns as there are buffers.
+#[test]
+fn few_segments_wait_for_late_columns() {
+    let bed = Bed::shm();
+    let random = &mut Random(18);
+    let tables: Vec<Table> = (0..30).map(|_| table_of(random, Key::Id, &[ColumnType::BigInt], 50)).collect();
+    let far = Far::new(&bed, tables, random);
+    let ends = Ends::of(&bed);
+    let predicate = of_id(Comparison::Greater);
+    for buffers in [1, 2, 5] {
+        let copies = Arc::new(AtomicU32::new(0));
+        let mover = Mover::start(1, Counting(copies.clone())).unwrap();
+        let settings = Settings { buffers, ..Settings::default() };
+        ends.run(&bed, &far, settings, async |reader| {
+            let reader = Reader { mover: Some(&mover), ..reader };
+            let scan = far.scan(&predicate, Wanted::Columns(&[1]));
+            // One block: a piece of the first column a segment.
+            let mut of_block = 0;
+            let mut take = |found: &Found<'_>| {
+                while mover.under_way() > 0 {
+                    std::thread::yield_now();
+                }
+                let begun = copies.load(Ordering::SeqCst);
+                if found.segment == 0 {
+                    of_block = begun - buffers as u32;
+                    assert!(of_block <= 30, "{of_block}");
+                }
+                let late = begun - of_block;
+                assert!(late as usize <= found.segment + buffers, "{late} copies, segment {}", found.segment);
+                ControlFlow::Continue(())
+            };
+            by_name("offload").unwrap().scan(&reader, &scan, &mut take).await.unwrap();
+            assert_eq!(copies.load(Ordering::SeqCst), of_block + 30);
+        });
+    }
 }
 
 /// A scan that is dropped while the mover works: the mover frees the buffer, and the next scan finds it idle.

@@ -8,7 +8,7 @@ use super::pushdown::{Refusal, WireError};
 /// Why a scan ended before its last segment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
-    /// The path cannot be used here. Nothing was given to the sink.
+    /// The path cannot be used here. Nothing was given to the sink, so another path may be taken.
     #[error("the access path {path} cannot be used: {why}; take another one")]
     Unusable {
         /// Its name.

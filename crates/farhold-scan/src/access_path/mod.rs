@@ -90,8 +90,9 @@ impl AccessPath {
     /// Scans. What it calls the sink with is the same for each path, except for the form of the values ([`Values`]).
     ///
     /// # Errors
-    /// [`ScanError::Unusable`]: take another path. Others are of the data or the fabric, and come with any path. The sink has had the
-    /// segments before the error.
+    /// [`ScanError::Unusable`]: take another path; the sink has had nothing. Others are of the data or the fabric, and come with any
+    /// path. The sink has then had some of the first segments, perhaps none: a path may notice the error of a segment before the
+    /// sink has had the segments in front of it.
     ///
     /// # Panics
     /// If the scan does not fit its schema ([`Scan::check`]).
@@ -130,8 +131,13 @@ pub struct FarSegment {
 /// # Safety
 /// While the value exists, for each chunk that it [covers](Self::covers): no thread of any process writes to its bytes, and its
 /// region is neither removed nor made smaller.
+///
+/// - What it covered once, it covers as long as it exists. A scan asks when it starts to read a chunk, and reads it until it ends.
+/// - A pin on another node's memory is bound to that node's incarnation. A node that restarts attaches the same files, so the same
+///   pointers lead to memory that its new incarnation may write to: the pin must cover nothing of that, and what it covered must
+///   stay as it was until the value is dropped.
 pub unsafe trait Pinned {
-    /// Whether it keeps this chunk.
+    /// Whether it keeps this chunk. True once, it stays true.
     fn covers(&self, chunk: FarChunk) -> bool;
 }
 
@@ -157,16 +163,21 @@ pub struct Settings {
     /// 262,000 on its machine); it is not measured on others.
     pub block_bytes: usize,
     /// Of `offload`: local buffers, of which one is scanned while the others are filled. 2 is the paper's; with 1 nothing overlaps.
+    /// As many segments at most wait for columns that are read late, each with a buffer of its own.
     pub buffers: usize,
-    /// Of `pushdown`: segments that one request is about at most. A scan that is given up costs the agent as many at most.
+    /// Of `pushdown`: segments that one request is about at most, up to 256. A scan that is given up costs the agent as many at most.
     pub segments_per_request: usize,
     /// Of `pushdown`: requests under way.
     pub requests: usize,
+    /// Of `pushdown`: how long the scan waits for the reply to one request, in all. It bounds what an agent that sends little by
+    /// little can cost; the line notices the death of a node earlier. A minute is long for 16 segments on a busy node; it is not
+    /// measured.
+    pub reply_ns_max: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { block_bytes: 256 << 10, buffers: 2, segments_per_request: 16, requests: 2 }
+        Self { block_bytes: 256 << 10, buffers: 2, segments_per_request: 16, requests: 2, reply_ns_max: 60_000_000_000 }
     }
 }
 

@@ -19,6 +19,11 @@ use super::estimator::Estimator;
 use super::features::Features;
 use super::{ModelError, PATHS, PathKind};
 
+/// What an observation's weight may be multiplied by with each later one. At 1 the sums would grow without limit, and a machine that
+/// has changed would not be followed.
+pub const FORGETS: std::ops::RangeInclusive<f64> = 0.01..=0.999_999;
+/// The greatest credit and the greatest debt of exploring: the longest time that a scan may have.
+const CREDIT_NS_MAX: f64 = 1e15;
 /// Extra nanoseconds that a scan may always spend on exploring, if there is credit.
 pub const EXTRA_NS_FREE: f64 = 1e6;
 
@@ -30,14 +35,31 @@ pub type Candidates = [Option<Features>; PATHS];
 pub struct Settings {
     /// Whether scans change the model.
     pub learns: bool,
-    /// What the weight of an observation is multiplied by with each later one of its path: above 0, at most 1.
+    /// What the weight of an observation is multiplied by with each later one of its path: one of [`FORGETS`].
     pub forget: f64,
     /// One of this many choices may explore; 0: none.
     pub explore_every: u64,
     /// Choices since its last observation after which a path is worth exploring.
     pub stale_after: u64,
-    /// The share of all scans' time that exploring may cost.
+    /// The share of all scans' time that exploring may cost: 0 to 1.
     pub explore_share: f64,
+}
+
+impl Settings {
+    /// Checks that each setting is within its limits.
+    ///
+    /// # Errors
+    /// [`ModelError::Setting`] names the first one that is not.
+    pub fn check(&self) -> Result<(), ModelError> {
+        let limits = [("forget", self.forget, FORGETS), ("explore_share", self.explore_share, 0.0..=1.0)];
+        for (name, value, range) in limits {
+            if !range.contains(&value) {
+                let (least, greatest) = range.into_inner();
+                return Err(ModelError::Setting { name, value, least, greatest });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Default for Settings {
@@ -101,11 +123,12 @@ pub struct Model {
 
 impl Model {
     /// A model without observations.
-    #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        debug_assert!(settings.forget > 0.0 && settings.forget <= 1.0, "forget is above 0 and at most 1");
-        debug_assert!((0.0..=1.0).contains(&settings.explore_share), "a share");
-        Self { settings, paths: Default::default(), choices: 0, observed_at: [0; PATHS], credit_ns: 0.0 }
+    ///
+    /// # Errors
+    /// [`ModelError::Setting`].
+    pub fn new(settings: Settings) -> Result<Self, ModelError> {
+        settings.check()?;
+        Ok(Self { settings, paths: Default::default(), choices: 0, observed_at: [0; PATHS], credit_ns: 0.0 })
     }
 
     /// Replaces the model of a path by that of these observations, each of features and nanoseconds.
@@ -114,9 +137,7 @@ impl Model {
     /// [`ModelError`] for the first observation that is not valid.
     pub fn calibrate(&mut self, path: PathKind, observations: &[(Features, f64)]) -> Result<(), ModelError> {
         let mut estimator = Estimator::fit(observations)?;
-        if self.settings.forget < 1.0 {
-            estimator.count_as(1.0 / (1.0 - self.settings.forget));
-        }
+        estimator.count_as(1.0 / (1.0 - self.settings.forget));
         self.paths[path.index()] = estimator;
         self.observed_at[path.index()] = self.choices;
         Ok(())
@@ -165,7 +186,7 @@ impl Model {
         }
         self.choices += 1;
         let Some(best_ns) = choice.best_ns() else { return Ok(choice) };
-        self.credit_ns += self.settings.explore_share * best_ns;
+        self.earn(self.settings.explore_share * best_ns);
         let may_explore = self.settings.learns
             && self.settings.explore_every > 0
             && self.choices.is_multiple_of(self.settings.explore_every);
@@ -173,7 +194,7 @@ impl Model {
         if let Some((path, extra_ns)) = explored {
             choice.features = candidates[path.index()].unwrap_or_default();
             (choice.path, choice.reason, choice.paid_ns) = (path, Reason::Explored, extra_ns);
-            self.credit_ns -= extra_ns;
+            self.earn(-extra_ns);
         }
         Ok(choice)
     }
@@ -192,6 +213,11 @@ impl Model {
             .min_by_key(|&(path, _)| self.observed_at[path.index()])
     }
 
+    /// Changes what exploring may still cost.
+    pub(super) fn earn(&mut self, ns: f64) {
+        self.credit_ns = (self.credit_ns + ns).clamp(-CREDIT_NS_MAX, CREDIT_NS_MAX);
+    }
+
     fn is_stale(&self, path: PathKind) -> bool {
         let unobserved = self.choices.saturating_sub(self.observed_at[path.index()]);
         self.path(path).observations() == 0 || unobserved >= self.settings.stale_after
@@ -205,7 +231,7 @@ impl Model {
         self.observe(choice.path, &choice.features, ns)?;
         if choice.reason == Reason::Explored {
             let extra_ns = choice.best_ns().map_or(0.0, |best_ns| (ns - best_ns).max(0.0));
-            self.credit_ns += choice.paid_ns - extra_ns;
+            self.earn(choice.paid_ns - extra_ns);
         }
         Ok(())
     }

@@ -20,6 +20,10 @@
 //! **Changes.** If predictions err to the same side for some scans (a running mean of relative errors above [`DRIFT_MAX`]), the
 //! machine has changed. Until they no longer do, each observation forgets as much as [`DRIFT_FORGETS`] would.
 //!
+//! **The first observations.** The ridge stands at the typical costs times the path's [scale](Shape::scale), which is the median of
+//! a calibration or the first observation. So what few observations leave open is predicted as typical for this path. At 0 it would
+//! be predicted as free: of a path a thousand times slower than typical, even what was observed.
+//!
 //! **Outliers.** Once there is a model, an observation counts as at most [`OFF_MAX`] times off its prediction, either way. A
 //! single one therefore moves the prediction by less than that factor. One that is much faster than predicted would count for more
 //! than others, by 1 / y^2; so y and its row are divided by no less than half the prediction. If the machine has really changed
@@ -40,14 +44,14 @@ const TRUSTED_FROM: u64 = 2 * COLUMNS as u64;
 const DRIFT_MAX: f64 = 0.2;
 const DRIFT_SCANS: f64 = 8.0;
 const DRIFT_FORGETS: i32 = 8;
-/// The prior: each weight is 0, with this information. With noise of 10 %, that is a standard deviation of three typical costs,
+/// The prior: each weight is 1, with this information. With noise of 10 %, that is a standard deviation of three typical costs,
 /// so a few observations suffice to overrule it, and collinear columns share a cost evenly.
 const RIDGE: f64 = 1e-3;
 /// The greatest norm of a row. A row is longer only if typical costs are a hundred times the observed time; it then counts less.
 /// With [`RIDGE`] this bounds the condition of the sums.
 const ROW_MAX: f64 = 100.0;
 /// The shape without a calibration.
-const SHAPE: Shape = Shape { link_bytes_s: 10e9, knee_ns: 200.0, free_share: 0.0 };
+const SHAPE: Shape = Shape { link_bytes_s: 10e9, knee_ns: 200.0, free_share: 0.0, scale: 1.0 };
 /// Shapes that a calibration tries: latencies, and multiples of the greatest traffic observed.
 const KNEES_NS: [f64; 9] = [50.0, 100.0, 200.0, 400.0, 800.0, 1600.0, 3200.0, 12800.0, 1e9];
 const FREE_SHARES: [f64; 8] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7];
@@ -75,7 +79,7 @@ impl Default for Estimator {
     /// A model without observations.
     fn default() -> Self {
         let sums = std::array::from_fn(|row| std::array::from_fn(|column| if row == column { RIDGE } else { 0.0 }));
-        Self { shape: SHAPE, sums, moments: [0.0; COLUMNS], weights: [0.0; COLUMNS], drift: 0.0, observations: 0 }
+        Self { shape: SHAPE, sums, moments: [RIDGE; COLUMNS], weights: [1.0; COLUMNS], drift: 0.0, observations: 0 }
     }
 }
 
@@ -92,7 +96,7 @@ impl Estimator {
             check(features, *ns)?;
         }
         let greatest = observations.iter().map(|(features, _)| features.traffic_bytes_s).fold(0.0, f64::max);
-        let mut model = Self::fit_shape(observations, SHAPE);
+        let mut model = Self::fit_shape(observations, SHAPE.scaled(observations));
         // One constant at a time, with the others held; three rounds, since they depend on each other little.
         for _ in 0..3 {
             let taken: Vec<Taken> = observations.iter().map(|(features, ns)| model.taken(features, *ns)).collect();
@@ -124,13 +128,8 @@ impl Estimator {
     pub(super) fn fit_shape(observations: &[(Features, f64)], shape: Shape) -> Self {
         let mut model = Self { shape, ..Self::default() };
         // The first pass needs predictions that outliers cannot throw: typical costs, all times one factor, which is the median.
-        let mut factors: Vec<f64> =
-            observations.iter().map(|(features, ns)| ns / features.columns(&shape).iter().sum::<f64>()).collect();
-        if !factors.is_empty() {
-            let middle = factors.len() / 2;
-            model.weights = [*factors.select_nth_unstable_by(middle, f64::total_cmp).1; COLUMNS];
-            model.observations = observations.len() as u64;
-        }
+        model.weights = [shape.scaled(observations).scale / shape.scale; COLUMNS];
+        model.observations = observations.len() as u64;
         // Each pass limits outliers by the pass before. The first three bring the predictions near, the last two settle.
         for _ in 0..5 {
             let taken: Vec<Taken> = observations.iter().map(|(features, ns)| model.taken(features, *ns)).collect();
@@ -171,6 +170,9 @@ impl Estimator {
     /// [`ModelError`] if a feature or the time is not valid. The model is then unchanged.
     pub fn update(&mut self, features: &Features, ns: f64, forget: f64) -> Result<(), ModelError> {
         check(features, ns)?;
+        if self.observations == 0 {
+            self.shape = self.shape.scaled(&[(*features, ns)]);
+        }
         let (row, target) = self.taken(features, ns).row(&features.columns(&self.shape));
         let predicted = dot(&self.weights, &row);
         if self.observations >= TRUSTED_FROM {
@@ -212,7 +214,7 @@ impl Estimator {
         self.observations
     }
 
-    /// The weights of the columns, as factors of their typical costs.
+    /// The weights of the columns, as factors of their typical costs on this path.
     #[must_use]
     pub fn weights(&self) -> [f64; COLUMNS] {
         self.weights

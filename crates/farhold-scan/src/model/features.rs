@@ -11,8 +11,8 @@
 //!   time of a byte = bytes x max(1, l, t) = bytes + bytes (l - 1) + bytes max(0, t - l)
 //! ```
 //!
-//! Each column is multiplied by a typical cost, so it is nanoseconds and its weight is a plain factor of order one. One ridge then
-//! suits all columns.
+//! Each column is multiplied by a typical cost of its path, so it is nanoseconds and its weight is a plain factor of order one. One
+//! ridge then suits all columns.
 
 use super::ModelError;
 
@@ -36,7 +36,7 @@ pub const COLUMNS: usize = 11;
 
 /// The typical cost of a column: nanoseconds for one unit of it. The order is that of [`Features::columns`].
 ///
-/// These are orders of magnitude, not measurements. They make weights comparable; the fit corrects them.
+/// These are orders of magnitude, not measurements. They make weights comparable; [`Shape::scale`] and the fit correct them.
 const TYPICAL_NS: [f64; COLUMNS] = [
     10_000.0, // a start
     0.2,      // a byte at 5 GB/s
@@ -90,11 +90,12 @@ impl Features {
             result * latency,
             result * (traffic_factor - 1.0),
         ];
-        std::array::from_fn(|at| units[at] * TYPICAL_NS[at])
+        std::array::from_fn(|at| units[at] * TYPICAL_NS[at] * shape.scale)
     }
 }
 
-/// Three constants of a path in which the time is not linear. A calibration finds them by trial; updates leave them.
+/// Constants of a path: three in which the time is not linear, and the scale of its costs. A calibration finds them; updates leave
+/// them, except that the first observation of a path without a calibration sets the scale.
 ///
 /// A path runs at the rate of its slowest stage. So latency and traffic cost nothing until they limit that rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,7 +106,12 @@ pub struct Shape {
     pub knee_ns: f64,
     /// Up to this share of the link in use, the rest of it does not limit the rate.
     pub free_share: f64,
+    /// The path's costs are this many times the typical ones: the median of its first observations.
+    pub scale: f64,
 }
+
+/// The least and the greatest scale. A path that is a billion times off is a mistake of the caller.
+const SCALES: std::ops::RangeInclusive<f64> = 1e-9..=1e9;
 
 impl Shape {
     /// How many times as long a byte takes because of the latency alone.
@@ -119,11 +125,25 @@ impl Shape {
         ((1.0 - self.free_share) / (1.0 - used)).max(1.0)
     }
 
+    /// This shape with the scale of these observations, which are valid.
+    pub(super) fn scaled(self, observations: &[(Features, f64)]) -> Self {
+        let of_typical = Self { scale: 1.0, ..self };
+        let ratio = |(features, ns): &(Features, f64)| ns / features.columns(&of_typical).iter().sum::<f64>();
+        let mut ratios: Vec<f64> = observations.iter().map(ratio).collect();
+        if ratios.is_empty() {
+            return self;
+        }
+        let middle = ratios.len() / 2;
+        let median = *ratios.select_nth_unstable_by(middle, f64::total_cmp).1;
+        Self { scale: median.clamp(*SCALES.start(), *SCALES.end()), ..self }
+    }
+
     /// Whether a shape read from a file can be used.
     pub(super) fn is_sound(&self) -> bool {
         (1.0..=1e16).contains(&self.link_bytes_s)
             && (1.0..=1e12).contains(&self.knee_ns)
             && (0.0..=USED_MAX).contains(&self.free_share)
+            && SCALES.contains(&self.scale)
     }
 }
 

@@ -10,7 +10,7 @@
 //! checksum finds damage, and values that no model can have are refused even with a right checksum.
 
 use super::features::{COLUMNS, Shape};
-use super::{Model, PATHS, PathKind, Settings};
+use super::{Model, ModelError, PATHS, PathKind, Settings};
 use farhold_store::durable::files::Directory;
 use std::io;
 
@@ -20,14 +20,15 @@ const FRESH: &str = "scan-model.fresh";
 
 const MAGIC: &[u8; 8] = b"FHSCANMD";
 /// Changes with the format, and with the meaning of columns.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const NAME_LEN: usize = 16;
 const HEADER_LEN: usize = 56;
-const RECORD_LEN: usize = NAME_LEN + 8 * (6 + 2 * COLUMNS + COLUMNS * (COLUMNS + 1) / 2);
+const RECORD_LEN: usize = NAME_LEN + 8 * (7 + 2 * COLUMNS + COLUMNS * (COLUMNS + 1) / 2);
 /// Bytes of the file.
 pub const FILE_LEN: usize = HEADER_LEN + PATHS * RECORD_LEN + 8;
 
-/// Why the file gives no model. In each case the caller calibrates; it warns in each case but the first.
+/// Why the file gives no model. In each case but [`Settings`](Self::Settings) the caller calibrates; it warns in each case but the
+/// first.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// There is none.
@@ -39,6 +40,9 @@ pub enum FileError {
     /// It is not what this version writes.
     #[error("the file {NAME} is damaged or of another version: {0}")]
     Damaged(&'static str),
+    /// The settings cannot be used with any model.
+    #[error(transparent)]
+    Settings(#[from] ModelError),
     /// It was measured on another machine.
     #[error("the file {NAME} was measured on another machine ({found:016x})")]
     OtherMachine {
@@ -93,7 +97,7 @@ pub fn encode(model: &Model, fingerprint: u64) -> Vec<u8> {
         bytes.extend_from_slice(&model.observed_at[path.index()].to_le_bytes());
         let triangle = estimator.sums.iter().enumerate().flat_map(|(row, sums)| &sums[..=row]);
         let shape = estimator.shape;
-        for value in [estimator.drift, shape.link_bytes_s, shape.knee_ns, shape.free_share] {
+        for value in [estimator.drift, shape.link_bytes_s, shape.knee_ns, shape.free_share, shape.scale] {
             bytes.extend_from_slice(&value.to_le_bytes());
         }
         for value in estimator.weights.iter().chain(&estimator.moments).chain(triangle) {
@@ -108,7 +112,7 @@ pub fn encode(model: &Model, fingerprint: u64) -> Vec<u8> {
 /// The model of a file's bytes.
 ///
 /// # Errors
-/// [`FileError::Damaged`], [`FileError::OtherMachine`].
+/// [`FileError::Damaged`], [`FileError::OtherMachine`], [`FileError::Settings`].
 pub fn decode(bytes: &[u8], fingerprint: u64, settings: Settings) -> Result<Model, FileError> {
     let bad = FileError::Damaged;
     let (body, end) = bytes.split_last_chunk::<8>().ok_or(bad("it is too short"))?;
@@ -129,10 +133,11 @@ pub fn decode(bytes: &[u8], fingerprint: u64, settings: Settings) -> Result<Mode
     if found != fingerprint {
         return Err(FileError::OtherMachine { found });
     }
-    let mut model = Model::new(settings);
+    let mut model = Model::new(settings)?;
     model.choices = reader.number();
-    model.credit_ns = reader.value();
-    if !model.credit_ns.is_finite() || model.choices > COUNT_MAX {
+    let credit_ns = reader.value();
+    model.earn(credit_ns);
+    if !credit_ns.is_finite() || model.choices > COUNT_MAX {
         return Err(bad("its counters are impossible"));
     }
     if reader.number() != PATHS as u64 {
@@ -157,8 +162,8 @@ fn read_path(reader: &mut Reader<'_>, path: PathKind, model: &mut Model) -> Resu
     estimator.observations = reader.number();
     model.observed_at[path.index()] = reader.number();
     estimator.drift = reader.value();
-    let [link_bytes_s, knee_ns, free_share] = [reader.value(), reader.value(), reader.value()];
-    estimator.shape = Shape { link_bytes_s, knee_ns, free_share };
+    let [link_bytes_s, knee_ns, free_share, scale] = std::array::from_fn(|_| reader.value());
+    estimator.shape = Shape { link_bytes_s, knee_ns, free_share, scale };
     for value in estimator.weights.iter_mut().chain(&mut estimator.moments) {
         *value = reader.value();
     }

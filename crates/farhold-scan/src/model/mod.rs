@@ -30,7 +30,7 @@ mod synthetic;
 #[cfg(test)]
 mod tests;
 
-pub use choice::{Candidates, Choice, EXTRA_NS_FREE, Model, Reason, Settings};
+pub use choice::{Candidates, Choice, EXTRA_NS_FREE, FORGETS, Model, Reason, Settings};
 pub use estimator::{Estimator, OFF_MAX};
 pub use features::{COLUMNS, Features, Shape};
 
@@ -97,6 +97,18 @@ pub enum ModelError {
     Time {
         /// The time.
         ns: f64,
+    },
+    /// A setting is out of its limits.
+    #[error("the setting {name} of the scan model is {value}: it must be between {least} and {greatest}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: f64,
+        /// The least that it may be.
+        least: f64,
+        /// The greatest.
+        greatest: f64,
     },
     /// The path that the scan must take cannot be used.
     #[error("the access path {} cannot be used for this scan; choose another one, or let the model choose", path.name())]

@@ -27,7 +27,7 @@ fn observed(count: usize, link: &Link, random: &mut Random) -> Vec<Vec<(Features
 
 fn calibrated(link: &Link, settings: Settings, seed: u64) -> Model {
     let observations = observed(400, link, &mut Random(seed));
-    let mut model = Model::new(settings);
+    let mut model = Model::new(settings).expect("valid");
     for path in PathKind::ALL {
         model.calibrate(path, &observations[path.index()]).expect("valid");
     }
@@ -293,6 +293,76 @@ fn few_and_collinear_observations_suffice_for_a_prediction() {
     }
 }
 
+/// A path that is much slower or faster than typical is predicted by its few observations, not by what is typical.
+#[test]
+fn few_observations_far_from_typical_suffice_for_a_prediction() {
+    let scan = |bytes| Features { bytes, latency_ns: 300.0, result_bytes: bytes / 10.0, ..Features::default() };
+    for (bytes, ns) in [(0.0, 1e9), (1e4, 1.5e8), (1e6, 2e9), (1e6, 50.0), (1e9, 1e15)] {
+        let mut updated = Estimator::default();
+        updated.update(&scan(bytes), ns, 0.98).expect("valid");
+        for (model, name) in [(updated, "update"), (Estimator::fit(&[(scan(bytes), ns)]).expect("valid"), "fit")] {
+            let ratio = model.predict_ns(&scan(bytes)).expect("one") / ns;
+            assert!((0.5..2.0).contains(&ratio), "{name} of {bytes} bytes in {ns} ns: {ratio}");
+        }
+    }
+    // Later ones are followed as fast as those of a path that is typical.
+    let mut model = Estimator::default();
+    for round in 0..40 {
+        let bytes = [1e6, 1e7, 1e8][round % 3];
+        model.update(&scan(bytes), 5e8 + bytes * 2e3, 0.98).expect("valid");
+    }
+    for bytes in [1e6, 1e7, 1e8] {
+        let ratio = model.predict_ns(&scan(bytes)).expect("many") / (5e8 + bytes * 2e3);
+        assert!((0.9..1.1).contains(&ratio), "{bytes} bytes: {ratio}");
+    }
+}
+
+/// One scan of 100 ms beside a path of 20 us is enough.
+#[test]
+fn a_path_that_was_slow_once_is_not_chosen_again_at_once() {
+    let it = Features { bytes: 1e4, latency_ns: 200.0, ..Features::default() };
+    let both = only([Some(it); PATHS], &[PathKind::Direct, PathKind::Relaxed]);
+    let mut model = Model::new(Settings::default()).expect("valid");
+    model.observe(PathKind::Direct, &it, 2e4).expect("valid");
+    model.observe(PathKind::Relaxed, &it, 1e8).expect("valid");
+    for _ in 0..200 {
+        let choice = model.choose(&both, None).expect("usable");
+        assert_eq!(choice.path, PathKind::Direct, "{choice:?}");
+        model.finished(&choice, 2e4).expect("valid");
+    }
+}
+
+#[test]
+fn settings_out_of_their_limits_are_refused() {
+    let bytes = encode(&used_model_once(), 7);
+    for forget in [f64::NAN, f64::INFINITY, -1.0, 0.0, 1.0, 1.1] {
+        let settings = Settings { forget, ..Settings::default() };
+        assert!(matches!(Model::new(settings), Err(ModelError::Setting { name: "forget", .. })), "{forget}");
+        assert!(matches!(decode(&bytes, 7, settings), Err(FileError::Settings(_))), "{forget}");
+    }
+    for explore_share in [f64::NAN, -0.1, 1.1] {
+        let settings = Settings { explore_share, ..Settings::default() };
+        assert!(matches!(Model::new(settings), Err(ModelError::Setting { name: "explore_share", .. })));
+    }
+}
+
+/// A credit that nothing could ever spend, or a debt that nothing could ever pay.
+#[test]
+fn the_credit_of_exploring_is_bounded() {
+    let long = Features { bytes: 1e18, latency_ns: 1e12, ..Features::default() };
+    let mut model = Model::new(Settings::default()).expect("valid");
+    model.observe(PathKind::Direct, &Features { bytes: 1e6, ..long }, 1e15).expect("valid");
+    for _ in 0..100 {
+        model.choose(&only([Some(long); PATHS], &[PathKind::Direct]), None).expect("usable");
+    }
+    assert!(model.credit_ns <= 1e15, "{}", model.credit_ns);
+    for (written, read) in [(1e300, 1e15), (-1e300, -1e15), (5.0, 5.0)] {
+        model.credit_ns = written;
+        let decoded = decode(&encode(&model, 7), 7, Settings::default()).expect("sound");
+        assert!((decoded.credit_ns - read).abs() < 1.0, "{written}");
+    }
+}
+
 #[test]
 fn invalid_observations_are_refused_and_change_nothing() {
     let link = Link::default();
@@ -324,7 +394,7 @@ fn invalid_observations_are_refused_and_change_nothing() {
 #[test]
 fn ties_unknown_models_and_forced_paths_are_defined() {
     let it = Features { bytes: 1e6, latency_ns: 200.0, ..Features::default() };
-    let mut model = Model::new(Settings::default());
+    let mut model = Model::new(Settings::default()).expect("valid");
     let unknown =
         model.choose(&only([Some(it); PATHS], &[PathKind::Relaxed, PathKind::Offload]), None).expect("usable");
     assert_eq!((unknown.path, unknown.reason), (PathKind::Offload, Reason::Unknown));
@@ -388,7 +458,7 @@ fn exploring_finds_a_path_that_has_become_the_best_at_a_bounded_cost() {
 fn a_path_that_is_never_the_best_is_observed_again() {
     let it = Features { bytes: 1e6, latency_ns: 200.0, ..Features::default() };
     for (explore_share, expected) in [(0.005, PathKind::Relaxed), (0.0, PathKind::Direct)] {
-        let mut model = Model::new(Settings { explore_share, ..Settings::default() });
+        let mut model = Model::new(Settings { explore_share, ..Settings::default() }).expect("valid");
         model.calibrate(PathKind::Direct, &[(it, 1e5)]).expect("valid");
         model.calibrate(PathKind::Relaxed, &[(it, 2e5)]).expect("valid");
         let both = only([Some(it); PATHS], &[PathKind::Direct, PathKind::Relaxed]);
@@ -408,7 +478,7 @@ fn exploring_costs_at_most_its_share_and_one_surprise() {
     let both = only([Some(it); PATHS], &[PathKind::Direct, PathKind::Relaxed]);
     // The explored path takes what it is predicted to take, or 500 times as long.
     for real_ns in [2e5, 1e8] {
-        let mut model = Model::new(Settings::default());
+        let mut model = Model::new(Settings::default()).expect("valid");
         model.calibrate(PathKind::Direct, &[(it, 1e5)]).expect("valid");
         model.calibrate(PathKind::Relaxed, &vec![(it, 2e5); 100]).expect("valid");
         let (mut extra_ns, mut longest_ns, mut best_ns) = (0.0, 0.0_f64, 0.0);

@@ -14,7 +14,8 @@
 //! - A segment whose first columns are longer than `block_bytes` is copied in parts. Its headers come first, those of many segments
 //!   at a time. The dictionary comes with the first part, which is longer by it.
 //! - Late columns, and columns of a segment in parts that the sink wants, are read whole once a row passes. This read is under way
-//!   while the next blocks are scanned. Up to `buffers` segments wait for theirs, so the scan may hold twice as many buffers.
+//!   while the next blocks are scanned. Up to `buffers` segments wait for theirs, of blocks whose bytes they keep meanwhile. So the
+//!   scan holds at most three times `buffers` copies: blocks, late columns, and blocks of segments that wait.
 //! - Between blocks of rows the scan lets the copies go on, because some providers copy only while they are polled.
 
 mod plan;
@@ -91,8 +92,10 @@ async fn run<'a>(reader: &'a Reader<'a>, scan: &'a Scan<'a>, sink: &mut Sink<'_>
         }
         let Some((block, running)) = offload.ahead.pop_front() else { break };
         let filled = offload.copies.finish(running, &mut offload.counters).await?;
-        offload.scan_block(&block, filled).await?;
-        while offload.late.len() > buffers || offload.late.front().is_some_and(|late| late.running.is_over()) {
+        if offload.scan_block(&block, filled, buffers, sink).await?.is_break() {
+            return Ok(offload.counters);
+        }
+        while offload.late.front().is_some_and(|late| late.running.is_over()) {
             if offload.deliver(sink).await?.is_break() {
                 return Ok(offload.counters);
             }
@@ -108,7 +111,14 @@ async fn run<'a>(reader: &'a Reader<'a>, scan: &'a Scan<'a>, sink: &mut Sink<'_>
 }
 
 impl Offload<'_> {
-    async fn scan_block(&mut self, block: &Block, filled: Filled) -> Result<(), ScanError> {
+    /// Scans a block. Segments for which there is no room meanwhile go to the sink.
+    async fn scan_block(
+        &mut self,
+        block: &Block,
+        filled: Filled,
+        late_max: usize,
+        sink: &mut Sink<'_>,
+    ) -> Result<ControlFlow<()>, ScanError> {
         match block {
             Block::Segments(segments) => {
                 let filled = Rc::new(filled);
@@ -116,6 +126,9 @@ impl Offload<'_> {
                 for segment in segments.clone() {
                     let passed = self.scan_whole(segment, &filled, piece).await?;
                     if passed.passing > 0 {
+                        if self.make_room(late_max, sink).await?.is_break() {
+                            return Ok(ControlFlow::Break(()));
+                        }
                         let columns = self.stage.late.clone();
                         self.read_late(passed, Some((filled.clone(), piece)), columns).await?;
                     }
@@ -131,12 +144,25 @@ impl Offload<'_> {
                     && let Some((passed, _)) = self.parts.take()
                     && passed.passing > 0
                 {
+                    if self.make_room(late_max, sink).await?.is_break() {
+                        return Ok(ControlFlow::Break(()));
+                    }
                     let columns = self.stage.wanted.clone();
                     self.read_late(passed, None, columns).await?;
                 }
             }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Gives the sink segments until fewer than `late_max` wait for their columns.
+    async fn make_room(&mut self, late_max: usize, sink: &mut Sink<'_>) -> Result<ControlFlow<()>, ScanError> {
+        while self.late.len() >= late_max {
+            if self.deliver(sink).await?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
     async fn scan_whole(&mut self, segment: usize, filled: &Filled, piece: usize) -> Result<Passed, ScanError> {

@@ -8,7 +8,9 @@
 //! - Few bytes travel if few rows pass, and the agent's processor does the work.
 //! - Values travel as chunks of the passing rows, in the format of all chunks.
 //! - A request is about a limited number of segments, so an agent works in vain for a scan that was given up only that long. Replies to
-//!   such a scan are told by their numbers, and dropped.
+//!   such a scan are told by their numbers, and dropped. Between two segments the agent does its other work.
+//! - Neither side can make the other keep more than a record of [`RECORD_BYTES_MAX`](reply::RECORD_BYTES_MAX) bytes, and no reply
+//!   keeps a scan longer than [`Settings::reply_ns_max`](super::Settings::reply_ns_max).
 //! - The agent takes no address from a request: its [`Home`] says which chunks it keeps.
 //! - Both sides check every byte that they receive.
 //!
@@ -22,22 +24,28 @@ mod serve;
 mod tests;
 mod wire;
 
-pub use line::{Line, Messages, Waiting, answer};
+pub use line::{Line, Messages, ROOM_NS_MAX, Waiting, answer, number_of_reply};
 pub use reply::Refusal;
-pub use serve::{Home, RegionHome, Serving, serve};
+pub use serve::{Home, RegionHome, Serving, Step, serve};
 pub use wire::WireError;
 
 use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::ops::{ControlFlow, Range};
+use std::pin::Pin;
+use std::task::Poll;
 
-use farhold_fabric::NodeId;
+use farhold_fabric::executor::{Handle, Sleep};
 use farhold_fabric::provider::MESSAGE_BYTES_MAX;
+use farhold_fabric::{FabricError, NodeId};
 use farhold_store::column::Chunk;
 
-use self::reply::{Kind, Record, Reply, read_value};
+use self::reply::{Kind, MESSAGE_BYTES, RECORD_BYTES_MAX, Record, Reply, read_value};
+use self::request::OwnedWanted;
 use super::stage::Stage;
 use super::{
-    AccessPath, Counters, FarChunk, Found, Reader, Scan, ScanError, Scanning, Sink, Value, Values, Wanted, Why,
+    AccessPath, Counters, FarChunk, FarSegment, Found, Reader, Scan, ScanError, Scanning, Sink, Value, Values, Wanted,
+    Why,
 };
 
 pub(super) const PATH: AccessPath = AccessPath {
@@ -47,9 +55,6 @@ pub(super) const PATH: AccessPath = AccessPath {
     scan: |reader, scan, sink| -> Scanning<'_> { Box::pin(run(reader, scan, sink)) },
 };
 
-/// Bytes of a record at most: what all wanted columns of a segment have, and a limit for what an agent may make this node keep.
-const RECORD_BYTES_MAX: usize = 1 << 30;
-
 fn unusable(reader: &Reader<'_>, scan: &Scan<'_>) -> Option<Why> {
     if reader.line.is_none() {
         return Some(Why::NoLine);
@@ -57,22 +62,46 @@ fn unusable(reader: &Reader<'_>, scan: &Scan<'_>) -> Option<Why> {
     let needed = request::needed(scan.wanted, scan.predicate);
     let head = request::put_head(scan.wanted, scan.predicate).map(|head| head.len());
     let bytes = head.map_or(MESSAGE_BYTES_MAX + 1, |head| head + 2 + request::segment_bytes(needed.len()));
-    (bytes > MESSAGE_BYTES_MAX).then_some(Why::LongRequest { bytes, bytes_max: MESSAGE_BYTES_MAX })
+    if bytes > MESSAGE_BYTES_MAX {
+        return Some(Why::LongRequest { bytes, bytes_max: MESSAGE_BYTES_MAX });
+    }
+    // Of all segments, before the sink has anything of the first: no other path could then be taken any more.
+    let is_scattered = |segment: &FarSegment| {
+        let mut nodes = needed.iter().filter_map(|column| segment.chunks.get(*column)).map(|chunk| chunk.at.node());
+        let first = nodes.next();
+        nodes.any(|node| Some(node) != first)
+    };
+    scan.segments.iter().position(is_scattered).map(|segment| Why::Scattered { segment })
 }
 
 /// A request under way, and what has come of its reply.
-struct Asked {
+struct Asked<'a> {
+    line: &'a dyn Line,
     number: u64,
     /// The segments that it is about, from the next one on that the sink may get.
     segments: Range<usize>,
     /// The first of them.
     first: usize,
     sequence: u32,
-    /// The record that is arriving, then complete ones.
+    /// The record that is arriving.
     record: Vec<u8>,
-    records: VecDeque<Vec<u8>>,
-    is_answered: bool,
-    refusal: Option<Refusal>,
+    waited_ns: u64,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.line.forget(self.number);
+    }
+}
+
+/// What a message brings.
+enum Brought {
+    /// A part of a record.
+    Part,
+    /// The last part of this record.
+    Record(Vec<u8>),
+    /// The end of the reply.
+    End,
 }
 
 struct Pushdown<'a> {
@@ -80,49 +109,95 @@ struct Pushdown<'a> {
     line: &'a dyn Line,
     head: Vec<u8>,
     needed: Vec<usize>,
-    asked: VecDeque<Asked>,
+    /// What a record has values of, and the place among them of each wanted column or aggregate.
+    distinct: OwnedWanted,
+    places: Vec<usize>,
+    asked: VecDeque<Asked<'a>>,
     next: usize,
     counters: Counters,
 }
 
 async fn run<'a>(reader: &'a Reader<'a>, scan: &'a Scan<'a>, sink: &mut Sink<'_>) -> Result<Counters, ScanError> {
     let head = request::put_head(scan.wanted, scan.predicate).expect("the scan has been seen to fit a request");
+    let distinct = request::distinct(scan.wanted);
     let mut pushdown = Pushdown {
         stage: Stage::new(scan, reader.pinned),
         line: reader.line.expect("there has been a line"),
         head,
         needed: request::needed(scan.wanted, scan.predicate),
+        places: places(scan.wanted, &distinct),
+        distinct,
         asked: VecDeque::new(),
         next: 0,
         counters: Counters::default(),
     };
     let handle = reader.endpoint.handle();
+    // One timer for all requests: each would stay set long after its reply.
+    let mut alarm = handle.sleep_ns(reader.settings.reply_ns_max);
     loop {
         while pushdown.asked.len() < reader.settings.requests.max(1) && pushdown.next < scan.segments.len() {
-            pushdown.ask(reader.settings.segments_per_request.clamp(1, usize::from(u16::MAX))).await?;
+            pushdown.ask(reader.settings.segments_per_request.clamp(1, request::SEGMENTS_MAX)).await?;
         }
         let Some(asked) = pushdown.asked.front_mut() else { break };
-        if let Some(record) = asked.records.pop_front() {
-            if pushdown.deliver(&record, sink)?.is_break() {
-                break;
-            }
-            continue;
-        }
-        if let Some(refusal) = asked.refusal {
-            return Err(ScanError::Refused(refusal));
-        }
-        if asked.is_answered {
-            let segments = asked.first..asked.segments.end;
-            pushdown.counters.rows += segments.map(|segment| pushdown.stage.rows(segment) as u64).sum::<u64>();
-            pushdown.asked.pop_front();
-            continue;
-        }
         let since_ns = handle.now_ns();
-        let message = pushdown.line.receive().await?;
-        pushdown.counters.waited_ns += handle.now_ns().saturating_sub(since_ns);
-        pushdown.take(&message)?;
+        let left_ns = reader.settings.reply_ns_max.saturating_sub(asked.waited_ns);
+        let received = pushdown.line.receive(asked.number);
+        let message = in_time(handle, left_ns, &mut alarm, received).await?;
+        let waited_ns = handle.now_ns().saturating_sub(since_ns);
+        asked.waited_ns += waited_ns;
+        pushdown.counters.waited_ns += waited_ns;
+        match pushdown.take(&message)? {
+            Brought::Part => {}
+            Brought::Record(record) => {
+                if pushdown.deliver(&record, sink)?.is_break() {
+                    break;
+                }
+            }
+            Brought::End => {
+                let asked = pushdown.asked.pop_front().expect("a request whose reply has ended");
+                let segments = asked.first..asked.segments.end;
+                pushdown.counters.rows += segments.map(|segment| pushdown.stage.rows(segment) as u64).sum::<u64>();
+            }
+        }
     }
     Ok(pushdown.counters)
+}
+
+/// Where in a record the values of each wanted column or aggregate stand.
+fn places(wanted: Wanted<'_>, distinct: &OwnedWanted) -> Vec<usize> {
+    fn of<T: Ord>(wanted: &[T], distinct: &[T]) -> Vec<usize> {
+        wanted.iter().map(|it| distinct.binary_search(it).expect("each is one of the distinct ones")).collect()
+    }
+    match (wanted, distinct) {
+        (Wanted::Columns(wanted), OwnedWanted::Columns(distinct)) => of(wanted, distinct),
+        (Wanted::Aggregates(wanted), OwnedWanted::Aggregates(distinct)) => of(wanted, distinct),
+        _ => unreachable!("the distinct ones of what is wanted"),
+    }
+}
+
+/// Waits for a message, at most `limit_ns`.
+async fn in_time(
+    handle: &Handle,
+    limit_ns: u64,
+    alarm: &mut Sleep,
+    mut received: Waiting<'_, Vec<u8>>,
+) -> Result<Vec<u8>, FabricError> {
+    let until_ns = handle.now_ns().saturating_add(limit_ns);
+    poll_fn(|cx| {
+        if let Poll::Ready(message) = received.as_mut().poll(cx) {
+            return Poll::Ready(message);
+        }
+        loop {
+            if handle.now_ns() >= until_ns {
+                return Poll::Ready(Err(FabricError::Timeout { waited_ns: limit_ns }));
+            }
+            if Pin::new(&mut *alarm).poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            *alarm = handle.sleep_until_ns(until_ns);
+        }
+    })
+    .await
 }
 
 impl Pushdown<'_> {
@@ -142,19 +217,19 @@ impl Pushdown<'_> {
             self.next += 1;
         }
         let number = self.line.number();
-        let message = request::put(&self.head, number, &segments);
-        self.counters.reads += 1;
-        self.line.send(node.expect("a segment at least"), &message).await?;
-        self.asked.push_back(Asked {
+        let asked = Asked {
+            line: self.line,
             number,
             segments: start..self.next,
             first: start,
             sequence: 0,
             record: Vec::new(),
-            records: VecDeque::new(),
-            is_answered: false,
-            refusal: None,
-        });
+            waited_ns: 0,
+        };
+        let message = request::put(&self.head, number, &segments);
+        self.counters.reads += 1;
+        self.line.send(node.expect("a segment at least"), &message).await?;
+        self.asked.push_back(asked);
         Ok(())
     }
 
@@ -168,37 +243,43 @@ impl Pushdown<'_> {
         if chunks.iter().all(|chunk| chunk.at.node() == node) {
             Ok(node)
         } else {
-            Err(ScanError::Unusable { path: PATH.name, why: Why::Scattered { segment } })
+            Err(ScanError::Segment { segment, what: "its chunks lie on several nodes" })
         }
     }
 
-    /// Takes a message of a reply.
-    fn take(&mut self, message: &[u8]) -> Result<(), ScanError> {
+    /// Takes a message of the reply to the first request.
+    fn take(&mut self, message: &[u8]) -> Result<Brought, ScanError> {
+        let wrong = |what| Err(WireError::Wrong(what).into());
+        let asked = self.asked.front_mut().expect("a request whose reply is awaited");
         let reply = Reply::read(message)?;
-        let Some(asked) = self.asked.iter_mut().find(|asked| asked.number == reply.number) else {
-            // Of a scan that was given up.
-            return Ok(());
-        };
         self.counters.bytes_moved += message.len() as u64;
-        if reply.sequence != asked.sequence || asked.is_answered || asked.refusal.is_some() {
-            return Err(WireError::Wrong("a message of it is missing, or one too many").into());
+        if reply.number != asked.number {
+            return wrong("it is part of the reply to another request");
         }
-        asked.sequence += 1;
+        if reply.sequence != asked.sequence {
+            return wrong("a message of it is missing, or one too many");
+        }
+        asked.sequence = asked.sequence.wrapping_add(1);
+        if asked.record.len() + reply.bytes.len() > RECORD_BYTES_MAX {
+            return wrong("a segment of it is too long");
+        }
         match reply.kind {
-            Kind::More | Kind::RecordEnd => {
-                if asked.record.len() + reply.bytes.len() > RECORD_BYTES_MAX {
-                    return Err(WireError::Wrong("a segment of it is too long").into());
-                }
+            // Otherwise a record could have as many messages as bytes, or more.
+            Kind::More if message.len() != MESSAGE_BYTES => wrong("a message of it is not full"),
+            Kind::More => {
                 asked.record.extend_from_slice(reply.bytes);
-                if reply.kind == Kind::RecordEnd {
-                    asked.records.push_back(std::mem::take(&mut asked.record));
-                }
+                Ok(Brought::Part)
             }
-            Kind::Answered if !asked.record.is_empty() => return Err(WireError::Short("the end of a segment").into()),
-            Kind::Answered => asked.is_answered = true,
-            Kind::Refused => asked.refusal = Some(Refusal::read(reply.bytes, asked.first)?),
+            Kind::RecordEnd if reply.bytes.is_empty() => wrong("a segment of it ends with nothing"),
+            Kind::RecordEnd => {
+                asked.record.extend_from_slice(reply.bytes);
+                Ok(Brought::Record(std::mem::take(&mut asked.record)))
+            }
+            Kind::Answered if !asked.record.is_empty() => Err(WireError::Short("the end of a segment").into()),
+            Kind::Answered if !reply.bytes.is_empty() => Err(WireError::Long(reply.bytes.len()).into()),
+            Kind::Answered => Ok(Brought::End),
+            Kind::Refused => Err(ScanError::Refused(Refusal::read(reply.bytes, asked.first)?)),
         }
-        Ok(())
     }
 
     /// Gives the sink a segment of the first request.
@@ -215,7 +296,6 @@ impl Pushdown<'_> {
         let (segment, schema) = (passed.segment, self.stage.scan.schema);
         self.counters.rows_passing += passed.passing as u64;
         self.counters.result_bytes += size_of_val(passed.bits.as_slice()) as u64;
-        self.counters.result_bytes += values.iter().map(|value| value.len() as u64).sum::<u64>();
         let mut found = Found {
             segment,
             rows: passed.rows,
@@ -223,26 +303,29 @@ impl Pushdown<'_> {
             bits: &passed.bits,
             values: Values::OfPassing(&[]),
         };
-        let count = match self.stage.scan.wanted {
-            Wanted::Columns(columns) => columns.len(),
-            Wanted::Aggregates(aggregates) => aggregates.len(),
+        let count = match &self.distinct {
+            OwnedWanted::Columns(columns) => columns.len(),
+            OwnedWanted::Aggregates(aggregates) => aggregates.len(),
         };
         if values.len() != count {
             return Err(WireError::Wrong("it has not as many values as are wanted").into());
         }
-        match self.stage.scan.wanted {
-            Wanted::Columns(columns) => {
+        self.counters.result_bytes += self.places.iter().map(|place| values[*place].len() as u64).sum::<u64>();
+        match &self.distinct {
+            OwnedWanted::Columns(columns) => {
                 let mut chunks = Vec::with_capacity(columns.len());
                 for (&column, &bytes) in columns.iter().zip(&values) {
                     let chunk = Chunk::open_for(schema.columns()[column].data_type, passed.passing, bytes);
                     chunks.push(chunk.map_err(|source| ScanError::Chunk { segment, column, source })?);
                 }
+                let chunks: Vec<Chunk<'_>> = self.places.iter().map(|place| chunks[*place]).collect();
                 found.values = Values::OfPassing(&chunks);
                 Ok(sink(&found))
             }
-            Wanted::Aggregates(aggregates) => {
+            OwnedWanted::Aggregates(aggregates) => {
                 let read = |(aggregate, bytes): (&_, &&[u8])| read_value(bytes, *aggregate, schema);
                 let values: Vec<Value> = aggregates.iter().zip(&values).map(read).collect::<Result<_, _>>()?;
+                let values: Vec<Value> = self.places.iter().map(|place| values[*place].clone()).collect();
                 found.values = Values::Aggregates(&values);
                 Ok(sink(&found))
             }

@@ -6,6 +6,8 @@
 //!   record    segment u16 │ passing u32 │ form u8, bits │ values: count u16, each: bytes with their length
 //! ```
 //!
+//! All messages of a record but its last one are full, so a record has few messages. A record has at most [`RECORD_BYTES_MAX`] bytes.
+//!
 //! A record is one segment of which rows pass. Its bits are, whichever is shorter, a bit a row or the rows' places. Its values are a
 //! chunk of the passing rows for each wanted column, or the aggregates.
 
@@ -21,6 +23,9 @@ const MAGIC: u32 = u32::from_le_bytes(*b"FHR1");
 pub(super) const HEAD_BYTES: usize = 17;
 /// Bytes of a message.
 pub(super) const MESSAGE_BYTES: usize = 60 << 10;
+/// Bytes of a record at most: what an agent may be made to keep by a request, and an asker by a reply. It is sixteen columns with as
+/// many bytes of texts as a chunk has, mostly (`CHUNK_TEXT_BYTES_MAX`).
+pub(super) const RECORD_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -53,6 +58,14 @@ pub enum Refusal {
         /// The segment, by its place in the scan.
         segment: usize,
     },
+    /// What is wanted of a segment is too long for a reply.
+    #[error(
+        "what is wanted of segment {segment} is longer than a reply may be; ask for fewer columns, or read them by another path"
+    )]
+    Long {
+        /// The segment, by its place in the scan.
+        segment: usize,
+    },
 }
 
 impl Refusal {
@@ -62,6 +75,7 @@ impl Refusal {
             Self::Misfit => (1, 0),
             Self::UnknownChunk { segment } => (2, segment),
             Self::Damaged { segment } => (3, segment),
+            Self::Long { segment } => (4, segment),
         };
         let mut bytes = vec![kind];
         bytes.extend((segment as u16).to_le_bytes());
@@ -78,6 +92,7 @@ impl Refusal {
             1 => Ok(Self::Misfit),
             2 => Ok(Self::UnknownChunk { segment }),
             3 => Ok(Self::Damaged { segment }),
+            4 => Ok(Self::Long { segment }),
             _ => Err(WireError::Unknown { what: "a refusal", number: kind.into() }),
         }
     }
@@ -100,6 +115,11 @@ impl<'a> Reply<'a> {
         to.push(KINDS.iter().position(|kind| *kind == self.kind).unwrap_or_default() as u8);
         to.extend_from_slice(self.bytes);
         to
+    }
+
+    /// By it a line tells whose reply a message is part of; `None`: it is none.
+    pub(super) fn number_of(message: &[u8]) -> Option<u64> {
+        Reply::read(message).ok().map(|reply| reply.number)
     }
 
     pub(super) fn read(message: &'a [u8]) -> Result<Self, WireError> {

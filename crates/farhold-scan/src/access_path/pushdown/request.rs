@@ -7,7 +7,8 @@
 //!   conditions  count u16, each: kind u8, column u16, comparison u8 and constants
 //! ```
 //!
-//! All numbers are little-endian. The needed columns are those of the predicate and the wanted ones, in order.
+//! All numbers are little-endian. The needed columns are those of the predicate and the wanted ones, in order. What is wanted stands
+//! once each, in order: a record must not grow by what is asked for twice. The asker repeats it for its sink.
 
 use farhold_fabric::FarPtr;
 use farhold_store::column::CHUNK_ROWS_MAX;
@@ -19,6 +20,9 @@ use crate::predicate::{Comparison, Condition, Constant, Predicate};
 const MAGIC: u32 = u32::from_le_bytes(*b"FHQ1");
 /// How deep conditions may stand in each other.
 const DEPTH_MAX: usize = 16;
+
+/// Segments that one request is about at most: some 16 million rows, after which an agent is free again at the latest.
+pub(super) const SEGMENTS_MAX: usize = 256;
 
 const COMPARISONS: [Comparison; 6] = [
     Comparison::Equal,
@@ -54,6 +58,20 @@ pub(super) struct Request {
     pub(super) segments: Vec<FarSegment>,
 }
 
+/// What a request says of what is wanted: each column or aggregate once, in order.
+pub(super) fn distinct(wanted: Wanted<'_>) -> OwnedWanted {
+    fn sorted<T: Copy + Ord>(wanted: &[T]) -> Vec<T> {
+        let mut wanted = wanted.to_vec();
+        wanted.sort_unstable();
+        wanted.dedup();
+        wanted
+    }
+    match wanted {
+        Wanted::Columns(columns) => OwnedWanted::Columns(sorted(columns)),
+        Wanted::Aggregates(aggregates) => OwnedWanted::Aggregates(sorted(aggregates)),
+    }
+}
+
 /// The needed columns of a request: those of the predicate and the wanted ones, in order.
 pub(super) fn needed(wanted: Wanted<'_>, predicate: &Predicate) -> Vec<usize> {
     let mut needed = predicate.columns();
@@ -71,13 +89,13 @@ pub(super) fn put_head(wanted: Wanted<'_>, predicate: &Predicate) -> Option<Vec<
     let mut to = Vec::new();
     to.extend(MAGIC.to_le_bytes());
     to.extend(0_u64.to_le_bytes());
-    match wanted {
-        Wanted::Columns(columns) => {
+    match &distinct(wanted) {
+        OwnedWanted::Columns(columns) => {
             to.push(0);
             put_u16(&mut to, columns.len())?;
             columns.iter().try_for_each(|column| put_u16(&mut to, *column))?;
         }
-        Wanted::Aggregates(aggregates) => {
+        OwnedWanted::Aggregates(aggregates) => {
             to.push(1);
             put_u16(&mut to, aggregates.len())?;
             for aggregate in aggregates {
@@ -208,6 +226,9 @@ impl Request {
         read_conditions(from, 0)?.into_iter().for_each(|condition| predicate.push(condition, 1.0));
         let needed = needed(wanted.borrowed(), &predicate).len();
         let count = from.count(segment_bytes(needed), "its segments")?;
+        if count > SEGMENTS_MAX {
+            return Err(WireError::Wrong("it is about too many segments"));
+        }
         let mut segments = Vec::with_capacity(count);
         for _ in 0..count {
             let rows = from.u32("the rows of a segment")? as usize;
@@ -231,7 +252,7 @@ fn read_wanted(from: &mut Cursor<'_>) -> Result<OwnedWanted, WireError> {
         0 => {
             let count = from.count(2, "the wanted columns")?;
             let column = |_| from.u16("a wanted column").map(usize::from);
-            (0..count).map(column).collect::<Result<_, _>>().map(OwnedWanted::Columns)
+            once((0..count).map(column).collect::<Result<_, _>>()?).map(OwnedWanted::Columns)
         }
         1 => {
             let count = from.count(3, "the aggregates")?;
@@ -246,10 +267,16 @@ fn read_wanted(from: &mut Cursor<'_>) -> Result<OwnedWanted, WireError> {
                     _ => Err(WireError::Unknown { what: "an aggregate", number: kind.into() }),
                 }
             };
-            (0..count).map(aggregate).collect::<Result<_, _>>().map(OwnedWanted::Aggregates)
+            once((0..count).map(aggregate).collect::<Result<_, _>>()?).map(OwnedWanted::Aggregates)
         }
         number => Err(WireError::Unknown { what: "what is wanted", number: number.into() }),
     }
+}
+
+/// Refuses what is wanted twice, or stands in no order.
+fn once<T: Ord>(wanted: Vec<T>) -> Result<Vec<T>, WireError> {
+    let is_once = wanted.is_sorted_by(|one, next| one < next);
+    is_once.then_some(wanted).ok_or(WireError::Wrong("what is wanted stands twice, or in no order"))
 }
 
 fn read_conditions(from: &mut Cursor<'_>, depth: usize) -> Result<Vec<Condition>, WireError> {

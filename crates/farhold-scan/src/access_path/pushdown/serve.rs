@@ -7,7 +7,7 @@ use farhold_store::row::Schema;
 use super::super::aggregate::aggregate;
 use super::super::stage::{Passed, rows_of};
 use super::super::{FarChunk, Pinned, Wanted};
-use super::reply::{HEAD_BYTES, Kind, MESSAGE_BYTES, Refusal, Reply, put_bits, put_value};
+use super::reply::{HEAD_BYTES, Kind, MESSAGE_BYTES, RECORD_BYTES_MAX, Refusal, Reply, put_bits, put_value};
 use super::request::{OwnedWanted, Request, needed};
 use super::wire::put_counted;
 use crate::columns::ColumnFilter;
@@ -51,10 +51,20 @@ impl Home for RegionHome<'_> {
 #[must_use]
 pub fn serve(request: &[u8], home: &dyn Home) -> Vec<Vec<u8>> {
     let mut serving = Serving::new(request);
-    std::iter::from_fn(|| serving.next(home)).collect()
+    let steps = std::iter::from_fn(|| serving.next(home));
+    steps.filter_map(|step| if let Step::Message(message) = step { Some(message) } else { None }).collect()
 }
 
-/// Answers a request message by message, and holds the result of one segment at a time.
+/// What [`Serving::next`] has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It has a message for the asker.
+    Message(Vec<u8>),
+    /// It has scanned a segment of which no row passes.
+    Nothing,
+}
+
+/// Answers a request step by step, and holds the result of one segment at a time.
 #[derive(Debug)]
 pub struct Serving {
     number: u64,
@@ -68,6 +78,7 @@ pub struct Serving {
     sent: usize,
     /// Why the request is refused.
     refusal: Option<Refusal>,
+    pub(super) record_bytes_max: usize,
 }
 
 impl Serving {
@@ -79,31 +90,39 @@ impl Serving {
         let refusal = request.is_none().then_some(Refusal::Malformed);
         let needed = request.as_ref().map(|request| needed(request.wanted.borrowed(), &request.predicate));
         let needed = needed.unwrap_or_default();
-        Self { number, sequence: 0, request, needed, segment: 0, record: Vec::new(), sent: 0, refusal }
+        let record_bytes_max = RECORD_BYTES_MAX;
+        Self {
+            number,
+            sequence: 0,
+            request,
+            needed,
+            segment: 0,
+            record: Vec::new(),
+            sent: 0,
+            refusal,
+            record_bytes_max,
+        }
     }
 
-    /// The next message; `None`: the request has been answered. The home is the same each time.
+    /// The next step, which scans one segment at most; `None`: the request has been answered. The home is the same each time. An
+    /// agent does its other work between two steps.
     #[must_use]
-    pub fn next(&mut self, home: &dyn Home) -> Option<Vec<u8>> {
-        while self.sent == self.record.len() && self.refusal.is_none() {
+    pub fn next(&mut self, home: &dyn Home) -> Option<Step> {
+        if self.sent == self.record.len() && self.refusal.is_none() {
             let request = self.request.as_ref()?;
-            if self.segment == 0 && !fits(request, home.schema()) {
-                self.refusal = Some(Refusal::Misfit);
-                break;
-            }
             if self.segment == request.segments.len() {
                 self.request = None;
                 return Some(self.message(Kind::Answered, &[]));
             }
-            self.sent = 0;
-            match record(request, &self.needed, self.segment, home) {
-                Ok(record) => self.record = record,
-                Err(refusal) => {
-                    self.record.clear();
-                    self.refusal = Some(refusal);
-                }
-            }
+            (self.record, self.sent) = (Vec::new(), 0);
+            let is_misfit = self.segment == 0 && !fits(request, home.schema());
+            let record = if is_misfit { Err(Refusal::Misfit) } else { self.next_record(request, home) };
             self.segment += 1;
+            match record {
+                Ok(record) if record.is_empty() => return Some(Step::Nothing),
+                Ok(record) => self.record = record,
+                Err(refusal) => self.refusal = Some(refusal),
+            }
         }
         if let Some(refusal) = self.refusal.take() {
             self.request = None;
@@ -117,10 +136,14 @@ impl Serving {
         Some(message)
     }
 
-    fn message(&mut self, kind: Kind, bytes: &[u8]) -> Vec<u8> {
+    fn next_record(&self, request: &Request, home: &dyn Home) -> Result<Vec<u8>, Refusal> {
+        record(request, &self.needed, self.segment, home, self.record_bytes_max)
+    }
+
+    fn message(&mut self, kind: Kind, bytes: &[u8]) -> Step {
         let message = Reply { number: self.number, sequence: self.sequence, kind, bytes }.put();
         self.sequence += 1;
-        message
+        Step::Message(message)
     }
 }
 
@@ -134,7 +157,13 @@ fn fits(request: &Request, schema: &Schema) -> bool {
 }
 
 /// The record of a segment; empty if no row passes.
-fn record(request: &Request, needed: &[usize], segment: usize, home: &dyn Home) -> Result<Vec<u8>, Refusal> {
+fn record(
+    request: &Request,
+    needed: &[usize],
+    segment: usize,
+    home: &dyn Home,
+    bytes_max: usize,
+) -> Result<Vec<u8>, Refusal> {
     let (schema, of) = (home.schema(), &request.segments[segment]);
     let mut chunks: Vec<Option<Chunk<'_>>> = vec![None; schema.columns().len()];
     for (column, chunk) in needed.iter().zip(&of.chunks) {
@@ -152,29 +181,36 @@ fn record(request: &Request, needed: &[usize], segment: usize, home: &dyn Home) 
     to.extend((passed.passing as u32).to_le_bytes());
     put_bits(&mut to, &passed);
     let chunk_of = |column: usize| chunks[column].expect("a needed column has been opened");
+    let long = Refusal::Long { segment };
     match request.wanted.borrowed() {
         Wanted::Columns(columns) => {
             to.extend((columns.len() as u16).to_le_bytes());
             for column in columns {
-                put_counted(&mut to, &passing_rows(&chunk_of(*column), &passed));
+                let room = bytes_max.saturating_sub(to.len());
+                put_counted(&mut to, &passing_rows(&chunk_of(*column), &passed, room).ok_or(long)?);
             }
         }
         Wanted::Aggregates(aggregates) => {
             to.extend((aggregates.len() as u16).to_le_bytes());
-            let value = |of: &_| aggregate(*of, schema, &passed, &chunk_of);
-            aggregates.iter().map(value).for_each(|value| put_value(&mut to, &value));
+            for of in aggregates {
+                put_value(&mut to, &aggregate(*of, schema, &passed, &chunk_of));
+                if to.len() > bytes_max {
+                    return Err(long);
+                }
+            }
         }
     }
-    Ok(to)
+    if to.len() > bytes_max { Err(long) } else { Ok(to) }
 }
 
-/// A chunk of the rows that pass.
-fn passing_rows(chunk: &Chunk<'_>, passed: &Passed) -> Vec<u8> {
+/// A chunk of the rows that pass; `None`: it would have more than `bytes_max` bytes of texts. The rows of a dictionary may have many
+/// more bytes than the dictionary.
+fn passing_rows(chunk: &Chunk<'_>, passed: &Passed, bytes_max: usize) -> Option<Vec<u8>> {
     let mut nulls = Nulls::default();
     let is_null = |(n, row): (usize, usize)| chunk.is_null(row).then_some(n);
     rows_of(&passed.bits).enumerate().filter_map(is_null).for_each(|n| nulls.set(n));
     let rows = rows_of(&passed.bits);
-    match chunk.encoding() {
+    Some(match chunk.encoding() {
         Encoding::Frame | Encoding::Dictionary => {
             let values: Vec<i64> = rows.map(|row| chunk.integer(row).unwrap_or_default()).collect();
             encode_integers(&values, &nulls)
@@ -185,8 +221,14 @@ fn passing_rows(chunk: &Chunk<'_>, passed: &Passed) -> Vec<u8> {
         }
         Encoding::Text | Encoding::TextDictionary => {
             let mut values = TextValues::default();
-            rows.for_each(|row| values.push(chunk.text(row).unwrap_or_default()));
+            for row in rows {
+                let text = chunk.text(row).unwrap_or_default();
+                if values.bytes() + text.len() > bytes_max {
+                    return None;
+                }
+                values.push(text);
+            }
             encode_texts(&values, &nulls)
         }
-    }
+    })
 }

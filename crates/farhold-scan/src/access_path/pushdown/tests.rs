@@ -1,6 +1,6 @@
 //! Bytes that no asker and no agent of ours would send.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use farhold_fabric::{Executor, Fabric, FabricError, FarPtr, RegionId};
@@ -92,7 +92,8 @@ proptest! {
             let bytes = local.request(&predicate, wanted);
             let read = request::Request::read(&bytes).unwrap();
             prop_assert_eq!(format!("{:?}", read.predicate.conditions()), format!("{:?}", predicate.conditions()));
-            prop_assert_eq!(format!("{:?}", read.wanted.borrowed()), format!("{wanted:?}"));
+            // Each once, in order.
+            prop_assert_eq!(&read.wanted, &request::distinct(wanted));
             prop_assert_eq!(read.segments.len(), 2);
             prop_assert_eq!(request::Request::number_of(&bytes), 77);
             // Of no request a part is one, nor one with something behind it.
@@ -137,18 +138,29 @@ proptest! {
         let aggregates = [Aggregate::Max(columns[0]), Aggregate::Rows];
         for wanted in [Wanted::Columns(&columns), Wanted::Aggregates(&aggregates)] {
             for kind in 0..12 {
-                let seed = random.next();
-                let hostile = Hostile::new(&local, move |messages| spoil(kind, &mut Random(seed), messages));
-                let _ = hostile.scan(&predicate, wanted);
+                let (seed, is_error) = (random.next(), Cell::new(false));
+                let hostile = Hostile::new(&local, |messages: &mut Vec<Vec<u8>>| {
+                    is_error.set(spoil(kind, &mut Random(seed), messages));
+                });
+                let result = hostile.scan(&predicate, wanted);
+                prop_assert!(result.is_err() || !is_error.get(), "kind {kind}: {result:?}");
             }
         }
     }
 }
 
-/// Changes the messages of a reply.
-fn spoil(kind: u64, random: &mut Random, messages: &mut Vec<Vec<u8>>) {
+/// Changes the messages of a reply. True: the scan must notice.
+fn spoil(kind: u64, random: &mut Random, messages: &mut Vec<Vec<u8>>) -> bool {
     let message = random.next() as usize % messages.len();
     let at = random.next() as usize % messages[message].len();
+    // What comes after the end of a reply is not looked at.
+    let is_last = message + 1 == messages.len();
+    let must_fail = match kind {
+        0 | 2 | 3 => true,
+        1 => !is_last,
+        4 => messages.len() > 1,
+        _ => false,
+    };
     match kind {
         0 => drop(messages.remove(message)),
         1 => messages.insert(message, messages[message].clone()),
@@ -170,6 +182,7 @@ fn spoil(kind: u64, random: &mut Random, messages: &mut Vec<Vec<u8>>) {
             }
         }
     }
+    must_fail
 }
 
 /// A line to an agent whose replies are spoiled.
@@ -185,34 +198,39 @@ impl<'a, F: Fn(&mut Vec<Vec<u8>>)> Hostile<'a, F> {
     }
 
     fn scan(&self, predicate: &Predicate, wanted: Wanted<'_>) -> Result<Counters, ScanError> {
-        let executor = Executor::virtual_time(1);
-        let sim = farhold_fabric::provider::sim::Sim::new(
-            &executor.handle(),
-            farhold_fabric::provider::sim::Numa,
-            farhold_fabric::provider::sim::Faults::default(),
-        );
-        let fabric: Fabric = sim.join(NodeId(1)).unwrap();
-        let endpoint = fabric.endpoint(&executor.handle()).unwrap();
-        let reader = Reader {
-            endpoint: &endpoint,
-            pinned: self.local,
-            mover: None,
-            line: Some(self),
-            settings: Settings::default(),
-        };
-        let segments = [self.local.segment.clone(), self.local.segment.clone()];
-        let scan = Scan { schema: &self.local.table.schema, segments: &segments, predicate, wanted };
-        let mut take = |found: &Found<'_>| {
-            assert_eq!(found.places().count(), found.passing);
-            if let Values::OfPassing(chunks) = found.values {
-                for chunk in chunks {
-                    (0..found.passing).for_each(|row| assert!(chunk.wide(row).is_none() || chunk.text(row).is_none()));
-                }
-            }
-            ControlFlow::Continue(())
-        };
-        executor.run(PATH.scan(&reader, &scan, &mut take))
+        scan_by(&Executor::virtual_time(1), self, self.local, Settings::default(), predicate, wanted)
     }
+}
+
+/// Scans two segments by a line.
+fn scan_by(
+    executor: &Executor,
+    line: &dyn Line,
+    local: &Local,
+    settings: Settings,
+    predicate: &Predicate,
+    wanted: Wanted<'_>,
+) -> Result<Counters, ScanError> {
+    let sim = farhold_fabric::provider::sim::Sim::new(
+        &executor.handle(),
+        farhold_fabric::provider::sim::Numa,
+        farhold_fabric::provider::sim::Faults::default(),
+    );
+    let fabric: Fabric = sim.join(NodeId(1)).unwrap();
+    let endpoint = fabric.endpoint(&executor.handle()).unwrap();
+    let reader = Reader { endpoint: &endpoint, pinned: local, mover: None, line: Some(line), settings };
+    let segments = [local.segment.clone(), local.segment.clone()];
+    let scan = Scan { schema: &local.table.schema, segments: &segments, predicate, wanted };
+    let mut take = |found: &Found<'_>| {
+        assert_eq!(found.places().count(), found.passing);
+        if let Values::OfPassing(chunks) = found.values {
+            for chunk in chunks {
+                (0..found.passing).for_each(|row| assert!(chunk.wide(row).is_none() || chunk.text(row).is_none()));
+            }
+        }
+        ControlFlow::Continue(())
+    };
+    executor.run(PATH.scan(&reader, &scan, &mut take))
 }
 
 impl<F: Fn(&mut Vec<Vec<u8>>)> Line for Hostile<'_, F> {
@@ -227,10 +245,172 @@ impl<F: Fn(&mut Vec<Vec<u8>>)> Line for Hostile<'_, F> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn receive(&self) -> Waiting<'_, Vec<u8>> {
+    fn receive(&self, _: u64) -> Waiting<'_, Vec<u8>> {
         let message = self.messages.borrow_mut().pop_front();
         Box::pin(std::future::ready(message.ok_or(FabricError::Timeout { waited_ns: 1 })))
     }
+
+    fn forget(&self, number: u64) {
+        assert_eq!(number, 77);
+    }
+}
+
+/// Numbers the messages of a reply anew, so that something else is wrong with them.
+fn renumber(messages: &mut [Vec<u8>]) {
+    for (n, message) in messages.iter_mut().enumerate() {
+        message[12..16].copy_from_slice(&(n as u32).to_le_bytes());
+    }
+}
+
+fn message(kind: Kind, bytes: &[u8]) -> Vec<u8> {
+    Reply { number: 77, sequence: 0, kind, bytes }.put()
+}
+
+/// Replies that would make the asker keep more and more, or read for ever.
+#[test]
+fn replies_without_bounds_are_errors() {
+    let random = &mut Random(6);
+    let local = Local::new(random, &[ColumnType::BigInt], 1000);
+    let everything = Predicate::everything();
+    let fails = |first: &[Vec<u8>]| {
+        let spoil = |messages: &mut Vec<Vec<u8>>| {
+            messages.splice(0..0, first.iter().cloned());
+            renumber(messages);
+        };
+        let hostile = Hostile::new(&local, spoil);
+        let error = hostile.scan(&everything, Wanted::Columns(&[0])).unwrap_err();
+        assert!(matches!(error, ScanError::Reply(_)), "{error:?}");
+        // It fails at the first of them.
+        assert!(hostile.messages.borrow().len() >= first.len() + 2, "{error:?}");
+    };
+    fails(&vec![message(Kind::RecordEnd, &[]); 100]);
+    fails(&vec![message(Kind::More, &[]); 100]);
+    fails(&vec![message(Kind::More, &[0; 100]); 100]);
+    let answered = message(Kind::Answered, &[0]);
+    fails(&[answered]);
+    let again = |messages: &mut Vec<Vec<u8>>| {
+        let record = messages[1].clone();
+        messages.splice(2..2, vec![record; 100]);
+        renumber(messages);
+    };
+    let error = Hostile::new(&local, again).scan(&everything, Wanted::Columns(&[0])).unwrap_err();
+    assert!(matches!(error, ScanError::Reply(WireError::Wrong(_))), "more records than segments: {error:?}");
+}
+
+/// A line to an agent that says nothing, or something every second and never all.
+struct Slow {
+    handle: farhold_fabric::Handle,
+    says: bool,
+    sequence: Cell<u32>,
+}
+
+impl Line for Slow {
+    fn number(&self) -> u64 {
+        77
+    }
+
+    fn send<'a>(&'a self, _: NodeId, _: &'a [u8]) -> Waiting<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn receive(&self, _: u64) -> Waiting<'_, Vec<u8>> {
+        Box::pin(async {
+            self.handle.sleep_ns(if self.says { 1_000_000_000 } else { u64::MAX }).await;
+            let sequence = self.sequence.replace(self.sequence.get() + 1);
+            let bytes = vec![0; reply::MESSAGE_BYTES - reply::HEAD_BYTES];
+            Ok(Reply { number: 77, sequence, kind: Kind::More, bytes: &bytes }.put())
+        })
+    }
+
+    fn forget(&self, _: u64) {}
+}
+
+/// An agent that takes its time does not keep the scan for longer than the settings say.
+#[test]
+fn a_reply_has_a_deadline() {
+    let local = Local::new(&mut Random(7), &[ColumnType::BigInt], 1000);
+    for (says, messages) in [(false, 0), (true, 9)] {
+        let executor = Executor::virtual_time(1);
+        let (handle, sequence) = (executor.handle(), Cell::new(0));
+        let line = Slow { handle, says, sequence };
+        let settings = Settings { reply_ns_max: 9_500_000_000, ..Settings::default() };
+        let everything = Predicate::everything();
+        let result = scan_by(&executor, &line, &local, settings, &everything, Wanted::Columns(&[0]));
+        assert!(matches!(result, Err(ScanError::Fabric(FabricError::Timeout { .. }))), "{result:?}");
+        assert_eq!(line.sequence.get(), messages);
+        assert!((9_500_000_000..9_600_000_000).contains(&executor.handle().now_ns()));
+    }
+}
+
+/// A request that names something as often as it has room for, or more segments than there may be.
+#[test]
+fn a_request_cannot_ask_for_the_same_again_and_again() {
+    let random = &mut Random(8);
+    let local = Local::new(random, &[ColumnType::Text], 1000);
+    let request = |kind: u8, of: &[u8], times: u16, segments: u16| {
+        let mut bytes = b"FHQ1".to_vec();
+        bytes.extend([0; 8]);
+        bytes.push(kind);
+        bytes.extend(times.to_le_bytes());
+        bytes.extend(of.repeat(usize::from(times)));
+        bytes.extend([0, 0]);
+        bytes.extend(segments.to_le_bytes());
+        for _ in 0..segments {
+            bytes.extend(1000_u32.to_le_bytes());
+            bytes.extend(local.segment.chunks[1].at.to_bits().to_le_bytes());
+            bytes.extend(local.segment.chunks[1].bytes.to_le_bytes());
+        }
+        outcome(&serve(&bytes, &local))
+    };
+    for (kind, of, most) in [(0, &[1, 0][..], 32_000), (1, &[4, 1, 0], 21_000)] {
+        assert_eq!(request(kind, of, 1, 2), Ok(2));
+        assert_eq!(request(kind, of, most, 2), Err(Refusal::Malformed));
+        assert_eq!(request(kind, of, 1, 256), Ok(256));
+        assert_eq!(request(kind, of, 1, 257), Err(Refusal::Malformed));
+    }
+    // The asker names it once, and its sink gets it as often as it is wanted.
+    let everything = Predicate::everything();
+    let bytes = local.request(&everything, Wanted::Columns(&vec![1; 20_000]));
+    assert!(bytes.len() < 200);
+}
+
+/// The record of a segment is refused before it is longer than it may be.
+#[test]
+fn long_records_are_refused() {
+    let random = &mut Random(9);
+    let local = Local::new(random, &[ColumnType::Text, ColumnType::BigInt], 1000);
+    let everything = Predicate::everything();
+    let wanted = [
+        Wanted::Columns(&[1]),
+        Wanted::Columns(&[0, 2]),
+        Wanted::Aggregates(&[Aggregate::Min(1), Aggregate::Max(1), Aggregate::Rows]),
+    ];
+    for wanted in wanted {
+        let request = local.request(&everything, wanted);
+        let answered = |bytes_max: usize| {
+            let mut serving = Serving::new(&request);
+            serving.record_bytes_max = bytes_max;
+            let steps = std::iter::from_fn(|| serving.next(&local));
+            let messages =
+                steps.map(|step| if let Step::Message(message) = step { message } else { panic!("all pass") });
+            outcome(&messages.collect::<Vec<_>>())
+        };
+        assert_eq!(answered(1 << 20), Ok(2));
+        assert_eq!(answered(20), Err(Refusal::Long { segment: 0 }));
+    }
+}
+
+/// An agent gets back to its other work after each segment, also if it has nothing to send.
+#[test]
+fn each_step_scans_one_segment_at_most() {
+    let local = Local::new(&mut Random(10), &[ColumnType::BigInt], 1000);
+    let mut nothing = Predicate::everything();
+    nothing.push(Condition::Compare(0, Comparison::Less, Constant::Integer(-1)), 0.5);
+    let mut serving = Serving::new(&local.request(&nothing, Wanted::Columns(&[1])));
+    assert_eq!(serving.next(&local), Some(Step::Nothing));
+    assert_eq!(serving.next(&local), Some(Step::Nothing));
+    assert!(matches!(serving.next(&local), Some(Step::Message(_))));
+    assert_eq!(serving.next(&local), None);
 }
 
 /// What a check of one message alone would let through.
