@@ -3,6 +3,7 @@
 pub(super) mod batch;
 
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::error::Result;
 
 use self::batch::Kind::{Big, Bool, Float, Int, Ints, Oid, Small, Text, Texts};
@@ -36,6 +37,11 @@ struct Source<'a> {
 }
 
 impl View {
+    /// Its columns.
+    pub(super) fn schema(&self) -> Result<SchemaRef> {
+        Ok(batch(self.columns, &[])?.schema())
+    }
+
     /// Its current rows.
     pub(super) fn rows(&self, relations: &dyn Relations, database: &str) -> Result<RecordBatch> {
         let source = Source { relations, tables: relations.relations(), owner: relations.owner(), database };

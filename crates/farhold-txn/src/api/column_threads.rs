@@ -47,9 +47,7 @@ pub(super) fn apply(node: &Node, journaling: &Journaling, stop: &AtomicBool) {
     let _applying = Applying(feed);
     while !stop.load(SeqCst) {
         feed.bell.wait(&mut seen, IDLE);
-        if !feed.apply(node.id()) {
-            feed.must_build.store(true, SeqCst);
-        }
+        feed.apply(node.id());
     }
 }
 
@@ -57,18 +55,13 @@ pub(super) fn apply(node: &Node, journaling: &Journaling, stop: &AtomicBool) {
 pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
     let executor = Executor::real(u64::from(node.id().0));
     let feed = &journaling.feed;
-    let (mut seen, mut seen_version, mut failures) = (0, None, Failures::default());
-    let mut next_look_ns = 0;
+    let (mut seen, mut next_look_ns, mut failures) = (0, 0, Failures::default());
     while !stop.load(SeqCst) {
         let now_ns = executor.handle().now_ns();
         let is_time = now_ns >= next_look_ns;
         if is_time {
             next_look_ns = now_ns + IDLE.as_nanos() as u64;
-            let version = node.catalog_version();
-            if feed.must_build.swap(false, SeqCst) || seen_version != Some(version) {
-                follow_definitions(node, feed);
-                seen_version = Some(version);
-            }
+            follow_definitions(node, feed);
             if now_ns >= failures.until_ns && journaling.failure().is_none() {
                 let has_failed = build_new(node, feed, &executor, stop).is_err();
                 failures.note(has_failed, executor.handle().now_ns());
@@ -80,7 +73,7 @@ pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &
             copy.merge(if is_large { u32::MAX } else { node.store.superblock().oldest_snapshot() });
         }
         if is_time {
-            make_room(feed, node.config.columns_bytes_max);
+            make_room(feed, node.config.columns_bytes_max, now_ns);
         }
         feed.merge_bell.wait(&mut seen, IDLE);
     }
@@ -95,14 +88,15 @@ fn follow_definitions(node: &Arc<Node>, feed: &ColumnFeed) {
 }
 
 /// While the copies take more than `bytes_max`, forgets the smallest that makes enough room, or else the largest.
-fn make_room(feed: &ColumnFeed, bytes_max: u64) {
+fn make_room(feed: &ColumnFeed, bytes_max: u64, now_ns: u64) {
     let mut sizes: Vec<_> = feed.copies().into_iter().map(|(table, copy)| (copy.size().bytes(), table, copy)).collect();
     sizes.sort_by_key(|(bytes, table, _)| (*bytes, *table));
     let mut bytes: u64 = sizes.iter().map(|(bytes, ..)| bytes).sum();
     while bytes > bytes_max && !sizes.is_empty() {
         let enough = sizes.partition_point(|(size, ..)| *size < bytes - bytes_max).min(sizes.len() - 1);
         let (size, table, copy) = sizes.remove(enough);
-        feed.set_without_room(table, &copy, size);
+        // Once its changes are merged, it needs about as much as its segments do now.
+        feed.set_without_room(table, &copy, copy.size().segment_bytes, now_ns);
         bytes -= size;
     }
 }
@@ -135,7 +129,8 @@ fn build_new(node: &Arc<Node>, feed: &ColumnFeed, executor: &Executor, stop: &At
     let mut result = Ok(());
     for (table, kept) in wanted {
         let room = node.config.columns_bytes_max.saturating_sub(feed.bytes_without(None));
-        if !feed.may_have_room(table.id(), &kept, room) {
+        let now_ns = executor.handle().now_ns();
+        if !feed.may_have_room(table.id(), &kept, room, now_ns) {
             continue;
         }
         let worker = match &mut worker {
@@ -146,7 +141,7 @@ fn build_new(node: &Arc<Node>, feed: &ColumnFeed, executor: &Executor, stop: &At
         feed.add(table.id(), copy.clone());
         match executor.run(build(worker, feed, table.id(), &copy, stop)) {
             Ok(Built::Complete) => feed.forget_need(table.id()),
-            Ok(Built::NoRoom { bytes }) => feed.set_without_room(table.id(), &copy, bytes),
+            Ok(Built::NoRoom { bytes }) => feed.set_without_room(table.id(), &copy, bytes, now_ns),
             Ok(Built::GivenUp) => feed.retain(|other, _| other != table.id()),
             Err(error) => {
                 feed.retain(|other, _| other != table.id());
@@ -203,8 +198,9 @@ async fn build(
         })?;
     }
     copy.install(builder, snapshot.epoch());
-    let bytes = copy.size().bytes();
-    Ok(if bytes > room() { Built::NoRoom { bytes } } else { Built::Complete })
+    let size = copy.size();
+    let has_room = size.bytes() <= room();
+    Ok(if has_room { Built::Complete } else { Built::NoRoom { bytes: size.segment_bytes } })
 }
 
 /// What a future gives; `None` if the node stops before. A snapshot may wait for a journal that nobody writes any more.

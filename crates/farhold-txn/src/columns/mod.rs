@@ -65,8 +65,6 @@ pub(crate) struct ColumnFeed {
     pub bell: Bell,
     /// That thread runs.
     has_thread: AtomicBool,
-    /// Copies have been dropped that are still wanted.
-    pub must_build: AtomicBool,
     /// Wakes the thread that builds and merges.
     pub merge_bell: Bell,
     /// Views of segments that queries have got.
@@ -90,11 +88,15 @@ pub struct ColumnStatistics {
     pub is_merged: bool,
 }
 
-/// What a copy that had no room would keep, and about how many bytes it needs.
+/// What a copy that had no room would keep, about how many bytes it needs, and when it may be tried again.
 struct Need {
     kept: Kept,
     bytes: u64,
+    not_before_ns: u64,
 }
+
+/// A table whose copy had no room is not tried again within this time.
+const WITHOUT_ROOM_NS: u64 = 10_000_000_000;
 
 #[derive(Default)]
 struct Queue {
@@ -143,7 +145,11 @@ impl ColumnFeed {
     /// Forgets the copies for which `stays` does not hold.
     pub fn retain(&self, stays: impl Fn(TableId, &ColumnCopy) -> bool) {
         let mut copies = held(&self.copies);
+        let before = copies.len();
         copies.retain(|table, copy| stays(*table, copy));
+        if copies.len() == before && before > 0 {
+            return;
+        }
         if copies.is_empty() {
             self.is_wanted.store(false, SeqCst);
             *held(&self.queue) = Queue::default();
@@ -157,17 +163,19 @@ impl ColumnFeed {
         held(&self.without_room).contains_key(&table)
     }
 
-    /// That there is none for a copy of about so many bytes; it is forgotten.
-    pub fn set_without_room(&self, table: TableId, copy: &ColumnCopy, bytes: u64) {
+    /// That there is none for a copy that needs about so many bytes; it is forgotten.
+    pub fn set_without_room(&self, table: TableId, copy: &ColumnCopy, bytes: u64, now_ns: u64) {
         // A little more, so that it is not tried again and again with a byte too few.
-        let need = Need { kept: copy.kept().clone(), bytes: bytes + bytes / 8 };
+        let bytes = bytes + bytes / 8;
+        let need = Need { kept: copy.kept().clone(), bytes, not_before_ns: now_ns + WITHOUT_ROOM_NS };
         held(&self.without_room).insert(table, need);
         self.retain(|other, _| other != table);
     }
 
     /// Whether a copy may be tried within `room` bytes: none of its kind was too large for that.
-    pub fn may_have_room(&self, table: TableId, kept: &Kept, room: u64) -> bool {
-        held(&self.without_room).get(&table).is_none_or(|need| need.kept != *kept || need.bytes <= room)
+    pub fn may_have_room(&self, table: TableId, kept: &Kept, room: u64, now_ns: u64) -> bool {
+        let is_enough = |need: &Need| need.bytes <= room && now_ns >= need.not_before_ns;
+        held(&self.without_room).get(&table).is_none_or(|need| need.kept != *kept || is_enough(need))
     }
 
     /// A copy of this table is tried.
@@ -217,9 +225,8 @@ impl ColumnFeed {
         held(&self.copies).iter().map(|(table, copy)| (*table, copy.clone())).collect()
     }
 
-    /// Applies what has been offered. One thread does so. False: records have been dropped, and so all copies, which are to be built
-    /// again.
-    pub fn apply(&self, me: NodeId) -> bool {
+    /// Applies what has been offered. One thread does so. If records have been dropped, so are all copies, which are built again.
+    pub fn apply(&self, me: NodeId) {
         let (blocks, closed, has_lost) = {
             let mut queue = held(&self.queue);
             queue.bytes = 0;
@@ -246,7 +253,6 @@ impl ColumnFeed {
         if !blocks.is_empty() {
             self.merge_bell.ring();
         }
-        !has_lost
     }
 
     /// Forgets all copies: they lack changes. Queries read rows.

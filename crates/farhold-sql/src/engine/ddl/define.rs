@@ -279,7 +279,22 @@ struct Options {
     columns: Option<KeptColumns>,
 }
 
+/// Refuses an option that is given twice.
+fn check_options(list: &[SqlOption]) -> Result<(), SqlError> {
+    let mut seen = Vec::with_capacity(list.len());
+    for option in list {
+        let name = fold(key_and_value(option)?.0);
+        if seen.contains(&name) {
+            let message = format!("parameter \"{name}\" specified more than once");
+            return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message));
+        }
+        seen.push(name);
+    }
+    Ok(())
+}
+
 fn options(list: &[SqlOption], columns: &[Column]) -> Result<Options, SqlError> {
+    check_options(list)?;
     let (mut placement, mut hash, mut kept) = (Placement::ByHash, true, None);
     for option in list {
         let (key, value) = key_and_value(option)?;
@@ -328,13 +343,15 @@ fn key_and_value(option: &SqlOption) -> Result<(&Ident, &Expr), SqlError> {
     }
 }
 
-/// The value of `ALTER TABLE … SET (columns = …)`, of a table with these columns.
-pub(super) fn columns_to_keep(list: &[SqlOption], columns: &[Column]) -> Result<KeptColumns, SqlError> {
+/// The value of `ALTER TABLE … SET (columns = …)`, of a table with these columns; `None`: it sets only what has no meaning here.
+pub(super) fn columns_to_keep(list: &[SqlOption], columns: &[Column]) -> Result<Option<KeptColumns>, SqlError> {
+    check_options(list)?;
     let mut kept = None;
     for option in list {
         let (key, value) = key_and_value(option)?;
         match fold(key).as_str() {
             "columns" => kept = Some(kept_columns(value, columns)?),
+            "fillfactor" => {}
             name @ ("placement" | "hash") => {
                 return Err(SqlError::unsupported(format!("ALTER TABLE SET ({name} = …)")).with_hint(
                     "Create a table with the new definition, and copy: INSERT INTO new SELECT … FROM old.",
@@ -347,7 +364,7 @@ pub(super) fn columns_to_keep(list: &[SqlOption], columns: &[Column]) -> Result<
             }
         }
     }
-    kept.ok_or_else(|| SqlError::syntax("ALTER TABLE SET without an option"))
+    Ok(kept)
 }
 
 /// The value of the option `columns`: `'auto'`, `'all'`, `'none'`, or names of columns.

@@ -65,8 +65,9 @@ pub(crate) async fn alter_table(
         return Err(SqlError::unsupported("ALTER TABLE with several actions"));
     };
     if let ast::AlterTableOperation::SetOptionsParens { options } = operation {
-        let kept = columns_to_keep(options, table.columns())?;
-        worker.keep_columns(&table.table, kept).await.map_err(|e| definition_error(&e))?;
+        if let Some(kept) = columns_to_keep(options, table.columns())? {
+            worker.keep_columns(&table.table, kept).await.map_err(|e| definition_error(&e))?;
+        }
         return Ok(Done::plain("ALTER TABLE"));
     }
     let ast::AlterTableOperation::AddConstraint { constraint, .. } = operation else {

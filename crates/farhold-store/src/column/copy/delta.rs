@@ -103,9 +103,9 @@ struct Place {
 pub(super) type Row<'r> = (&'r [u8], &'r [u8]);
 
 impl Current {
-    /// The slots.
-    pub fn slots(&self) -> impl Iterator<Item = u32> {
-        self.slots.iter().map(|(slot, _)| *slot)
+    /// The slots, and the bytes of their rows.
+    pub fn slots(&self) -> impl Iterator<Item = (u32, usize)> {
+        self.slots.iter().map(|(slot, place)| (*slot, place.map_or(0, |it| it.key_len + it.value_len)))
     }
 
     /// Slots of a range, and their rows; `None`: there is no row any more.

@@ -26,21 +26,42 @@ struct Group {
     rows_max: usize,
 }
 
+/// Changed rows of so many bytes are as good as many: a segment of long rows has few.
+const CHANGED_BYTES_MIN: usize = 4 << 20;
+
+/// What has changed in the range of a segment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Changes {
+    rows: usize,
+    bytes: usize,
+}
+
+impl Changes {
+    /// Whether a segment of so many rows is made anew.
+    fn are_due(self, rows: usize, config: CopyConfig) -> bool {
+        let is_all = rows > 0 && self.rows >= rows;
+        let are_many = self.rows >= config.changes_min || is_all || self.bytes >= CHANGED_BYTES_MIN;
+        self.rows >= (rows / config.changed_part).max(1) && are_many
+    }
+}
+
 /// How the last attempt ended.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
     epoch: u32,
     /// There were changes of later epochs.
     was_limited: bool,
-    /// States that the delta had afterwards.
+    /// States that the delta had afterwards, and its bytes.
     delta_len: usize,
+    delta_bytes: u64,
 }
 
 impl Tried {
     /// Would another attempt at this epoch find little more to do?
-    fn is_vain(&self, epoch: u32, delta_len: usize, config: CopyConfig) -> bool {
-        let grown = self.delta_len + config.changes_min.max(self.delta_len / config.changed_part);
-        epoch == self.epoch || !self.was_limited && delta_len < grown
+    fn is_vain(&self, epoch: u32, (delta_len, delta_bytes): (usize, u64), config: CopyConfig) -> bool {
+        let grown = self.delta_len + (config.changes_min / 4).max(self.delta_len / config.changed_part).max(1);
+        let is_longer = delta_bytes >= self.delta_bytes + CHANGED_BYTES_MIN as u64;
+        epoch == self.epoch || !self.was_limited && delta_len < grown && !is_longer
     }
 }
 
@@ -50,17 +71,18 @@ impl ColumnCopy {
     /// that of a snapshot that may still ask.
     pub fn merge(&self, epoch: u32) -> Merged {
         let mut tried = self.merging();
-        let (complete, delta_len) = {
+        let (complete, delta) = {
             let state = self.read();
-            (state.complete, state.delta.len())
+            (state.complete, (state.delta.len(), state.delta.read().bytes()))
         };
-        if tried.is_vain(epoch.min(complete), delta_len, self.config) {
+        if tried.is_vain(epoch.min(complete), delta, self.config) {
             return Merged::default();
         }
         let merged = self.merge_changed(epoch.min(complete), self.config);
         let delta = self.read().delta.clone();
         let was_limited = delta.read().has_later(epoch.min(complete));
-        *tried = Tried { epoch: epoch.min(complete), was_limited, delta_len: delta.len() };
+        let delta_bytes = delta.read().bytes();
+        *tried = Tried { epoch: epoch.min(complete), was_limited, delta_len: delta.len(), delta_bytes };
         merged
     }
 
@@ -74,9 +96,11 @@ impl ColumnCopy {
             (state.segments.clone(), state.delta.clone())
         };
         let current = delta.read().current(epoch);
-        let mut changes = vec![0; old.len().max(1)];
-        for slot in current.slots() {
-            changes[segment_of(&old, slot).unwrap_or(0)] += 1;
+        let mut changes = vec![Changes::default(); old.len().max(1)];
+        for (slot, bytes) in current.slots() {
+            let changes = &mut changes[segment_of(&old, slot).unwrap_or(0)];
+            changes.rows += 1;
+            changes.bytes += bytes;
         }
         let groups = groups_of(&old, &changes, config);
         let has_much_ended = current.ended >= config.changes_min.max(current.slots().count());
@@ -151,13 +175,13 @@ impl Group {
 }
 
 /// The segments to make anew, neighbours together where both are short.
-fn groups_of(old: &[Arc<Segment>], changes: &[usize], config: CopyConfig) -> Vec<Group> {
+fn groups_of(old: &[Arc<Segment>], changes: &[Changes], config: CopyConfig) -> Vec<Group> {
     let rows = |place: usize| old.get(place).map_or(0, |segment| segment.rows());
-    let is_due = |place: usize| changes[place] >= config.changes_min.max(rows(place) / config.changed_part).max(1);
+    let is_due = |place: usize| changes[place].are_due(rows(place), config);
     // About, and with those that come: a row that has changed has ended too.
     let rows_after = |place: usize| {
         let ended = old.get(place).map_or(0, |segment| segment.ended());
-        (rows(place) + changes[place]).saturating_sub(ended)
+        (rows(place) + changes[place].rows).saturating_sub(ended)
     };
     let mut groups = Vec::new();
     let mut place = 0;

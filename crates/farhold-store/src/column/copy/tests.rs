@@ -354,3 +354,41 @@ fn a_copy_of_some_columns() {
     let expected: Vec<_> = (1..=500).map(|id| (id, if id == 7 { 1000 } else { -id })).collect();
     assert_eq!(found, expected);
 }
+
+/// A segment of few rows, which is so short because they are long, is made anew once they have changed or gone.
+#[test]
+fn short_segments_are_made_anew() {
+    let schema = schema();
+    let copy = ColumnCopy::new(&schema, Kept::All, CopyConfig { segment_rows: 200, ..CopyConfig::default() });
+    let mut builder = copy.build();
+    for slot in 1..=800_u32 {
+        let (key, value) = bytes(&schema, &(slot.into(), Some(slot), 0));
+        builder.append(reference(slot), &key, &value);
+    }
+    copy.install(builder, 1);
+    let delete = |slot| RowChange { reference: reference(slot), version: Version(4), epoch: 2, row: None };
+    // All rows of the first segments go, and half of those of the third.
+    copy.apply((1..=500).map(delete));
+    copy.complete(2);
+    assert_eq!(copy.merge(2).replaced, 2);
+    assert_eq!((copy.size().segment_rows, copy.size().delta_rows), (400, 100));
+    assert_eq!(rows_of(&copy.view(2).expect("a view")).len(), 300);
+}
+
+/// A few long rows are merged too.
+#[test]
+fn long_rows_are_merged() {
+    let schema = schema();
+    let copy = ColumnCopy::new(&schema, Kept::All, CopyConfig::default());
+    copy.install(copy.build(), 1);
+    let (key, mut value) = bytes(&schema, &(1, Some(1), 0));
+    value.resize(60_000, 0);
+    let row = Some((&key[..], &value[..]));
+    let insert = |slot| RowChange { reference: reference(slot), version: Version(4), epoch: 2, row };
+    copy.apply((1..=60).map(insert));
+    copy.complete(2);
+    assert_eq!(copy.merge(2).made, 0, "3.6 MB");
+    copy.apply((61..=80).map(|slot| RowChange { epoch: 3, ..insert(slot) }));
+    copy.complete(3);
+    assert_eq!(copy.merge(3).made, 1, "4.8 MB");
+}
