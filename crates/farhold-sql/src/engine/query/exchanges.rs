@@ -9,9 +9,6 @@
 //!   input ──▶ ReserveExchange: reserves ──▶ exchange: distributes, gathers ──▶ UnreserveExchange: releases
 //! ```
 //!
-//! A `CoalescePartitionsExec` keeps batches of its inputs too, a few for each, and counts none: two steps of a GROUP BY over two
-//! scans on one thread took four times the limit. It is counted in the same way.
-//!
 //! If whole batches are distributed in turn, gathering is unnecessary. DataFusion skips it if the input is declared
 //! unbounded.
 
@@ -23,7 +20,6 @@ use datafusion::error::Result;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation, UnboundedMemoryPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{Boundedness, ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, Partitioning};
@@ -80,22 +76,20 @@ pub(super) fn counted(
     node: Arc<dyn ExecutionPlan>,
     cancel: &CancelHandle,
 ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
-    let exchange = node.downcast_ref::<RepartitionExec>();
-    let gathering = node.downcast_ref::<CoalescePartitionsExec>();
-    let input = exchange.map(RepartitionExec::input).or_else(|| gathering.map(CoalescePartitionsExec::input));
-    let Some(input) = input.map(Arc::clone) else { return Ok(Transformed::no(node)) };
+    let Some(exchange) = node.downcast_ref::<RepartitionExec>() else { return Ok(Transformed::no(node)) };
     let can_be_long = node.schema().fields().iter().any(|field| may_be_long(field.data_type()));
     // An exchange that preserves an order merges its inputs, and counts its memory.
-    if !can_be_long || exchange.is_some_and(RepartitionExec::preserve_order) {
+    if !can_be_long || exchange.preserve_order() {
         return Ok(Transformed::no(node));
     }
     let exchange_state = ExchangeState::default();
-    let mut properties = Arc::clone(input.properties());
-    if exchange.is_some_and(|it| matches!(it.partitioning(), Partitioning::RoundRobinBatch(_))) {
+    let mut properties = Arc::clone(exchange.input().properties());
+    if matches!(exchange.partitioning(), Partitioning::RoundRobinBatch(_)) {
         let endless = Boundedness::Unbounded { requires_infinite_memory: false };
         properties = Arc::new(properties.as_ref().clone().with_boundedness(endless));
     }
-    let input = SliceExec::with_properties(&input, Step::ReserveExchange(exchange_state.clone()), properties, cancel);
+    let input =
+        SliceExec::with_properties(exchange.input(), Step::ReserveExchange(exchange_state.clone()), properties, cancel);
     let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
     let properties = Arc::clone(node.properties());
     let exchange = node.replace_children(vec![input], options)?;
