@@ -106,14 +106,7 @@ fn some_columns_are_kept() {
         });
     };
     let lacks = "they lack a column that the query needs";
-    // Rows of the view are those of each execution.
-    client.ok("PREPARE state AS SELECT state, delta_rows FROM farhold_columns WHERE relname = 't'");
     reads_segments("SELECT sum(n) FROM t WHERE id > 7");
-    assert_eq!(client.rows("EXECUTE state"), ["kept|0"]);
-    client.ok("UPDATE t SET n = n WHERE id = 3000");
-    wait_until("the view has the change", || client.rows("EXECUTE state") == ["kept|1"]);
-    client.ok("DELETE FROM t WHERE id = 3000");
-    client.ok("INSERT INTO t VALUES (3000, 'text 3000', 0, 4)");
     reads_segments("SELECT count(*) FROM t");
     reads_rows("SELECT sum(m) FROM t", lacks);
     reads_rows("SELECT sum(n) FROM t WHERE m = 3 OR n = 1", lacks);
@@ -126,7 +119,7 @@ fn some_columns_are_kept() {
     reads_segments("SELECT max(\"A, b\") FROM t WHERE m = 3");
     reads_rows("SELECT sum(n) FROM t", lacks);
     assert_eq!(client.rows("SELECT count(*), max(\"A, b\") FROM t WHERE m = 3"), ["429|text 997"]);
-    let shown = "SELECT relid::regclass, option, state, table_rows, segment_rows, segments, delta_rows, bytes > 10000 FROM farhold_columns";
+    let shown = "SELECT relname, option, state, table_rows, segment_rows, segments, delta_rows, bytes > 10000 FROM farhold_columns";
     assert_eq!(client.rows(shown), ["t|\"A, b\", m|kept|3000|3000|1|0|t"]);
     client.ok("ALTER TABLE t SET (columns = 'none')");
     reads_rows("SELECT sum(m) FROM t", "");

@@ -200,7 +200,8 @@ fn reads_catalogs_alone(statement: &Statement) -> bool {
             let TableFactor::Table { name, args: None, .. } = factor else { return ControlFlow::Continue(()) };
             match identifiers(name).as_slice() {
                 [name] if self.defined.contains(name) => {}
-                [name] if is_catalog_relation(name) => self.catalogs = true,
+                // The queries of known clients read PostgreSQL's relations, and no view of ours.
+                [name] if PG_CATALOG_TABLES.contains(&name.as_str()) => self.catalogs = true,
                 [.., schema, _] if is_catalog_schema(schema) => self.catalogs = true,
                 _ => self.others = true,
             }
