@@ -39,7 +39,7 @@ class Served:
     def wait_for_columns(self):
         """Until all columns that are wanted have been built, and merging has come to rest."""
         until, before = time.monotonic() + 600, None
-        while (now := self.run("SELECT relname, state, segments, segment_rows, delta_rows FROM farhold_columns ORDER BY relname")) != before or any(
+        while (now := self.run("SELECT relname, state, segments, segment_rows, delta_rows FROM pg_catalog.farhold_columns ORDER BY relname")) != before or any(
                 row[1] == "building" for row in now):
             if time.monotonic() > until:
                 sys.exit("the columns do not come to rest within ten minutes")
@@ -65,7 +65,7 @@ def columns(args):
         kept.wait_for_columns()
         duck = ch_oracle.copy_to_duckdb(rows.connection, None)
         duck.execute(f"SET threads = {os.cpu_count()}")
-        sizes = kept.run("SELECT relname, table_rows, table_bytes, bytes, state FROM farhold_columns WHERE bytes > 0 ORDER BY relname")
+        sizes = kept.run("SELECT relname, table_rows, table_bytes, bytes, state FROM pg_catalog.farhold_columns WHERE bytes > 0 ORDER BY relname")
         by = {"columns": kept.run, "rows": rows.run, "duckdb": lambda sql: duck.execute(sql).fetchall()}
         for number, sql in sorted(queries.items()):
             for turn in range(args.runs):

@@ -65,7 +65,7 @@ class Bench:
         for option, waits_for in (("none", "state = 'kept'"), ("all", "state <> 'kept' OR segments = 0 AND table_rows > 0")):
             self._all_take(link, [f"ALTER TABLE {table.name} SET (columns = '{option}')" for table in tables])
             until = time.monotonic() + LIMIT_S
-            while (left := link.simple(f"SELECT relname, state FROM farhold_columns WHERE {waits_for}")).rows or left.failed:
+            while (left := link.simple(f"SELECT relname, state FROM pg_catalog.farhold_columns WHERE {waits_for}")).rows or left.failed:
                 if left.failed or time.monotonic() > until:
                     raise Broken(f"columns are not built: {left}")
                 time.sleep(0.005)

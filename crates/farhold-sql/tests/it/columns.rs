@@ -77,7 +77,7 @@ fn without_a_journal_rows_are_read() {
     let line = scan(&client, "SELECT sum(n) FROM t");
     assert!(line.contains("no column segments: they are made from the journal, and the node has none"), "{line}");
     assert_eq!(
-        client.rows("SELECT state FROM farhold_columns"),
+        client.rows("SELECT state FROM pg_catalog.farhold_columns"),
         ["none: they are made from the journal, and the node has none"]
     );
     // A small table is read by rows anyway.
@@ -119,15 +119,15 @@ fn some_columns_are_kept() {
     reads_segments("SELECT max(\"A, b\") FROM t WHERE m = 3");
     reads_rows("SELECT sum(n) FROM t", lacks);
     assert_eq!(client.rows("SELECT count(*), max(\"A, b\") FROM t WHERE m = 3"), ["429|text 997"]);
-    let shown = "SELECT relname, option, state, table_rows, segment_rows, segments, delta_rows, bytes > 10000 FROM farhold_columns";
+    let shown = "SELECT relname, option, state, table_rows, segment_rows, segments, delta_rows, bytes > 10000 FROM pg_catalog.farhold_columns";
     assert_eq!(client.rows(shown), ["t|\"A, b\", m|kept|3000|3000|1|0|t"]);
     client.ok("ALTER TABLE t SET (columns = 'none')");
     reads_rows("SELECT sum(m) FROM t", "");
-    assert_eq!(client.rows("SELECT option, state, bytes FROM farhold_columns"), ["none|none|0"]);
+    assert_eq!(client.rows("SELECT option, state, bytes FROM pg_catalog.farhold_columns"), ["none|none|0"]);
     client.ok("ALTER TABLE t SET (columns = ' ALL ')");
     reads_segments("SELECT sum(m), sum(n) FROM t");
     client.ok("CREATE TABLE hidden (\"all\" int, \"Auto\" int) WITH (columns = '\"all\", \"Auto\"')");
-    let option = "SELECT option FROM farhold_columns WHERE relname = 'hidden'";
+    let option = "SELECT option FROM pg_catalog.farhold_columns WHERE relname = 'hidden'";
     assert_eq!(client.rows(option), ["\"all\", \"Auto\""]);
     client.ok("ALTER TABLE hidden SET (columns = \"Auto\", fillfactor = 50)");
     assert_eq!(client.rows(option), ["\"Auto\""]);
