@@ -9,7 +9,7 @@
 //! - Values travel as chunks of the passing rows, in the format of all chunks.
 //! - A request is about a limited number of segments, so an agent works in vain for a scan that was given up only that long. Replies to
 //!   such a scan are told by their numbers, and dropped. Between two segments the agent does its other work.
-//! - Neither side can make the other keep more than a record of [`RECORD_BYTES_MAX`](reply::RECORD_BYTES_MAX) bytes, and no reply
+//! - Neither side can make the other keep more than a record of 256 MiB, and no reply
 //!   keeps a scan longer than [`Settings::reply_ns_max`](super::Settings::reply_ns_max).
 //! - The agent takes no address from a request: its [`Home`] says which chunks it keeps.
 //! - Both sides check every byte that they receive.
