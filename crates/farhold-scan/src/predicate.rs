@@ -25,6 +25,10 @@ pub enum Comparison {
 }
 
 impl Comparison {
+    /// All of them. Requests to agents number them in this order.
+    pub const ALL: [Self; 6] =
+        [Self::Equal, Self::NotEqual, Self::Less, Self::LessEqual, Self::Greater, Self::GreaterEqual];
+
     /// As statements write it.
     #[must_use]
     pub const fn sign(self) -> &'static str {

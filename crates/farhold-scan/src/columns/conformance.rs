@@ -11,15 +11,6 @@ use crate::kernels::Range;
 use crate::predicate::{Comparison, Condition, Constant, Predicate, compare_floats};
 use crate::rows::RowFilter;
 
-const COMPARISONS: [Comparison; 6] = [
-    Comparison::Equal,
-    Comparison::NotEqual,
-    Comparison::Less,
-    Comparison::LessEqual,
-    Comparison::Greater,
-    Comparison::GreaterEqual,
-];
-
 pub(crate) const TYPES: [ColumnType; 15] = [
     ColumnType::Boolean,
     ColumnType::SmallInt,
@@ -168,7 +159,7 @@ impl Random {
                 Condition::Prefix(column, prefix, self.next() & 1 == 1)
             }
             _ => {
-                let comparison = COMPARISONS[(self.next() % 6) as usize];
+                let comparison = Comparison::ALL[(self.next() % 6) as usize];
                 Condition::Compare(column, comparison, self.constant(data_type))
             }
         }
@@ -307,7 +298,7 @@ proptest! {
         let table = table(&mut random, key, 300);
         let chunks = open(&table);
         for (column, data_type) in TYPES.iter().enumerate() {
-            for comparison in COMPARISONS {
+            for comparison in Comparison::ALL {
                 let with = value(*data_type, random.next());
                 let mut predicate = Predicate::everything();
                 predicate.push(Condition::Compare(column + 1, comparison, constant(&with)), 0.5);
@@ -405,7 +396,7 @@ fn reals_beside_doubles_between_them() {
     let least = f64::from(f32::from_bits(1));
     let between = [-1e39, -0.1, least / -2.0, 1e-50, least / 2.0, 0.1, 1.5_f64.next_up(), 1.5_f64.next_down(), 1e39];
     for double in between {
-        for comparison in COMPARISONS {
+        for comparison in Comparison::ALL {
             let predicate = on_one_column(Condition::Compare(1, comparison, Constant::Float(double)));
             let passing = selected(&table, &predicate);
             for (n, real) in reals.iter().enumerate() {
@@ -433,7 +424,7 @@ fn wide_constants_beside_integers() {
             let passing = |holds: &dyn Fn(i128) -> bool| {
                 values.iter().enumerate().fold(0, |bits, (n, value)| bits | u64::from(holds(*value)) << n)
             };
-            for comparison in COMPARISONS {
+            for comparison in Comparison::ALL {
                 let predicate = on_one_column(Condition::Compare(1, comparison, Constant::Wide(wide)));
                 let expected = passing(&|value| comparison.holds(value.cmp(&wide)));
                 assert_eq!(selected(table, &predicate), expected, "{} {wide}", comparison.sign());

@@ -24,15 +24,6 @@ const DEPTH_MAX: usize = 16;
 /// Segments that one request is about at most: some 16 million rows, after which an agent is free again at the latest.
 pub(super) const SEGMENTS_MAX: usize = 256;
 
-const COMPARISONS: [Comparison; 6] = [
-    Comparison::Equal,
-    Comparison::NotEqual,
-    Comparison::Less,
-    Comparison::LessEqual,
-    Comparison::Greater,
-    Comparison::GreaterEqual,
-];
-
 /// What is wanted of the rows that pass: [`Wanted`], owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OwnedWanted {
@@ -149,7 +140,7 @@ fn put_condition(to: &mut Vec<u8>, condition: &Condition, depth: usize) -> Optio
         Condition::Compare(column, comparison, constant) => {
             to.push(0);
             put_u16(to, *column)?;
-            to.push(COMPARISONS.iter().position(|other| other == comparison)? as u8);
+            to.push(Comparison::ALL.iter().position(|other| other == comparison)? as u8);
             put_constant(to, constant);
         }
         Condition::In(column, constants, negated) => {
@@ -292,7 +283,7 @@ fn read_condition(from: &mut Cursor<'_>, depth: usize) -> Result<Condition, Wire
             let column = column()?;
             let number = from.u8("a comparison")?;
             let unknown = WireError::Unknown { what: "a comparison", number: number.into() };
-            let comparison = COMPARISONS.get(usize::from(number)).ok_or(unknown)?;
+            let comparison = Comparison::ALL.get(usize::from(number)).ok_or(unknown)?;
             Ok(Condition::Compare(column, *comparison, read_constant(from)?))
         }
         1 => {
