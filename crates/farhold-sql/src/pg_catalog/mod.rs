@@ -151,11 +151,6 @@ impl Relation {
     }
 }
 
-/// Whether `pg_catalog` has a view of ours with this name.
-pub(crate) fn has_view(name: &str) -> bool {
-    schema::view(name).is_some()
-}
-
 /// The OID of the constraint that an index implements.
 fn constraint_oid(index: i32) -> i32 {
     index - 1 + CONSTRAINT_OFFSET

@@ -33,7 +33,7 @@ impl fmt::Debug for PgCatalog {
     }
 }
 
-pub(super) fn view(name: &str) -> Option<&'static View> {
+fn view(name: &str) -> Option<&'static View> {
     VIEWS.iter().find(|view| view.name.eq_ignore_ascii_case(name))
 }
 

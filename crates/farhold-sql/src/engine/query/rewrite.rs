@@ -183,7 +183,7 @@ pub(super) fn is_catalog_schema(name: &str) -> bool {
 
 /// Whether it is a relation of `pg_catalog`, which needs no qualifying schema.
 pub(super) fn is_catalog_relation(name: &str) -> bool {
-    PG_CATALOG_TABLES.contains(&name) || crate::pg_catalog::has_view(name)
+    PG_CATALOG_TABLES.contains(&name)
 }
 
 /// Whether a statement reads catalog relations and no others.
@@ -200,8 +200,7 @@ fn reads_catalogs_alone(statement: &Statement) -> bool {
             let TableFactor::Table { name, args: None, .. } = factor else { return ControlFlow::Continue(()) };
             match identifiers(name).as_slice() {
                 [name] if self.defined.contains(name) => {}
-                // The queries of known clients read PostgreSQL's relations, and no view of ours.
-                [name] if PG_CATALOG_TABLES.contains(&name.as_str()) => self.catalogs = true,
+                [name] if is_catalog_relation(name) => self.catalogs = true,
                 [.., schema, _] if is_catalog_schema(schema) => self.catalogs = true,
                 _ => self.others = true,
             }
