@@ -284,6 +284,25 @@ fn nested_loops_over_long_rows_have_short_batches() {
     }
 }
 
+/// Two steps would hold the groups twice, and no reservation would count those that the first one returns.
+#[test]
+fn one_thread_groups_a_union_in_one_step() {
+    for (query_threads, modes) in [(1, vec!["Single"]), (2, vec!["FinalPartitioned", "Partial"])] {
+        let (_db, client) =
+            long_rows(EngineConfig { query_threads, query_memory_bytes: 48 << 20, ..EngineConfig::default() });
+        let union = "SELECT t, k FROM l UNION SELECT t, k FROM l WHERE id < 3";
+        let plan = client.rows(&format!("EXPLAIN {union}")).join("\n");
+        let found: Vec<&str> =
+            plan.split("AggregateExec: mode=").skip(1).filter_map(|it| it.split(',').next()).collect();
+        assert_eq!(found, modes, "{plan}");
+        assert_eq!(client.rows(&format!("SELECT count(*), sum(k), sum(length(t)) FROM ({union}) u")), ["7|21|420000"]);
+        assert_eq!(
+            client.rows("SELECT count(*), sum(k) FROM (SELECT k FROM l UNION ALL SELECT k FROM s) u"),
+            ["600|1794"]
+        );
+    }
+}
+
 /// The planner copies a constant into names many times.
 #[test]
 fn a_constant_that_is_long_stays_out_of_the_plan() {

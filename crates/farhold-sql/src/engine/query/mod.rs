@@ -48,6 +48,7 @@ mod multisets;
 mod named_windows;
 mod names;
 mod numbers;
+mod one_step;
 mod parameters;
 mod parts;
 mod plan_scans;
