@@ -34,7 +34,7 @@ use std::sync::Arc;
 use farhold_fabric::bytes::Bytes;
 use farhold_fabric::mover::{Mover, Piece, Processor};
 use farhold_fabric::provider::sim::{Faults, Numa, Sim};
-use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, NodeId, RegionId, RegionMemory};
+use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, NodeId, RegionId, RegionMemory, Slot};
 use farhold_report::Report;
 use farhold_scan::access_path::pushdown::{Messages, RegionHome, answer};
 use farhold_scan::access_path::{FarChunk, FarSegment, Found, Pinned, Reader, Scan, Settings, Wanted, by_name};
@@ -203,6 +203,22 @@ impl Bench {
         (handle.now_ns() - since_ns) as f64
     }
 
+    /// How long `count` reads take, one after the other. The batch has its memory before: pages that are touched for the first time cost more than
+    /// what is read into them.
+    fn reads_ns(&self, count: usize, read: impl Fn(&mut Batch, usize) -> Slot) -> f64 {
+        let mut batch = Batch::new();
+        let mut reads = async |count: usize| {
+            for n in 0..count {
+                batch.clear();
+                let slot = read(&mut batch, n);
+                batch = self.endpoint.submit(std::mem::take(&mut batch)).await;
+                black_box(batch.bytes(slot).expect("a read"));
+            }
+        };
+        self.executor.run(reads(1));
+        self.time_ns(reads(count))
+    }
+
     /// Nanoseconds a row of a scan by a path; `None` if it cannot be used.
     fn scan_ns(
         &self,
@@ -294,6 +310,13 @@ async fn beside<T>(first: impl Future<Output = T>, second: impl Future<Output = 
     .await
 }
 
+/// Bytes whose pages are there.
+fn touched(size: usize) -> Bytes {
+    let mut bytes = Bytes::zeroed(size);
+    bytes[..size].fill(1);
+    bytes
+}
+
 fn median(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
@@ -316,19 +339,9 @@ fn copy(bench: &mut Bench) {
         // Short copies are many: each at a place of its own, so that caches do not have it.
         let count = (bench.bytes / size).clamp(1, if bench.report.quick { 4 } else { 2000 });
         let at = |n: usize| (n * (bench.bytes / count)) as u64;
-        let waited = || {
-            let mut batch = Batch::new();
-            Some(bench.time_ns(async {
-                for n in 0..count {
-                    batch.clear();
-                    let slot = batch.read(FarPtr::new(HOME, BYTES, at(n)), size);
-                    batch = bench.endpoint.submit(std::mem::take(&mut batch)).await;
-                    black_box(batch.bytes(slot).expect("a read"));
-                }
-            }))
-        };
+        let waited = || Some(bench.reads_ns(count, |batch, n| batch.read(FarPtr::new(HOME, BYTES, at(n)), size)));
         let plain = || {
-            let mut buffer = Bytes::zeroed(size);
+            let mut buffer = touched(size);
             is_mapped.then(|| {
                 bench.time_ns(async {
                     for n in 0..count {
@@ -339,7 +352,7 @@ fn copy(bench: &mut Bench) {
             })
         };
         let moved = || {
-            let mut buffer = Some(Bytes::zeroed(size));
+            let mut buffer = Some(touched(size));
             is_mapped.then(|| {
                 bench.time_ns(async {
                     for n in 0..count {
@@ -453,15 +466,9 @@ fn relaxed(bench: &mut Bench) {
     for size in bench.sizes(4 << 10, 4).into_iter().filter(|size| *size <= bytes) {
         let count = (bytes / size).clamp(1, if bench.report.quick { 4 } else { 500 });
         let by = |is_immutable: bool| {
-            let mut batch = Batch::new();
-            Some(bench.time_ns(async {
-                for n in 0..count {
-                    batch.clear();
-                    let at = FarPtr::new(HOME, BYTES, (n * (bytes / count)) as u64);
-                    let slot = if is_immutable { batch.read_immutable(at, size) } else { batch.read(at, size) };
-                    batch = bench.endpoint.submit(std::mem::take(&mut batch)).await;
-                    black_box(batch.bytes(slot).expect("a read"));
-                }
+            Some(bench.reads_ns(count, |batch, n| {
+                let at = FarPtr::new(HOME, BYTES, (n * (bytes / count)) as u64);
+                if is_immutable { batch.read_immutable(at, size) } else { batch.read(at, size) }
             }))
         };
         let times = bench.in_turns(&[("immutable", &|| by(true)), ("agent", &|| by(false))]);
