@@ -170,6 +170,12 @@ impl Predicate {
         self.conditions.push(condition);
     }
 
+    /// Adds all conditions of another predicate.
+    pub fn push_all(&mut self, other: &Self) {
+        self.conditions.extend_from_slice(&other.conditions);
+        self.selectivity *= other.selectivity;
+    }
+
     /// One of several predicates holds.
     pub fn push_any(&mut self, ways: Vec<Self>) {
         let selectivity = ways.iter().map(|way| way.selectivity).sum::<f64>().min(1.0);

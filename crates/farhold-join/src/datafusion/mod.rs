@@ -17,7 +17,8 @@
 //! Further rules serve what lies around the joins of an analytical query:
 //!
 //! - [`CommonRule`]: aggregates that a plan has twice are computed once.
-//! - [`ReduceRule`]: rows of far scans go through a join's filter, and filters test cheap conditions first.
+//! - [`ReduceRule`]: scans that take filters get those of the joins above, rows of far scans go through them, and filters
+//!   test cheap conditions first.
 //! - [`DecimalsRule`]: arithmetic on small decimals is done in 64 bits.
 //! - [`TextsRule`]: texts are compared by their views.
 //!
@@ -67,7 +68,7 @@ pub use decimals::DecimalsRule;
 pub use exec::JoinExec;
 use memory::GivingWay;
 pub use memory::JoinMemory;
-pub use reduce::ReduceRule;
+pub use reduce::{FilteredScan, ReduceRule};
 pub use rule::JoinRule;
 pub use texts::TextsRule;
 
@@ -130,11 +131,20 @@ type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 /// with the same `memory` share its limit. The state's memory pool is wrapped in one for which pages that joins keep
 /// make room.
 pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
-    with_joins_over(state, memory, |_, _| false)
+    with_joins_over(state, memory, Scans { same: |_, _| false, filtered: |_, _| None })
 }
 
-/// [`with_joins`] for a program with scans of its own, which [`CommonRule`] compares by `same_scan`.
-pub fn with_joins_over(state: SessionState, memory: &Arc<JoinMemory>, same_scan: SameScan) -> SessionState {
+/// What the rules ask about scans that only the program knows.
+#[derive(Debug, Clone, Copy)]
+pub struct Scans {
+    /// For [`CommonRule`].
+    pub same: SameScan,
+    /// For [`ReduceRule`].
+    pub filtered: FilteredScan,
+}
+
+/// [`with_joins`] for a program with scans of its own.
+pub fn with_joins_over(state: SessionState, memory: &Arc<JoinMemory>, scans: Scans) -> SessionState {
     let mut rules: Vec<Rule> = state.physical_optimizers().to_vec();
     let at = rules.iter().position(|rule| rule.name() == "join_selection").map_or(0, |at| at + 1);
     rules.insert(at, Arc::new(JoinRule::new(Arc::clone(memory))));
@@ -145,8 +155,8 @@ pub fn with_joins_over(state: SessionState, memory: &Arc<JoinMemory>, same_scan:
         *rule = Arc::new(held::SortsRule::default());
     }
     // `EnsureCooperative` is the last of DataFusion's rules before dynamic filters are handed down.
-    rules.insert(before("EnsureCooperative", &rules), Arc::new(CommonRule::new(same_scan)));
-    rules.insert(before("SanityCheckPlan", &rules), Arc::new(ReduceRule));
+    rules.insert(before("EnsureCooperative", &rules), Arc::new(CommonRule::new(scans.same)));
+    rules.insert(before("SanityCheckPlan", &rules), Arc::new(ReduceRule::new(scans.filtered)));
     rules.insert(before("SanityCheckPlan", &rules), Arc::new(fewer::FewerRule));
     rules.push(Arc::new(DecimalsRule));
     rules.push(Arc::new(TextsRule));

@@ -1,4 +1,5 @@
-//! Sends rows of far scans through the filter of a join, and lets filters test cheap conditions first.
+//! Sends rows of far scans through the filter of a join, gives scans the filters that they can test themselves, and lets
+//! filters test cheap conditions first.
 //!
 //! ```text
 //!   JoinExec ── build side: 2000 keys
@@ -9,7 +10,8 @@
 //! DataFusion hands a join's dynamic filter down to the scans of its probe side, which skip whole row groups by it.
 //! Where an aggregate or another join lies between, it pays to test the rows of a scan one by one: the aggregate or
 //! join would compute results that are thrown away. Right below the join itself it does not pay, since the join's own
-//! table answers as fast.
+//! table answers as fast. But a scan that tests its own filters may skip rows without decoding them, so it gets the filter
+//! of each join above ([`FilteredScan`]).
 //!
 //! DataFusion's filter stops where one of its keys stops: for example at an aggregate whose result is compared (TPC-H's
 //! query 2: the least cost of a part). Each of its conditions is on one key, so a runtime filter uses those whose key
@@ -35,9 +37,22 @@ use super::exec::JoinExec;
 use super::origin;
 use super::sieve::{NotHere, SieveExec};
 
+/// A scan of the caller's that tests dynamic filters over its columns; `None` if the plan is no such scan. It may return
+/// rows that fail them, and their expressions must be among its own.
+pub type FilteredScan = fn(&Arc<dyn ExecutionPlan>, &[PhysicalExprRef]) -> Option<Arc<dyn ExecutionPlan>>;
+
 /// See the module. It belongs behind all rules that push filters down; [`with_joins`](super::with_joins) puts it there.
-#[derive(Debug, Default)]
-pub struct ReduceRule;
+#[derive(Debug)]
+pub struct ReduceRule {
+    filtered: FilteredScan,
+}
+
+impl ReduceRule {
+    /// A rule that gives filters to the scans that `filtered` knows.
+    pub fn new(filtered: FilteredScan) -> Self {
+        Self { filtered }
+    }
+}
 
 impl PhysicalOptimizerRule for ReduceRule {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, options: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
@@ -45,7 +60,7 @@ impl PhysicalOptimizerRule for ReduceRule {
         if !config.enabled {
             return Ok(plan);
         }
-        let plan = if config.reduce { below(plan, &[])? } else { plan };
+        let plan = if config.reduce { below(plan, &[], self.filtered)? } else { plan };
         if !config.cheap_first {
             return Ok(plan);
         }
@@ -109,10 +124,10 @@ impl Above {
     }
 }
 
-fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn ExecutionPlan>> {
+fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above], filtered: FilteredScan) -> Result<Arc<dyn ExecutionPlan>> {
     let children = plan.children();
     if children.is_empty() {
-        return reduced(plan, above);
+        return reduced(plan, above, filtered);
     }
     let mut new_children = Vec::with_capacity(children.len());
     for (number, child) in children.into_iter().enumerate() {
@@ -122,7 +137,7 @@ fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn Execut
         {
             inside.extend(join.planned().dynamic_expressions_produced().into_iter().map(Above::own));
         }
-        new_children.push(below(Arc::clone(child), &inside)?);
+        new_children.push(below(Arc::clone(child), &inside, filtered)?);
     }
     let is_same = plan.children().into_iter().zip(&new_children).all(|(old, new)| Arc::ptr_eq(old, new));
     if is_same {
@@ -131,10 +146,12 @@ fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn Execut
     plan.replace_children(new_children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
 }
 
-/// A scan whose rows go through the far filters of which it has a key.
-fn reduced(scan: Arc<dyn ExecutionPlan>, above: &[Above]) -> Result<Arc<dyn ExecutionPlan>> {
+/// A scan that tests the filters of which it has a key, as far as it can, and whose rows go through the far ones.
+fn reduced(scan: Arc<dyn ExecutionPlan>, above: &[Above], filtered: FilteredScan) -> Result<Arc<dyn ExecutionPlan>> {
     let schema = scan.schema();
-    let filters = above.iter().filter(|above| above.is_far).map(|above| above.over(&schema));
-    let filters: Vec<_> = filters.collect::<Result<_>>()?;
-    Ok(if filters.is_empty() { scan } else { Arc::new(SieveExec::new(filters, scan)) })
+    let filters: Vec<_> = above.iter().map(|above| above.over(&schema)).collect::<Result<_>>()?;
+    let is_far = |filter: PhysicalExprRef, above: &Above| above.is_far.then_some(filter);
+    let scan = if filters.is_empty() { None } else { filtered(&scan, &filters) }.unwrap_or(scan);
+    let far: Vec<_> = filters.into_iter().zip(above).filter_map(|(filter, above)| is_far(filter, above)).collect();
+    Ok(if far.is_empty() { scan } else { Arc::new(SieveExec::new(far, scan)) })
 }

@@ -41,6 +41,13 @@ impl Range {
         if first <= last { Some(Self { first, span: last - first }) } else { None }
     }
 
+    /// Whether a code is in one of some [merged](Self::merged) ranges.
+    #[must_use]
+    pub fn one_has(ranges: &[Self], code: u64) -> bool {
+        let behind = ranges.partition_point(|range| range.first <= code);
+        behind.checked_sub(1).is_some_and(|at| code - ranges[at].first <= ranges[at].span)
+    }
+
     /// Ranges of the same codes that neither overlap nor adjoin, in order: a kernel runs once for each.
     #[must_use]
     pub fn merged(mut ranges: Vec<Self>) -> Vec<Self> {

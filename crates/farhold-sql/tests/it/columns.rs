@@ -147,3 +147,73 @@ fn some_columns_are_kept() {
     }
     reads_segments("SELECT sum(m), sum(n) FROM t");
 }
+
+/// A scan drops rows whose keys no build side has, and every join has the rows that it has without that: a key that is computed reaches no
+/// scan.
+#[test]
+fn keys_of_joins_reach_the_scan() {
+    let db = Db::with_columns(CopyConfig { changes_min: 300, ..CopyConfig::default() });
+    let client = db.client();
+    for (table, columns) in [("big", "all"), ("rows", "none")] {
+        client.ok(&format!(
+            "CREATE TABLE {table} (id bigint PRIMARY KEY, k int, d date, p numeric(12,2), s smallint) WITH (columns = '{columns}')"
+        ));
+        client.ok(&format!(
+            "INSERT INTO {table} SELECT i, CASE WHEN i % 9 <> 0 THEN i % 3000 END, DATE '2020-01-01' + i % 700, i % 400 / 4.0, i % 500 \
+             FROM generate_series(1, 20000) g(i)"
+        ));
+    }
+    client.ok("CREATE TABLE few (id int PRIMARY KEY, k int, d date, p numeric(12,2), s smallint, word text)");
+    client.ok(
+        "INSERT INTO few SELECT i, CASE WHEN i % 8 <> 7 THEN i END, DATE '2020-01-01' + i, i / 4.0, i, CASE i % 500 WHEN 7 THEN 'yes' ELSE 'no' END \
+         FROM generate_series(1, 2000) g(i)",
+    );
+    wait_until("changes are merged", || number(&scan(&client, "SELECT sum(k) FROM big"), "delta_rows") == 0);
+    let read = |table: &str, word: &str| {
+        let plan = client.rows(&format!(
+            "EXPLAIN ANALYZE SELECT count(*), sum(b.id) FROM {table} b JOIN few ON b.k = few.k WHERE few.word = '{word}'"
+        ));
+        let line = plan.iter().find(|line| line.contains(&format!("FarholdScan: table={table}"))).expect("a scan");
+        assert!(line.contains("keys of joins"), "{line}");
+        number(line, "output_rows")
+    };
+    for table in ["big", "rows"] {
+        let (one, none) = (read(table, "yes"), read(table, "never"));
+        assert!(one < 100 && none == 0, "{table}: {one} and {none} rows");
+    }
+    client.ok("UPDATE big SET k = k + 1 WHERE id % 50 = 3");
+    client.ok("UPDATE rows SET k = k + 1 WHERE id % 50 = 3");
+    for word in ["yes", "no", "never"] {
+        for key in ["k", "d", "p", "s"] {
+            let zero = if key == "d" { "0::int" } else { "0" };
+            for join in [
+                "SELECT count(*), sum(b.id), sum(f.id) FROM BIG b JOIN FEW f ON KEY",
+                "SELECT count(*), sum(b.id), sum(f.id) FROM BIG b LEFT JOIN FEW f ON KEY",
+                "SELECT count(*), sum(b.id), sum(f.id) FROM BIG b RIGHT JOIN FEW f ON KEY",
+                "SELECT count(*), sum(b.id), sum(f.id) FROM BIG b FULL JOIN FEW f ON KEY",
+                "SELECT count(*), sum(b.id) FROM BIG b WHERE EXISTS (SELECT 1 FROM FEW f WHERE KEY)",
+                "SELECT count(*), sum(b.id) FROM BIG b WHERE NOT EXISTS (SELECT 1 FROM FEW f WHERE KEY)",
+                "SELECT count(*), sum(f.id) FROM FEW f WHERE EXISTS (SELECT 1 FROM BIG b WHERE KEY)",
+                "SELECT count(*), sum(n), max(f.id) FROM FEW f JOIN (SELECT b.k, b.d, b.p, b.s, count(*) n FROM BIG b GROUP BY 1, 2, 3, 4) b ON KEY",
+                "SELECT count(*), sum(b.id) FROM BIG b JOIN FEW f ON KEY JOIN BIG c ON c.id = b.id",
+            ] {
+                let few = format!("(SELECT * FROM few WHERE word = '{word}')");
+                let query = |table: &str, condition: &str| {
+                    let query = join.replace("BIG", table).replace("FEW", &few).replace("KEY", condition);
+                    client.rows(&query)
+                };
+                let computed = query("rows", &format!("b.{key} + {zero} = f.{key}"));
+                for table in ["big", "rows"] {
+                    assert_eq!(query(table, &format!("b.{key} = f.{key}")), computed, "{word}, {key}, {table}: {join}");
+                }
+            }
+            let distinct = |table: &str, condition: &str| {
+                client.rows(&format!(
+                    "SELECT count(*), sum(b.id) FROM {table} b JOIN (SELECT * FROM few WHERE word = '{word}') f ON {condition}"
+                ))
+            };
+            let computed = distinct("rows", &format!("b.{key} + {zero} IS NOT DISTINCT FROM f.{key}"));
+            assert_eq!(distinct("big", &format!("b.{key} IS NOT DISTINCT FROM f.{key}")), computed, "{word}, {key}");
+        }
+    }
+}

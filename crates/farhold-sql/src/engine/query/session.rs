@@ -14,7 +14,7 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::optimizer::OptimizerRule;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use farhold_join::datafusion::{JoinConfig, JoinMemory, with_joins_over};
+use farhold_join::datafusion::{JoinConfig, JoinMemory, Scans, with_joins_over};
 
 use super::{
     BATCH_ROWS, added, aggregates, arrays, assigned, bounded, casts, catalog, coerce, computed_keys, constants,
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::engine::EngineConfig;
 use crate::engine::catalog::Catalog;
-use crate::engine::scan::is_same_scan;
+use crate::engine::scan::{filtered_scan, is_same_scan};
 
 /// Rules of DataFusion 55 that give wrong results.
 ///
@@ -135,7 +135,7 @@ pub(super) fn session_state(
     let state = state.with_type_planner(Arc::new(type_names)).build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
     let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
-    Ok(that_stops(with_joins_over(state, &memory, is_same_scan)))
+    Ok(that_stops(with_joins_over(state, &memory, Scans { same: is_same_scan, filtered: filtered_scan })))
 }
 
 /// Adds a check of the statement's flag before each rule.

@@ -10,7 +10,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Expr;
-use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr, PhysicalExprRef};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -25,6 +25,7 @@ use farhold_txn::{PageTask, Snapshot};
 use super::access::{Access, Columns};
 use super::decode::BatchDecoder;
 use super::filter::ScanFilter;
+use super::runtime::RuntimeFilters;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
 use crate::engine::error;
@@ -42,6 +43,8 @@ pub(crate) struct SnapshotScan {
     filter: Arc<RowFilter>,
     /// The conjuncts of `filter` as logical expressions.
     conditions: Vec<Expr>,
+    /// Filters of the joins above, over `columns`.
+    runtime: Arc<[PhysicalExprRef]>,
     limit: Option<usize>,
     cancel: CancelHandle,
     statistics: Statistics,
@@ -72,6 +75,7 @@ impl SnapshotScan {
             predicate,
             filter,
             conditions,
+            runtime: Arc::from([]),
             limit,
             cancel,
             statistics,
@@ -92,6 +96,7 @@ impl SnapshotScan {
             predicate: Arc::default(),
             filter: Arc::new(RowFilter::default()),
             conditions: Vec::new(),
+            runtime: Arc::from([]),
             limit: None,
             cancel: CancelHandle::default(),
             statistics,
@@ -108,6 +113,19 @@ impl SnapshotScan {
             Boundedness::Bounded,
         ))
     }
+}
+
+/// The scan with filters of joins above; `None` if the plan is no scan that can test them.
+pub(crate) fn filtered_scan(
+    plan: &Arc<dyn ExecutionPlan>,
+    filters: &[PhysicalExprRef],
+) -> Option<Arc<dyn ExecutionPlan>> {
+    let scan = plan.downcast_ref::<SnapshotScan>()?;
+    // A limit counts rows that a filter of a join drops.
+    if scan.limit.is_some() || scan.snapshot.is_none() {
+        return None;
+    }
+    Some(Arc::new(SnapshotScan { runtime: filters.into(), ..scan.clone() }))
 }
 
 /// Whether two plans are scans of the same snapshot with the same predicates, and so return the same rows per
@@ -140,6 +158,9 @@ impl DisplayAs for SnapshotScan {
             let on = if matches!(self.access, Access::Rows { .. }) { "row bytes" } else { "codes" };
             write!(f, ", filter on {on}")?;
         }
+        if !self.runtime.is_empty() {
+            f.write_str(", keys of joins")?;
+        }
         if let Some(limit) = self.limit {
             write!(f, ", limit={limit}")?;
         }
@@ -162,9 +183,13 @@ impl ExecutionPlan for SnapshotScan {
 
     fn apply_expressions(
         &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
+        let mut go_on = TreeNodeRecursion::Continue;
+        for filter in self.runtime.iter() {
+            go_on = go_on.visit_sibling(|| f(filter))?;
+        }
+        Ok(go_on)
     }
 
     fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
@@ -201,6 +226,9 @@ impl ExecutionPlan for SnapshotScan {
             next: partition,
             step: self.properties.partitioning.partition_count(),
             filter: Arc::clone(&self.filter),
+            of_query: Arc::clone(&self.predicate),
+            columns: Arc::clone(&self.columns),
+            runtime: RuntimeFilters::new(Arc::clone(&self.runtime)),
             left: self.limit.unwrap_or(usize::MAX),
             cancel: self.cancel.clone(),
         };
@@ -233,9 +261,13 @@ struct Part {
     next: usize,
     /// The next block of that part.
     block: usize,
+    /// What rows must pass, for columns and for rows: the query's own predicate, and what joins have published.
     predicate: Arc<Predicate>,
-    step: usize,
     filter: Arc<RowFilter>,
+    of_query: Arc<Predicate>,
+    columns: Arc<[usize]>,
+    runtime: RuntimeFilters,
+    step: usize,
     left: usize,
     cancel: CancelHandle,
 }
@@ -245,6 +277,7 @@ impl Part {
     fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         while self.left > 0 && !self.decoder.is_full() {
             self.cancel.check().map_err(|e| DataFusionError::External(Box::new(e)))?;
+            self.add_keys_of_joins()?;
             let has_more = match &self.access {
                 Access::Rows { pages, .. } => self.read_pages(&Arc::clone(pages))?,
                 Access::Columns(columns) => self.read_columns(&columns.clone()),
@@ -260,6 +293,18 @@ impl Part {
         let kept = batch.num_rows().min(self.left);
         self.left -= kept;
         Ok(Some(if kept < batch.num_rows() { batch.slice(0, kept) } else { batch }))
+    }
+
+    /// Takes over what joins have published since the last part.
+    fn add_keys_of_joins(&mut self) -> Result<()> {
+        let has_bounds = matches!(self.access, Access::Columns(_));
+        let Some(found) = self.runtime.refresh(&self.table, &self.columns, has_bounds)? else { return Ok(()) };
+        let mut predicate = self.of_query.as_ref().clone();
+        predicate.push_all(found.predicate());
+        self.filter = Arc::new(RowFilter::new(self.table.schema(), &predicate));
+        self.value_bytes = self.value_bytes.max(self.filter.value_bytes());
+        self.predicate = Arc::new(predicate);
+        Ok(())
     }
 
     /// Reads the next page task; returns false if there is none. A task has only a few pages, so a batch exceeds its

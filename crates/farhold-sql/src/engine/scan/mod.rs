@@ -3,6 +3,7 @@
 //! ```text
 //!   Snapshot ─┬► page tasks ─► partitions ─► per row: filter on bytes ─► wanted columns to Arrow ─► batches
 //!             └► column segments ─► partitions ─► per block: filter on codes ─► the same columns of the rows that pass
+//!   joins above: the keys of their build sides ──► one more filter, once they are known
 //!   Txn ──────► rows of a key range ──────► the same filter and decoder ──► batches, kept for the plan (Gathered)
 //! ```
 
@@ -11,10 +12,11 @@ mod decode;
 mod exec;
 mod filter;
 mod provider;
+mod runtime;
 mod sample;
 
 pub(crate) use decode::BatchDecoder;
-pub(crate) use exec::is_same_scan;
+pub(crate) use exec::{filtered_scan, is_same_scan};
 pub(crate) use filter::ScanFilter;
 pub(crate) use provider::{FarTable, Gathered, QueryInput, RowSource, ScanKey, TableAt, scan_key};
 pub(crate) use sample::SampleCache;
