@@ -10,11 +10,11 @@ use crate::protocol::execute::near::{DOOMED_ROWS_MAX, is_undecided};
 use crate::protocol::txn::stamps::Stamps;
 use crate::protocol::txn::state::{RowState, State};
 use crate::protocol::txn::{RowHandle, SharedTable, Txn};
-use crate::rpc::message::{Found, MovedFar, Request, Reserved, Taken};
+use crate::rpc::message::{Found, Request, Reserved, Taken};
 use farhold_btree::{Change, LeafStamp};
 use farhold_fabric::object::LOCK;
 use farhold_fabric::{Batch, FabricError, FarPtr, Meta, NodeId, RegionId, RegionKey, Version};
-use farhold_store::index::hash::{BucketStamp, Directory, FarIndex, FarLookup, FarStep, hash_key};
+use farhold_store::index::hash::{Directory, FarIndex, FarLookup, FarStep, hash_key};
 use farhold_store::{Moved, ObjectRef, Owner, Superblock, TableId};
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -288,7 +288,7 @@ impl Txn {
             _ => {}
         }
         let reserved = reserved?;
-        self.state.apply_moved_far(table.0, home, &reserved.moved);
+        self.state.apply_moved(table.0, home, &reserved.moved);
         match reserved.outcome {
             Ok(made) => {
                 let ident = Ident::new(home, made.reference);
@@ -386,29 +386,7 @@ impl State {
         if version.is_absent() { FarRead::Absent } else { FarRead::Row(row) }
     }
 
-    fn apply_moved_far(&mut self, table: NonNull<TableShared>, node: NodeId, moved: &[MovedFar]) {
-        for moved in moved {
-            match moved {
-                MovedFar::Leaves { index, changes } => {
-                    let groups = self.groups_mut().iter_mut();
-                    for group in groups
-                        .filter(|it| it.table == table && it.node == node && it.index.number() == usize::from(*index))
-                    {
-                        carry_leaves(changes, &mut group.leaves);
-                    }
-                }
-                MovedFar::Bucket { before, after, half } => self.carry_bucket(node, *before, *after, *half),
-            }
-        }
-    }
-
-    /// Carries the stamps of a bucket over what the transaction's own insert has done to it.
-    fn carry_bucket(&mut self, node: NodeId, before: BucketStamp, after: BucketStamp, half: Option<BucketStamp>) {
-        let after = std::iter::once(after).chain(half);
-        self.buckets.carry((node, before), after.map(|bucket| (node, bucket)));
-    }
-
-    /// Carries the stamps over a reservation of the transaction's own.
+    /// Carries the stamps of a node over a reservation of the transaction's own there.
     pub(crate) fn apply_moved(&mut self, table: NonNull<TableShared>, node: NodeId, moved: &[Moved]) {
         for moved in moved {
             match moved {
@@ -420,7 +398,10 @@ impl State {
                         carry_leaves(changes.as_slice(), &mut group.leaves);
                     }
                 }
-                Moved::Bucket { before, after, half } => self.carry_bucket(node, *before, *after, *half),
+                Moved::Bucket { before, after, half } => {
+                    let after = std::iter::once(*after).chain(*half);
+                    self.buckets.carry((node, *before), after.map(|bucket| (node, bucket)));
+                }
             }
         }
     }
