@@ -52,7 +52,7 @@ fn the_best_is_available_and_the_portable_one_always() {
     assert!(Kernel::best().is_available());
     assert!(ALL.last().is_some_and(|kernel| kernel.name == "portable" && kernel.is_available()));
     for kernel in ALL.iter().filter(|kernel| !kernel.is_available()) {
-        eprintln!("skipped: this processor has no {}", kernel.name);
+        farhold_testkit::skipped(&format!("this processor has no {}", kernel.name));
     }
 }
 
