@@ -486,11 +486,8 @@ mod tests {
                 let _ = decode_reply(&other);
             }
         }
-        let mut random = 1_u64;
-        let mut next = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) as u8
-        };
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut next = || random.u8(..);
         for round in 0..100_000 {
             let len = usize::from(next()) % 80;
             let mut bytes: Vec<u8> = (0..len).map(|_| next()).collect();

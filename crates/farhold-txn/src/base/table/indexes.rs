@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   add_index ── Filling ── end_filling ──▶ Filled ── open_index ──▶ Ready ── close_index ──▶ Closed ── drop_index ──▶ Dropped
-//!                                      └──▶ Refused
+//!                                      └──▶ Refused                       (drop_index leads to Dropped from any state)
 //! ```
 
 use super::{Index, TableShared};
