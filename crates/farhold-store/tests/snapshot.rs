@@ -100,7 +100,7 @@ fn transfer(table: &TableStore, alloc: &mut AllocCache, rng: &mut Rng, me: Owner
         table.save_undo(*reference, epoch, alloc).expect("room");
     }
     let values = [from, to].map(|reference| value_of(table, reference).expect("locked, so it is there"));
-    let amount = rng.u64(..balance(&values[0]) + 1).min(10);
+    let amount = rng.u64(..=balance(&values[0])).min(10);
     let length = values[0].len();
     store.object(from).write(&row(balance(&values[0]) - amount, length), versions[&from].next(epoch));
     let new_to = balance(&values[1]) + amount;

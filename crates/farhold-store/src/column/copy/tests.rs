@@ -165,7 +165,7 @@ fn run(seed: u64, slots: u64, epochs: usize) {
         waiting.extend(run.epoch());
         // Some of what is waiting comes, in any order, some of it twice.
         for place in (1..waiting.len()).rev() {
-            waiting.swap(place, run.random.u64(..place as u64 + 1) as usize);
+            waiting.swap(place, run.random.usize(..=place));
         }
         let now = if run.random.u64(..3) == 0 { waiting.len() } else { waiting.len() / 2 };
         run.apply(&copy, &waiting[..now]);
