@@ -9,6 +9,8 @@ import tempfile
 import threading
 import time
 
+from skipped import skipped
+
 
 def free_ports(count):
     """Ports that nobody listens at: all at once, so that they differ."""
@@ -20,11 +22,11 @@ def free_ports(count):
 
 
 def has_etcd():
-    """Whether this machine may be without etcd: then a test says so and passes. Where the checks run, it has to be there."""
+    """Whether etcd is installed. Without it a test is skipped, except under CI, where it must be there."""
     found = shutil.which("etcd") is not None
     assert found or "CI" not in os.environ, "no etcd here: scripts/install-deps test"
     if not found:
-        print("SKIPPED: no etcd on this machine; scripts/install-deps test installs it")
+        skipped("no etcd on this machine; scripts/install-deps test installs it")
     return found
 
 

@@ -52,6 +52,17 @@ impl Changes {
         self.count += 1;
     }
 
+    /// These steps, for example as another node has sent them; `None` for a number of steps that no write takes.
+    #[must_use]
+    pub fn from_steps(steps: &[Change]) -> Option<Self> {
+        let (first, others) = steps.split_first().filter(|_| steps.len() <= Self::STEPS_MAX)?;
+        let mut changes = Self::new(*first);
+        for step in others {
+            changes.push(*step);
+        }
+        Some(changes)
+    }
+
     /// The steps, in order.
     #[must_use]
     pub fn as_slice(&self) -> &[Change] {

@@ -563,6 +563,7 @@ mod tests {
             unsafe { copy_to_shared(from, to, len) }
         }
         if !is_x86_feature_detected!("avx2") {
+            farhold_testkit::skipped("this processor has no AVX2");
             return;
         }
         for len in 0..500 {
@@ -599,6 +600,7 @@ mod tests {
             after
         }
         if !is_x86_feature_detected!("avx2") {
+            farhold_testkit::skipped("this processor has no AVX2");
             return;
         }
         let numbers: [[u64; 4]; 12] = std::array::from_fn(|i| std::array::from_fn(|j| (i * 100 + j) as u64));

@@ -31,8 +31,8 @@ use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::UInt64Type;
 use farhold_join::algorithm::{self, Columns, Shape, Sum};
-use farhold_join::model::cost::{self, Costs, Work};
-use farhold_join::model::{self, Machine};
+use farhold_join::cost::{self, Costs, Machine, Work};
+use farhold_join::model;
 use farhold_join::{
     Algorithm, BUDGET_BYTES_MIN, Join, JoinError, JoinKind, JoinOptions, JoinSpec, MemoryPool, PageStore, Run,
 };
@@ -256,7 +256,7 @@ struct Swept {
     phases_ns: [f64; 2],
 }
 
-/// The text of `src/model/fitted.in`.
+/// The text of `src/cost/fitted.in`.
 fn print_fitted(swept: &[Swept]) {
     let machine = Machine::detect();
     println!("[");

@@ -44,6 +44,7 @@ mod blocks;
 mod bloom;
 mod chunks;
 mod columns;
+pub mod cost;
 #[cfg(feature = "datafusion")]
 pub mod datafusion;
 mod error;

@@ -1,6 +1,6 @@
 //! A region on a file system that becomes full: an error with numbers, and everything goes on.
 //!
-//! Mounts a small file system of its own, which needs root; elsewhere it says so and passes.
+//! Mounts a small file system of its own, which takes root.
 
 mod common;
 
@@ -8,34 +8,13 @@ use common::{delete, insert, value_of};
 use farhold_btree::KeyShape;
 use farhold_fabric::{Address, Executor, Fabric, FabricError, NodeId, RegionId};
 use farhold_store::{ObjectRef, Reserve, Store, StoreError, TableDef, TableId, TableStore};
-use std::process::Command;
-use tempfile::TempDir;
+use farhold_testkit::SmallDisk;
 
 const FILE_SYSTEM_BYTES: u64 = 8 << 20;
 const REGION: RegionId = RegionId(1);
 
-/// A mounted file system that goes with the test.
-struct Mount(TempDir);
-
-impl Mount {
-    /// `None` if mounting is not permitted here.
-    fn new() -> Option<Self> {
-        let directory = tempfile::tempdir().expect("a directory");
-        let size = format!("size={FILE_SYSTEM_BYTES}");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "farhold-test"]).arg(directory.path()).output();
-        if mounted.is_ok_and(|output| output.status.success()) {
-            return Some(Self(directory));
-        }
-        println!("SKIPPED: mounting a small tmpfs is not permitted here (it takes root)");
-        None
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0.path()).output();
-    }
+fn disk() -> Option<SmallDisk> {
+    SmallDisk::mount(&format!("size={FILE_SYSTEM_BYTES}"))
 }
 
 fn def(id: u32) -> TableDef {
@@ -45,8 +24,8 @@ fn def(id: u32) -> TableDef {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no file mappings")]
 fn a_full_file_system_is_an_error_and_the_store_goes_on() {
-    let Some(mount) = Mount::new() else { return };
-    let fabric = Fabric::join_shm(mount.0.path().join("cluster"), NodeId(0)).expect("a member");
+    let Some(disk) = disk() else { return };
+    let fabric = Fabric::join_shm(disk.path().join("cluster"), NodeId(0)).expect("a member");
     // Eight times the available memory: touching bytes that were not reserved would end this process.
     let memory = fabric.create_region(REGION, 8 * FILE_SYSTEM_BYTES).expect("a sparse region");
     let store = Store::format(memory, NodeId(0)).expect("a store");
@@ -102,12 +81,12 @@ fn a_full_file_system_is_an_error_and_the_store_goes_on() {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no file mappings")]
 fn a_file_system_too_small_for_a_node_says_so() {
-    let Some(mount) = Mount::new() else { return };
+    let Some(disk) = disk() else { return };
     let is_full = |error: FabricError| {
         let text = error.to_string();
         assert!(matches!(error, FabricError::FileSystemFull(_)) && text.contains("--shm-size"), "{text}");
     };
-    let cluster = mount.0.path().join("cluster");
+    let cluster = disk.path().join("cluster");
     let fabric = Fabric::join_shm(&cluster, NodeId(0)).expect("a member");
     let executor = Executor::real(1);
     let sender = fabric.endpoint(&executor.handle()).expect("an endpoint");

@@ -143,12 +143,11 @@ fn readers_never_miss_a_row_while_writers_grow_the_index() {
         for _ in 0..2 {
             scope.spawn(|| {
                 let mut far = Far::open(table.store().memory());
-                let mut turn = 0_u64;
+                let mut random = fastrand::Rng::with_seed(0);
                 while !done.load(Ordering::Relaxed) {
                     let limit = known.load(Ordering::Acquire);
                     if limit > 0 {
-                        turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
-                        let key = ((turn >> 20) % limit).to_be_bytes();
+                        let key = random.u64(..limit).to_be_bytes();
                         let near = table.lookup(&key).found;
                         assert!(near.is_some());
                         // A miss counts only while its stamp holds: the bucket may have been split between two of its words.

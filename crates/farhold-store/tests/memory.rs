@@ -20,11 +20,10 @@ fn workers_never_get_the_same_slot_and_give_all_back() {
             scope.spawn(move || {
                 let mut alloc = table.store().alloc_cache();
                 let mut mine: Vec<ObjectRef> = Vec::new();
-                let mut random = worker + 1;
+                let mut random = fastrand::Rng::with_seed(worker + 1);
                 for turn in 0..8000_u64 {
-                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
-                    if random >> 40 & 3 != 0 || mine.is_empty() {
-                        let length = [10, 100, 100, 1000, 9000][(random >> 50) as usize % 5];
+                    if random.u8(..4) != 0 || mine.is_empty() {
+                        let length = [10, 100, 100, 1000, 9000][random.usize(..5)];
                         let key = (worker << 40 | turn).to_be_bytes();
                         let reserved =
                             table.reserve(&key, &vec![worker as u8; length], &mut alloc, &|_| false, &mut |_| ());
@@ -32,7 +31,7 @@ fn workers_never_get_the_same_slot_and_give_all_back() {
                         assert!(all.lock().expect("sound").insert(reference), "a reference is given out once");
                         mine.push(reference);
                     } else {
-                        let reference = mine.swap_remove((random >> 45) as usize % mine.len());
+                        let reference = mine.swap_remove(random.usize(..mine.len()));
                         let mut room = vec![0; 9100];
                         let object = table.store().object(reference);
                         let read = object.read(reference.incarnation(), &mut room).expect("ours");

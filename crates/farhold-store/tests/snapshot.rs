@@ -8,6 +8,7 @@ use farhold_store::snapshot::RunScan;
 use farhold_store::{
     AllocCache, Holder, ObjectRef, Owner, REGION_BYTES_MIN, Reserve, Snapshot, Store, StoreError, TableStore, Version,
 };
+use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -53,28 +54,19 @@ fn scan(table: &TableStore, snapshot: &Snapshot) -> BTreeMap<u64, u64> {
     rows
 }
 
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 /// Takes from one row and gives to another; now and then the second row moves to another slot.
 fn transfer(table: &TableStore, alloc: &mut AllocCache, rng: &mut Rng, me: Owner) -> bool {
     let store = table.store().clone();
-    let keys = [rng.below(ROWS), rng.below(ROWS)];
+    let keys = [rng.u64(..ROWS), rng.u64(..ROWS)];
     let found = keys.map(|key| table.lookup(&key.to_be_bytes()).found);
     let [Some(from), Some(to)] = found else { return false };
     if from == to {
         return false;
     }
     // A move begins with a reservation, before the epoch is read (see `TableStore::reserve`).
-    let room = row(0, 8 + rng.below(if cfg!(miri) { 40 } else { 200 }) as usize);
+    let room = row(0, 8 + rng.u64(..if cfg!(miri) { 40 } else { 200 }) as usize);
     let mine = |reference| reference == to;
-    let target = match rng.below(4) {
+    let target = match rng.u64(..4) {
         0 => match table.reserve(&keys[1].to_be_bytes(), &room, alloc, &mine, &mut |_| ()).expect("room") {
             Reserve::Reserved { reference, replaces: true } => Some(reference),
             Reserve::Reserved { reference, .. } => {
@@ -108,7 +100,7 @@ fn transfer(table: &TableStore, alloc: &mut AllocCache, rng: &mut Rng, me: Owner
         table.save_undo(*reference, epoch, alloc).expect("room");
     }
     let values = [from, to].map(|reference| value_of(table, reference).expect("locked, so it is there"));
-    let amount = rng.below(balance(&values[0]) + 1).min(10);
+    let amount = rng.u64(..=balance(&values[0])).min(10);
     let length = values[0].len();
     store.object(from).write(&row(balance(&values[0]) - amount, length), versions[&from].next(epoch));
     let new_to = balance(&values[1]) + amount;
@@ -141,7 +133,7 @@ fn snapshots_see_one_state_while_writers_move_money_and_rows() {
             scope.spawn(move || {
                 let _alarm = Alarm;
                 let mut alloc = table.store().alloc_cache();
-                let mut rng = Rng(u64::from(worker));
+                let mut rng = Rng::with_seed(u64::from(worker));
                 let me = Owner::new(1, table.store().node(), worker, 1);
                 let mut done = 0_u64;
                 while !stop.load(Ordering::Relaxed) {

@@ -18,9 +18,9 @@ use farhold_txn::{
 /// What a commit has survived when it is acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Durability {
-    /// The end of the node's process: rows are in shared memory, on as many nodes as there are copies of them. A power cut of all
-    /// these nodes loses everything.
-    Replicated,
+    /// The end of the node's process: rows are in shared memory, on as many nodes as they have replicas ([`Config::replicas`]). A
+    /// power cut of all these nodes loses everything.
+    Memory,
     /// A power cut: the commit is in a journal on persistent memory, in a directory of a DAX mount.
     Nvm(PathBuf),
     /// As [`Nvm`](Self::Nvm), on a mount that does not promise durability. The caller promises it: the memory is battery-backed,
@@ -34,7 +34,7 @@ impl Durability {
     fn journal(&self, progress: &Arc<Progress>) -> Result<Option<JournalConfig>, OpenError> {
         let nvm = |path: &PathBuf, domain| Nvm::open(path, domain).map(|nvm| Arc::new(nvm) as Arc<dyn Files>);
         let (path, opened) = match self {
-            Self::Replicated => return Ok(None),
+            Self::Memory => return Ok(None),
             Self::Nvm(path) => (path, nvm(path, Domain::Asserted)),
             Self::NvmAssumed(path) => (path, nvm(path, Domain::Assumed)),
             Self::Disk(path) => (path, Disk::open(path).map(|disk| Arc::new(disk) as Arc<dyn Files>)),
@@ -75,7 +75,7 @@ impl Config {
             forgets_half_written: false,
             provider: "shm".into(),
             replication: replication(),
-            durability: Durability::Replicated,
+            durability: Durability::Memory,
             register: None,
             progress: Arc::default(),
         }
@@ -130,7 +130,7 @@ impl Config {
         self
     }
 
-    /// What a commit survives (default: [`Durability::Replicated`]). With a journal, a restart restores everything that was
+    /// What a commit survives (default: [`Durability::Memory`]). With a journal, a restart restores everything that was
     /// acknowledged from the journal, and the directory of regions is only memory. All nodes of a cluster must use the same
     /// journal directory. With replicas as well, the other nodes go on when one node ends, and a restart of all nodes restores
     /// everything.

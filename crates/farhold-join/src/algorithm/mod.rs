@@ -30,6 +30,7 @@ pub use crate::columns::{Columns, Sum};
 use std::any::Any;
 use std::fmt;
 
+use crate::cost::Expected;
 use crate::{JoinError, Run};
 
 /// Every algorithm, the oracle first. The algorithms of a GPU are listed on every machine;
@@ -46,6 +47,12 @@ pub static ALL: [&dyn Algorithm; 6] = [
 /// The algorithms that can run on this machine.
 pub fn available() -> impl Iterator<Item = &'static dyn Algorithm> {
     ALL.into_iter().filter(|algorithm| algorithm.check_available().is_ok())
+}
+
+/// The algorithms of the CPU for any number of rows.
+pub(crate) fn scalable() -> impl Iterator<Item = &'static dyn Algorithm> {
+    let is_scalable = |it: &&dyn Algorithm| !it.is_on_gpu() && it.build_rows_estimated_max() == usize::MAX;
+    ALL.into_iter().filter(is_scalable)
 }
 
 /// The algorithm with this name.
@@ -181,6 +188,23 @@ pub trait Algorithm: Send + Sync {
     /// past the whole build side; 0 if any number is as good.
     fn probe_rows_wanted(&self, _build_rows: usize) -> usize {
         0
+    }
+
+    /// Nanoseconds that building the table and probing it once take, as predicted. `None` where it cannot run: without a
+    /// GPU, or without room on it or in the budget.
+    fn predicted_ns(&self, join: &Expected<'_>) -> Option<f64>;
+
+    /// Why it is the cheapest, in one sentence, where it is.
+    fn reason(&self, join: &Expected<'_>) -> String;
+
+    /// Build rows that it may get where the number of probe rows is an estimate: few if its costs grow with the product.
+    fn build_rows_estimated_max(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Whether it runs on a GPU, which moves keys and row numbers itself.
+    fn is_on_gpu(&self) -> bool {
+        false
     }
 
     /// Makes the table of the build side.

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Mutex;
 
 use super::memory::lock;
-use crate::model::{Choice, Machine, ProbeSide, Width, choose_for_batches};
+use crate::cost::Machine;
+use crate::model::{Choice, ProbeSide, Width, choose_for_batches};
 use crate::{Algorithm, JoinReport, Progress};
 
 /// The model's prediction for a join, from statistics.

@@ -5,9 +5,10 @@ use arrow::datatypes::SchemaRef;
 
 use super::resident::ONE_BLOCK_BYTES_MAX;
 use crate::blocks::batch_of;
+use crate::cost::{Machine, no_gpu_wanted};
 use crate::keys::{Encoder, encoders};
 use crate::memory::{BUDGET_BYTES_MIN, Reservation};
-use crate::model::{Machine, Width, no_gpu_wanted};
+use crate::model::Width;
 use crate::spec::Origin;
 use crate::{Above, CancelToken, Devices, JoinError, JoinOptions, JoinSpec, MemoryPool, Run};
 

@@ -56,7 +56,7 @@ pub fn take_working_bytes(
     if memory.try_grow(bytes + beside) {
         return Some((bytes, choice));
     }
-    let smaller = model::SCALABLE.into_iter().filter_map(algorithm::by_name);
+    let smaller = algorithm::scalable();
     let smaller = smaller.min_by_key(|algorithm| bytes_with(*algorithm, rows, probers, cx))?;
     let smaller_bytes = bytes_with(smaller, rows, probers, cx);
     let is_free = cx.options.algorithm.is_none() && smaller_bytes < bytes;

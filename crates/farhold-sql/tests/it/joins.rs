@@ -1,10 +1,9 @@
 //! Joins within a memory budget: they spill what does not fit, and return the same rows.
 
 use std::fs;
-use std::process::Command;
 
 use farhold_sql::engine::EngineConfig;
-use tempfile::TempDir;
+use farhold_testkit::SmallDisk;
 
 use super::harness::Db;
 
@@ -82,42 +81,21 @@ fn a_spill_directory_that_is_not_there() {
     assert_eq!(db.client().rows("SELECT count(*) FROM a JOIN b ON a.id = b.id WHERE a.id < 9 AND b.id < 9"), ["8"]);
 }
 
-/// On a file system that is full after 256 KiB; skipped if the test may not mount one.
+/// On a file system that is full after 256 KiB.
 #[test]
 fn a_full_disk() {
-    let Some(disk) = SmallDisk::mount() else {
-        eprintln!("no right to mount a small disk: skipped");
-        return;
-    };
+    let Some(disk) = SmallDisk::mount("size=256k") else { return };
     let config = EngineConfig {
         join_memory_bytes: Some(3 << 20),
-        spill_directory: disk.0.path().into(),
+        spill_directory: disk.path().into(),
         ..EngineConfig::default()
     };
     let db = filled(config);
     let error = db.client().err(ALL);
     assert_eq!(error.state.code(), "53100", "{error}");
-    assert_eq!(fs::read_dir(&disk.0).unwrap().count(), 0, "files are left");
-    fs::write(disk.0.path().join("room"), vec![1; 200 << 10]).expect("the space is free again");
+    assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 0, "files are left");
+    fs::write(disk.path().join("room"), vec![1; 200 << 10]).expect("the space is free again");
     assert_eq!(db.client().rows("SELECT count(*) FROM a JOIN b ON a.id = b.id WHERE a.id < 9 AND b.id < 9"), ["8"]);
-}
-
-/// Unmounted when dropped.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    fn mount() -> Option<Self> {
-        let folder = tempfile::tempdir().ok()?;
-        let mut mount = Command::new("mount");
-        let mount = mount.args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(folder.path()).output().ok()?;
-        mount.status.success().then_some(Self(folder))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).output();
-    }
 }
 
 #[test]

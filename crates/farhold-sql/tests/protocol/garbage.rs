@@ -4,32 +4,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use fastrand::Rng;
+
 use crate::client::{Client, bind, describe, execute, message, parse, query, startup, sync};
 use crate::node::server;
 
 const SEED: u64 = 0x5eed;
 const CASES: u32 = 4000;
 
-/// `SplitMix64`.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    fn bytes(&mut self, count_max: usize) -> Vec<u8> {
-        let count = self.below(count_max + 1);
-        (0..count).map(|_| self.next() as u8).collect()
-    }
+fn bytes(random: &mut Rng, count_max: usize) -> Vec<u8> {
+    let count = random.usize(..=count_max);
+    std::iter::repeat_with(|| random.u8(..)).take(count).collect()
 }
 
 /// The messages of a session that uses every kind of message.
@@ -60,30 +45,30 @@ fn traffic() -> Vec<Vec<u8>> {
     ]
 }
 
-fn bent(random: &mut Random, traffic: &[Vec<u8>]) -> Vec<u8> {
+fn bent(random: &mut Rng, traffic: &[Vec<u8>]) -> Vec<u8> {
     let mut messages: Vec<Vec<u8>> = Vec::new();
-    for _ in 0..=random.below(12) {
-        messages.push(traffic[random.below(traffic.len())].clone());
+    for _ in 0..=random.usize(..12) {
+        messages.push(traffic[random.usize(..traffic.len())].clone());
     }
-    for _ in 0..random.below(4) {
-        let at = random.below(messages.len());
+    for _ in 0..random.usize(..4) {
+        let at = random.usize(..messages.len());
         let message = &mut messages[at];
         if message.is_empty() {
             continue;
         }
-        let position = random.below(message.len());
-        match random.below(6) {
-            0 => message[position] ^= 1 << random.below(8),
-            1 => message[position] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
+        let position = random.usize(..message.len());
+        match random.usize(..6) {
+            0 => message[position] ^= 1 << random.u8(..8),
+            1 => message[position] = [0, 1, 0x7f, 0x80, 0xff][random.usize(..5)],
             2 => message.truncate(position),
-            3 => message.extend(random.bytes(20)),
+            3 => message.extend(bytes(random, 20)),
             // A body of another length with a matching header.
             4 if position > 5 => {
                 message.truncate(position);
                 let length = u32::try_from(position - 1).unwrap();
                 message[1..5].copy_from_slice(&length.to_be_bytes());
             }
-            _ => message[0] = random.next() as u8,
+            _ => message[0] = random.u8(..),
         }
     }
     messages.concat()
@@ -111,24 +96,24 @@ fn garbage_ends_its_own_connection_at_most() {
     witness.run("INSERT INTO g VALUES (1)");
     let traffic = traffic();
     let greeting = startup(0, &[("user", "test")]);
-    let mut random = Random(SEED);
+    let mut random = Rng::with_seed(SEED);
     for case in 0..CASES {
         let mut client = Client::open(server.local_addr());
-        match random.below(8) {
+        match random.usize(..8) {
             // Before the start of a session.
             0 => {
-                let bytes = random.bytes(64);
+                let bytes = bytes(&mut random, 64);
                 client.send_last(&bytes);
             }
             1 => {
                 let mut packet = greeting.clone();
-                let position = random.below(packet.len());
-                packet[position] = random.next() as u8;
+                let position = random.usize(..packet.len());
+                packet[position] = random.u8(..);
                 client.send_last(&packet);
             }
             // Within a session.
             2 => {
-                let bytes = [&greeting[..], &random.bytes(256)].concat();
+                let bytes = [&greeting[..], &bytes(&mut random, 256)].concat();
                 client.send_last(&bytes);
             }
             _ => {

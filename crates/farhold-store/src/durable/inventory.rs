@@ -240,11 +240,8 @@ mod tests {
     #[test]
     fn a_cut_leaves_the_list_of_before_or_after() {
         for seed in 0..300_u64 {
-            let mut state = seed;
-            let mut random = move || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                state >> 33
-            };
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut random = move || random.u64(..);
             let directory = Volatile::default();
             let inventory = Inventory::open(&directory, &IDENTITY).expect("a list");
             let changes = 1 + random() % 9;

@@ -214,11 +214,8 @@ mod tests {
     fn what_is_synced_is_flushed() {
         let (file, path) = tempfile::NamedTempFile::new().expect("a file").into_parts();
         let nvm = NvmFile::<Lazy>::new(file, Domain::Assumed);
-        let (mut model, mut state) = (Vec::new(), 7_u64);
-        let mut below = |limit: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % limit
-        };
+        let (mut model, mut random) = (Vec::new(), fastrand::Rng::with_seed(7));
+        let mut below = |limit: u64| random.u64(..limit);
         let mut lost_without_sync = 0;
         for round in 0..500_u64 {
             for _ in 0..below(6) {

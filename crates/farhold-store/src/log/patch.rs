@@ -118,11 +118,8 @@ mod tests {
 
     #[test]
     fn a_patch_makes_the_new_value_also_of_one_that_is_half_new() {
-        let mut random = 3_u64;
-        let mut draw = |below: usize| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) as usize % below
-        };
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut draw = |below: usize| random.usize(..below);
         let mut patched = 0;
         for _ in 0..4_000 {
             let (len, key_len) = (draw(400), draw(20));

@@ -457,11 +457,10 @@ mod tests {
         let (mut writer, mut reader) = (RingWriter::new(&LAYOUT), region.reader(RING.0, RING.1));
         let (mut sent, mut seen, mut held_back) = (0_u64, 0, 0);
         let mut places = VecDeque::new();
-        let (mut records, mut random) = (Records::default(), 1_u64);
+        let (mut records, mut random) = (Records::default(), fastrand::Rng::with_seed(1));
         while sent < 5_000 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let mut record = record(sent, (random >> 33) as usize % 700);
-            match random >> 40 & 3 {
+            let mut record = record(sent, random.usize(..700));
+            match random.u8(..4) {
                 0 | 1 => {
                     if writer.promise(record.len()) {
                         let place = writer.take(record.len(), record.len());
@@ -485,7 +484,7 @@ mod tests {
                 }
                 _ => {
                     // Transactions finish in no order.
-                    let at = (random >> 50) as usize % places.len().max(1);
+                    let at = random.usize(..places.len().max(1));
                     if let Some(place) = places.remove(at) {
                         writer.finish(&place);
                     }

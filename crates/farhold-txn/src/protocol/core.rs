@@ -7,7 +7,7 @@ use crate::base::slots::{OwnSlot, WORKERS_MAX};
 use crate::node::Node;
 use crate::protocol::commit::odd::Settled;
 use crate::protocol::commit::section::rtm::Trust;
-use crate::protocol::execute::far::{FAR_INDEXES_MIN, Met};
+use crate::protocol::execute::peer::{FAR_INDEXES_MIN, Met};
 use crate::protocol::to_its_end::Owed;
 use crate::protocol::txn::state::State;
 use crate::replication::mapped::MappedRings;

@@ -7,9 +7,8 @@
 use crate::base::error::TxnError;
 use crate::base::table::Index;
 use crate::base::wire::{GARBAGE, Reader, Writer};
-use farhold_btree::{Change, LeafStamp};
+use farhold_btree::{Changes, LeafStamp};
 use farhold_fabric::NodeId;
-use farhold_store::index::hash::BucketStamp;
 use farhold_store::table::Occupant;
 use farhold_store::{Moved, ObjectRef, TableId};
 use std::ops::Bound;
@@ -121,7 +120,7 @@ pub(crate) struct Page {
 #[derive(Clone, Debug)]
 pub(crate) struct Reserved {
     pub outcome: Result<Made, Taken>,
-    pub moved: Vec<MovedFar>,
+    pub moved: Vec<Moved>,
 }
 
 /// An insert's object.
@@ -138,13 +137,6 @@ pub(crate) struct Taken {
     pub index: Index,
     pub reference: ObjectRef,
     pub live: bool,
-}
-
-/// [`Moved`], as another node sends it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum MovedFar {
-    Leaves { index: u16, changes: Vec<Change> },
-    Bucket { before: BucketStamp, after: BucketStamp, half: Option<BucketStamp> },
 }
 
 impl<'a> Request<'a> {
@@ -406,11 +398,14 @@ impl Reserved {
             _ => return Err(GARBAGE),
         };
         let moved = r.list(|r| match r.u8()? {
-            0 => Ok(MovedFar::Leaves { index: r.u16()?, changes: r.list(Reader::change)? }),
+            0 => {
+                let (index, steps) = (r.u16()?, r.list(Reader::change)?);
+                Ok(Moved::Leaves { index, changes: Changes::from_steps(&steps).ok_or(GARBAGE)? })
+            }
             1 => {
                 let (before, after) = (r.bucket()?, r.bucket()?);
                 let half = if r.flag()? { Some(r.bucket()?) } else { None };
-                Ok(MovedFar::Bucket { before, after, half })
+                Ok(Moved::Bucket { before, after, half })
             }
             _ => Err(GARBAGE),
         })?;
@@ -491,11 +486,8 @@ mod tests {
                 let _ = decode_reply(&other);
             }
         }
-        let mut random = 1_u64;
-        let mut next = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) as u8
-        };
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut next = || random.u8(..);
         for round in 0..100_000 {
             let len = usize::from(next()) % 80;
             let mut bytes: Vec<u8> = (0..len).map(|_| next()).collect();

@@ -10,6 +10,7 @@ use farhold_txn::{
     CopyConfig, Generation, JournalConfig, JournalThreads, KeptColumns, NoColumns, Node, NodeConfig, NodeId,
     ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError, Worker,
 };
+use fastrand::Rng;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use tempfile::TempDir;
@@ -119,38 +120,29 @@ async fn columns(worker: &Worker, table: &Table) -> (Snapshot, ColumnView) {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-
-    fn row(&mut self, id: i64) -> Row {
-        let owner = match self.below(6) {
-            0 => None,
-            1 => Some("o".repeat(self.below(300) as usize)),
-            n => Some(format!("owner {n}")),
-        };
-        (id, owner, (self.below(1 << 40) as f64 / 7.0).to_bits())
-    }
+fn random_row(random: &mut Rng, id: i64) -> Row {
+    let owner = match random.u8(..6) {
+        0 => None,
+        1 => Some("o".repeat(random.usize(..300))),
+        n => Some(format!("owner {n}")),
+    };
+    (id, owner, (random.u64(..1 << 40) as f64 / 7.0).to_bits())
 }
 
 /// Inserts, changes that keep and that change a row's length, deletes, and transactions that are given up.
-async fn change(worker: &Worker, table: &Table, random: &mut Random, ids: u64) -> Result<(), TxnError> {
+async fn change(worker: &Worker, table: &Table, random: &mut Rng, ids: u64) -> Result<(), TxnError> {
     let schema = table.schema();
-    let seed = random.below(1 << 31);
+    let seed = random.u64(..);
     worker
         .run(Retry::default(), async |txn| {
-            let mut random = Random(seed);
-            for _ in 0..=random.below(4) {
-                let id = random.below(ids) as i64;
-                let row = random.row(id);
+            let mut random = Rng::with_seed(seed);
+            for _ in 0..=random.u8(..4) {
+                let id = random.u64(..ids) as i64;
+                let row = random_row(&mut random, id);
                 let (key, value) = encode(schema, &row);
                 match txn.get(table, &key).await? {
                     None => drop(txn.insert(table, &key, &value).await?),
-                    Some(found) if random.below(4) == 0 => txn.delete(found)?,
+                    Some(found) if random.u8(..4) == 0 => txn.delete(found)?,
                     Some(found) => txn.update(found, &value)?,
                 }
             }
@@ -181,7 +173,7 @@ fn views_have_the_rows_of_their_snapshots() {
                     scope.spawn(move || {
                         let executor = Executor::real(2 + thread);
                         let worker = node.worker(&executor.handle()).expect("a worker");
-                        let mut random = Random(start * 10 + thread);
+                        let mut random = Rng::with_seed(start * 10 + thread);
                         while !stop.load(SeqCst) {
                             executor.run(change(&worker, table, &mut random, 400)).expect("committed");
                             done.fetch_add(1, SeqCst);

@@ -1,42 +1,19 @@
 //! A node whose file system or region runs full: the transaction is refused and rolled back, the node goes on, and starts again.
 //!
-//! Mounts a small file system of its own, which takes root; says so and passes elsewhere.
+//! Mounts a small file system of its own, which takes root.
 
 use crate::common::{PATIENCE_NS, join, key, look, new_dir, open, people, value};
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::durable::power::Volatile;
+use farhold_testkit::SmallDisk;
 use farhold_txn::{Generation, JournalConfig, Node, NodeConfig, NodeId, ReplicationConfig, TableDef, TxnError, Worker};
-use std::process::Command;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// A mounted file system that goes with the test.
-struct Mount(TempDir);
-
-impl Mount {
-    /// `None` if mounting is not permitted here.
-    fn new(size: &str) -> Option<Self> {
-        let dir = new_dir();
-        std::fs::create_dir_all(dir.path()).expect("a directory");
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", size, "farhold-test"]).arg(dir.path()).output();
-        if mount.is_ok_and(|output| output.status.success()) {
-            return Some(Self(dir));
-        }
-        println!("SKIPPED: mounting a small tmpfs is not permitted here (it takes root)");
-        None
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0.path()).output();
-    }
-}
-
 #[test]
 fn a_full_file_system_refuses_a_transaction_and_the_node_goes_on() {
-    let Some(mount) = Mount::new("size=8m,mode=0700") else { return };
-    let node = open(&mount.0); // Its region is longer than the file system.
+    let Some(disk) = SmallDisk::mount("size=8m,mode=0700") else { return };
+    let node = open(disk.directory()); // Its region is longer than the file system.
     let executor = Executor::real(1);
     let worker: Worker = node.worker(&executor.handle()).expect("a worker");
     executor.run(async {

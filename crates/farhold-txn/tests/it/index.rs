@@ -56,11 +56,8 @@ async fn all(worker: &Worker, table: &Table, index: Index) -> Vec<(i32, String, 
 async fn write(worker: &Worker, seed: u64, rounds: &AtomicUsize, over: &AtomicUsize) {
     let table = worker.node().table("people").expect("the table");
     let age = table.layout().i32("age").expect("a column");
-    let mut random = seed;
-    let mut below = move |limit: i32| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((random >> 33) % u64::from(limit.unsigned_abs())) as i32
-    };
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut below = move |limit: i32| random.i32(0..limit);
     while over.load(SeqCst) == 0 {
         let (from, to, years, what) = (1 + below(KEYS), 1 + below(KEYS), below(8), below(8));
         let mut txn = worker.begin();

@@ -115,7 +115,7 @@ fn check(args: &ServeArgs) -> Result<(), String> {
             "--register has no effect without --replicas 2 or more; add that or leave --register out".to_owned()
         );
     }
-    let has_none = is_replicated || args.durability.level != DurabilityLevel::Replicated;
+    let has_none = is_replicated || args.durability.level != DurabilityLevel::Memory;
     if args.forget_half_written && has_none {
         return Err("--forget-half-written has no effect with --replicas 2 or more, or with a journal: no row is half written there; leave it out".to_owned());
     }
@@ -126,7 +126,7 @@ fn check(args: &ServeArgs) -> Result<(), String> {
 pub fn durability(args: &DurabilityArgs) -> Durability {
     let path = args.journal.clone().unwrap_or_default(); // clap asks for it where it is used
     match args.level {
-        DurabilityLevel::Replicated => Durability::Replicated,
+        DurabilityLevel::Memory => Durability::Memory,
         DurabilityLevel::Nvm if args.assume_persistence => Durability::NvmAssumed(path),
         DurabilityLevel::Nvm => Durability::Nvm(path),
         DurabilityLevel::Disk => Durability::Disk(path),

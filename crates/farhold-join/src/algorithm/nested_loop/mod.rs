@@ -2,6 +2,7 @@
 //! handful of rows.
 
 use super::{Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table};
+use crate::cost::Expected;
 use crate::{JoinError, Run};
 
 /// See the module.
@@ -11,6 +12,9 @@ pub struct NestedLoop;
 /// Comparisons between two checks of the cancel token.
 const MORSEL: usize = 1 << 16;
 
+/// Build rows where the number of probe rows is an estimate: a list of so few costs no more than a table.
+const ROWS_ESTIMATED_MAX: usize = 16;
+
 impl Algorithm for NestedLoop {
     fn name(&self) -> &'static str {
         "nested_loop"
@@ -18,6 +22,18 @@ impl Algorithm for NestedLoop {
 
     fn memory_bytes(&self, shape: Shape) -> u64 {
         16 * shape.build_rows as u64
+    }
+
+    fn predicted_ns(&self, join: &Expected<'_>) -> Option<f64> {
+        Some(0.5 * join.build_rows as f64 * join.probe_rows as f64)
+    }
+
+    fn reason(&self, join: &Expected<'_>) -> String {
+        format!("{} x {} comparisons cost less than a table", join.build_rows, join.probe_rows)
+    }
+
+    fn build_rows_estimated_max(&self) -> usize {
+        ROWS_ESTIMATED_MAX
     }
 
     fn build(&self, build: Columns<'_>, run: &Run) -> Result<Box<dyn Table>, JoinError> {

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::dense::Interval;
 use super::{Algorithm, Columns, Cursor, Pairs, Shape, Sum, Table};
+use crate::cost::Expected;
 use crate::{JoinError, Run};
 
 /// See the module.
@@ -30,6 +31,14 @@ impl Algorithm for NoPartition {
     fn memory_bytes(&self, shape: Shape) -> u64 {
         // An array of payloads is smaller than the larger of these two.
         unchained::memory_bytes(shape.build_rows, shape.threads).max(ranked::memory_bytes(shape.build_rows))
+    }
+
+    fn predicted_ns(&self, join: &Expected<'_>) -> Option<f64> {
+        Some(join.ns(join.costs_of(self.name())?))
+    }
+
+    fn reason(&self, join: &Expected<'_>) -> String {
+        format!("{} cost less than partitioning both sides", accesses(join))
     }
 
     fn build(&self, build: Columns<'_>, run: &Run) -> Result<Box<dyn Table>, JoinError> {
@@ -49,6 +58,13 @@ impl Algorithm for NoPartition {
             None => Ok(Box::new(ranked::Ranked::<u64>::build(build, interval, run)?)),
         }
     }
+}
+
+/// What its table costs, in words, for the reason why it is chosen or not.
+pub(super) fn accesses(join: &Expected<'_>) -> String {
+    let table_bytes = join.costs_of(NoPartition.name()).map_or(0.0, |costs| costs.bytes * join.build_rows as f64);
+    let (mib, l3_mib) = ((table_bytes as u64) >> 20, join.machine.l3_bytes >> 20);
+    format!("random accesses to a table of {mib} MiB beside {l3_mib} MiB of cache")
 }
 
 /// Enumerates the pairs of a table in which a key has at most one payload. `find` returns whether the key is present,

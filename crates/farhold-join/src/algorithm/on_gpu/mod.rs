@@ -21,8 +21,12 @@ mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::{Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table, no_partition::NoPartition, radix::Radix};
-use crate::gpu::{Built, Driver, Gpu, GpuError, Relation, Wanted, Work, tuned};
+use super::{
+    Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table, memory_bytes_of_all, no_partition::NoPartition,
+    radix::Radix,
+};
+use crate::cost::Expected;
+use crate::gpu::{Built, Driver, Gpu, GpuError, Relation, Wanted, Work, predict, tuned};
 use crate::{JoinError, Run};
 
 /// A driver on a device.
@@ -82,6 +86,39 @@ impl Algorithm for OnGpu {
     fn probe_rows_wanted(&self, build_rows: usize) -> usize {
         // Each probe partitions the build side's partitions again.
         build_rows.clamp(1 << 13, 1 << 26)
+    }
+
+    fn predicted_ns(&self, join: &Expected<'_>) -> Option<f64> {
+        let gpu = join.gpu?;
+        let &Expected { build_rows, probe_rows, threads, probers, .. } = join;
+        if memory_bytes_of_all(self, build_rows, threads, probers) > join.machine.budget_bytes {
+            return None;
+        }
+        let work = Work {
+            build_rows: build_rows as u64,
+            probe_rows,
+            // Probers take turns, and each has rows of its own.
+            probes: probe_rows.div_ceil(self.probe_rows_wanted(build_rows) as u64).max(probers as u64),
+            words: 1,
+            rows: probe_rows,
+            is_pinned: false,
+            threads,
+        };
+        let options = tuned(gpu, &work);
+        Some(predict(self.driver, gpu, &work, &options).ok()?.seconds * 1e9)
+    }
+
+    fn reason(&self, join: &Expected<'_>) -> String {
+        let mib = (16 * (join.build_rows as u64 + join.probe_rows)) >> 20;
+        let link_gb_per_s = join.gpu.map_or(0.0, |gpu| gpu.to_device_bytes_per_s / 1e9);
+        format!(
+            "moving {mib} MiB over a link of {link_gb_per_s:.0} GB/s costs less than partitioning them on {} threads",
+            join.threads
+        )
+    }
+
+    fn is_on_gpu(&self) -> bool {
+        true
     }
 
     fn build(&self, build: Columns<'_>, run: &Run) -> Result<Box<dyn Table>, JoinError> {

@@ -20,8 +20,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use self::local::Local;
 use super::dense::{ByOffset, Interval};
-use super::{Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table};
+use super::{Algorithm, Columns, Cursor, Matches, Pairs, Shape, Sum, Table, no_partition};
 use crate::chunks::{self, Sliced};
+use crate::cost::Expected;
 use crate::hash::{hash, top};
 use crate::partition::{ByHash, MediumTuple, NarrowTuple, Tuple, WideTuple};
 use crate::widest::widest;
@@ -38,6 +39,8 @@ const SORTED_ROWS_LOG: u32 = 14;
 const PERFECT_SLOTS_LOG: u32 = 15;
 /// The shortest part of a probe partition that is a task.
 const TASK_ROWS_MIN: usize = 1 << 16;
+/// The cost of histograms and write-combining buffers, however few the rows are.
+const START_NS: f64 = 20_000.0;
 
 /// How keys are divided among partitions and found in one.
 #[derive(Debug, Clone, Copy)]
@@ -100,6 +103,18 @@ impl Algorithm for Radix {
         chunks::partition_bytes(shape.build_rows, bits, shape.threads)
             + chunks::partition_bytes(shape.probe_rows, bits, shape.threads)
             + shape.threads as u64 * local::memory_bytes(shape.build_rows)
+    }
+
+    fn predicted_ns(&self, join: &Expected<'_>) -> Option<f64> {
+        let costs = join.costs_of(self.name())?;
+        // Keys are read for the histogram, rows are read, tuples are written and read again.
+        let row_bytes = 8.0 + 16.0 + 2.0 * costs.bytes;
+        let stream_ns = (join.build_rows as f64 + join.probe_rows as f64) * row_bytes / join.machine.bytes_per_s * 1e9;
+        Some(START_NS + join.ns(costs).max(stream_ns))
+    }
+
+    fn reason(&self, join: &Expected<'_>) -> String {
+        format!("{} cost more than partitioning both sides", no_partition::accesses(join))
     }
 
     fn probe_rows_wanted(&self, build_rows: usize) -> usize {

@@ -9,8 +9,8 @@
 //!   each chunk that it reads.
 //!
 //! Dreseler et al. ("Adaptive Access Path Selection for Hardware-Accelerated DRAM Loads", section 6) read without coherence in this
-//! way, and got wrong results, they suspect from stale buffers of their copy engine. Here a read by a NIC or a processor is coherent with the write that made the segment,
-//! because that write ended before the address was published.
+//! way, and got wrong results, they suspect from stale buffers of their copy engine. Here a read by a NIC or a processor is coherent
+//! with the write that made the segment, because that write ended before the address was published.
 //!
 //! Over libfabric a NIC needs the region's key, for which it asks the agent once a read: some bytes.
 

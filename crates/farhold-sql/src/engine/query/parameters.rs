@@ -13,7 +13,7 @@ use datafusion::sql::sqlparser::ast::{
     UnaryOperator, Value, Visitor, VisitorMut,
 };
 
-use super::added::number_of_buckets;
+use super::added::{number_of_buckets, types_of_parameters};
 use super::coerce::{common_type, is_bare_in, is_char, is_untyped_literal, item_of};
 use super::listed_values;
 use super::multisets::is_set_operation;
@@ -401,8 +401,8 @@ impl Finder<'_> {
     }
 }
 
-/// Functions for whose untyped argument PostgreSQL chooses double precision, with their number of arguments.
-const OF_FLOATS: [(&str, usize); 13] = [
+/// Functions of DataFusion for whose untyped argument PostgreSQL chooses double precision, with their number of arguments.
+const OF_FLOATS: [(&str, usize); 12] = [
     ("abs", 1),
     ("atan2", 2),
     ("cbrt", 1),
@@ -413,29 +413,25 @@ const OF_FLOATS: [(&str, usize); 13] = [
     ("power", 2),
     ("radians", 1),
     ("round", 1),
-    ("sign", 1),
     ("sqrt", 1),
     ("trunc", 1),
 ];
 
 /// The type of an untyped argument of a function with `count` arguments.
 fn type_of_argument(name: &str, count: usize, place: usize) -> Option<ColumnType> {
+    if let Some(types) = types_of_parameters(name) {
+        return types(count, place);
+    }
     match (name, place) {
         ("round" | "trunc", 0) if count == 2 => Some(ANY_NUMERIC),
-        (
-            "round" | "trunc" | "left" | "right" | "lpad" | "rpad" | "repeat" | "lag" | "lead" | "nth_value"
-            | "get_byte",
-            1,
-        )
+        ("round" | "trunc" | "left" | "right" | "lpad" | "rpad" | "repeat" | "lag" | "lead" | "nth_value", 1)
         | ("substr", 1 | 2)
         | ("regexp_count" | "split_part", 2)
         | ("regexp_instr", 2..=4 | 6)
-        | ("width_bucket", 3)
         | ("chr" | "ntile", 0)
         | ("make_date", _) => Some(ColumnType::Int),
         ("bool_and" | "bool_or" | "every", 0) => Some(ColumnType::Boolean),
-        ("encode" | "get_byte", 0) => Some(ColumnType::Bytea),
-        ("age", _) if count == 2 => Some(ColumnType::Timestamp),
+        ("encode", 0) => Some(ColumnType::Bytea),
         _ => OF_FLOATS.contains(&(name, count)).then_some(ColumnType::Double),
     }
 }

@@ -87,25 +87,9 @@ fn rows_of(view: &ColumnView) -> Vec<Row> {
     rows
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
 struct Run {
     schema: Schema,
-    random: Random,
+    random: fastrand::Rng,
     slots: u64,
     epoch: u32,
     versions: BTreeMap<u32, u64>,
@@ -116,18 +100,18 @@ impl Run {
     /// Changes of the next epoch; a slot may change several times.
     fn epoch(&mut self) -> Vec<Change> {
         self.epoch += 1;
-        let count = self.random.below(self.slots / 2 + 2);
+        let count = self.random.u64(..self.slots / 2 + 2);
         (0..count).map(|_| self.change()).collect()
     }
 
     fn change(&mut self) -> Change {
-        let slot = 1 + self.random.below(self.slots) as u32 * 3;
+        let slot = 1 + self.random.u64(..self.slots) as u32 * 3;
         let version = self.versions.entry(slot).or_insert(0);
         *version += 4;
         let version = *version;
-        let is_row = !self.random.below(5).is_multiple_of(5);
+        let is_row = !self.random.u64(..5).is_multiple_of(5);
         let name = |random: u64| (!random.is_multiple_of(7)).then_some((random % 40) as u32);
-        let row = is_row.then(|| (i64::from(slot), name(self.random.next()), self.random.next() as i32));
+        let row = is_row.then(|| (i64::from(slot), name(self.random.u64(..)), self.random.u64(..) as i32));
         self.history.0.entry(slot).or_default().push((self.epoch, row));
         Change { slot, version, epoch: self.epoch, row }
     }
@@ -158,7 +142,7 @@ fn run(seed: u64, slots: u64, epochs: usize) {
     let schema = schema();
     let mut run = Run {
         schema: schema.clone(),
-        random: Random(seed),
+        random: fastrand::Rng::with_seed(seed),
         slots,
         epoch: 0,
         versions: BTreeMap::new(),
@@ -175,17 +159,17 @@ fn run(seed: u64, slots: u64, epochs: usize) {
     let mut segments_most = 0;
     let mut waiting: Vec<Change> = Vec::new();
     let mut complete = run.epoch;
-    let built_at = run.epoch + run.random.below(3) as u32;
+    let built_at = run.epoch + run.random.u64(..3) as u32;
     let mut views: Vec<ColumnView> = Vec::new();
     for _ in 0..epochs {
         waiting.extend(run.epoch());
         // Some of what is waiting comes, in any order, some of it twice.
         for place in (1..waiting.len()).rev() {
-            waiting.swap(place, run.random.below(place as u64 + 1) as usize);
+            waiting.swap(place, run.random.usize(..=place));
         }
-        let now = if run.random.below(3) == 0 { waiting.len() } else { waiting.len() / 2 };
+        let now = if run.random.u64(..3) == 0 { waiting.len() } else { waiting.len() / 2 };
         run.apply(&copy, &waiting[..now]);
-        if run.random.below(4) == 0 {
+        if run.random.u64(..4) == 0 {
             run.apply(&copy, &waiting[..now / 2]);
         }
         waiting.drain(..now);
@@ -199,8 +183,8 @@ fn run(seed: u64, slots: u64, epochs: usize) {
             copy.install(run.build(&copy, built_at), built_at);
             complete = complete.max(built_at);
         }
-        if run.epoch > built_at && run.random.below(3) > 0 {
-            let epoch = complete - run.random.below(3) as u32;
+        if run.epoch > built_at && run.random.u64(..3) > 0 {
+            let epoch = complete - run.random.u64(..3) as u32;
             match copy.view(epoch) {
                 Ok(view) => views.push(view),
                 Err(NoView::Past { since }) => assert!(epoch < since && since <= complete),
@@ -208,7 +192,7 @@ fn run(seed: u64, slots: u64, epochs: usize) {
             }
             assert_eq!(copy.view(complete + 1).err(), Some(NoView::Behind { complete }));
         }
-        match run.random.below(6) {
+        match run.random.u64(..6) {
             0 | 1 => drop(copy.merge(complete)),
             2 => drop(copy.merge_changed(complete, config)),
             // A snapshot of that epoch may still ask.
@@ -217,7 +201,7 @@ fn run(seed: u64, slots: u64, epochs: usize) {
         }
         segments_most = segments_most.max(copy.size().segments);
         if views.len() > 4 {
-            let view = views.swap_remove(run.random.below(4) as usize);
+            let view = views.swap_remove(run.random.u64(..4) as usize);
             assert_eq!(rows_of(&view), run.history.rows(view.epoch()), "seed {seed}, epoch {}", view.epoch());
         }
     }

@@ -452,11 +452,8 @@ mod tests {
     }
 
     fn random(seed: u64) -> impl FnMut() -> u64 {
-        let mut state = seed;
-        move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            state >> 33
-        }
+        let mut random = fastrand::Rng::with_seed(seed);
+        move || random.u64(..)
     }
 
     fn write_some(directory: &Volatile, seed: u64) -> (Vec<u64>, Journal) {

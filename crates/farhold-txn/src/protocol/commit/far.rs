@@ -7,7 +7,7 @@ use crate::protocol::commit::section::{Refused, new_version};
 use crate::protocol::commit::silent::unlock_when_reached;
 use crate::protocol::commit::steps::Step;
 use crate::protocol::core::Core;
-use crate::protocol::execute::far::by_node;
+use crate::protocol::execute::peer::by_node;
 use crate::protocol::txn::Txn;
 use crate::protocol::txn::state::{Row, RowState};
 use crate::replication::Replication;

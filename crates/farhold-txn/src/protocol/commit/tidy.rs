@@ -3,7 +3,7 @@
 use crate::base::error::TxnError;
 use crate::protocol::commit::far::STAMPS_MAX;
 use crate::protocol::core::Core;
-use crate::protocol::execute::far::by_node;
+use crate::protocol::execute::peer::by_node;
 use crate::protocol::txn::Txn;
 use crate::protocol::txn::state::RowState;
 use crate::replication::Replication;

@@ -1,22 +1,16 @@
 //! Rows of other nodes: found by the location cache, by one-sided reads of the hash index, or by asking; then read with
-//! `read_object`.
+//! `read_object`. Inserts there are in [`far_insert`](super::far_insert), what a worker knows of other nodes in [`peer`](super::peer).
 
 use crate::base::back_off::Patience;
 use crate::base::error::TxnError;
 use crate::base::ident::{DATA, Ident};
 use crate::base::table::{Index, TableShared};
-use crate::protocol::core::Core;
 use crate::protocol::execute::near::{DOOMED_ROWS_MAX, is_undecided};
-use crate::protocol::txn::stamps::Stamps;
 use crate::protocol::txn::state::{RowState, State};
 use crate::protocol::txn::{RowHandle, SharedTable, Txn};
-use crate::rpc::message::{Found, MovedFar, Request, Reserved, Taken};
-use farhold_btree::{Change, LeafStamp};
-use farhold_fabric::object::LOCK;
-use farhold_fabric::{Batch, FabricError, FarPtr, Meta, NodeId, RegionId, RegionKey, Version};
-use farhold_store::index::hash::{BucketStamp, Directory, FarIndex, FarLookup, FarStep, hash_key};
-use farhold_store::{Moved, ObjectRef, Owner, Superblock, TableId};
-use std::cell::Cell;
+use crate::rpc::message::{Found, Request};
+use farhold_fabric::{FabricError, FarPtr, Meta, NodeId, Version};
+use farhold_store::index::hash::{FarLookup, FarStep, hash_key};
 use std::ptr::NonNull;
 
 /// What a far object is.
@@ -36,8 +30,6 @@ const READS_MAX: u32 = 1_000;
 const READS_PER_CHECK: u32 = 100;
 /// How often a locked row is read again before it is taken as it is.
 const LOCKED_READS_MAX: u32 = 3;
-/// Hash indexes of other nodes that are kept before a worker looks which of their tables are gone.
-pub(crate) const FAR_INDEXES_MIN: usize = 64;
 /// How often a lookup begins anew because the index has moved on.
 const LOOKUPS_MAX: u32 = 100;
 /// Reads of a look-up without a pause: a locked bucket is free again after some of them.
@@ -255,69 +247,6 @@ impl Txn {
         Ok(self.state.take_far(table.0, ident, &view))
     }
 
-    /// Reserves a row at its home.
-    pub(crate) async fn insert_far(
-        &mut self,
-        table: SharedTable,
-        home: NodeId,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<RowHandle, TxnError> {
-        self.state.far = true;
-        self.check_room(key.len() + value.len())?;
-        self.core.check_served(home)?;
-        if !self.state.replacing.is_empty()
-            && let Err(taken) = self.state.check_own_replacements(table, home, key, value)
-        {
-            return Err(self.far_unless_doomed(taken).await);
-        }
-        let mine = self.state.deleted_with_keys_of(table, home, key, value)?;
-        let configuration = self.core.node.configuration().map_or(0, |installed| installed.number);
-        let (table_id, owner) = (table.store.id(), self.owner.word());
-        let request = Request::Reserve { table: table_id, owner, configuration, key, value, mine };
-        // Marked as unanswered until the answer comes: meanwhile this transaction may be dropped, or learn that the
-        // node does not answer.
-        let unanswered = self.state.reserved_at.insert(home, false);
-        let is_posted = Cell::new(false);
-        let reserved = self.core.clone().ask_noting(home, &request, Reserved::decode, &is_posted).await;
-        match unanswered {
-            // A node that has received nothing has reserved nothing.
-            None if !is_posted.get() => drop(self.state.reserved_at.remove(&home)),
-            Some(before) if reserved.is_ok() || !is_posted.get() => drop(self.state.reserved_at.insert(home, before)),
-            None if reserved.is_ok() => drop(self.state.reserved_at.insert(home, true)),
-            _ => {}
-        }
-        let reserved = reserved?;
-        self.state.apply_moved_far(table.0, home, &reserved.moved);
-        match reserved.outcome {
-            Ok(made) => {
-                let ident = Ident::new(home, made.reference);
-                Ok(self.state.push_insert(table.0, ident, Version(made.version), key, value, made.replaces))
-            }
-            Err(taken) => Err(self.key_is_taken_far(table, home, taken).await),
-        }
-    }
-
-    /// Why an insert is refused: the row in the way, which then counts as read, or another transaction's insert.
-    async fn key_is_taken_far(&mut self, table: SharedTable, home: NodeId, taken: Taken) -> TxnError {
-        let duplicate = TxnError::DuplicateKey { table: table.store.id(), index: taken.index };
-        let ident = Ident::new(home, taken.reference);
-        if let Some(known) = self.state.find(ident) {
-            // It was skipped on the way to another row, but now it matters.
-            self.state.unskip(known);
-            let is_live = self.state.row(known).state.is_live();
-            return if is_live { self.far_unless_doomed(duplicate).await } else { TxnError::Conflict };
-        }
-        if !taken.live {
-            return self.core.clone().check_damage(ident.far()).await.err().unwrap_or(TxnError::Conflict);
-        }
-        match self.read_object_far(table, ident, table.payload_hint()).await {
-            Ok(FarRead::Row(_)) => self.far_unless_doomed(duplicate).await,
-            Ok(_) => TxnError::Conflict,
-            Err(error) => error,
-        }
-    }
-
     /// Has anything that it has read changed by now, or is it being changed? Then its reads may belong to no single moment, and an error
     /// that follows from them may be wrong. Large transactions skip this check.
     ///
@@ -331,7 +260,7 @@ impl Txn {
     }
 
     /// As [`Self::unless_doomed`], of what was read on other nodes as well.
-    async fn far_unless_doomed(&mut self, duplicate: TxnError) -> TxnError {
+    pub(super) async fn far_unless_doomed(&mut self, duplicate: TxnError) -> TxnError {
         let (core, me) = (self.core.clone(), self.core.me);
         let duplicate = self.unless_doomed(duplicate);
         if duplicate == TxnError::Conflict || self.state.rows.len() > DOOMED_ROWS_MAX {
@@ -385,233 +314,4 @@ impl State {
         let row = self.push(table, ident, version, state, meta.key_len(), view.payload.len());
         if version.is_absent() { FarRead::Absent } else { FarRead::Row(row) }
     }
-
-    fn apply_moved_far(&mut self, table: NonNull<TableShared>, node: NodeId, moved: &[MovedFar]) {
-        for moved in moved {
-            match moved {
-                MovedFar::Leaves { index, changes } => {
-                    let groups = self.groups_mut().iter_mut();
-                    for group in groups
-                        .filter(|it| it.table == table && it.node == node && it.index.number() == usize::from(*index))
-                    {
-                        carry_leaves(changes, &mut group.leaves);
-                    }
-                }
-                MovedFar::Bucket { before, after, half } => self.carry_bucket(node, *before, *after, *half),
-            }
-        }
-    }
-
-    /// Carries the stamps of a bucket over what the transaction's own insert has done to it.
-    fn carry_bucket(&mut self, node: NodeId, before: BucketStamp, after: BucketStamp, half: Option<BucketStamp>) {
-        let after = std::iter::once(after).chain(half);
-        self.buckets.carry((node, before), after.map(|bucket| (node, bucket)));
-    }
-
-    /// Carries the stamps over a reservation of the transaction's own.
-    pub(crate) fn apply_moved(&mut self, table: NonNull<TableShared>, node: NodeId, moved: &[Moved]) {
-        for moved in moved {
-            match moved {
-                Moved::Leaves { index, changes } => {
-                    let groups = self.groups_mut().iter_mut();
-                    for group in groups
-                        .filter(|it| it.table == table && it.node == node && it.index.number() == usize::from(*index))
-                    {
-                        carry_leaves(changes.as_slice(), &mut group.leaves);
-                    }
-                }
-                Moved::Bucket { before, after, half } => self.carry_bucket(node, *before, *after, *half),
-            }
-        }
-    }
-}
-
-/// As [`farhold_btree::Changes::apply`].
-fn carry_leaves(changes: &[Change], stamps: &mut Stamps<LeafStamp>) {
-    for split in changes.chunk_by(|one, next| one.before == next.before) {
-        stamps.carry(split[0].before, split.iter().map(|step| step.after));
-    }
-}
-
-impl Txn {
-    /// Another task of the worker may meanwhile have met a later start of a node. The hash indexes of that start are at
-    /// other places.
-    fn check_start(&self, node: NodeId) -> Result<(), TxnError> {
-        if self.core.has_met_start(node, self.starts_met) { Err(TxnError::Conflict) } else { Ok(()) }
-    }
-}
-
-/// A later start of a node, as a worker has met it.
-pub struct Met {
-    /// Which of the worker's meetings with later starts this was.
-    at: u64,
-    /// The key of the region of rows, if that was there.
-    key: Option<RegionKey>,
-}
-
-impl Core {
-    /// Reads bytes of another node.
-    pub async fn read_far(&self, at: FarPtr, len: usize) -> Result<Vec<u8>, TxnError> {
-        let mut batch = self.take_batch();
-        let slot = batch.read(at, len);
-        let batch = self.endpoint.submit(batch).await;
-        let bytes = batch.bytes(slot).map(<[u8]>::to_vec).map_err(|error| self.far_error(error, at.node()));
-        self.give_batch(batch);
-        bytes
-    }
-
-    /// Is a far row half written, and its writer dead? [`TxnError::HALF_WRITTEN`] then.
-    #[cold]
-    pub async fn check_damage(&self, object: FarPtr) -> Result<(), TxnError> {
-        if self.node.replication.is_some() {
-            // The other nodes have the whole row.
-            return Ok(());
-        }
-        let lock = self.read_far(object.add(LOCK), size_of::<u64>()).await?;
-        if lock == Owner::DAMAGED.word().to_le_bytes() { Err(TxnError::HALF_WRITTEN) } else { Ok(()) }
-    }
-
-    /// What is known of a table's hash index on another node; learned on the first use.
-    async fn far_index(&self, node: NodeId, table: TableId) -> Result<Option<FarIndex>, TxnError> {
-        if let Some(known) = self.far_indexes.borrow().get(&(node, table)) {
-            return Ok(Some(known.clone()));
-        }
-        let mut directory = Directory::new(node, DATA, table);
-        while let Some((at, bytes)) = directory.next() {
-            let read = self.read_far(at, bytes).await?;
-            if let Some(index) = directory.learn(&read) {
-                return Ok(Some(index));
-            }
-        }
-        Ok(None)
-    }
-
-    fn keep_far_index(&self, node: NodeId, table: TableId, index: FarIndex) {
-        let mut known = self.far_indexes.borrow_mut();
-        if known.len() >= self.far_indexes_max.get() {
-            // Tables come and go, and their numbers are never reused.
-            known.retain(|(_, table), _| self.node.catalog.by_id(*table).is_some());
-            self.far_indexes_max.set(2 * known.len().max(FAR_INDEXES_MIN));
-        }
-        known.insert((node, table), index);
-    }
-
-    /// The error for something there that has been locked for longer than any thread of that node needs.
-    #[cold]
-    fn busy_or_gone(&self, node: NodeId) -> TxnError {
-        let is_gone = self.node.replication.is_none() && !self.node.fabric.node_is_live(node);
-        if is_gone { TxnError::NodeUnavailable { node, committed: false } } else { TxnError::Conflict }
-    }
-
-    /// What a refusal of the fabric means. A region registered anew is one that a node has taken over: what was known of it
-    /// is void, and so is whatever the transaction has read there.
-    #[cold]
-    pub fn far_error(&self, error: FabricError, node: NodeId) -> TxnError {
-        if let FabricError::StaleKey { .. } | FabricError::NoSuchRegion { .. } = error
-            && self.look_again(node, DATA)
-        {
-            return TxnError::Conflict;
-        }
-        TxnError::far(error, node)
-    }
-
-    /// Makes the endpoint look for a region again, because another one may have replaced it; true if it has found one. What this worker
-    /// knows of the node's rows is void then; only this call detects that.
-    ///
-    /// When a node starts again, several tasks may have instructions under way and call this one after the other. Only the first call
-    /// counts as having met the start: between two calls a transaction may have locked rows of that start.
-    #[cold]
-    pub fn look_again(&self, node: NodeId, region: RegionId) -> bool {
-        let found = self.endpoint.refresh(node, region);
-        if region == DATA {
-            self.locations.borrow_mut().forget_all();
-            self.far_indexes.borrow_mut().retain(|(of, _), _| *of != node);
-            let mut met_at = self.met_at.borrow_mut();
-            let before = met_at.get(&node).and_then(|met| met.key);
-            let key = found.as_ref().ok().copied();
-            let is_later = match found {
-                Ok(_) => key != before,
-                // The endpoint finds a region that appears later by itself.
-                Err(FabricError::NoSuchRegion { .. }) => {
-                    self.touched.borrow_mut().remove(&node);
-                    true
-                }
-                // The endpoint keeps its old key; the next use of that key leads here again.
-                Err(_) => false,
-            };
-            if is_later {
-                let at = self.starts_met.get() + 1;
-                self.starts_met.set(at);
-                met_at.insert(node, Met { at, key });
-            }
-        }
-        found.is_ok()
-    }
-
-    /// Looks again at a node whose region was missing at the last look. What is locked there from now on is then locked in a known
-    /// start.
-    pub fn look_if_unknown(&self, node: NodeId) {
-        let is_unknown = || self.met_at.borrow().get(&node).is_some_and(|met| met.key.is_none());
-        if self.starts_met.get() > 0 && is_unknown() {
-            self.look_again(node, DATA);
-        }
-    }
-
-    /// Before the first message about a range. Where rows have no copies, the stamps that it brings are of this start
-    /// of the home or of a later one. The fabric reports a later one to an endpoint that has touched an earlier one.
-    #[inline]
-    pub async fn touch(&self, node: NodeId) -> Result<(), TxnError> {
-        if self.node.replication.is_none() && !self.touched.borrow().contains(&node) {
-            self.read_far(FarPtr::new(node, DATA, Superblock::STARTS), 8).await?;
-            self.touched.borrow_mut().insert(node);
-        }
-        Ok(())
-    }
-
-    /// Has it met a later start of this node since `starts_met` was `since`?
-    pub fn has_met_start(&self, node: NodeId, since: u64) -> bool {
-        self.starts_met.get() > since && self.met_at.borrow().get(&node).is_some_and(|met| met.at > since)
-    }
-
-    /// Does a node serve the row?
-    #[inline]
-    pub fn check_served(&self, home: NodeId) -> Result<(), TxnError> {
-        if home.0 == crate::base::nodes::NOBODY { Err(TxnError::Recovering { node: self.me }) } else { Ok(()) }
-    }
-
-    /// What an error before the commit point means where other nodes take over from one that is gone.
-    #[cold]
-    pub fn retryable(&self, error: TxnError) -> TxnError {
-        self.node.retryable(error)
-    }
-
-    /// An empty batch whose memory has been used before.
-    pub fn take_batch(&self) -> Batch {
-        self.batches.borrow_mut().pop().unwrap_or_default()
-    }
-
-    /// Keeps a batch's memory for [`Self::take_batch`].
-    pub fn give_batch(&self, mut batch: Batch) {
-        batch.clear();
-        self.batches.borrow_mut().push(batch);
-    }
-
-    /// The object that a far reference names, for a lock.
-    pub fn lock_place(ident: Ident) -> FarPtr {
-        ident.far().add(farhold_fabric::object::LOCK)
-    }
-}
-
-/// References by node, to be told in one message each.
-pub(crate) fn by_node(
-    rows: impl Iterator<Item = (NodeId, TableId, ObjectRef)>,
-) -> Vec<(NodeId, TableId, Vec<ObjectRef>)> {
-    let mut lists: Vec<(NodeId, TableId, Vec<ObjectRef>)> = Vec::new();
-    for (node, table, reference) in rows {
-        match lists.iter_mut().find(|(n, t, _)| (*n, *t) == (node, table)) {
-            Some((_, _, list)) => list.push(reference),
-            None => lists.push((node, table, vec![reference])),
-        }
-    }
-    lists
 }

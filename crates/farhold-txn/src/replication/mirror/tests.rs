@@ -22,11 +22,8 @@ fn entry_of(record: &[u8]) -> Entry<'_> {
 
 /// Numbers below a bound, from a seed.
 fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
-    let mut random = seed;
-    move |below| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % below
-    }
+    let mut random = fastrand::Rng::with_seed(seed);
+    move |below| random.u64(..below)
 }
 
 #[test]

@@ -235,9 +235,9 @@ pub enum ColumnsLevel {
 /// Durability of a commit.
 #[derive(Debug, Clone, Args)]
 pub struct DurabilityArgs {
-    /// What a commit survives: `replicated` the end of processes, `disk` and `nvm` a power cut of all nodes. With --replicas 2 or
+    /// What a commit survives: `memory` the end of processes, `disk` and `nvm` a power cut of all nodes. With --replicas 2 or
     /// more, `disk` and `nvm` survive both.
-    #[arg(id = "durability", long = "durability", value_name = "LEVEL", value_enum, default_value_t = DurabilityLevel::Replicated)]
+    #[arg(id = "durability", long = "durability", value_name = "LEVEL", value_enum, default_value_t = DurabilityLevel::Memory)]
     pub level: DurabilityLevel,
     /// Directory of the journal and the checkpoints, the same for all nodes. For nvm it is on a DAX mount.
     #[arg(long, required_if_eq_any([("durability", "disk"), ("durability", "nvm")]))]
@@ -249,7 +249,7 @@ pub struct DurabilityArgs {
 
 impl DurabilityArgs {
     /// No journal.
-    pub const NONE: Self = Self { level: DurabilityLevel::Replicated, journal: None, assume_persistence: false };
+    pub const NONE: Self = Self { level: DurabilityLevel::Memory, journal: None, assume_persistence: false };
 
     /// Refuses flags that would have no effect.
     pub fn check(&self) -> Result<(), String> {
@@ -264,15 +264,15 @@ impl DurabilityArgs {
 
     /// Whether nodes keep journals.
     pub fn has_journal(&self) -> bool {
-        self.level != DurabilityLevel::Replicated
+        self.level != DurabilityLevel::Memory
     }
 }
 
 /// Levels of durability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityLevel {
-    /// In the memory of as many nodes as there are copies.
-    Replicated,
+    /// In the memory of as many nodes as a row has replicas.
+    Memory,
     /// In a journal on persistent memory.
     Nvm,
     /// In a journal on disk.

@@ -1,4 +1,5 @@
-//! Functions of PostgreSQL that DataFusion lacks, and argument types that its own functions do not accept.
+//! Functions of PostgreSQL that DataFusion lacks, and argument types that its own functions do not accept. A function of
+//! ours is one [`Definition`] in [`ADDED`], or in [`replaced`].
 //!
 //! | function | implementation |
 //! |---|---|
@@ -14,6 +15,7 @@
 //! | `coalesce` of bytes, booleans, dates, timestamps or intervals with untyped string literals | DataFusion's, with their types |
 
 mod buckets;
+mod definition;
 mod replaced;
 mod substrings;
 mod wrapped;
@@ -32,15 +34,16 @@ use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::functions_aggregate::bool_and_or::bool_and_udaf;
 use datafusion::logical_expr::{
-    AggregateUDF, ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    AggregateUDF, ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, Signature, Volatility,
 };
 use datafusion::prelude::SessionContext;
 
-use super::functions::{null_of, type_of};
+use super::functions::type_of;
 use crate::engine::ColumnType;
 use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
 use buckets::buckets;
+use definition::{Definition, any, function, is_bare, is_integer, is_moment, is_number};
 use substrings::Substring;
 use wrapped::{ArrayLength, Coalesce};
 
@@ -52,19 +55,8 @@ const DAYS_TO_2000: i64 = 10_957;
 
 /// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
-    for kind in [
-        Kind::Age,
-        Kind::BitLength,
-        Kind::Div,
-        Kind::GetByte,
-        Kind::IsFinite,
-        Kind::OctetLength,
-        Kind::Scale,
-        Kind::Sign,
-        Kind::WidthBucket,
-    ] {
-        context
-            .register_udf(ScalarUDF::from(Added { kind, signature: Signature::user_defined(Volatility::Immutable) }));
+    for definition in &ADDED {
+        context.register_udf(function(definition));
     }
     context.register_udaf(AggregateUDF::clone(&bool_and_udaf()).with_aliases(["every"]));
     replaced::register(context);
@@ -98,7 +90,7 @@ pub(in crate::engine::query) fn not_taken(name: &str) -> DataFusionError {
     DataFusionError::External(Box::new(error.with_hint("You might need to add explicit type casts.")))
 }
 
-/// Functions of texts, which DataFusion would apply to bytes as if they were texts.
+/// Functions of texts, which DataFusion would apply to bytes as if they were texts. A [`Definition`] refuses them itself.
 const OF_TEXTS: [&str; 30] = [
     "ascii",
     "btrim",
@@ -142,10 +134,7 @@ pub(super) fn in_place_of(func: Arc<ScalarUDF>, arguments: &[Expr], schema: &DFS
         return Ok(func);
     }
     match func.name() {
-        "character_length" => {
-            let signature = Signature::user_defined(Volatility::Immutable);
-            Ok(Arc::new(ScalarUDF::from(Added { kind: Kind::BytesLength, signature })))
-        }
+        "character_length" => Ok(Arc::new(function(&BYTES_LENGTH))),
         name if OF_TEXTS.contains(&name) => Err(not_taken(name)),
         _ => Ok(func),
     }
@@ -181,140 +170,139 @@ pub(super) fn on_arrays(
     })
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
-    Age,
-    BitLength,
-    BytesLength,
-    Div,
-    GetByte,
-    IsFinite,
-    OctetLength,
-    Scale,
-    Sign,
-    WidthBucket,
-}
-
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Added {
-    kind: Kind,
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for Added {
-    fn name(&self) -> &'static str {
-        match self.kind {
-            Kind::Age => "age",
-            Kind::BitLength => "bit_length",
-            Kind::BytesLength => "farhold_bytes_length",
-            Kind::Div => "div",
-            Kind::GetByte => "get_byte",
-            Kind::IsFinite => "isfinite",
-            Kind::OctetLength => "octet_length",
-            Kind::Scale => "scale",
-            Kind::Sign => "sign",
-            Kind::WidthBucket => "width_bucket",
-        }
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        // An untyped string literal is converted, and a text refused, before the function is called.
-        let is_bare = |argument: &DataType| argument.is_string() || argument.is_null();
-        let is_moment = |argument: &DataType| matches!(argument, DataType::Date32 | DataType::Timestamp(..));
-        let is_integer = |argument: &DataType| argument.is_integer() || argument.is_null();
-        let is_number = |argument: &DataType| argument.is_numeric() || argument.is_null();
-        match (self.kind, arguments) {
-            (Kind::Age, [a, b]) if [a, b].into_iter().all(|of| is_moment(of) || is_bare(of)) => {
-                Ok(vec![TIMESTAMP, TIMESTAMP])
+/// The functions that DataFusion lacks, or that take other types here.
+static ADDED: [Definition; 9] = [
+    Definition {
+        name: "age",
+        takes: |arguments| match arguments {
+            [a, b] if [a, b].into_iter().all(|of| is_moment(of) || is_bare(of)) => Some(vec![TIMESTAMP, TIMESTAMP]),
+            _ => None,
+        },
+        returns: |_| INTERVAL,
+        parameter: |count, _| (count == 2).then_some(ColumnType::Timestamp),
+        results: |of| ages(&of[0], &of[1]),
+    },
+    Definition {
+        name: "bit_length",
+        takes: bytes_or_text,
+        returns: |_| DataType::Int32,
+        parameter: any,
+        results: |of| Ok(Arc::new(lengths(&of[0], 8))),
+    },
+    Definition {
+        name: "div",
+        takes: |arguments| match arguments {
+            [a, b] => Some(vec![exact(a)?, exact(b)?]),
+            _ => None,
+        },
+        returns: |_| WHOLE,
+        parameter: any,
+        results: |of| whole_quotients(&of[0], &of[1]),
+    },
+    Definition {
+        name: "get_byte",
+        takes: |arguments| match arguments {
+            [bytes, place] if (bytes.is_binary() || is_bare(bytes)) && (is_integer(place) || is_bare(place)) => {
+                Some(vec![DataType::Binary, DataType::Int64])
             }
-            (Kind::GetByte, [bytes, place])
-                if (bytes.is_binary() || is_bare(bytes)) && (is_integer(place) || is_bare(place)) =>
-            {
-                Ok(vec![DataType::Binary, DataType::Int64])
-            }
-            (Kind::BytesLength | Kind::BitLength | Kind::OctetLength, [bytes]) if bytes.is_binary() => {
-                Ok(vec![DataType::Binary])
-            }
-            (Kind::BitLength | Kind::OctetLength, [text]) if is_bare(text) => Ok(vec![DataType::Utf8View]),
-            (Kind::Div, [a, b]) => match (exact(a), exact(b)) {
-                (Some(a), Some(b)) => Ok(vec![a, b]),
-                _ => Err(not_taken(self.name())),
-            },
-            (Kind::Scale, [number]) if exact(number).is_some() => Ok(exact(number).into_iter().collect()),
-            (Kind::Sign, [DataType::Decimal128(..)]) => Ok(arguments.to_vec()),
-            (Kind::Sign, [number]) if is_number(number) => Ok(vec![DataType::Float64]),
-            (Kind::IsFinite, [of]) if is_moment(of) || of.is_null() => {
-                Ok(vec![if *of == DataType::Date32 { DataType::Date32 } else { TIMESTAMP }])
-            }
-            (Kind::IsFinite, [DataType::Interval(_)]) => Ok(vec![INTERVAL]),
-            (Kind::WidthBucket, [numbers @ .., count])
+            _ => None,
+        },
+        returns: |_| DataType::Int32,
+        parameter: |_, place| match place {
+            0 => Some(ColumnType::Bytea),
+            1 => Some(ColumnType::Int),
+            _ => None,
+        },
+        results: |of| bytes_at(&of[0], &of[1]),
+    },
+    Definition {
+        name: "isfinite",
+        takes: |arguments| match arguments {
+            [DataType::Date32] => Some(vec![DataType::Date32]),
+            [of] if is_moment(of) || of.is_null() => Some(vec![TIMESTAMP]),
+            [DataType::Interval(_)] => Some(vec![INTERVAL]),
+            _ => None,
+        },
+        returns: |_| DataType::Boolean,
+        parameter: any,
+        results: |of| Ok(Arc::new(are_finite(&of[0]))),
+    },
+    Definition {
+        name: "octet_length",
+        takes: bytes_or_text,
+        returns: |_| DataType::Int32,
+        parameter: any,
+        results: |of| Ok(Arc::new(lengths(&of[0], 1))),
+    },
+    Definition {
+        name: "scale",
+        takes: |arguments| match arguments {
+            [number] => Some(vec![exact(number)?]),
+            _ => None,
+        },
+        returns: |_| DataType::Int32,
+        parameter: any,
+        results: |of| Ok(Arc::new(scales(&of[0]))),
+    },
+    Definition {
+        name: "sign",
+        takes: |arguments| match arguments {
+            [DataType::Decimal128(..)] => Some(arguments.to_vec()),
+            [number] if is_number(number) => Some(vec![DataType::Float64]),
+            _ => None,
+        },
+        returns: |arguments| match arguments {
+            [DataType::Decimal128(..)] => WHOLE,
+            _ => DataType::Float64,
+        },
+        parameter: |count, _| (count == 1).then_some(ColumnType::Double),
+        results: |of| Ok(signs(&of[0])),
+    },
+    Definition {
+        name: "width_bucket",
+        takes: |arguments| match arguments {
+            [numbers @ .., count]
                 if numbers.len() == 3
                     && numbers.iter().all(|of| is_number(of) || is_bare(of))
                     && (is_integer(count) || is_bare(count)) =>
             {
                 let mut types = vec![number_of_buckets(numbers); 3];
                 types.push(DataType::Int32);
-                Ok(types)
+                Some(types)
             }
             // Refused when its result type is determined.
-            (Kind::WidthBucket, [_, thresholds]) if thresholds.is_list() => Ok(arguments.to_vec()),
-            _ => Err(not_taken(self.name())),
-        }
-    }
+            [_, thresholds] if thresholds.is_list() => Some(arguments.to_vec()),
+            _ => None,
+        },
+        returns: |_| DataType::Int32,
+        parameter: |_, place| (place == 3).then_some(ColumnType::Int),
+        results: |of| Ok(Arc::new(buckets(of)?)),
+    },
+];
 
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        Ok(match self.kind {
-            Kind::Age => INTERVAL,
-            Kind::BitLength
-            | Kind::BytesLength
-            | Kind::GetByte
-            | Kind::OctetLength
-            | Kind::Scale
-            | Kind::WidthBucket => DataType::Int32,
-            Kind::Div => WHOLE,
-            Kind::IsFinite => DataType::Boolean,
-            Kind::Sign if matches!(arguments, [DataType::Decimal128(..)]) => WHOLE,
-            Kind::Sign => DataType::Float64,
-        })
-    }
+/// In place of DataFusion's `character_length`, for bytes.
+static BYTES_LENGTH: Definition = Definition {
+    name: "farhold_bytes_length",
+    takes: |arguments| match arguments {
+        [bytes] if bytes.is_binary() => Some(vec![DataType::Binary]),
+        _ => None,
+    },
+    returns: |_| DataType::Int32,
+    parameter: any,
+    results: |of| Ok(Arc::new(lengths(&of[0], 1))),
+};
 
-    fn is_strict(&self) -> bool {
-        true
-    }
+/// The types of parameters without a type, by the number of arguments and the place among them, if the function is ours.
+pub(super) fn types_of_parameters(name: &str) -> Option<fn(usize, usize) -> Option<ColumnType>> {
+    let found = ADDED.iter().chain(&replaced::REPLACED).find(|definition| definition.name == name);
+    found.map(|definition| definition.parameter)
+}
 
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        if let Some(null) = null_of(&arguments)? {
-            return Ok(null);
-        }
-        on_arrays(&arguments, |of| match (self.kind, of) {
-            (Kind::Age, [a, b]) => {
-                let (a, b) =
-                    (a.as_primitive::<TimestampMicrosecondType>(), b.as_primitive::<TimestampMicrosecondType>());
-                let ages = a.iter().zip(b).map(|(a, b)| a.zip(b).map(|(a, b)| age(a, b)).transpose());
-                Ok(Arc::new(ages.collect::<Result<IntervalMonthDayNanoArray>>()?))
-            }
-            (Kind::GetByte, [bytes, places]) => {
-                let rows = bytes.as_binary::<i32>().iter().zip(places.as_primitive::<Int64Type>());
-                let found = rows.map(|(bytes, place)| bytes.zip(place).map(|(b, place)| byte(b, place)).transpose());
-                Ok(Arc::new(found.collect::<Result<Int32Array>>()?))
-            }
-            (Kind::BytesLength | Kind::OctetLength, [of]) => Ok(Arc::new(lengths(of, 1))),
-            (Kind::BitLength, [of]) => Ok(Arc::new(lengths(of, 8))),
-            (Kind::Div, [a, b]) => whole_quotients(a, b),
-            (Kind::Scale, [numbers]) => {
-                let scale = scale_of(numbers.data_type());
-                let scales = numbers.as_primitive::<Decimal128Type>().iter().map(|number| number.map(|_| scale.into()));
-                Ok(Arc::new(scales.collect::<Int32Array>()))
-            }
-            (Kind::Sign, [numbers]) => Ok(signs(numbers)),
-            (Kind::IsFinite, [moments]) => Ok(Arc::new(are_finite(moments))),
-            (Kind::WidthBucket, of) => Ok(Arc::new(buckets(of)?)),
-            _ => Err(not_taken(self.name())),
-        })
+fn bytes_or_text(arguments: &[DataType]) -> Option<Vec<DataType>> {
+    match arguments {
+        [bytes] if bytes.is_binary() => Some(vec![DataType::Binary]),
+        [text] if is_bare(text) => Some(vec![DataType::Utf8View]),
+        _ => None,
     }
 }
 
@@ -336,6 +324,11 @@ fn scale_of(data_type: &DataType) -> i8 {
         DataType::Decimal128(_, scale) => *scale,
         _ => 0,
     }
+}
+
+fn scales(numbers: &ArrayRef) -> Int32Array {
+    let scale = scale_of(numbers.data_type());
+    numbers.as_primitive::<Decimal128Type>().iter().map(|number| number.map(|_| scale.into())).collect()
 }
 
 /// The byte lengths of bytes or texts, times `times`.
@@ -376,6 +369,12 @@ fn signs(numbers: &ArrayRef) -> ArrayRef {
     Arc::new(signs.collect::<Float64Array>())
 }
 
+fn ages(a: &ArrayRef, b: &ArrayRef) -> Result<ArrayRef> {
+    let (a, b) = (a.as_primitive::<TimestampMicrosecondType>(), b.as_primitive::<TimestampMicrosecondType>());
+    let ages = a.iter().zip(b).map(|(a, b)| a.zip(b).map(|(a, b)| age(a, b)).transpose());
+    Ok(Arc::new(ages.collect::<Result<IntervalMonthDayNanoArray>>()?))
+}
+
 /// From `b` to `a` in years, months and days of the calendar. PostgreSQL 15 treats infinity as the timestamp that its
 /// number represents, counted from 2000; the number of -infinity lies outside all years.
 fn age(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
@@ -403,6 +402,12 @@ fn age(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
         (days, months) = (days + length, months - 1);
     }
     Ok(IntervalMonthDayNano::new((sign * months) as i32, (sign * days) as i32, sign * time * 1000))
+}
+
+fn bytes_at(bytes: &ArrayRef, places: &ArrayRef) -> Result<ArrayRef> {
+    let rows = bytes.as_binary::<i32>().iter().zip(places.as_primitive::<Int64Type>());
+    let found = rows.map(|(bytes, place)| bytes.zip(place).map(|(b, place)| byte(b, place)).transpose());
+    Ok(Arc::new(found.collect::<Result<Int32Array>>()?))
 }
 
 fn byte(bytes: &[u8], place: i64) -> Result<i32> {

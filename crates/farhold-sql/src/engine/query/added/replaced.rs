@@ -23,6 +23,7 @@ use datafusion::prelude::SessionContext;
 
 use super::super::checked::{self, Check};
 use super::super::functions::null_of;
+use super::definition::{Definition, any, function, is_bare, is_integer, is_moment, is_number};
 use super::{DAYS_TO_2000, WHOLE, external, not_taken, on_arrays};
 use crate::SqlState;
 use crate::engine::Datum;
@@ -31,61 +32,102 @@ use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, format_datum, 
 
 /// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
-    for kind in
-        [Kind::DateBin, Kind::Factorial, Kind::Initcap, Kind::Lower, Kind::ToHex, Kind::ToTimestamp, Kind::Upper]
-    {
-        let inner = context.state().scalar_functions().get(kind.name()).cloned();
-        let signature = Signature::user_defined(Volatility::Immutable);
-        context.register_udf(ScalarUDF::from(Replaced { kind, inner, signature }));
+    for definition in &REPLACED {
+        context.register_udf(function(definition));
     }
+    let inner = context.state().scalar_functions().get("to_timestamp").cloned();
+    let signature = Signature::user_defined(Volatility::Immutable);
+    context.register_udf(ScalarUDF::from(ToTimestamp { inner, signature }));
     checked::register(context, &["make_date"], &Years);
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
-    DateBin,
-    Factorial,
-    Initcap,
-    Lower,
-    ToHex,
-    ToTimestamp,
-    Upper,
-}
+pub(super) static REPLACED: [Definition; 6] = [
+    Definition {
+        name: "date_bin",
+        takes: |arguments| match arguments {
+            [step, moments @ ..]
+                if (*step == INTERVAL || is_bare(step))
+                    && matches!(moments.len(), 1 | 2)
+                    && moments.iter().all(|of| is_moment(of) || is_bare(of)) =>
+            {
+                Some([&[INTERVAL][..], &vec![TIMESTAMP; moments.len()]].concat())
+            }
+            _ => None,
+        },
+        returns: |_| TIMESTAMP,
+        parameter: any,
+        results: |of| bins(&of[0], &of[1], of.get(2)),
+    },
+    Definition {
+        name: "factorial",
+        takes: |arguments| match arguments {
+            [number] if is_integer(number) => Some(vec![DataType::Int64]),
+            _ => None,
+        },
+        returns: |_| WHOLE,
+        parameter: any,
+        results: |of| factorials(&of[0]),
+    },
+    Definition {
+        name: "initcap",
+        takes: text,
+        returns: |_| DataType::Utf8View,
+        parameter: any,
+        results: |of| Ok(changed(&of[0], initcap)),
+    },
+    Definition {
+        name: "lower",
+        takes: text,
+        returns: |_| DataType::Utf8View,
+        parameter: any,
+        results: |of| Ok(changed(&of[0], lower)),
+    },
+    Definition {
+        name: "to_hex",
+        takes: |arguments| match arguments {
+            [DataType::Int8 | DataType::UInt8 | DataType::Int16] => Some(vec![DataType::Int16]),
+            [DataType::UInt16 | DataType::Int32] => Some(vec![DataType::Int32]),
+            [number] if is_integer(number) => Some(vec![DataType::Int64]),
+            _ => None,
+        },
+        returns: |_| DataType::Utf8View,
+        parameter: any,
+        results: |of| Ok(hexadecimal(&of[0])),
+    },
+    Definition {
+        name: "upper",
+        takes: text,
+        returns: |_| DataType::Utf8View,
+        parameter: any,
+        results: |of| Ok(changed(&of[0], upper)),
+    },
+];
 
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::DateBin => "date_bin",
-            Self::Factorial => "factorial",
-            Self::Initcap => "initcap",
-            Self::Lower => "lower",
-            Self::ToHex => "to_hex",
-            Self::ToTimestamp => "to_timestamp",
-            Self::Upper => "upper",
-        }
+fn text(arguments: &[DataType]) -> Option<Vec<DataType>> {
+    match arguments {
+        [text] if is_bare(text) => Some(vec![DataType::Utf8View]),
+        _ => None,
     }
 }
 
+/// `to_timestamp`, which is DataFusion's for all but a number.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Replaced {
-    kind: Kind,
-    /// DataFusion's function, for the arguments of [`Self::left_to`].
+struct ToTimestamp {
+    /// DataFusion's function, which parses texts.
     inner: Option<Arc<ScalarUDF>>,
     signature: Signature,
 }
 
-impl Replaced {
-    /// DataFusion's function, if it handles these arguments: texts parsed as timestamps.
+impl ToTimestamp {
+    /// DataFusion's function, if it handles these arguments.
     fn left_to(&self, arguments: &[DataType]) -> Option<&Arc<ScalarUDF>> {
-        let is_left =
-            self.kind == Kind::ToTimestamp && !matches!(arguments, [number] if number.is_numeric() || number.is_null());
-        self.inner.as_ref().filter(|_| is_left)
+        self.inner.as_ref().filter(|_| !matches!(arguments, [number] if is_number(number)))
     }
 }
 
-impl ScalarUDFImpl for Replaced {
+impl ScalarUDFImpl for ToTimestamp {
     fn name(&self) -> &'static str {
-        self.kind.name()
+        "to_timestamp"
     }
 
     fn signature(&self) -> &Signature {
@@ -93,44 +135,24 @@ impl ScalarUDFImpl for Replaced {
     }
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        let is_moment = |argument: &DataType| matches!(argument, DataType::Date32 | DataType::Timestamp(..));
-        if let Some(inner) = self.left_to(arguments) {
-            let is_text = |argument: &DataType| argument.is_string() || argument.is_null();
+        if self.left_to(arguments).is_some() {
             return match arguments {
-                [first, formats @ ..] if is_text(first) && formats.iter().all(is_text) => Ok(arguments.to_vec()),
+                [first, formats @ ..] if is_bare(first) && formats.iter().all(is_bare) => Ok(arguments.to_vec()),
                 [moment] if is_moment(moment) => Ok(arguments.to_vec()),
-                _ => Err(not_taken(inner.name())),
+                _ => Err(not_taken(self.name())),
             };
         }
-        match (self.kind, arguments) {
-            (Kind::DateBin, [step, moments @ ..])
-                if (*step == INTERVAL || step.is_string() || step.is_null())
-                    && matches!(moments.len(), 1 | 2)
-                    && moments.iter().all(|of| is_moment(of) || of.is_string() || of.is_null()) =>
-            {
-                Ok([&[INTERVAL][..], &vec![TIMESTAMP; moments.len()]].concat())
-            }
-            (Kind::Factorial, [number]) if number.is_integer() || number.is_null() => Ok(vec![DataType::Int64]),
-            (Kind::ToHex, [DataType::Int8 | DataType::UInt8 | DataType::Int16]) => Ok(vec![DataType::Int16]),
-            (Kind::ToHex, [DataType::UInt16 | DataType::Int32]) => Ok(vec![DataType::Int32]),
-            (Kind::ToHex, [number]) if number.is_integer() || number.is_null() => Ok(vec![DataType::Int64]),
-            (Kind::ToTimestamp, [_]) => Ok(vec![DataType::Float64]),
-            (Kind::Initcap | Kind::Lower | Kind::Upper, [text]) if text.is_string() || text.is_null() => {
-                Ok(vec![DataType::Utf8View])
-            }
+        match arguments {
+            [_] => Ok(vec![DataType::Float64]),
             _ => Err(not_taken(self.name())),
         }
     }
 
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        if let Some(inner) = self.left_to(arguments) {
-            return inner.return_type(arguments);
+        match self.left_to(arguments) {
+            Some(inner) => inner.return_type(arguments),
+            None => Ok(TIMESTAMP),
         }
-        Ok(match self.kind {
-            Kind::DateBin | Kind::ToTimestamp => TIMESTAMP,
-            Kind::Factorial => WHOLE,
-            Kind::Initcap | Kind::Lower | Kind::ToHex | Kind::Upper => DataType::Utf8View,
-        })
     }
 
     fn is_strict(&self) -> bool {
@@ -145,23 +167,19 @@ impl ScalarUDFImpl for Replaced {
         if let Some(null) = null_of(&arguments)? {
             return Ok(null);
         }
-        on_arrays(&arguments, |of| match (self.kind, of) {
-            (Kind::DateBin, [steps, moments, origins @ ..]) => bins(steps, moments, origins.first()),
-            (Kind::Factorial, [numbers]) => {
-                let factorials = numbers.as_primitive::<Int64Type>().iter().map(|of| of.map(factorial).transpose());
-                Ok(Arc::new(factorials.collect::<Result<Decimal128Array>>()?.with_data_type(WHOLE)))
-            }
-            (Kind::Initcap, [texts]) => Ok(changed(texts, initcap)),
-            (Kind::Lower, [texts]) => Ok(changed(texts, lower)),
-            (Kind::Upper, [texts]) => Ok(changed(texts, upper)),
-            (Kind::ToHex, [numbers]) => Ok(hexadecimal(numbers)),
-            (Kind::ToTimestamp, [seconds]) => {
+        on_arrays(&arguments, |of| match of {
+            [seconds] => {
                 let moments = seconds.as_primitive::<Float64Type>().iter().map(|of| of.map(moment).transpose());
                 Ok(Arc::new(moments.collect::<Result<TimestampMicrosecondArray>>()?))
             }
             _ => Err(not_taken(self.name())),
         })
     }
+}
+
+fn factorials(numbers: &ArrayRef) -> Result<ArrayRef> {
+    let factorials = numbers.as_primitive::<Int64Type>().iter().map(|of| of.map(factorial).transpose());
+    Ok(Arc::new(factorials.collect::<Result<Decimal128Array>>()?.with_data_type(WHOLE)))
 }
 
 fn changed(texts: &ArrayRef, of: fn(&str) -> String) -> ArrayRef {

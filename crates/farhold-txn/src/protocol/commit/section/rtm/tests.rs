@@ -359,6 +359,7 @@ impl Instructions for Halves {
 #[test]
 fn the_body_uses_no_wide_registers() {
     if !std::arch::is_x86_feature_detected!("avx") {
+        farhold_testkit::skipped("this processor has no AVX");
         return;
     }
     with_row(async |worker, table| {
