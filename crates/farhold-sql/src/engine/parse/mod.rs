@@ -2,6 +2,7 @@
 
 mod checks;
 mod depth;
+mod parsed;
 mod split;
 mod text;
 mod window_places;
@@ -24,6 +25,7 @@ use depth::check_depth;
 
 pub(crate) use checks::{SUBQUERIES_MAX, check_count, is_subquery};
 pub(crate) use depth::SET_OPERATIONS_MAX;
+pub(crate) use parsed::{Parsed, Tree};
 pub(crate) use split::{Opaque, opaque_end, split};
 pub(crate) use text::to_text;
 

@@ -52,7 +52,7 @@ impl std::fmt::Debug for Action {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Empty => f.write_str("Empty"),
-            Self::Engine(prepared) => f.debug_tuple("Engine").field(&prepared.sql).finish(),
+            Self::Engine(prepared) => f.debug_tuple("Engine").field(&prepared.sql()).finish(),
             Self::Command(command) => f.debug_tuple("Command").field(command).finish(),
         }
     }

@@ -1,0 +1,48 @@
+//! A statement between its text and its plan.
+
+use std::sync::Arc;
+
+use datafusion::sql::sqlparser::ast::Statement;
+
+use super::parse_one;
+use crate::SqlError;
+use crate::engine::sequence::{self, Restart};
+
+/// A parsed statement. Clones share the tree, so a statement whose plan has become stale is bound again without its
+/// text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parsed {
+    sql: Arc<str>,
+    tree: Tree,
+}
+
+/// The tree of a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Tree {
+    Statement(Arc<Statement>),
+    /// ALTER SEQUENCE … RESTART, for which the parser has no tree.
+    RestartSequence(Restart),
+}
+
+impl Parsed {
+    /// Parses a text of one statement; names are not resolved.
+    ///
+    /// # Errors
+    /// 42601, 0A000, 54000, 54001, 54011.
+    pub(crate) fn new(sql: &str) -> Result<Self, SqlError> {
+        let tree = match sequence::restart(sql)? {
+            Some(restart) => Tree::RestartSequence(restart),
+            None => Tree::Statement(Arc::new(parse_one(sql)?)),
+        };
+        Ok(Self { sql: sql.into(), tree })
+    }
+
+    /// The text, as received.
+    pub(crate) fn sql(&self) -> &str {
+        &self.sql
+    }
+
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.tree
+    }
+}
