@@ -77,14 +77,6 @@ impl Session {
         parse::split(sql)
     }
 
-    /// Checks that a statement can be parsed; names are not resolved.
-    ///
-    /// # Errors
-    /// 42601, 0A000, 54000, 54001, 54011.
-    pub(crate) fn check_syntax(sql: &str) -> Result<(), SqlError> {
-        Parsed::new(sql).map(drop)
-    }
-
     /// Parses and binds a statement. `parameter_types` are the types that the client declares for `$1`, `$2`, ….
     ///
     /// # Errors
@@ -95,7 +87,19 @@ impl Session {
         parameter_types: &[Option<ColumnType>],
     ) -> Result<Rc<Prepared>, SqlError> {
         let _armed = self.cancel.arm();
-        let parsed = Parsed::new(sql)?;
+        self.prepare_parsed(Parsed::new(sql)?, parameter_types).await
+    }
+
+    /// As [`prepare`](Self::prepare), of a statement that is parsed already.
+    ///
+    /// # Errors
+    /// 42P01, 42703, 42883, 0A000, 25P02.
+    pub(crate) async fn prepare_parsed(
+        &mut self,
+        parsed: Parsed,
+        parameter_types: &[Option<ColumnType>],
+    ) -> Result<Rc<Prepared>, SqlError> {
+        let _armed = self.cancel.arm();
         let failed = self.transaction_state() == TransactionState::Failed;
         let bound = match parsed.tree() {
             Tree::RestartSequence(_) if failed => return Err(aborted()),

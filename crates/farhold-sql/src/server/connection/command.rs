@@ -7,8 +7,8 @@
 //! ```
 //! Cursors only move forward, as in PostgreSQL without SCROLL.
 
-use super::statement::skip_comment;
-use crate::engine::opaque_end;
+use super::statement::{is_blank, skip_comment};
+use crate::engine::{Parsed, opaque_end};
 use crate::error::{SqlError, SqlState};
 
 /// A statement that the connection executes itself.
@@ -23,7 +23,7 @@ pub enum Command {
         /// Whether its rows are sent in binary.
         binary: bool,
         /// Its query.
-        query: String,
+        query: Inner,
         /// The types that the client declares for the query's parameters; the text does not contain them.
         types: Vec<u32>,
     },
@@ -44,8 +44,8 @@ pub enum Command {
         statement: String,
         /// The types of its parameters, as written.
         types: Vec<String>,
-        /// Its text.
-        query: String,
+        /// The statement that it prepares.
+        query: Inner,
     },
     /// Runs a prepared statement.
     Execute {
@@ -62,12 +62,47 @@ pub enum Command {
     Unlisten,
 }
 
+/// The statement in a DECLARE or a PREPARE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inner {
+    /// Its text.
+    pub sql: String,
+    /// Its tree; `None` if it is not allowed there: it is blank or one of the commands here. A string of several
+    /// statements reports the error before its first statement runs; otherwise the command does, after its own errors.
+    pub parsed: Result<Option<Parsed>, SqlError>,
+}
+
+impl Inner {
+    fn unparsed(sql: String) -> Self {
+        Self { sql, parsed: Ok(None) }
+    }
+
+    fn parse(&mut self) {
+        self.parsed = match Command::split(&self.sql) {
+            _ if is_blank(&self.sql) => Ok(None),
+            Ok(None) => Parsed::new(&self.sql).map(Some),
+            Ok(Some(_)) => Ok(None),
+            Err(error) => Err(error),
+        };
+    }
+}
+
 impl Command {
     /// Parses `sql` if it is one of these; `None` leaves it to the engine.
     ///
     /// # Errors
     /// 42601, 0A000.
     pub fn parse(sql: &str) -> Result<Option<Self>, SqlError> {
+        let mut command = Self::split(sql)?;
+        if let Some(Self::Declare { query, .. } | Self::Prepare { query, .. }) = &mut command {
+            query.parse();
+        }
+        Ok(command)
+    }
+
+    /// Parses the command itself, but not the statement in it, which may be as deep as `DECLARE c CURSOR FOR DECLARE c
+    /// CURSOR FOR …`.
+    fn split(sql: &str) -> Result<Option<Self>, SqlError> {
         let mut words = Words { rest: sql };
         // Nearly every statement returns here.
         let first = words.peek_keyword();
@@ -133,7 +168,7 @@ fn declare(words: &mut Words<'_>) -> Result<Command, SqlError> {
         words.expect("HOLD")?;
     }
     words.expect("FOR")?;
-    Ok(Command::Declare { cursor, holds, binary, query: words.take_rest(), types: Vec::new() })
+    Ok(Command::Declare { cursor, holds, binary, query: Inner::unparsed(words.take_rest()), types: Vec::new() })
 }
 
 fn fetch(words: &mut Words<'_>, skips: bool) -> Result<Command, SqlError> {
@@ -175,7 +210,7 @@ fn prepare(words: &mut Words<'_>) -> Result<Command, SqlError> {
     let statement = words.name()?;
     let types = words.list()?;
     words.expect("AS")?;
-    Ok(Command::Prepare { statement, types, query: words.take_rest() })
+    Ok(Command::Prepare { statement, types, query: Inner::unparsed(words.take_rest()) })
 }
 
 fn execute(words: &mut Words<'_>) -> Result<Command, SqlError> {
@@ -351,6 +386,10 @@ mod tests {
         Command::parse(sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
+    fn inner(sql: &str) -> Inner {
+        Inner { sql: sql.to_owned(), parsed: Parsed::new(sql).map(Some) }
+    }
+
     fn fetched(cursor: &str, count: Option<u64>) -> Command {
         Command::Fetch { cursor: cursor.to_owned(), count, skips: false }
     }
@@ -371,7 +410,7 @@ mod tests {
                 cursor: "a \"b".to_owned(),
                 holds: true,
                 binary: true,
-                query: "SELECT 1 -- x".to_owned(),
+                query: inner("SELECT 1 -- x"),
                 types: Vec::new()
             })
         );
@@ -401,7 +440,7 @@ mod tests {
             Some(Command::Prepare {
                 statement: "p".to_owned(),
                 types: vec!["int".to_owned(), "numeric(10, 2)".to_owned()],
-                query: "SELECT $1, $2".to_owned()
+                query: inner("SELECT $1, $2")
             })
         );
         assert_eq!(

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::command::Command;
 use super::portal::{Portal, Progress};
 use super::run::Outcome;
-use super::statement::{Action, Statement};
+use super::statement::{Action, Source, Statement};
 use super::wire::deadline_after;
 use super::{Connection, Failure};
 use crate::engine::{Datum, TransactionState, parse_datum};
@@ -36,7 +36,7 @@ impl Connection {
                 let sql = utf8(parse.sql)?.to_owned();
                 let types: Vec<u32> = parse.types().collect();
                 self.statements.check_new(&name, self.front_end.shared.config.limits.statements_max)?;
-                let statement = self.prepare(&sql, &types).await?;
+                let statement = self.prepare(Source::parse(&sql)?, &types).await?;
                 self.statements.put(&name, statement);
                 self.wire.output.parse_complete();
             }

@@ -4,13 +4,13 @@ use std::rc::Rc;
 
 use tokio::time::Instant;
 
-use super::command::{Command, misplaced};
+use super::command::{Command, Inner, misplaced};
 use super::portal::{Portal, Progress, RowSource};
-use super::statement::{Action, Parameter, Statement, is_blank};
+use super::statement::{Action, Parameter, Source, Statement};
 use super::wire::deadline_after;
 use super::{Connection, Failure, Watch};
 use crate::engine::{
-    CancelHandle, ColumnType, CommandTag, Datum, Output, OutputColumn, Pace, Prepared, Rows, TransactionState,
+    CancelHandle, ColumnType, CommandTag, Datum, Output, OutputColumn, Pace, Parsed, Prepared, Rows, TransactionState,
 };
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::{BatchEncoder, Shape};
@@ -38,17 +38,20 @@ pub struct Sent {
 
 impl Connection {
     /// Prepares a statement. `types` are the parameter types that the client declares; 0 means not declared.
-    pub async fn prepare(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Statement>, Failure> {
-        #[cfg(test)]
-        if sql == "SELECT PANIC" {
-            let _ = self.wire.output.open(b'T');
-            panic!("a statement of a test");
-        }
-        if is_blank(sql) {
-            return Ok(Rc::new(Statement { action: Action::Empty, parameters: Vec::new(), shape: None }));
-        }
-        let Some(mut command) = Command::parse(sql)? else {
-            return Ok(Rc::new(Statement::of_engine(self.prepare_in_engine(sql, types).await?, types)));
+    pub async fn prepare(&mut self, source: Source, types: &[u32]) -> Result<Rc<Statement>, Failure> {
+        let mut command = match source {
+            Source::Empty => {
+                return Ok(Rc::new(Statement { action: Action::Empty, parameters: Vec::new(), shape: None }));
+            }
+            Source::Engine(parsed) => {
+                #[cfg(test)]
+                if parsed.sql() == "SELECT PANIC" {
+                    let _ = self.wire.output.open(b'T');
+                    panic!("a statement of a test");
+                }
+                return Ok(Rc::new(Statement::of_engine(self.prepare_in_engine(parsed, types).await?, types)));
+            }
+            Source::Command(command) => command,
         };
         // The parameters of DECLARE belong to its query.
         let parameters = match &mut command {
@@ -63,20 +66,18 @@ impl Connection {
     }
 
     /// Prepares the query of a cursor; other statements are refused.
-    async fn prepare_query(&mut self, sql: &str, types: &[u32]) -> Result<Statement, Failure> {
-        if is_blank(sql) || Command::parse(sql)?.is_some() {
-            return Err(misplaced(sql).into());
-        }
-        let prepared = self.prepare_in_engine(sql, types).await?;
-        if prepared.is_query() { Ok(Statement::of_engine(prepared, types)) } else { Err(misplaced(sql).into()) }
+    async fn prepare_query(&mut self, query: &Inner, types: &[u32]) -> Result<Statement, Failure> {
+        let Some(parsed) = query.parsed.clone()? else { return Err(misplaced(&query.sql).into()) };
+        let prepared = self.prepare_in_engine(parsed, types).await?;
+        if prepared.is_query() { Ok(Statement::of_engine(prepared, types)) } else { Err(misplaced(&query.sql).into()) }
     }
 
     /// Prepares a statement in the engine.
-    pub async fn prepare_in_engine(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Prepared>, Failure> {
+    async fn prepare_in_engine(&mut self, parsed: Parsed, types: &[u32]) -> Result<Rc<Prepared>, Failure> {
         let types: Vec<Option<ColumnType>> = types.iter().map(|&oid| oid::parameter_type(oid)).collect();
         let deadline = deadline_after(self.settings.statement_time);
         let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
-        Ok(self.wire.drive(&watch, self.session.prepare(sql, &types)).await??)
+        Ok(self.wire.drive(&watch, self.session.prepare_parsed(parsed, &types)).await??)
     }
 
     /// The statement that finally runs: for an EXECUTE, the prepared statement that it names.
@@ -236,11 +237,16 @@ impl Connection {
             Command::Prepare { statement, types, query } => {
                 self.statements.check_new(statement, self.front_end.shared.config.limits.statements_max)?;
                 let types = self.type_oids(types).await?;
-                let prepared = self.prepare(query, &types).await?;
-                if !matches!(&prepared.action, Action::Engine(prepared) if prepared.is_optimizable()) {
-                    return Err(misplaced(query).into());
+                let Some(parsed) = query.parsed.clone()? else {
+                    // The errors of a command in its place come first.
+                    self.prepare(Source::parse(&query.sql)?, &types).await?;
+                    return Err(misplaced(&query.sql).into());
+                };
+                let prepared = self.prepare_in_engine(parsed, &types).await?;
+                if !prepared.is_optimizable() {
+                    return Err(misplaced(&query.sql).into());
                 }
-                self.statements.put(statement, prepared);
+                self.statements.put(statement, Rc::new(Statement::of_engine(prepared, &types)));
                 CommandTag::plain("PREPARE")
             }
             // Its rows are sent through a portal: see `unfold`.
@@ -263,7 +269,7 @@ impl Connection {
                 self.portals.clear();
                 self.statements.clear();
                 self.session.forget_numbers();
-                let reset = self.prepare_in_engine("RESET ALL", &[]).await?;
+                let reset = self.prepare_in_engine(Parsed::new("RESET ALL")?, &[]).await?;
                 self.begin(&reset, &[], deadline).await?;
                 CommandTag::plain("DISCARD ALL")
             }
@@ -302,7 +308,7 @@ impl Connection {
         if arguments.is_empty() {
             return Ok(Vec::new());
         }
-        let select = self.prepare_in_engine(&format!("SELECT {}", arguments.join(", ")), &[]).await?;
+        let select = self.prepare_in_engine(Parsed::new(&format!("SELECT {}", arguments.join(", ")))?, &[]).await?;
         let mut values = match self.begin(&select, &[], deadline).await? {
             Outcome::Rows(RowSource::Direct { mut rows, .. }) => rows.next().unwrap_or_default(),
             Outcome::Rows(RowSource::Batches { mut rows, .. }) => {
@@ -341,7 +347,7 @@ impl Connection {
             return Ok(Vec::new());
         }
         let casts: Vec<String> = types.iter().map(|name| format!("CAST(NULL AS {name})")).collect();
-        let select = self.prepare_in_engine(&format!("SELECT {}", casts.join(", ")), &[]).await?;
+        let select = self.prepare_in_engine(Parsed::new(&format!("SELECT {}", casts.join(", ")))?, &[]).await?;
         let is_varchar =
             |name: &String| ["varchar", "character varying"].contains(&name.trim().to_lowercase().as_str());
         let number = |(column, name): (&OutputColumn, &String)| match column.data_type {
@@ -355,7 +361,7 @@ impl Connection {
     async fn declare(
         &mut self,
         cursor: &str,
-        (query, types): (&str, &[u32]),
+        (query, types): (&Inner, &[u32]),
         holds: bool,
         binary: bool,
         parameters: &[Datum],

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::command::Command;
-use crate::engine::{ColumnType, Opaque, Prepared, opaque_end};
+use crate::engine::{ColumnType, Opaque, Parsed, Prepared, opaque_end};
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::Shape;
 use crate::server::value::oid;
@@ -28,6 +28,46 @@ pub enum Action {
     Engine(Rc<Prepared>),
     /// A statement that the connection executes itself.
     Command(Command),
+}
+
+/// A statement, parsed but not prepared.
+pub enum Source {
+    /// The text has only blanks and comments.
+    Empty,
+    /// A statement for the engine.
+    Engine(Parsed),
+    /// A statement that the connection executes itself.
+    Command(Command),
+}
+
+impl Source {
+    /// Parses a text of one statement.
+    ///
+    /// # Errors
+    /// 42601, 0A000, 54000, 54001, 54011.
+    pub fn parse(sql: &str) -> Result<Self, SqlError> {
+        if is_blank(sql) {
+            return Ok(Self::Empty);
+        }
+        Ok(match Command::parse(sql)? {
+            Some(command) => Self::Command(command),
+            None => Self::Engine(Parsed::new(sql)?),
+        })
+    }
+
+    /// The error of syntax in the statement that a DECLARE or a PREPARE contains. If a statement is not allowed there,
+    /// that is reported when the command runs.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn check_inner(&self) -> Result<(), SqlError> {
+        match self {
+            Self::Command(Command::Declare { query, .. } | Command::Prepare { query, .. }) => {
+                query.parsed.as_ref().map(|_| ()).map_err(Clone::clone)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A parameter of a statement.
