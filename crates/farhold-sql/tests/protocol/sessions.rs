@@ -457,6 +457,27 @@ fn a_cursor_keeps_the_types_that_are_stated() {
     assert_eq!(client.rows("FETCH ALL FROM c"), [["3"], ["4"]]);
 }
 
+/// The query of a cursor is prepared with its DECLARE, and again only after a change of the catalog.
+#[test]
+fn a_cursor_follows_the_catalog() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_grows (i int PRIMARY KEY)");
+    client.run("INSERT INTO s_grows VALUES (1)");
+    client.ask(&[parse("d", "DECLARE c CURSOR WITH HOLD FOR SELECT * FROM s_grows"), sync()].concat());
+    for _ in 0..2 {
+        client.run("EXECUTE d");
+        assert_eq!(client.rows("FETCH ALL FROM c"), [["1"]]);
+        client.run("CLOSE c");
+    }
+    client.run("DROP TABLE s_grows");
+    assert_eq!(states(&mut client, "EXECUTE d"), ["42P01"]);
+    client.run("CREATE TABLE s_grows (i int PRIMARY KEY, n int)");
+    client.run("INSERT INTO s_grows VALUES (2, 3)");
+    client.run("EXECUTE d");
+    assert_eq!(client.rows("FETCH ALL FROM c"), [["2", "3"]]);
+}
+
 /// The rows that a query produces for a write are written batch by batch: all of them would not fit in memory.
 #[test]
 fn planned_writes_begin_before_their_query_ends() {

@@ -179,6 +179,11 @@ impl Session {
         Ok(query)
     }
 
+    /// Whether a statement is bound to the current catalog.
+    pub(crate) fn is_current(&self, prepared: &Prepared) -> bool {
+        prepared.bound().version == self.engine.catalog.version()
+    }
+
     /// Whether the statement is its own transaction, and bound to an outdated catalog.
     fn is_outdated(&self, bound: &Bound) -> bool {
         self.transaction_state() == TransactionState::Idle && bound.version != self.engine.catalog.version()

@@ -24,8 +24,6 @@ pub enum Command {
         binary: bool,
         /// Its query.
         query: Inner,
-        /// The types that the client declares for the query's parameters; the text does not contain them.
-        types: Vec<u32>,
     },
     /// Reads from a cursor.
     Fetch {
@@ -168,7 +166,7 @@ fn declare(words: &mut Words<'_>) -> Result<Command, SqlError> {
         words.expect("HOLD")?;
     }
     words.expect("FOR")?;
-    Ok(Command::Declare { cursor, holds, binary, query: Inner::unparsed(words.take_rest()), types: Vec::new() })
+    Ok(Command::Declare { cursor, holds, binary, query: Inner::unparsed(words.take_rest()) })
 }
 
 fn fetch(words: &mut Words<'_>, skips: bool) -> Result<Command, SqlError> {
@@ -411,7 +409,6 @@ mod tests {
                 holds: true,
                 binary: true,
                 query: inner("SELECT 1 -- x"),
-                types: Vec::new()
             })
         );
         assert_eq!(parsed("fetch c"), Some(fetched("c", Some(1))));

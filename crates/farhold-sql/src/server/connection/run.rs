@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::command::{Command, Inner, misplaced};
 use super::portal::{Portal, Progress, RowSource};
-use super::statement::{Action, Parameter, Source, Statement};
+use super::statement::{Action, Declaration, Parameter, Source, Statement};
 use super::wire::deadline_after;
 use super::{Connection, Failure, Watch};
 use crate::engine::{
@@ -39,7 +39,7 @@ pub struct Sent {
 impl Connection {
     /// Prepares a statement. `types` are the parameter types that the client declares; 0 means not declared.
     pub async fn prepare(&mut self, source: Source, types: &[u32]) -> Result<Rc<Statement>, Failure> {
-        let mut command = match source {
+        let command = match source {
             Source::Empty => {
                 return Ok(Rc::new(Statement { action: Action::Empty, parameters: Vec::new(), shape: None }));
             }
@@ -53,16 +53,17 @@ impl Connection {
             }
             Source::Command(command) => command,
         };
-        // The parameters of DECLARE belong to its query.
-        let parameters = match &mut command {
-            Command::Declare { query, types: stated, .. } => {
-                // Kept, because the query is prepared again when the cursor is opened.
-                *stated = types.to_vec();
-                self.prepare_query(query, types).await?.parameters
+        let (action, parameters) = match command {
+            // The parameters of DECLARE belong to its query.
+            Command::Declare { cursor, holds, binary, query } => {
+                let prepared = Rc::new(self.prepare_query(&query, types).await?);
+                let parameters = prepared.parameters.clone();
+                let types = types.to_vec();
+                (Action::Declare(Declaration { cursor, holds, binary, query, types, prepared }), parameters)
             }
-            _ => Vec::new(),
+            other => (Action::Command(other), Vec::new()),
         };
-        Ok(Rc::new(Statement { action: Action::Command(command), parameters, shape: None }))
+        Ok(Rc::new(Statement { action, parameters, shape: None }))
     }
 
     /// Prepares the query of a cursor; other statements are refused.
@@ -200,17 +201,14 @@ impl Connection {
     pub async fn command(
         &mut self,
         command: &Command,
-        parameters: &[Datum],
         formats: Formats<'_>,
         deadline: Option<Instant>,
     ) -> Result<CommandTag, Failure> {
         // A failed transaction accepts only statements that end it; for its own statements the engine checks this.
         self.session.check_not_failed()?;
         let tag = match command {
-            Command::Declare { cursor, holds, binary, query, types } => {
-                self.declare(cursor, (query, types), *holds, *binary, parameters, deadline).await?;
-                CommandTag::plain("DECLARE CURSOR")
-            }
+            // It is prepared as `Action::Declare`.
+            Command::Declare { .. } => return Err(SqlError::internal("unprepared DECLARE").into()),
             Command::Fetch { cursor, count, skips } => {
                 let mut portal = self.portals.take(cursor).map_err(|_| missing_cursor(cursor))?;
                 let formats = if portal.formats.is_empty() { formats } else { Formats::of_codes(&portal.formats) };
@@ -358,21 +356,26 @@ impl Connection {
         Ok(select.columns.iter().flatten().zip(types).map(number).collect())
     }
 
-    async fn declare(
+    /// Runs a DECLARE: opens its cursor.
+    pub async fn declare(
         &mut self,
-        cursor: &str,
-        (query, types): (&Inner, &[u32]),
-        holds: bool,
-        binary: bool,
+        declaration: &Declaration,
         parameters: &[Datum],
         deadline: Option<Instant>,
-    ) -> Result<(), Failure> {
+    ) -> Result<CommandTag, Failure> {
+        self.session.check_not_failed()?;
+        let Declaration { cursor, holds, binary, query, types, prepared } = declaration;
         if !holds && !self.is_batch && self.session.transaction_state() == crate::engine::TransactionState::Idle {
             let message = "DECLARE CURSOR can only be used in transaction blocks";
             return Err(SqlError::new(SqlState::NO_ACTIVE_TRANSACTION, message).into());
         }
         self.portals.check_new(cursor, self.front_end.shared.config.limits.statements_max)?;
-        let statement = self.prepare_query(query, types).await?;
+        // After a change of the catalog the cursor may have other columns: nothing has told the client of the earlier
+        // ones.
+        let statement = match &prepared.action {
+            Action::Engine(engine) if self.session.is_current(engine) => Rc::clone(prepared),
+            _ => Rc::new(self.prepare_query(query, types).await?),
+        };
         let (Action::Engine(prepared), Some(shape)) = (&statement.action, &statement.shape) else {
             return Err(SqlError::new(SqlState::INVALID_CURSOR_STATE, "DECLARE CURSOR must be of a query").into());
         };
@@ -380,14 +383,14 @@ impl Connection {
             return Err(SqlError::new(SqlState::INVALID_CURSOR_STATE, "DECLARE CURSOR must be of a query").into());
         };
         let progress = Progress::Rows(source, Rc::clone(shape));
-        let mut portal = Portal::new(Rc::new(statement), self.session.mark());
+        let mut portal = Portal::new(Rc::clone(&statement), self.session.mark());
         portal.progress = progress;
-        portal.holds = holds;
-        if binary {
+        portal.holds = *holds;
+        if *binary {
             portal.formats.extend_from_slice(&1_i16.to_be_bytes());
         }
         self.portals.put(cursor, portal);
-        Ok(())
+        Ok(CommandTag::plain("DECLARE CURSOR"))
     }
 }
 

@@ -93,8 +93,9 @@ impl Connection {
                     let codes = self.fetch_formats(command, Formats::TEXT).codes().to_vec();
                     shape.describe(Formats::of_codes(&codes), &mut self.wire.output);
                 }
-                self.command(command, &portal.parameters, Formats::TEXT, deadline).await?
+                self.command(command, Formats::TEXT, deadline).await?
             }
+            Action::Declare(declaration) => self.declare(declaration, &portal.parameters, deadline).await?,
             Action::Engine(prepared) => match self.begin(prepared, &portal.parameters, deadline).await? {
                 Outcome::Done(tag) => tag,
                 Outcome::Rows(mut source) => {

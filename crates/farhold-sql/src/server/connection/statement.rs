@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::command::Command;
+use super::command::{Command, Inner};
 use crate::engine::{ColumnType, Opaque, Parsed, Prepared, opaque_end};
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::Shape;
@@ -28,6 +28,25 @@ pub enum Action {
     Engine(Rc<Prepared>),
     /// A statement that the connection executes itself.
     Command(Command),
+    /// DECLARE, with its query.
+    Declare(Declaration),
+}
+
+/// A prepared DECLARE.
+#[derive(Clone, Debug)]
+pub struct Declaration {
+    /// The name of the cursor.
+    pub cursor: String,
+    /// Whether it outlives the transaction.
+    pub holds: bool,
+    /// Whether its rows are sent in binary.
+    pub binary: bool,
+    /// The query as parsed, to prepare it again after a change of the catalog.
+    pub query: Inner,
+    /// The types that the client declares for the query's parameters; the text does not contain them.
+    pub types: Vec<u32>,
+    /// The query as prepared, for its parameters and for the cursor.
+    pub prepared: Rc<Statement>,
 }
 
 /// A statement, parsed but not prepared.
@@ -94,6 +113,7 @@ impl std::fmt::Debug for Action {
             Self::Empty => f.write_str("Empty"),
             Self::Engine(prepared) => f.debug_tuple("Engine").field(&prepared.sql()).finish(),
             Self::Command(command) => f.debug_tuple("Command").field(command).finish(),
+            Self::Declare(declaration) => f.debug_tuple("Declare").field(declaration).finish(),
         }
     }
 }
