@@ -46,7 +46,7 @@ impl Prepared {
         }
     }
 
-    /// The statement's text, as received.
+    /// The statement's text, as received; empty for the arguments of an EXECUTE.
     #[must_use]
     pub fn sql(&self) -> &str {
         self.parsed.sql()

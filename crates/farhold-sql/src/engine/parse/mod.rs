@@ -1,5 +1,6 @@
 //! From text to statements.
 
+mod build;
 mod checks;
 mod depth;
 mod parsed;
@@ -13,7 +14,7 @@ use datafusion::sql::sqlparser::ast::{
     Expr, ObjectName, ObjectNamePart, OrderByExpr, OrderByKind, Query, Statement, Value, ValueWithSpan, VisitorMut,
 };
 use datafusion::sql::sqlparser::keywords::Keyword;
-use datafusion::sql::sqlparser::parser::Parser;
+use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::scalar::fold;
@@ -54,18 +55,26 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
         .with_recursion_limit(DEPTH_MAX)
         .try_with_sql(&text)
         .and_then(|mut parser| parser.parse_statements())
-        .map_err(|e| if excludes_rows(&text) { SqlError::unsupported("EXCLUDE") } else { error::from_parser(&e) })?;
+        .map_err(|error| parser_error(&text, &error))?;
     match (statements.pop(), statements.is_empty()) {
-        (Some(mut statement), true) => {
-            check(&statement)?;
-            match walk::change(&mut statement, &mut OneForm) {
-                ControlFlow::Continue(()) => Ok(statement),
-                ControlFlow::Break(error) => Err(error),
-            }
-        }
+        (Some(statement), true) => finished(statement),
         (None, _) => Err(SqlError::syntax("empty statement")),
         _ => Err(SqlError::syntax("cannot insert multiple commands into a prepared statement")),
     }
+}
+
+/// The last step for every tree: refuses what no planner can handle, and reduces two forms to one.
+fn finished(mut statement: Statement) -> Result<Statement, SqlError> {
+    check(&statement)?;
+    match walk::change(&mut statement, &mut OneForm) {
+        ControlFlow::Continue(()) => Ok(statement),
+        ControlFlow::Break(error) => Err(error),
+    }
+}
+
+/// The error of a text that the parser refuses.
+fn parser_error(text: &str, error: &ParserError) -> SqlError {
+    if excludes_rows(text) { SqlError::unsupported("EXCLUDE") } else { error::from_parser(error) }
 }
 
 /// `TABLE t ORDER BY ...` as a SELECT: the parser accepts TABLE only within a query. Only the clauses after FROM may

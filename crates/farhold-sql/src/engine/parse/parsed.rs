@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use datafusion::sql::sqlparser::ast::Statement;
+use datafusion::sql::sqlparser::ast::{Query, Statement};
 
-use super::parse_one;
+use super::{build, finished, parse_one};
 use crate::SqlError;
 use crate::engine::sequence::{self, Restart};
 
@@ -37,7 +37,27 @@ impl Parsed {
         Ok(Self { sql: sql.into(), tree })
     }
 
-    /// The text, as received.
+    /// `SELECT expression, …`, from the texts of the expressions. A text may contain one expression only.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn row(expressions: &[String]) -> Result<Self, SqlError> {
+        Self::without_text(build::row(expressions)?)
+    }
+
+    /// `SELECT CAST(NULL AS type), …`, from the texts of the types.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn nulls(types: &[String]) -> Result<Self, SqlError> {
+        Self::without_text(build::nulls(types)?)
+    }
+
+    fn without_text(query: Query) -> Result<Self, SqlError> {
+        Ok(Self { sql: "".into(), tree: Tree::Statement(Arc::new(finished(query.into())?)) })
+    }
+
+    /// The text, as received; empty if only parts of it are the statement.
     pub(crate) fn sql(&self) -> &str {
         &self.sql
     }

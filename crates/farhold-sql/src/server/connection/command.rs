@@ -40,8 +40,8 @@ pub enum Command {
     Prepare {
         /// Its name.
         statement: String,
-        /// The types of its parameters, as written.
-        types: Vec<String>,
+        /// The types of its parameters.
+        types: Listed,
         /// The statement that it prepares.
         query: Inner,
     },
@@ -50,7 +50,7 @@ pub enum Command {
         /// Its name.
         statement: String,
         /// The expressions of its parameters.
-        arguments: Vec<String>,
+        arguments: Listed,
     },
     /// Removes a prepared statement; `None` for all.
     Deallocate(Option<String>),
@@ -58,6 +58,27 @@ pub enum Command {
     DiscardAll,
     /// There are no listeners, so it does nothing.
     Unlisten,
+}
+
+/// Expressions or types in parentheses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Each of them, as written.
+    pub texts: Vec<String>,
+    /// A SELECT of the expressions, or of a NULL of each type; the command reports an error after its own.
+    pub select: Result<Parsed, SqlError>,
+}
+
+impl Listed {
+    fn expressions(texts: Vec<String>) -> Self {
+        let select = Parsed::row(&texts);
+        Self { texts, select }
+    }
+
+    fn types(texts: Vec<String>) -> Self {
+        let select = Parsed::nulls(&texts);
+        Self { texts, select }
+    }
 }
 
 /// The statement in a DECLARE or a PREPARE.
@@ -206,13 +227,13 @@ fn fetch(words: &mut Words<'_>, skips: bool) -> Result<Command, SqlError> {
 
 fn prepare(words: &mut Words<'_>) -> Result<Command, SqlError> {
     let statement = words.name()?;
-    let types = words.list()?;
+    let types = Listed::types(words.list()?);
     words.expect("AS")?;
     Ok(Command::Prepare { statement, types, query: Inner::unparsed(words.take_rest()) })
 }
 
 fn execute(words: &mut Words<'_>) -> Result<Command, SqlError> {
-    Ok(Command::Execute { statement: words.name()?, arguments: words.list()? })
+    Ok(Command::Execute { statement: words.name()?, arguments: Listed::expressions(words.list()?) })
 }
 
 /// Parses a statement word by word.
@@ -436,7 +457,7 @@ mod tests {
             parsed("PREPARE p (int, numeric(10, 2)) AS SELECT $1, $2"),
             Some(Command::Prepare {
                 statement: "p".to_owned(),
-                types: vec!["int".to_owned(), "numeric(10, 2)".to_owned()],
+                types: Listed::types(vec!["int".to_owned(), "numeric(10, 2)".to_owned()]),
                 query: inner("SELECT $1, $2")
             })
         );
@@ -444,7 +465,7 @@ mod tests {
             parsed("execute p('a, ''b'')', f(1, 2))"),
             Some(Command::Execute {
                 statement: "p".to_owned(),
-                arguments: vec!["'a, ''b'')'".to_owned(), "f(1, 2)".to_owned()]
+                arguments: Listed::expressions(vec!["'a, ''b'')'".to_owned(), "f(1, 2)".to_owned()])
             })
         );
         for argument in ["$$a,b)$$", "$t$')$t$", "E'\\',('", "'a' /* , ) */", "'é, )'"] {
@@ -452,7 +473,7 @@ mod tests {
                 parsed(&format!("EXECUTE p({argument}, 1)")),
                 Some(Command::Execute {
                     statement: "p".to_owned(),
-                    arguments: vec![argument.to_owned(), "1".to_owned()]
+                    arguments: Listed::expressions(vec![argument.to_owned(), "1".to_owned()])
                 })
             );
         }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tokio::time::Instant;
 
-use super::command::{Command, Inner, misplaced};
+use super::command::{Command, Inner, Listed, misplaced};
 use super::portal::{Portal, Progress, RowSource};
 use super::statement::{Action, Declaration, Parameter, Source, Statement};
 use super::wire::deadline_after;
@@ -283,9 +283,9 @@ impl Connection {
                 return Ok(());
             };
             let target = Rc::clone(self.statements.get(statement)?);
-            if arguments.len() != target.parameters.len() {
+            if arguments.texts.len() != target.parameters.len() {
                 let message = format!("wrong number of parameters for prepared statement \"{statement}\"");
-                let detail = format!("Expected {} parameters but got {}.", target.parameters.len(), arguments.len());
+                let detail = format!("Expected {} parameters but got {}.", target.parameters.len(), arguments.texts.len());
                 return Err(SqlError::syntax(message).with_detail(detail).into());
             }
             portal.parameters = self.evaluate(arguments, &target.parameters, deadline).await?;
@@ -299,14 +299,14 @@ impl Connection {
     /// The values of the arguments of an EXECUTE.
     async fn evaluate(
         &mut self,
-        arguments: &[String],
+        arguments: &Listed,
         parameters: &[Parameter],
         deadline: Option<Instant>,
     ) -> Result<Vec<Datum>, Failure> {
-        if arguments.is_empty() {
+        if arguments.texts.is_empty() {
             return Ok(Vec::new());
         }
-        let select = self.prepare_in_engine(Parsed::new(&format!("SELECT {}", arguments.join(", ")))?, &[]).await?;
+        let select = self.prepare_in_engine(arguments.select.clone()?, &[]).await?;
         let mut values = match self.begin(&select, &[], deadline).await? {
             Outcome::Rows(RowSource::Direct { mut rows, .. }) => rows.next().unwrap_or_default(),
             Outcome::Rows(RowSource::Batches { mut rows, .. }) => {
@@ -340,12 +340,11 @@ impl Connection {
     }
 
     /// The OIDs of the types written in a PREPARE: the engine determines them from casts of `NULL`.
-    async fn type_oids(&mut self, types: &[String]) -> Result<Vec<u32>, Failure> {
-        if types.is_empty() {
+    async fn type_oids(&mut self, types: &Listed) -> Result<Vec<u32>, Failure> {
+        if types.texts.is_empty() {
             return Ok(Vec::new());
         }
-        let casts: Vec<String> = types.iter().map(|name| format!("CAST(NULL AS {name})")).collect();
-        let select = self.prepare_in_engine(Parsed::new(&format!("SELECT {}", casts.join(", ")))?, &[]).await?;
+        let select = self.prepare_in_engine(types.select.clone()?, &[]).await?;
         let is_varchar =
             |name: &String| ["varchar", "character varying"].contains(&name.trim().to_lowercase().as_str());
         let number = |(column, name): (&OutputColumn, &String)| match column.data_type {
@@ -353,7 +352,7 @@ impl Connection {
             ColumnType::Text if is_varchar(name) => oid::VARCHAR,
             data_type => oid::of(data_type),
         };
-        Ok(select.columns.iter().flatten().zip(types).map(number).collect())
+        Ok(select.columns.iter().flatten().zip(&types.texts).map(number).collect())
     }
 
     /// Runs a DECLARE: opens its cursor.
