@@ -2,7 +2,7 @@
 
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
-    CastKind, Expr, GroupByExpr, Ident, Query, Select, SelectFlavor, SelectItem, SetExpr, TableFactor, TableWithJoins,
+    CastKind, Delete, Expr, FromTable, GroupByExpr, Ident, Query, Select, SelectFlavor, SelectItem, SetExpr, TableFactor, TableWithJoins,
     Value,
 };
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
@@ -14,12 +14,12 @@ use crate::SqlError;
 use crate::engine::dialect::Dialect;
 
 /// A quoted identifier.
-pub(crate) fn quoted(name: &str) -> Ident {
+fn quoted(name: &str) -> Ident {
     Ident::with_quote('"', name)
 }
 
 /// A table, as a relation of FROM.
-pub(crate) fn table(name: &str) -> TableWithJoins {
+fn table(name: &str) -> TableWithJoins {
     let relation = TableFactor::Table {
         name: vec![quoted(name)].into(),
         alias: None,
@@ -35,8 +35,14 @@ pub(crate) fn table(name: &str) -> TableWithJoins {
     TableWithJoins { relation, joins: Vec::new() }
 }
 
+/// `SELECT column, … FROM table`.
+pub(crate) fn columns_of<'a>(columns: impl IntoIterator<Item = &'a str>, name: &str) -> Query {
+    let items = columns.into_iter().map(|column| Expr::Identifier(quoted(column))).collect();
+    select(items, vec![table(name)])
+}
+
 /// `SELECT items FROM from`.
-pub(crate) fn select(items: Vec<Expr>, from: Vec<TableWithJoins>) -> Query {
+fn select(items: Vec<Expr>, from: Vec<TableWithJoins>) -> Query {
     let select = Select {
         select_token: AttachedToken::empty(),
         optimizer_hints: Vec::new(),
@@ -74,6 +80,22 @@ pub(crate) fn select(items: Vec<Expr>, from: Vec<TableWithJoins>) -> Query {
         settings: None,
         format_clause: None,
         pipe_operators: Vec::new(),
+    }
+}
+
+/// `DELETE FROM table`.
+pub(crate) fn delete_all(name: &str) -> Delete {
+    Delete {
+        delete_token: AttachedToken::empty(),
+        optimizer_hints: Vec::new(),
+        tables: Vec::new(),
+        from: FromTable::WithFromKeyword(vec![table(name)]),
+        using: None,
+        selection: None,
+        returning: None,
+        output: None,
+        order_by: Vec::new(),
+        limit: None,
     }
 }
 

@@ -24,6 +24,7 @@ use crate::{SqlError, SqlState};
 use checks::check;
 use depth::check_depth;
 
+pub(crate) use build::{columns_of, delete_all};
 pub(crate) use checks::{SUBQUERIES_MAX, check_count, is_subquery};
 pub(crate) use depth::SET_OPERATIONS_MAX;
 pub(crate) use parsed::{Parsed, Tree};

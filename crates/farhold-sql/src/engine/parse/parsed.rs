@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::sql::sqlparser::ast::{Query, Statement};
+use datafusion::sql::sqlparser::ast::Statement;
 
 use super::{build, finished, parse_one};
 use crate::SqlError;
@@ -42,7 +42,7 @@ impl Parsed {
     /// # Errors
     /// As [`new`](Self::new).
     pub(crate) fn row(expressions: &[String]) -> Result<Self, SqlError> {
-        Self::without_text(build::row(expressions)?)
+        Ok(Self::of_tree(finished(build::row(expressions)?.into())?))
     }
 
     /// `SELECT CAST(NULL AS type), …`, from the texts of the types.
@@ -50,14 +50,15 @@ impl Parsed {
     /// # Errors
     /// As [`new`](Self::new).
     pub(crate) fn nulls(types: &[String]) -> Result<Self, SqlError> {
-        Self::without_text(build::nulls(types)?)
+        Ok(Self::of_tree(finished(build::nulls(types)?.into())?))
     }
 
-    fn without_text(query: Query) -> Result<Self, SqlError> {
-        Ok(Self { sql: "".into(), tree: Tree::Statement(Arc::new(finished(query.into())?)) })
+    /// A statement that no client has written as such.
+    pub(crate) fn of_tree(statement: impl Into<Statement>) -> Self {
+        Self { sql: "".into(), tree: Tree::Statement(Arc::new(statement.into())) }
     }
 
-    /// The text, as received; empty if only parts of it are the statement.
+    /// The text, as received; empty if the statement was made from parts of one.
     pub(crate) fn sql(&self) -> &str {
         &self.sql
     }

@@ -244,11 +244,11 @@ impl Session {
                 CopySource::Table { table_name: name, columns } => {
                     let table = written_table(tables, name)?;
                     let list: Vec<String> = if columns.is_empty() {
-                        table.visible_columns().iter().map(|c| quoted(&c.name)).collect()
+                        table.visible_columns().iter().map(|c| c.name.clone()).collect()
                     } else {
-                        columns.iter().map(|c| quoted(&fold(c))).collect()
+                        columns.iter().map(fold).collect()
                     };
-                    parse::parse_one(&format!("SELECT {} FROM {}", list.join(", "), quoted(&table.name)))?
+                    parse::columns_of(list.iter().map(String::as_str), &table.name).into()
                 }
             };
             let text = parse::to_text(&statement);
@@ -319,10 +319,6 @@ fn written_table(
 ) -> Result<std::sync::Arc<crate::engine::catalog::TableInfo>, SqlError> {
     let name = table_name(name)?;
     tables.get(&name).cloned().ok_or_else(|| crate::engine::catalog::no_such_table(&name))
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// A parameter of unknown type becomes text.

@@ -267,8 +267,9 @@ impl Connection {
                 self.portals.clear();
                 self.statements.clear();
                 self.session.forget_numbers();
-                let reset = self.prepare_in_engine(Parsed::new("RESET ALL")?, &[]).await?;
-                self.begin(&reset, &[], deadline).await?;
+                self.session.reset_all();
+                self.after_transactions();
+                self.tell_settings();
                 CommandTag::plain("DISCARD ALL")
             }
             Command::Unlisten => CommandTag::plain("UNLISTEN"),
