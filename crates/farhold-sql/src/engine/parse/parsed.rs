@@ -24,6 +24,18 @@ pub(crate) enum Tree {
     RestartSequence(Restart),
 }
 
+/// Where the tree of a query comes from. Only the rules for queries of the catalogs ask: they know clients' queries by
+/// their texts.
+#[derive(Clone, Debug)]
+pub(crate) enum Origin {
+    /// It is the tree of this text.
+    Text(Arc<str>),
+    /// It is a part of a parsed statement, such as the query in an EXPLAIN.
+    Part,
+    /// It was made of the parts of a writing statement, with casts of their values.
+    Made,
+}
+
 impl Parsed {
     /// Parses a text of one statement; names are not resolved.
     ///
@@ -61,6 +73,10 @@ impl Parsed {
     /// The text, as received; empty if the statement was made from parts of one.
     pub(crate) fn sql(&self) -> &str {
         &self.sql
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        if self.sql.is_empty() { Origin::Part } else { Origin::Text(Arc::clone(&self.sql)) }
     }
 
     pub(crate) fn tree(&self) -> &Tree {

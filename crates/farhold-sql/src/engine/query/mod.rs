@@ -93,6 +93,7 @@ use tokio::task::JoinError;
 use super::cancel::CancelHandle;
 use super::catalog::{Catalog, Tables};
 use super::notices::Notices;
+use super::parse::Origin;
 use super::scalar::{ParameterTypes, Parameters};
 use super::scan::{QueryInput, RowSource};
 use super::types::{from_field, to_scalar};
@@ -185,13 +186,13 @@ impl QueryEngine {
     pub(crate) async fn plan(
         &self,
         query: ast::Statement,
-        sql: &str,
+        origin: &Origin,
         tables: &Tables,
         types: &ParameterTypes,
         user: &str,
         cancel: &CancelHandle,
     ) -> Result<PlannedQuery, SqlError> {
-        let (statement, names) = self.compatibility.rewrite(query, sql, tables, &self.state, user)?;
+        let (statement, names) = self.compatibility.rewrite(query, origin, tables, &self.state, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let types = types.clone();
         let planner = async move { Box::pin(plan(&state, statement, &types)).await };

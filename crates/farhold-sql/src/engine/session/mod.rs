@@ -107,7 +107,7 @@ impl Session {
             Tree::Statement(statement) if failed && !prepare::ends_failure(statement) => return Err(aborted()),
             Tree::Statement(statement) => {
                 let types = ParameterTypes::stated(parameter_types);
-                Box::pin(self.bind(statement, parsed.sql(), &types)).await?
+                Box::pin(self.bind(statement, &parsed.origin(), &types)).await?
             }
         };
         Ok(Rc::new(Prepared::new(parsed, bound)))

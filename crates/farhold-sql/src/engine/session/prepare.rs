@@ -14,6 +14,7 @@ use crate::engine::direct::{
     Compiler, Insert, Program, Select, assignment_pairs, bind_returning, check_delete, check_once, check_single_table,
     check_target_count, check_update, default_row, output_column,
 };
+use crate::engine::parse::Origin;
 use crate::engine::query::PlannedQuery;
 use crate::engine::scalar::{BindError, ColumnRef, ParameterTypes as Types, fold};
 use crate::engine::{ColumnType, parse};
@@ -26,11 +27,11 @@ pub(super) fn ends_failure(statement: &Statement) -> bool {
 
 impl Session {
     /// Binds a statement to the current catalog.
-    pub(super) async fn bind(&self, statement: &Statement, sql: &str, known: &Types) -> Result<Bound, SqlError> {
+    pub(super) async fn bind(&self, statement: &Statement, origin: &Origin, known: &Types) -> Result<Bound, SqlError> {
         let tables = self.engine.catalog.tables();
         let version = tables.version;
         let mut types = known.clone();
-        let plan = Box::pin(self.plan_of(statement, sql, &tables, &mut types)).await?;
+        let plan = Box::pin(self.plan_of(statement, origin, &tables, &mut types)).await?;
         let (parameters, columns) = match &plan {
             Plan::Direct(program) => (finish(&types.known), program.columns()),
             Plan::Query(query) => (query.parameters.clone(), Some(query.columns.clone())),
@@ -60,12 +61,12 @@ impl Session {
     async fn plan_of(
         &self,
         statement: &Statement,
-        sql: &str,
+        origin: &Origin,
         tables: &Tables,
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
         match statement {
-            Statement::Query(query) => self.plan_query(query, sql, tables, types).await,
+            Statement::Query(query) => self.plan_query(query, origin, tables, types).await,
             Statement::Insert(insert) => self.plan_insert(insert, tables, types).await,
             Statement::Update(update) => self.plan_update(update, tables, types).await,
             Statement::Delete(delete) => self.plan_delete(delete, tables, types).await,
@@ -96,8 +97,7 @@ impl Session {
                 ) {
                     return Err(SqlError::unsupported("EXPLAIN of this statement"));
                 }
-                let text = parse::to_text(statement.as_ref());
-                let inner = Box::pin(self.bind(statement, &text, types)).await?;
+                let inner = Box::pin(self.bind(statement, &Origin::Part, types)).await?;
                 Ok(Plan::Explain { inner: Box::new(inner), analyze })
             }
             Statement::Copy { source, to, target, options, legacy_options, .. } => {
@@ -113,7 +113,7 @@ impl Session {
     async fn plan_query(
         &self,
         query: &Query,
-        sql: &str,
+        origin: &Origin,
         tables: &Tables,
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
@@ -129,25 +129,25 @@ impl Session {
             }
             Err(BindError::Complex) => *types = before,
         }
-        self.by_planner(&query, sql, tables, types).await.map(Plan::Query)
+        self.by_planner(&query, origin, tables, types).await.map(Plan::Query)
     }
 
     /// Plans a query with the planner, even if the direct path could execute it.
     pub(super) async fn by_planner(
         &self,
         query: &Query,
-        sql: &str,
+        origin: &Origin,
         tables: &Tables,
         types: &Types,
     ) -> Result<PlannedQuery, SqlError> {
         let query = with_plain_locks(query)?.0.into_owned();
         let (user, cancel) = (self.settings.user(), &self.cancel);
-        self.engine.queries.plan(query.into(), sql, tables, types, user, cancel).await
+        self.engine.queries.plan(query.into(), origin, tables, types, user, cancel).await
     }
 
     async fn planned(&self, query: Query, tables: &Tables, types: &Types) -> Result<PlannedQuery, SqlError> {
         let (user, cancel) = (self.settings.user(), &self.cancel);
-        self.engine.queries.plan(Statement::Query(Box::new(query)), "", tables, types, user, cancel).await
+        self.engine.queries.plan(query.into(), &Origin::Made, tables, types, user, cancel).await
     }
 
     async fn plan_insert(&self, insert: &ast::Insert, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
@@ -251,13 +251,12 @@ impl Session {
                     parse::columns_of(list.iter().map(String::as_str), &table.name).into()
                 }
             };
-            let text = parse::to_text(&statement);
-            let mut inner = Box::pin(self.bind(&statement, &text, &Types::default())).await?;
+            let mut inner = Box::pin(self.bind(&statement, &Origin::Part, &Types::default())).await?;
             let is_long = matches!(&inner.plan, Plan::Direct(Program::Select(select)) if select.may_be_long())
                 && !self.transaction.is_open();
             if is_long && let Statement::Query(query) = &statement {
-                let query =
-                    Box::pin(self.by_planner(query, &text, &self.engine.catalog.tables(), &Types::default())).await?;
+                let tables = self.engine.catalog.tables();
+                let query = Box::pin(self.by_planner(query, &Origin::Part, &tables, &Types::default())).await?;
                 inner = Bound { columns: Some(query.columns.clone()), plan: Plan::Query(query), ..inner };
             }
             return Ok(Plan::CopyOut { inner: Box::new(inner), format });
