@@ -1,6 +1,7 @@
 //! Binds a parsed statement to a plan.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use datafusion::sql::sqlparser::ast::{
     self, CascadeOption, CopySource, CopyTarget, LockType, NonBlock, Query, Reset, SetExpr, Statement,
@@ -62,7 +63,7 @@ impl Session {
         &self,
         statement: &Statement,
         origin: &Origin,
-        tables: &Tables,
+        tables: &Arc<Tables>,
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
         match statement {
@@ -114,7 +115,7 @@ impl Session {
         &self,
         query: &Query,
         origin: &Origin,
-        tables: &Tables,
+        tables: &Arc<Tables>,
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
         refuse_select_into(query)?;
@@ -137,7 +138,7 @@ impl Session {
         &self,
         query: &Query,
         origin: &Origin,
-        tables: &Tables,
+        tables: &Arc<Tables>,
         types: &Types,
     ) -> Result<PlannedQuery, SqlError> {
         let query = with_plain_locks(query)?.0.into_owned();
@@ -145,12 +146,12 @@ impl Session {
         self.engine.queries.plan(query.into(), origin, tables, types, user, cancel).await
     }
 
-    async fn planned(&self, query: Query, tables: &Tables, types: &Types) -> Result<PlannedQuery, SqlError> {
+    async fn planned(&self, query: Query, tables: &Arc<Tables>, types: &Types) -> Result<PlannedQuery, SqlError> {
         let (user, cancel) = (self.settings.user(), &self.cancel);
         self.engine.queries.plan(query.into(), &Origin::Made, tables, types, user, cancel).await
     }
 
-    async fn plan_insert(&self, insert: &ast::Insert, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_insert(&self, insert: &ast::Insert, tables: &Arc<Tables>, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: &mut types.known }).insert(insert) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -177,7 +178,7 @@ impl Session {
         Ok(Plan::InsertQuery(InsertQuery { insert: Insert { table, rows, on_conflict, returning }, targets, query }))
     }
 
-    async fn plan_update(&self, update: &ast::Update, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_update(&self, update: &ast::Update, tables: &Arc<Tables>, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: &mut types.known }).update(update) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -204,7 +205,7 @@ impl Session {
         Ok(Plan::UpdateQuery(UpdateQuery { table, assigned, defaults, query, returning, beside: types_of(&beside) }))
     }
 
-    async fn plan_delete(&self, delete: &ast::Delete, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_delete(&self, delete: &ast::Delete, tables: &Arc<Tables>, types: &mut Types) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: &mut types.known }).delete(delete) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -315,7 +316,7 @@ fn not_simple(error: BindError) -> SqlError {
 fn written_table(
     tables: &Tables,
     name: &ast::ObjectName,
-) -> Result<std::sync::Arc<crate::engine::catalog::TableInfo>, SqlError> {
+) -> Result<Arc<crate::engine::catalog::TableInfo>, SqlError> {
     let name = table_name(name)?;
     tables.get(&name).cloned().ok_or_else(|| crate::engine::catalog::no_such_table(&name))
 }
