@@ -2,8 +2,8 @@
 
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
-    CastKind, Delete, Expr, FromTable, GroupByExpr, Ident, Query, Select, SelectFlavor, SelectItem, SetExpr, TableFactor, TableWithJoins,
-    Value,
+    CastKind, Delete, Expr, FromTable, GroupByExpr, Ident, Query, Select, SelectFlavor, SelectItem, SetExpr,
+    TableFactor, TableWithJoins, Value,
 };
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::Token;
@@ -101,7 +101,7 @@ pub(crate) fn delete_all(name: &str) -> Delete {
 
 /// `SELECT expression, …`, from the texts of the expressions.
 pub(super) fn row(expressions: &[String]) -> Result<Query, SqlError> {
-    select_of(expressions, |parser| parser.parse_expr())
+    select_of(expressions, Parser::parse_expr)
 }
 
 /// `SELECT CAST(NULL AS type), …`, from the texts of the types.
@@ -115,7 +115,7 @@ pub(super) fn nulls(types: &[String]) -> Result<Query, SqlError> {
 
 fn select_of(
     texts: &[String],
-    parse: impl Fn(&mut Parser<'_>) -> Result<Expr, ParserError>,
+    parse: fn(&mut Parser<'static>) -> Result<Expr, ParserError>,
 ) -> Result<Query, SqlError> {
     // The limits of a statement hold for all of its parts together.
     check_depth(&texts.join(", "))?;

@@ -6,7 +6,7 @@ use datafusion::sql::sqlparser::ast::Statement;
 
 use super::{build, finished, parse_one};
 use crate::SqlError;
-use crate::engine::sequence::{self, Restart};
+use crate::engine::sequence::{Restart, restart};
 
 /// A parsed statement. Clones share the tree, so a statement whose plan has become stale is bound again without its
 /// text.
@@ -42,7 +42,7 @@ impl Parsed {
     /// # Errors
     /// 42601, 0A000, 54000, 54001, 54011.
     pub(crate) fn new(sql: &str) -> Result<Self, SqlError> {
-        let tree = match sequence::restart(sql)? {
+        let tree = match restart(sql)? {
             Some(restart) => Tree::RestartSequence(restart),
             None => Tree::Statement(Arc::new(parse_one(sql)?)),
         };

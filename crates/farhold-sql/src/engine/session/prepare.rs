@@ -151,7 +151,12 @@ impl Session {
         self.engine.queries.plan(query.into(), &Origin::Made, tables, types, user, cancel).await
     }
 
-    async fn plan_insert(&self, insert: &ast::Insert, tables: &Arc<Tables>, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_insert(
+        &self,
+        insert: &ast::Insert,
+        tables: &Arc<Tables>,
+        types: &mut Types,
+    ) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: &mut types.known }).insert(insert) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -178,7 +183,12 @@ impl Session {
         Ok(Plan::InsertQuery(InsertQuery { insert: Insert { table, rows, on_conflict, returning }, targets, query }))
     }
 
-    async fn plan_update(&self, update: &ast::Update, tables: &Arc<Tables>, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_update(
+        &self,
+        update: &ast::Update,
+        tables: &Arc<Tables>,
+        types: &mut Types,
+    ) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: &mut types.known }).update(update) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -205,7 +215,12 @@ impl Session {
         Ok(Plan::UpdateQuery(UpdateQuery { table, assigned, defaults, query, returning, beside: types_of(&beside) }))
     }
 
-    async fn plan_delete(&self, delete: &ast::Delete, tables: &Arc<Tables>, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_delete(
+        &self,
+        delete: &ast::Delete,
+        tables: &Arc<Tables>,
+        types: &mut Types,
+    ) -> Result<Plan, SqlError> {
         let before = types.clone();
         match (Compiler { tables, parameters: &mut types.known }).delete(delete) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -313,10 +328,7 @@ fn not_simple(error: BindError) -> SqlError {
     }
 }
 
-fn written_table(
-    tables: &Tables,
-    name: &ast::ObjectName,
-) -> Result<Arc<crate::engine::catalog::TableInfo>, SqlError> {
+fn written_table(tables: &Tables, name: &ast::ObjectName) -> Result<Arc<crate::engine::catalog::TableInfo>, SqlError> {
     let name = table_name(name)?;
     tables.get(&name).cloned().ok_or_else(|| crate::engine::catalog::no_such_table(&name))
 }

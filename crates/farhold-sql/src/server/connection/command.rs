@@ -6,6 +6,9 @@
 //! PREPARE p [(types)] AS …;   EXECUTE p [(values)];   DEALLOCATE [PREPARE] p | ALL;   DISCARD ALL
 //! ```
 //! Cursors only move forward, as in PostgreSQL without SCROLL.
+//!
+//! The words around the statements and expressions are parsed here: sqlparser 0.62 parses too few of these commands
+//! (`docs/design/0026-own-code.md`). What they contain is parsed by sqlparser, once, as any other statement.
 
 use super::statement::{is_blank, skip_comment};
 use crate::engine::{Parsed, opaque_end};
@@ -97,12 +100,10 @@ impl Inner {
     }
 
     fn parse(&mut self) {
-        self.parsed = match Command::split(&self.sql) {
-            _ if is_blank(&self.sql) => Ok(None),
-            Ok(None) => Parsed::new(&self.sql).map(Some),
-            Ok(Some(_)) => Ok(None),
-            Err(error) => Err(error),
-        };
+        self.parsed = Command::split(&self.sql).and_then(|command| match command {
+            None if !is_blank(&self.sql) => Parsed::new(&self.sql).map(Some),
+            _ => Ok(None),
+        });
     }
 }
 

@@ -51,7 +51,7 @@ impl Connection {
                 }
                 return Ok(Rc::new(Statement::of_engine(self.prepare_in_engine(parsed, types).await?, types)));
             }
-            Source::Command(command) => command,
+            Source::Command(command) => *command,
         };
         let (action, parameters) = match command {
             // The parameters of DECLARE belong to its query.
@@ -286,7 +286,8 @@ impl Connection {
             let target = Rc::clone(self.statements.get(statement)?);
             if arguments.texts.len() != target.parameters.len() {
                 let message = format!("wrong number of parameters for prepared statement \"{statement}\"");
-                let detail = format!("Expected {} parameters but got {}.", target.parameters.len(), arguments.texts.len());
+                let detail =
+                    format!("Expected {} parameters but got {}.", target.parameters.len(), arguments.texts.len());
                 return Err(SqlError::syntax(message).with_detail(detail).into());
             }
             portal.parameters = self.evaluate(arguments, &target.parameters, deadline).await?;

@@ -33,7 +33,7 @@ pub enum Action {
 }
 
 /// A prepared DECLARE.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Declaration {
     /// The name of the cursor.
     pub cursor: String,
@@ -56,7 +56,7 @@ pub enum Source {
     /// A statement for the engine.
     Engine(Parsed),
     /// A statement that the connection executes itself.
-    Command(Command),
+    Command(Box<Command>),
 }
 
 impl Source {
@@ -69,7 +69,7 @@ impl Source {
             return Ok(Self::Empty);
         }
         Ok(match Command::parse(sql)? {
-            Some(command) => Self::Command(command),
+            Some(command) => Self::Command(Box::new(command)),
             None => Self::Engine(Parsed::new(sql)?),
         })
     }
@@ -80,8 +80,9 @@ impl Source {
     /// # Errors
     /// As [`parse`](Self::parse).
     pub fn check_inner(&self) -> Result<(), SqlError> {
-        match self {
-            Self::Command(Command::Declare { query, .. } | Command::Prepare { query, .. }) => {
+        let Self::Command(command) = self else { return Ok(()) };
+        match command.as_ref() {
+            Command::Declare { query, .. } | Command::Prepare { query, .. } => {
                 query.parsed.as_ref().map(|_| ()).map_err(Clone::clone)
             }
             _ => Ok(()),
