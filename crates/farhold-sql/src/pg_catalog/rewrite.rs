@@ -228,6 +228,12 @@ mod tests {
     }
 
     #[test]
+    fn blanks_and_comments_are_no_replacements() {
+        assert!(!super::rewrite("SELECT 1 -- one\n,  'a  b'").has_replacements);
+        assert!(super::rewrite("SELECT array(SELECT 1)").has_replacements);
+    }
+
+    #[test]
     fn known_parts_in_quotes_stay() {
         let (from, to) = REPLACED[0];
         assert_eq!(rewrite(&format!("SELECT {from}")), format!("SELECT {to}"));

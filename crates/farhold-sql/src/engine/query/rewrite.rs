@@ -666,3 +666,25 @@ pub(super) fn register_functions(context: &SessionContext) {
     context.register_udf(text("version", format!("PostgreSQL {SERVER_VERSION}, an in-memory database for far memory")));
     context.register_udf(text("inet_server_addr", "127.0.0.1".to_owned()));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A query of the catalogs is parsed a third time only if the two trees differ.
+    #[test]
+    fn both_dialects_make_one_tree_of_usual_catalog_queries() {
+        let queries = PostgresCompatibilityParser::new();
+        for sql in [
+            "SELECT relname FROM pg_class WHERE relkind IN ('r', 'v') ORDER BY 1",
+            "SELECT n.nspname, c.relname, CASE c.relkind WHEN 'r' THEN 'table' ELSE 'view' END AS kind \
+             FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE c.relname OPERATOR(pg_catalog.~) '^(t)$' COLLATE pg_catalog.default \
+             AND n.nspname !~ '^pg_toast' AND pg_catalog.pg_table_is_visible(c.oid) ORDER BY 1, 2",
+            "SELECT typname FROM pg_type t WHERE t.oid = 'pg_class'::regclass AND typlen > -1 LIMIT 1",
+        ] {
+            let own = queries.rewrite(parse_one(sql).unwrap());
+            assert_eq!(queries.parse(sql).unwrap(), [own], "{sql}");
+        }
+    }
+}

@@ -75,6 +75,10 @@ impl Connection {
 
     /// Prepares a statement in the engine.
     async fn prepare_in_engine(&mut self, parsed: Parsed, types: &[u32]) -> Result<Rc<Prepared>, Failure> {
+        #[cfg(test)]
+        if parsed.sql().contains("/* counted */") {
+            super::panics::COUNTED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
         let types: Vec<Option<ColumnType>> = types.iter().map(|&oid| oid::parameter_type(oid)).collect();
         let deadline = deadline_after(self.settings.statement_time);
         let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
