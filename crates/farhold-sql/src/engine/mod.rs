@@ -40,7 +40,7 @@ pub use farhold_store::row::{ColumnType, Datum};
 pub use farhold_txn::{Node, Worker};
 pub use output::{Output, Prepared, QueryRows, Rows};
 use parse::OPERATOR_PREFIX;
-pub(crate) use parse::{Opaque, opaque_end};
+pub(crate) use parse::{Opaque, Parsed, opaque_end};
 pub use result::{CommandTag, OutputColumn};
 pub(crate) use session::Mark;
 pub use session::{Session, TransactionState};

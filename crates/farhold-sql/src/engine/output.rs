@@ -7,6 +7,7 @@ use arrow::array::RecordBatch;
 
 use super::cancel::Armed;
 use super::direct::Program;
+use super::parse::Parsed;
 use super::query::{BatchStream, PlannedQuery};
 use super::result::{CommandTag, OutputColumn};
 use super::session::{Bound, Plan};
@@ -16,12 +17,11 @@ use crate::SqlError;
 
 /// A statement, parsed and bound.
 pub struct Prepared {
-    /// The statement's text, as received.
-    pub sql: String,
     /// The types of `$1`, `$2`, ….
     pub parameters: Vec<ColumnType>,
     /// The columns of its result; `None` for a statement that returns no rows.
     pub columns: Option<Vec<OutputColumn>>,
+    parsed: Parsed,
     bound: RefCell<Rc<Bound>>,
     long: RefCell<Option<Long>>,
 }
@@ -36,14 +36,25 @@ pub(crate) struct Long {
 }
 
 impl Prepared {
-    pub(crate) fn new(sql: &str, bound: Bound) -> Self {
+    pub(crate) fn new(parsed: Parsed, bound: Bound) -> Self {
         Self {
-            sql: sql.to_owned(),
             parameters: bound.parameters.clone(),
             columns: bound.columns.clone(),
+            parsed,
             bound: RefCell::new(Rc::new(bound)),
             long: RefCell::new(None),
         }
+    }
+
+    /// The statement's text, as received; empty for the arguments of an EXECUTE.
+    #[must_use]
+    pub fn sql(&self) -> &str {
+        self.parsed.sql()
+    }
+
+    /// The statement as parsed, from which it is bound again.
+    pub(crate) fn parsed(&self) -> &Parsed {
+        &self.parsed
     }
 
     /// The planner's version, if it was kept for this version of the catalog.

@@ -1,6 +1,7 @@
 //! Rewrites catalog queries that DataFusion cannot plan and that no rule of `datafusion-pg-catalog` covers.
 //!
-//! All rewriting works on the text before it is parsed, and only on queries that read nothing but the catalog.
+//! All rewriting works on the text, and only on queries that read nothing but the catalog: the replaced parts are those
+//! that known clients send, and some are no subtree (`JOIN … ON (…)`, a part of a select list).
 
 use crate::engine::{Opaque, opaque_end};
 
@@ -54,9 +55,21 @@ const EXPANDED: &[(&str, &str)] = &[
     ),
 ];
 
+/// A rewritten query.
+pub(crate) struct Rewritten {
+    pub(crate) text: String,
+    /// Whether a part was replaced; otherwise only blanks and comments differ.
+    pub(crate) has_replacements: bool,
+}
+
 /// The query with every known part replaced. Strings and quoted identifiers are unchanged.
-pub(crate) fn rewrite(sql: &str) -> String {
-    let mut sql = squeezed(sql);
+pub(crate) fn rewrite(sql: &str) -> Rewritten {
+    let squeezed = squeezed(sql);
+    let text = replaced_in(squeezed.clone());
+    Rewritten { has_replacements: text != squeezed, text }
+}
+
+fn replaced_in(mut sql: String) -> String {
     let expanded = if sql.contains("_pg_expandarray") { EXPANDED } else { &[] };
     for (from, to) in REPLACED.iter().chain(expanded) {
         if sql.contains(from) {
@@ -186,6 +199,10 @@ fn squeezed(sql: &str) -> String {
 mod tests {
     use super::*;
 
+    fn rewrite(sql: &str) -> String {
+        super::rewrite(sql).text
+    }
+
     #[test]
     fn arrays_of_subqueries_are_empty() {
         assert_eq!(rewrite("SELECT ARRAY(SELECT a FROM f(x)) AS b, 1"), "SELECT '{}' AS b, 1");
@@ -208,6 +225,12 @@ mod tests {
         for same in ["SELECT E'a\\'  b'", "SELECT $$a  b$$", "SELECT $q$ array(select 1)  $q$", "SELECT 'it''s  '"] {
             assert_eq!(rewrite(same), same);
         }
+    }
+
+    #[test]
+    fn blanks_and_comments_are_no_replacements() {
+        assert!(!super::rewrite("SELECT 1 -- one\n,  'a  b'").has_replacements);
+        assert!(super::rewrite("SELECT array(SELECT 1)").has_replacements);
     }
 
     #[test]

@@ -457,6 +457,47 @@ fn a_cursor_keeps_the_types_that_are_stated() {
     assert_eq!(client.rows("FETCH ALL FROM c"), [["3"], ["4"]]);
 }
 
+#[test]
+fn an_argument_of_execute_is_one_expression() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("PREPARE added (int, int) AS SELECT $1 + $2");
+    for (arguments, sum) in [("1, 2", "3"), ("(SELECT 4), abs(-5)", "9"), ("1 /* , */ , $$2$$::int", "3")] {
+        assert_eq!(client.rows(&format!("EXECUTE added({arguments})")), [[sum]], "{arguments}");
+    }
+    for arguments in ["1", "1, 2 +", "1, 2 FROM x", "DISTINCT 1, 2", "1 AS a, 2", "*, 1", "1, "] {
+        assert_eq!(states(&mut client, &format!("EXECUTE added({arguments})")), ["42601"], "{arguments}");
+    }
+    // The errors of the command itself come first.
+    assert_eq!(states(&mut client, "EXECUTE missing(1 +)"), ["26000"]);
+    assert_eq!(states(&mut client, "PREPARE added (int int) AS SELEC 1"), ["42P05"]);
+    assert_eq!(states(&mut client, "PREPARE other (int int) AS SELECT $1"), ["42601"]);
+    assert_eq!(states(&mut client, "PREPARE other (int) AS SELEC 1"), ["42601"]);
+    // Before the first statement of a string runs, only the syntax of its statements is checked.
+    assert_eq!(states(&mut client, "SELECT 1; EXECUTE added(1, 2 +)"), ["SELECT 1", "42601"]);
+}
+
+/// The query of a cursor is prepared with its DECLARE, and again only after a change of the catalog.
+#[test]
+fn a_cursor_follows_the_catalog() {
+    let server = server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("CREATE TABLE s_grows (i int PRIMARY KEY)");
+    client.run("INSERT INTO s_grows VALUES (1)");
+    client.ask(&[parse("d", "DECLARE c CURSOR WITH HOLD FOR SELECT * FROM s_grows"), sync()].concat());
+    for _ in 0..2 {
+        client.run("EXECUTE d");
+        assert_eq!(client.rows("FETCH ALL FROM c"), [["1"]]);
+        client.run("CLOSE c");
+    }
+    client.run("DROP TABLE s_grows");
+    assert_eq!(states(&mut client, "EXECUTE d"), ["42P01"]);
+    client.run("CREATE TABLE s_grows (i int PRIMARY KEY, n int)");
+    client.run("INSERT INTO s_grows VALUES (2, 3)");
+    client.run("EXECUTE d");
+    assert_eq!(client.rows("FETCH ALL FROM c"), [["2", "3"]]);
+}
+
 /// The rows that a query produces for a write are written batch by batch: all of them would not fit in memory.
 #[test]
 fn planned_writes_begin_before_their_query_ends() {

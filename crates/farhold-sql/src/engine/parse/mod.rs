@@ -1,7 +1,9 @@
 //! From text to statements.
 
+mod build;
 mod checks;
 mod depth;
+mod parsed;
 mod split;
 mod text;
 mod window_places;
@@ -12,7 +14,7 @@ use datafusion::sql::sqlparser::ast::{
     Expr, ObjectName, ObjectNamePart, OrderByExpr, OrderByKind, Query, Statement, Value, ValueWithSpan, VisitorMut,
 };
 use datafusion::sql::sqlparser::keywords::Keyword;
-use datafusion::sql::sqlparser::parser::Parser;
+use datafusion::sql::sqlparser::parser::{Parser, ParserError};
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 
 use super::scalar::fold;
@@ -22,8 +24,10 @@ use crate::{SqlError, SqlState};
 use checks::check;
 use depth::check_depth;
 
+pub(crate) use build::{columns_of, delete_all};
 pub(crate) use checks::{SUBQUERIES_MAX, check_count, is_subquery};
 pub(crate) use depth::SET_OPERATIONS_MAX;
+pub(crate) use parsed::{Origin, Parsed, Tree};
 pub(crate) use split::{Opaque, opaque_end, split};
 pub(crate) use text::to_text;
 
@@ -52,18 +56,26 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
         .with_recursion_limit(DEPTH_MAX)
         .try_with_sql(&text)
         .and_then(|mut parser| parser.parse_statements())
-        .map_err(|e| if excludes_rows(&text) { SqlError::unsupported("EXCLUDE") } else { error::from_parser(&e) })?;
+        .map_err(|error| parser_error(&text, &error))?;
     match (statements.pop(), statements.is_empty()) {
-        (Some(mut statement), true) => {
-            check(&statement)?;
-            match walk::change(&mut statement, &mut OneForm) {
-                ControlFlow::Continue(()) => Ok(statement),
-                ControlFlow::Break(error) => Err(error),
-            }
-        }
+        (Some(statement), true) => finished(statement),
         (None, _) => Err(SqlError::syntax("empty statement")),
         _ => Err(SqlError::syntax("cannot insert multiple commands into a prepared statement")),
     }
+}
+
+/// The last step for every tree: refuses what no planner can handle, and reduces two forms to one.
+fn finished(mut statement: Statement) -> Result<Statement, SqlError> {
+    check(&statement)?;
+    match walk::change(&mut statement, &mut OneForm) {
+        ControlFlow::Continue(()) => Ok(statement),
+        ControlFlow::Break(error) => Err(error),
+    }
+}
+
+/// The error of a text that the parser refuses.
+fn parser_error(text: &str, error: &ParserError) -> SqlError {
+    if excludes_rows(text) { SqlError::unsupported("EXCLUDE") } else { error::from_parser(error) }
 }
 
 /// `TABLE t ORDER BY ...` as a SELECT: the parser accepts TABLE only within a query. Only the clauses after FROM may

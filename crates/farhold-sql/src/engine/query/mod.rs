@@ -3,6 +3,15 @@
 //! A front-end thread only parses. Planning and execution happen on the query runtime, whose threads all sessions
 //! share. Batches come back through a bounded channel, so a slow client slows its query down and few batches wait in
 //! memory.
+//!
+//! ```text
+//!   front end   parse ─┐         ┌─► answer Parse ─┐          ┌─► scans: snapshot, or rows by the Txn ─┐        ┌─► rows
+//!   runtime            └─► plan ─┘                 └─► bind ──┘                                        └─► run ─┘
+//! ```
+//! A query makes these three trips, also without parameters. `plan` and `bind` stay apart because `bind` folds `now()`
+//! to the time of a transaction that begins with the execution, and because the errors of constants (`1 / 0`) belong to
+//! the execution: Parse and Describe succeed. `bind` and `run` stay apart because only the optimised plan shows what it
+//! scans, and the session reads that on its own thread, to which its transaction and its worker belong.
 
 mod added;
 mod aggregates;
@@ -93,6 +102,7 @@ use tokio::task::JoinError;
 use super::cancel::CancelHandle;
 use super::catalog::{Catalog, Tables};
 use super::notices::Notices;
+use super::parse::Origin;
 use super::scalar::{ParameterTypes, Parameters};
 use super::scan::{QueryInput, RowSource};
 use super::types::{from_field, to_scalar};
@@ -128,7 +138,7 @@ pub(crate) struct QueryEngine {
     runtime: Option<Runtime>,
     state: SessionState,
     database: Arc<catalog::Database>,
-    compatibility: rewrite::Rewriter,
+    rewriter: Arc<rewrite::Rewriter>,
     nodes: u64,
 }
 
@@ -154,8 +164,8 @@ impl QueryEngine {
             .map_err(|e| SqlError::internal(format!("the query threads cannot be started: {e}")))?;
         let database = Arc::new(catalog::Database::new(Arc::clone(catalog), nodes));
         let state = session_state(&database, catalog, config).map_err(|e| error::from_datafusion(&e))?;
-        let compatibility = rewrite::Rewriter::new(&state);
-        Ok(Self { runtime: Some(runtime), state, database, compatibility, nodes })
+        let rewriter = Arc::new(rewrite::Rewriter::new(&state));
+        Ok(Self { runtime: Some(runtime), state, database, rewriter, nodes })
     }
 
     /// The query threads.
@@ -185,23 +195,26 @@ impl QueryEngine {
     pub(crate) async fn plan(
         &self,
         query: ast::Statement,
-        sql: &str,
-        tables: &Tables,
+        origin: &Origin,
+        tables: &Arc<Tables>,
         types: &ParameterTypes,
         user: &str,
         cancel: &CancelHandle,
     ) -> Result<PlannedQuery, SqlError> {
-        let (statement, names) = self.compatibility.rewrite(query, sql, tables, &self.state, user)?;
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
-        let types = types.clone();
-        let planner = async move { Box::pin(plan(&state, statement, &types)).await };
-        let mut planned = stopped::stoppable(self.runtime(), cancel, planner).await?;
-        if let Some(names) = names.filter(|names| names.len() == planned.columns.len()) {
-            for (column, name) in planned.columns.iter_mut().zip(names) {
-                column.name = name;
+        let rewriter = Arc::clone(&self.rewriter);
+        let (origin, tables, types, user) = (origin.clone(), Arc::clone(tables), types.clone(), user.to_owned());
+        let planner = async move {
+            let (statement, names) = rewriter.rewrite(query, &origin, &tables, &state, &user)?;
+            let mut planned = Box::pin(plan(&state, statement, &types)).await?;
+            if let Some(names) = names.filter(|names| names.len() == planned.columns.len()) {
+                for (column, name) in planned.columns.iter_mut().zip(names) {
+                    column.name = name;
+                }
             }
-        }
-        Ok(planned)
+            Ok(planned)
+        };
+        stopped::stoppable(self.runtime(), cancel, planner).await
     }
 
     /// Binds the parameters and optimises.

@@ -40,7 +40,7 @@ use crate::SqlError;
 use crate::engine::ColumnType;
 use crate::engine::catalog::Tables;
 use crate::engine::error;
-use crate::engine::parse::{parse_expr, parse_one, to_text, unnested};
+use crate::engine::parse::{Origin, parse_expr, parse_one, to_text, unnested};
 use crate::engine::scalar::{built_in_name, fold, without_regclass};
 use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
@@ -78,12 +78,16 @@ impl Rewriter {
     pub(super) fn rewrite(
         &self,
         statement: Statement,
-        sql: &str,
+        origin: &Origin,
         tables: &Tables,
         state: &SessionState,
         user: &str,
     ) -> Result<(Statement, Option<Vec<String>>), SqlError> {
         let mut statement = statement;
+        let reads_catalogs = reads_catalogs_alone(&statement);
+        // The rules for catalog queries replace all others. They get the query as parsed, unless a writing statement has
+        // changed it already.
+        let as_parsed = (reads_catalogs && !matches!(origin, Origin::Made)).then(|| statement.clone());
         if walk::change(&mut statement, &mut SampledTable).is_break() {
             return Err(SqlError::unsupported("TABLESAMPLE"));
         }
@@ -95,7 +99,6 @@ impl Rewriter {
         visited(&mut statement, &mut NamedWindows)?;
         // This must run before rows with several casts become queries.
         let _ = walk::change(&mut statement, &mut ListedValues);
-        let reads_catalogs = reads_catalogs_alone(&statement);
         if !reads_catalogs {
             visited(&mut statement, &mut Quantifiers::new(&self.aggregates))?;
             visited(&mut statement, &mut Series::new(&self.aggregates))?;
@@ -118,8 +121,14 @@ impl Rewriter {
         let mut calls = SequenceCalls { met: false };
         let _ = walk::change(&mut statement, &mut calls);
         let mut statement = if reads_catalogs {
-            let text = if calls.met || sql.is_empty() { &to_text(&statement) } else { sql };
-            self.catalog_query(text)?
+            match (as_parsed.filter(|_| !calls.met), origin) {
+                (Some(query), Origin::Text(sql)) => self.catalog_query(query, sql)?,
+                (query, _) => {
+                    let query = query.unwrap_or(statement);
+                    let text = to_text(&query);
+                    self.catalog_query(query, &text)?
+                }
+            }
         } else {
             let mut names = CatalogNames { defined: defined_names(&statement) };
             let _ = walk::change(&mut statement, &mut names);
@@ -131,18 +140,23 @@ impl Rewriter {
         Ok((statement, names))
     }
 
-    fn catalog_query(&self, sql: &str) -> Result<Statement, SqlError> {
-        let text = crate::pg_catalog::rewrite(sql);
-        let mut known = self.catalog_queries.parse(&text).map_err(|e| error::from_parser(&e))?;
-        let plain = Parser::parse_sql(&PostgreSqlDialect {}, &text).map_err(|e| error::from_parser(&e))?;
-        let (Some(known), [plain]) = (known.pop(), plain.as_slice()) else {
-            return Err(SqlError::syntax("empty statement"));
-        };
-        // Unless the rules replaced parts of it, the statement is parsed with our own dialect.
-        if known == self.catalog_queries.rewrite(plain.clone()) {
-            return Ok(self.catalog_queries.rewrite(parse_one(&text)?));
+    /// A query of the catalogs after all rules. `sql` is its text: clients' queries and parts of them are known by their
+    /// texts, here (`pg_catalog::rewrite`) and in `datafusion-pg-catalog`, whose list of them is private and compared
+    /// with the tokens of a text. So its parser is the only one that parses a usual query again.
+    fn catalog_query(&self, query: Statement, sql: &str) -> Result<Statement, SqlError> {
+        let rewritten = crate::pg_catalog::rewrite(sql);
+        let text = &rewritten.text;
+        let known = self.catalog_queries.parse(text).map_err(|e| error::from_parser(&e))?.pop();
+        let known = known.ok_or_else(|| SqlError::syntax("empty statement"))?;
+        let own = if rewritten.has_replacements { parse_one(text) } else { Ok(query) };
+        let own = own.map(|query| self.catalog_queries.rewrite(query));
+        if own.as_ref().is_ok_and(|own| *own == known) {
+            return own;
         }
-        Ok(known)
+        // Either a known query was replaced, or PostgreSQL's dialect parses it otherwise than ours, which is right.
+        let plain = Parser::parse_sql(&PostgreSqlDialect {}, text).map_err(|e| error::from_parser(&e))?;
+        let [plain] = plain.as_slice() else { return Err(SqlError::syntax("empty statement")) };
+        if known == self.catalog_queries.rewrite(plain.clone()) { own } else { Ok(known) }
     }
 }
 
@@ -651,4 +665,26 @@ pub(super) fn register_functions(context: &SessionContext) {
     };
     context.register_udf(text("version", format!("PostgreSQL {SERVER_VERSION}, an in-memory database for far memory")));
     context.register_udf(text("inet_server_addr", "127.0.0.1".to_owned()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A query of the catalogs is parsed a third time only if the two trees differ.
+    #[test]
+    fn both_dialects_make_one_tree_of_usual_catalog_queries() {
+        let queries = PostgresCompatibilityParser::new();
+        for sql in [
+            "SELECT relname FROM pg_class WHERE relkind IN ('r', 'v') ORDER BY 1",
+            "SELECT n.nspname, c.relname, CASE c.relkind WHEN 'r' THEN 'table' ELSE 'view' END AS kind \
+             FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+             WHERE c.relname OPERATOR(pg_catalog.~) '^(t)$' COLLATE pg_catalog.default \
+             AND n.nspname !~ '^pg_toast' AND pg_catalog.pg_table_is_visible(c.oid) ORDER BY 1, 2",
+            "SELECT typname FROM pg_type t WHERE t.oid = 'pg_class'::regclass AND typlen > -1 LIMIT 1",
+        ] {
+            let own = queries.rewrite(parse_one(sql).unwrap());
+            assert_eq!(queries.parse(sql).unwrap(), [own], "{sql}");
+        }
+    }
 }

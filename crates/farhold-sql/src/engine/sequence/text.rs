@@ -13,7 +13,7 @@ use crate::engine::error;
 use crate::{SqlError, SqlState};
 
 /// ALTER SEQUENCE [IF EXISTS] name RESTART [[WITH] number].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Restart {
     pub(crate) name: ObjectName,
     pub(crate) if_exists: bool,

@@ -12,11 +12,12 @@ use super::{Session, TransactionState, aborted};
 use crate::engine::copy::{CopyIn, CopyOut, CopyTxn};
 use crate::engine::direct::{Effect, Program, ROWS_MAX};
 use crate::engine::output::{Long, Prepared, QueryRows};
+use crate::engine::parse::Tree;
 use crate::engine::query::{NumberSource, PlanScan, PlannedQuery, all_narrow, scans, snapshot};
 use crate::engine::scalar::{ParameterTypes, Parameters, cut_to};
 use crate::engine::scan::RowSource;
 use crate::engine::types::cast;
-use crate::engine::{ColumnType, CommandTag, Datum, Output, OutputColumn, Rows, error, parse};
+use crate::engine::{ColumnType, CommandTag, Datum, Output, OutputColumn, Rows, error};
 use crate::{SqlError, SqlState};
 
 /// How often a statement outside of a transaction block is retried after conflicts before it fails.
@@ -145,8 +146,9 @@ impl Session {
         if bound.version == self.engine.catalog.version() || !bound.plan.reads_catalog() {
             return Ok(bound);
         }
+        let Tree::Statement(statement) = prepared.parsed().tree() else { return Ok(bound) };
         let types = ParameterTypes::found(&bound.parameters, &bound.stated);
-        let again = Box::pin(self.bind(parse::parse_one(&prepared.sql)?, &prepared.sql, &types)).await?;
+        let again = Box::pin(self.bind(statement, &prepared.parsed().origin(), &types)).await?;
         let same = |a: &Bound, b: &Bound| {
             let shape = |bound: &Bound| {
                 bound.columns.as_ref().map(|c| c.iter().map(|c| (c.name.clone(), c.data_type)).collect::<Vec<_>>())
@@ -165,15 +167,21 @@ impl Session {
         if let Some(long) = prepared.long(bound.version) {
             return Ok(long.query);
         }
-        let ast::Statement::Query(query) = parse::parse_one(&prepared.sql)? else { return Ok(None) };
+        let Tree::Statement(statement) = prepared.parsed().tree() else { return Ok(None) };
+        let ast::Statement::Query(query) = statement.as_ref() else { return Ok(None) };
         let types = ParameterTypes::found(&bound.parameters, &bound.stated);
         let tables = self.engine.catalog.tables();
-        let query = self.by_planner(query, &prepared.sql, &tables, &types).await?;
+        let query = self.by_planner(query, &prepared.parsed().origin(), &tables, &types).await?;
         let types = |columns: &[OutputColumn]| columns.iter().map(|c| c.data_type).collect::<Vec<_>>();
         let same = bound.columns.as_ref().is_some_and(|columns| types(columns) == types(&query.columns));
         let query = same.then(|| Rc::new(query));
         prepared.keep_long(Long { version: tables.version, query: query.clone() });
         Ok(query)
+    }
+
+    /// Whether a statement is bound to the current catalog.
+    pub(crate) fn is_current(&self, prepared: &Prepared) -> bool {
+        prepared.bound().version == self.engine.catalog.version()
     }
 
     /// Whether the statement is its own transaction, and bound to an outdated catalog.

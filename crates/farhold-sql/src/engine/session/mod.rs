@@ -14,9 +14,10 @@ use farhold_txn::Worker;
 
 use self::transaction::Transaction;
 use super::notices::Notices;
+use super::parse::{Parsed, Tree};
 use super::query::Unread;
 use super::scalar::ParameterTypes;
-use super::sequence::{self, SessionNumbers};
+use super::sequence::SessionNumbers;
 use super::settings::Settings;
 use super::{CancelHandle, ColumnType, Datum, Engine, Output, Prepared, parse};
 use crate::{SqlError, SqlState};
@@ -76,17 +77,6 @@ impl Session {
         parse::split(sql)
     }
 
-    /// Checks that a statement can be parsed; names are not resolved.
-    ///
-    /// # Errors
-    /// 42601, 0A000, 54000, 54001, 54011.
-    pub(crate) fn check_syntax(sql: &str) -> Result<(), SqlError> {
-        match sequence::restart(sql)? {
-            Some(_) => Ok(()),
-            None => parse::parse_one(sql).map(drop),
-        }
-    }
-
     /// Parses and binds a statement. `parameter_types` are the types that the client declares for `$1`, `$2`, ….
     ///
     /// # Errors
@@ -97,18 +87,30 @@ impl Session {
         parameter_types: &[Option<ColumnType>],
     ) -> Result<Rc<Prepared>, SqlError> {
         let _armed = self.cancel.arm();
-        if let Some(restart) = sequence::restart(sql)? {
-            if self.transaction_state() == TransactionState::Failed {
-                return Err(aborted());
+        self.prepare_parsed(Parsed::new(sql)?, parameter_types).await
+    }
+
+    /// As [`prepare`](Self::prepare), of a statement that is parsed already.
+    ///
+    /// # Errors
+    /// 42P01, 42703, 42883, 0A000, 25P02.
+    pub(crate) async fn prepare_parsed(
+        &mut self,
+        parsed: Parsed,
+        parameter_types: &[Option<ColumnType>],
+    ) -> Result<Rc<Prepared>, SqlError> {
+        let _armed = self.cancel.arm();
+        let failed = self.transaction_state() == TransactionState::Failed;
+        let bound = match parsed.tree() {
+            Tree::RestartSequence(_) if failed => return Err(aborted()),
+            Tree::RestartSequence(restart) => Bound::utility(Utility::RestartSequence(restart.clone())),
+            Tree::Statement(statement) if failed && !prepare::ends_failure(statement) => return Err(aborted()),
+            Tree::Statement(statement) => {
+                let types = ParameterTypes::stated(parameter_types);
+                Box::pin(self.bind(statement, &parsed.origin(), &types)).await?
             }
-            return Ok(Rc::new(Prepared::new(sql, Bound::utility(Utility::RestartSequence(restart)))));
-        }
-        let statement = parse::parse_one(sql)?;
-        if self.transaction_state() == TransactionState::Failed && !prepare::ends_failure(&statement) {
-            return Err(aborted());
-        }
-        let bound = Box::pin(self.bind(statement, sql, &ParameterTypes::stated(parameter_types))).await?;
-        Ok(Rc::new(Prepared::new(sql, bound)))
+        };
+        Ok(Rc::new(Prepared::new(parsed, bound)))
     }
 
     /// Executes a statement. Each parameter must have the type in `prepared`, or be NULL.

@@ -1,5 +1,8 @@
 //! Binds a parsed statement to a plan.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use datafusion::sql::sqlparser::ast::{
     self, CascadeOption, CopySource, CopyTarget, LockType, NonBlock, Query, Reset, SetExpr, Statement,
 };
@@ -12,6 +15,7 @@ use crate::engine::direct::{
     Compiler, Insert, Program, Select, assignment_pairs, bind_returning, check_delete, check_once, check_single_table,
     check_target_count, check_update, default_row, output_column,
 };
+use crate::engine::parse::Origin;
 use crate::engine::query::PlannedQuery;
 use crate::engine::scalar::{BindError, ColumnRef, ParameterTypes as Types, fold};
 use crate::engine::{ColumnType, parse};
@@ -24,11 +28,11 @@ pub(super) fn ends_failure(statement: &Statement) -> bool {
 
 impl Session {
     /// Binds a statement to the current catalog.
-    pub(super) async fn bind(&self, statement: Statement, sql: &str, known: &Types) -> Result<Bound, SqlError> {
+    pub(super) async fn bind(&self, statement: &Statement, origin: &Origin, known: &Types) -> Result<Bound, SqlError> {
         let tables = self.engine.catalog.tables();
         let version = tables.version;
         let mut types = known.clone();
-        let plan = Box::pin(self.plan_of(statement, sql, &tables, &mut types)).await?;
+        let plan = Box::pin(self.plan_of(statement, origin, &tables, &mut types)).await?;
         let (parameters, columns) = match &plan {
             Plan::Direct(program) => (finish(&types.known), program.columns()),
             Plan::Query(query) => (query.parameters.clone(), Some(query.columns.clone())),
@@ -57,18 +61,18 @@ impl Session {
 
     async fn plan_of(
         &self,
-        statement: Statement,
-        sql: &str,
-        tables: &Tables,
+        statement: &Statement,
+        origin: &Origin,
+        tables: &Arc<Tables>,
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
         match statement {
-            Statement::Query(query) => self.plan_query(query, sql, tables, types).await,
+            Statement::Query(query) => self.plan_query(query, origin, tables, types).await,
             Statement::Insert(insert) => self.plan_insert(insert, tables, types).await,
             Statement::Update(update) => self.plan_update(update, tables, types).await,
             Statement::Delete(delete) => self.plan_delete(delete, tables, types).await,
             Statement::Explain { analyze, statement, options, format, .. } => {
-                let mut analyze = analyze;
+                let mut analyze = *analyze;
                 for option in options.iter().flatten() {
                     let on = option
                         .arg
@@ -89,34 +93,33 @@ impl Session {
                     return Err(SqlError::unsupported("EXPLAIN (FORMAT …)"));
                 }
                 if !matches!(
-                    *statement,
+                    statement.as_ref(),
                     Statement::Query(_) | Statement::Insert(_) | Statement::Update(_) | Statement::Delete(_)
                 ) {
                     return Err(SqlError::unsupported("EXPLAIN of this statement"));
                 }
-                let text = parse::to_text(statement.as_ref());
-                let inner = Box::pin(self.bind(*statement, &text, types)).await?;
+                let inner = Box::pin(self.bind(statement, &Origin::Part, types)).await?;
                 Ok(Plan::Explain { inner: Box::new(inner), analyze })
             }
             Statement::Copy { source, to, target, options, legacy_options, .. } => {
                 if !legacy_options.is_empty() {
                     return Err(SqlError::syntax("COPY options must be in parentheses: WITH (FORMAT csv, HEADER)"));
                 }
-                self.plan_copy(source, to, &target, CopyFormat::new(&options)?, tables).await
+                self.plan_copy(source, *to, target, CopyFormat::new(options)?, tables).await
             }
-            other => utility(other, tables).map(Plan::Utility),
+            other => utility(other.clone(), tables).map(Plan::Utility),
         }
     }
 
     async fn plan_query(
         &self,
-        mut query: Box<Query>,
-        sql: &str,
-        tables: &Tables,
+        query: &Query,
+        origin: &Origin,
+        tables: &Arc<Tables>,
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
-        refuse_select_into(&query)?;
-        let locked = plain_locks(&mut query)?;
+        refuse_select_into(query)?;
+        let (query, locked) = with_plain_locks(query)?;
         let before = types.clone();
         match (Compiler { tables, parameters: &mut types.known }).select(&query) {
             Ok(program) => return Ok(Plan::Direct(program)),
@@ -127,41 +130,46 @@ impl Session {
             }
             Err(BindError::Complex) => *types = before,
         }
-        self.by_planner(query, sql, tables, types).await.map(Plan::Query)
+        self.by_planner(&query, origin, tables, types).await.map(Plan::Query)
     }
 
     /// Plans a query with the planner, even if the direct path could execute it.
     pub(super) async fn by_planner(
         &self,
-        mut query: Box<Query>,
-        sql: &str,
-        tables: &Tables,
+        query: &Query,
+        origin: &Origin,
+        tables: &Arc<Tables>,
         types: &Types,
     ) -> Result<PlannedQuery, SqlError> {
-        plain_locks(&mut query)?;
+        let query = with_plain_locks(query)?.0.into_owned();
         let (user, cancel) = (self.settings.user(), &self.cancel);
-        self.engine.queries.plan(Statement::Query(query), sql, tables, types, user, cancel).await
+        self.engine.queries.plan(query.into(), origin, tables, types, user, cancel).await
     }
 
-    async fn planned(&self, query: Query, tables: &Tables, types: &Types) -> Result<PlannedQuery, SqlError> {
+    async fn planned(&self, query: Query, tables: &Arc<Tables>, types: &Types) -> Result<PlannedQuery, SqlError> {
         let (user, cancel) = (self.settings.user(), &self.cancel);
-        self.engine.queries.plan(Statement::Query(Box::new(query)), "", tables, types, user, cancel).await
+        self.engine.queries.plan(query.into(), &Origin::Made, tables, types, user, cancel).await
     }
 
-    async fn plan_insert(&self, insert: ast::Insert, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_insert(
+        &self,
+        insert: &ast::Insert,
+        tables: &Arc<Tables>,
+        types: &mut Types,
+    ) -> Result<Plan, SqlError> {
         let before = types.clone();
-        match (Compiler { tables, parameters: &mut types.known }).insert(&insert) {
+        match (Compiler { tables, parameters: &mut types.known }).insert(insert) {
             Ok(program) => return Ok(Plan::Direct(program)),
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) => *types = before,
         }
         let mut compiler = Compiler { tables, parameters: &mut types.known };
-        let (table, mut targets) = compiler.insert_target(&insert).map_err(not_simple)?;
-        let on_conflict = compiler.conflict(&insert, &table).map_err(not_simple)?;
+        let (table, mut targets) = compiler.insert_target(insert).map_err(not_simple)?;
+        let on_conflict = compiler.conflict(insert, &table).map_err(not_simple)?;
         let qualifier = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias));
         let returning =
             bind_returning(&mut compiler, insert.returning.as_deref(), &table, &qualifier, &[]).map_err(not_simple)?;
-        let Some(mut source) = insert.source else { return Err(SqlError::unsupported("this form of INSERT")) };
+        let Some(mut source) = insert.source.clone() else { return Err(SqlError::unsupported("this form of INSERT")) };
         let given: Vec<bool> = (0..targets.len()).map(|column| dml::gives(&source, column)).collect();
         dml::type_values(&mut source, &table, &targets)?;
         let query = self.planned(*source, tables, types).await?;
@@ -175,14 +183,19 @@ impl Session {
         Ok(Plan::InsertQuery(InsertQuery { insert: Insert { table, rows, on_conflict, returning }, targets, query }))
     }
 
-    async fn plan_update(&self, update: ast::Update, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_update(
+        &self,
+        update: &ast::Update,
+        tables: &Arc<Tables>,
+        types: &mut Types,
+    ) -> Result<Plan, SqlError> {
         let before = types.clone();
-        match (Compiler { tables, parameters: &mut types.known }).update(&update) {
+        match (Compiler { tables, parameters: &mut types.known }).update(update) {
             Ok(program) => return Ok(Plan::Direct(program)),
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) => *types = before,
         }
-        check_update(&update)?;
+        check_update(update)?;
         let (name, qualifier) = check_single_table(&update.table)?;
         let table = written_table(tables, name)?;
         let pairs = assignment_pairs(&update.assignments, &table)?;
@@ -202,14 +215,19 @@ impl Session {
         Ok(Plan::UpdateQuery(UpdateQuery { table, assigned, defaults, query, returning, beside: types_of(&beside) }))
     }
 
-    async fn plan_delete(&self, delete: ast::Delete, tables: &Tables, types: &mut Types) -> Result<Plan, SqlError> {
+    async fn plan_delete(
+        &self,
+        delete: &ast::Delete,
+        tables: &Arc<Tables>,
+        types: &mut Types,
+    ) -> Result<Plan, SqlError> {
         let before = types.clone();
-        match (Compiler { tables, parameters: &mut types.known }).delete(&delete) {
+        match (Compiler { tables, parameters: &mut types.known }).delete(delete) {
             Ok(program) => return Ok(Plan::Direct(program)),
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) => *types = before,
         }
-        let (name, qualifier) = check_single_table(check_delete(&delete)?)?;
+        let (name, qualifier) = check_single_table(check_delete(delete)?)?;
         let table = written_table(tables, name)?;
         let using = delete.using.as_deref().unwrap_or_default();
         let items = delete.returning.as_deref();
@@ -223,7 +241,7 @@ impl Session {
 
     async fn plan_copy(
         &self,
-        source: CopySource,
+        source: &CopySource,
         to: bool,
         target: &CopyTarget,
         format: CopyFormat,
@@ -238,24 +256,23 @@ impl Session {
         }
         if to {
             let statement = match source {
-                CopySource::Query(query) => Statement::Query(query),
+                CopySource::Query(query) => Statement::Query(query.clone()),
                 CopySource::Table { table_name: name, columns } => {
-                    let table = written_table(tables, &name)?;
+                    let table = written_table(tables, name)?;
                     let list: Vec<String> = if columns.is_empty() {
-                        table.visible_columns().iter().map(|c| quoted(&c.name)).collect()
+                        table.visible_columns().iter().map(|c| c.name.clone()).collect()
                     } else {
-                        columns.iter().map(|c| quoted(&fold(c))).collect()
+                        columns.iter().map(fold).collect()
                     };
-                    parse::parse_one(&format!("SELECT {} FROM {}", list.join(", "), quoted(&table.name)))?
+                    parse::columns_of(list.iter().map(String::as_str), &table.name).into()
                 }
             };
-            let text = parse::to_text(&statement);
-            let mut inner = Box::pin(self.bind(statement.clone(), &text, &Types::default())).await?;
+            let mut inner = Box::pin(self.bind(&statement, &Origin::Part, &Types::default())).await?;
             let is_long = matches!(&inner.plan, Plan::Direct(Program::Select(select)) if select.may_be_long())
                 && !self.transaction.is_open();
-            if is_long && let Statement::Query(query) = statement {
-                let query =
-                    Box::pin(self.by_planner(query, &text, &self.engine.catalog.tables(), &Types::default())).await?;
+            if is_long && let Statement::Query(query) = &statement {
+                let tables = self.engine.catalog.tables();
+                let query = Box::pin(self.by_planner(query, &Origin::Part, &tables, &Types::default())).await?;
                 inner = Bound { columns: Some(query.columns.clone()), plan: Plan::Query(query), ..inner };
             }
             return Ok(Plan::CopyOut { inner: Box::new(inner), format });
@@ -263,9 +280,9 @@ impl Session {
         let CopySource::Table { table_name: name, columns } = source else {
             return Err(SqlError::syntax("COPY FROM needs a table"));
         };
-        let table = written_table(tables, &name)?;
+        let table = written_table(tables, name)?;
         let mut targets = Vec::with_capacity(table.visible);
-        for column in &columns {
+        for column in columns {
             targets.push(table.column(&fold(column))?);
             check_once(&table, &targets)?;
         }
@@ -274,6 +291,13 @@ impl Session {
         }
         Ok(Plan::CopyIn { table, columns: targets, format })
     }
+}
+
+/// The query with at most one lock, and whether it has one: see [`plain_locks`].
+fn with_plain_locks(query: &Query) -> Result<(Cow<'_, Query>, bool), SqlError> {
+    let mut query = Cow::Borrowed(query);
+    let locked = !query.locks.is_empty() && plain_locks(query.to_mut())?;
+    Ok((query, locked))
 }
 
 /// Reduces the locks of a query to one FOR UPDATE, if there is one. Returns whether there is.
@@ -304,16 +328,9 @@ fn not_simple(error: BindError) -> SqlError {
     }
 }
 
-fn written_table(
-    tables: &Tables,
-    name: &ast::ObjectName,
-) -> Result<std::sync::Arc<crate::engine::catalog::TableInfo>, SqlError> {
+fn written_table(tables: &Tables, name: &ast::ObjectName) -> Result<Arc<crate::engine::catalog::TableInfo>, SqlError> {
     let name = table_name(name)?;
     tables.get(&name).cloned().ok_or_else(|| crate::engine::catalog::no_such_table(&name))
-}
-
-fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// A parameter of unknown type becomes text.

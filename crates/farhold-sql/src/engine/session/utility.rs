@@ -10,6 +10,7 @@ use super::plan::Utility;
 use super::prepare::read_only_error;
 use super::{Session, aborted};
 use crate::engine::catalog::TableInfo;
+use crate::engine::parse::{Parsed, delete_all};
 use crate::engine::{CommandTag, Datum, Output, Rows, ddl};
 use crate::{SqlError, SqlState};
 
@@ -102,8 +103,7 @@ impl Session {
                 Ok(Output::Rows(Rows::Direct { rows, tag: CommandTag::plain("SHOW") }))
             }
             Utility::Reset(None) => {
-                self.before_setting();
-                self.settings.reset_all();
+                self.reset_all();
                 Ok(tag("RESET"))
             }
             Utility::Reset(Some(name)) => {
@@ -151,11 +151,17 @@ impl Session {
 
     async fn delete_all(&mut self, tables: &[Arc<TableInfo>]) -> Result<(), SqlError> {
         for table in tables {
-            let text = format!("DELETE FROM \"{}\"", table.name.replace('"', "\"\""));
-            let prepared = self.prepare(&text, &[]).await?;
+            let prepared = self.prepare_parsed(Parsed::of_tree(delete_all(&table.name)), &[]).await?;
             Box::pin(self.run(&prepared, &[])).await?;
         }
         Ok(())
+    }
+
+    /// RESET ALL, as a part of DISCARD ALL.
+    pub(crate) fn reset_all(&mut self) {
+        self.transaction.reclaim();
+        self.before_setting();
+        self.settings.reset_all();
     }
 
     async fn define(&mut self, utility: &Utility) -> Result<Output, SqlError> {

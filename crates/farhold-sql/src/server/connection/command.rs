@@ -6,9 +6,12 @@
 //! PREPARE p [(types)] AS …;   EXECUTE p [(values)];   DEALLOCATE [PREPARE] p | ALL;   DISCARD ALL
 //! ```
 //! Cursors only move forward, as in PostgreSQL without SCROLL.
+//!
+//! The words around the statements and expressions are parsed here: sqlparser 0.62 parses too few of these commands
+//! (`docs/design/0026-own-code.md`). What they contain is parsed by sqlparser, once, as any other statement.
 
-use super::statement::skip_comment;
-use crate::engine::opaque_end;
+use super::statement::{is_blank, skip_comment};
+use crate::engine::{Parsed, opaque_end};
 use crate::error::{SqlError, SqlState};
 
 /// A statement that the connection executes itself.
@@ -23,9 +26,7 @@ pub enum Command {
         /// Whether its rows are sent in binary.
         binary: bool,
         /// Its query.
-        query: String,
-        /// The types that the client declares for the query's parameters; the text does not contain them.
-        types: Vec<u32>,
+        query: Inner,
     },
     /// Reads from a cursor.
     Fetch {
@@ -42,17 +43,17 @@ pub enum Command {
     Prepare {
         /// Its name.
         statement: String,
-        /// The types of its parameters, as written.
-        types: Vec<String>,
-        /// Its text.
-        query: String,
+        /// The types of its parameters.
+        types: Listed,
+        /// The statement that it prepares.
+        query: Inner,
     },
     /// Runs a prepared statement.
     Execute {
         /// Its name.
         statement: String,
         /// The expressions of its parameters.
-        arguments: Vec<String>,
+        arguments: Listed,
     },
     /// Removes a prepared statement; `None` for all.
     Deallocate(Option<String>),
@@ -62,12 +63,66 @@ pub enum Command {
     Unlisten,
 }
 
+/// Expressions or types in parentheses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Each of them, as written.
+    pub texts: Vec<String>,
+    /// A SELECT of the expressions, or of a NULL of each type; the command reports an error after its own.
+    pub select: Result<Parsed, SqlError>,
+}
+
+impl Listed {
+    fn expressions(texts: Vec<String>) -> Self {
+        let select = Parsed::row(&texts);
+        Self { texts, select }
+    }
+
+    fn types(texts: Vec<String>) -> Self {
+        let select = Parsed::nulls(&texts);
+        Self { texts, select }
+    }
+}
+
+/// The statement in a DECLARE or a PREPARE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inner {
+    /// Its text.
+    pub sql: String,
+    /// Its tree; `None` if it is not allowed there: it is blank or one of the commands here. A string of several
+    /// statements reports the error before its first statement runs; otherwise the command does, after its own errors.
+    pub parsed: Result<Option<Parsed>, SqlError>,
+}
+
+impl Inner {
+    fn unparsed(sql: String) -> Self {
+        Self { sql, parsed: Ok(None) }
+    }
+
+    fn parse(&mut self) {
+        self.parsed = Command::split(&self.sql).and_then(|command| match command {
+            None if !is_blank(&self.sql) => Parsed::new(&self.sql).map(Some),
+            _ => Ok(None),
+        });
+    }
+}
+
 impl Command {
     /// Parses `sql` if it is one of these; `None` leaves it to the engine.
     ///
     /// # Errors
     /// 42601, 0A000.
     pub fn parse(sql: &str) -> Result<Option<Self>, SqlError> {
+        let mut command = Self::split(sql)?;
+        if let Some(Self::Declare { query, .. } | Self::Prepare { query, .. }) = &mut command {
+            query.parse();
+        }
+        Ok(command)
+    }
+
+    /// Parses the command itself, but not the statement in it, which may be as deep as `DECLARE c CURSOR FOR DECLARE c
+    /// CURSOR FOR …`.
+    fn split(sql: &str) -> Result<Option<Self>, SqlError> {
         let mut words = Words { rest: sql };
         // Nearly every statement returns here.
         let first = words.peek_keyword();
@@ -133,7 +188,7 @@ fn declare(words: &mut Words<'_>) -> Result<Command, SqlError> {
         words.expect("HOLD")?;
     }
     words.expect("FOR")?;
-    Ok(Command::Declare { cursor, holds, binary, query: words.take_rest(), types: Vec::new() })
+    Ok(Command::Declare { cursor, holds, binary, query: Inner::unparsed(words.take_rest()) })
 }
 
 fn fetch(words: &mut Words<'_>, skips: bool) -> Result<Command, SqlError> {
@@ -173,13 +228,13 @@ fn fetch(words: &mut Words<'_>, skips: bool) -> Result<Command, SqlError> {
 
 fn prepare(words: &mut Words<'_>) -> Result<Command, SqlError> {
     let statement = words.name()?;
-    let types = words.list()?;
+    let types = Listed::types(words.list()?);
     words.expect("AS")?;
-    Ok(Command::Prepare { statement, types, query: words.take_rest() })
+    Ok(Command::Prepare { statement, types, query: Inner::unparsed(words.take_rest()) })
 }
 
 fn execute(words: &mut Words<'_>) -> Result<Command, SqlError> {
-    Ok(Command::Execute { statement: words.name()?, arguments: words.list()? })
+    Ok(Command::Execute { statement: words.name()?, arguments: Listed::expressions(words.list()?) })
 }
 
 /// Parses a statement word by word.
@@ -351,6 +406,10 @@ mod tests {
         Command::parse(sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
+    fn inner(sql: &str) -> Inner {
+        Inner { sql: sql.to_owned(), parsed: Parsed::new(sql).map(Some) }
+    }
+
     fn fetched(cursor: &str, count: Option<u64>) -> Command {
         Command::Fetch { cursor: cursor.to_owned(), count, skips: false }
     }
@@ -371,8 +430,7 @@ mod tests {
                 cursor: "a \"b".to_owned(),
                 holds: true,
                 binary: true,
-                query: "SELECT 1 -- x".to_owned(),
-                types: Vec::new()
+                query: inner("SELECT 1 -- x"),
             })
         );
         assert_eq!(parsed("fetch c"), Some(fetched("c", Some(1))));
@@ -400,15 +458,15 @@ mod tests {
             parsed("PREPARE p (int, numeric(10, 2)) AS SELECT $1, $2"),
             Some(Command::Prepare {
                 statement: "p".to_owned(),
-                types: vec!["int".to_owned(), "numeric(10, 2)".to_owned()],
-                query: "SELECT $1, $2".to_owned()
+                types: Listed::types(vec!["int".to_owned(), "numeric(10, 2)".to_owned()]),
+                query: inner("SELECT $1, $2")
             })
         );
         assert_eq!(
             parsed("execute p('a, ''b'')', f(1, 2))"),
             Some(Command::Execute {
                 statement: "p".to_owned(),
-                arguments: vec!["'a, ''b'')'".to_owned(), "f(1, 2)".to_owned()]
+                arguments: Listed::expressions(vec!["'a, ''b'')'".to_owned(), "f(1, 2)".to_owned()])
             })
         );
         for argument in ["$$a,b)$$", "$t$')$t$", "E'\\',('", "'a' /* , ) */", "'é, )'"] {
@@ -416,7 +474,7 @@ mod tests {
                 parsed(&format!("EXECUTE p({argument}, 1)")),
                 Some(Command::Execute {
                     statement: "p".to_owned(),
-                    arguments: vec![argument.to_owned(), "1".to_owned()]
+                    arguments: Listed::expressions(vec![argument.to_owned(), "1".to_owned()])
                 })
             );
         }

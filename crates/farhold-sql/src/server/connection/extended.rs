@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::command::Command;
 use super::portal::{Portal, Progress};
 use super::run::Outcome;
-use super::statement::{Action, Statement};
+use super::statement::{Action, Source, Statement};
 use super::wire::deadline_after;
 use super::{Connection, Failure};
 use crate::engine::{Datum, TransactionState, parse_datum};
@@ -36,7 +36,7 @@ impl Connection {
                 let sql = utf8(parse.sql)?.to_owned();
                 let types: Vec<u32> = parse.types().collect();
                 self.statements.check_new(&name, self.front_end.shared.config.limits.statements_max)?;
-                let statement = self.prepare(&sql, &types).await?;
+                let statement = self.prepare(Source::parse(&sql)?, &types).await?;
                 self.statements.put(&name, statement);
                 self.wire.output.parse_complete();
             }
@@ -208,8 +208,11 @@ impl Connection {
                     return Ok(false);
                 }
                 Action::Command(command) => {
-                    let done = self.command(command, &portal.parameters, portal.formats(), deadline).await?;
+                    let done = self.command(command, portal.formats(), deadline).await?;
                     tag = Some(done);
+                }
+                Action::Declare(declaration) => {
+                    tag = Some(self.declare(declaration, &portal.parameters, deadline).await?);
                 }
                 Action::Engine(prepared) => match self.begin(prepared, &portal.parameters, deadline).await? {
                     Outcome::Done(done) => tag = Some(done),
@@ -272,7 +275,7 @@ fn check_counts(bind: &Bind<'_>, statement: &Statement) -> Result<(), SqlError> 
     let columns = statement.shape.as_ref().map_or(0, |shape| shape.len());
     let formats = bind.result_formats.count();
     // The columns of a FETCH or EXECUTE are known only when it runs.
-    let is_known = !matches!(statement.action, Action::Command(_));
+    let is_known = !matches!(statement.action, Action::Command(_) | Action::Declare(_));
     if formats > 1 && formats != columns && is_known {
         let message = format!("bind message has {formats} result formats but query has {columns} columns");
         return Err(SqlError::new(SqlState::PROTOCOL_VIOLATION, message));

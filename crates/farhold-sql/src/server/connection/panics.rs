@@ -1,5 +1,5 @@
-//! A statement that panics: `SELECT PANIC`, which exists only in this crate's unit tests, panics after writing half of
-//! a message.
+//! Statements that are special in this crate's unit tests: `SELECT PANIC` panics after writing half of a message, and
+//! [`COUNTED`] counts how often a text with `/* counted */` is prepared.
 
 #[allow(dead_code, reason = "the tests of the protocol use all of it")]
 #[path = "../../../tests/protocol/client.rs"]
@@ -8,7 +8,25 @@ mod client;
 #[path = "../../../tests/protocol/node.rs"]
 mod node;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use client::{Client, bind, error, execute, parse, query, status, sync, tags};
+
+/// See the module.
+pub static COUNTED: AtomicUsize = AtomicUsize::new(0);
+
+/// A regression: DECLARE planned the query for its parameters, and its execution again.
+#[test]
+fn the_query_of_a_cursor_is_prepared_once() {
+    let server = node::server();
+    let mut client = Client::connect(server.local_addr());
+    client.run("BEGIN");
+    client.run("DECLARE c CURSOR FOR SELECT value /* counted */ FROM generate_series(1, 2)");
+    assert_eq!(client.rows("FETCH ALL FROM c"), [["1"], ["2"]]);
+    assert_eq!(COUNTED.load(Ordering::Relaxed), 1);
+    client.run("DECLARE d CURSOR FOR SELECT 1 /* counted */; COMMIT");
+    assert_eq!(COUNTED.load(Ordering::Relaxed), 2);
+}
 
 #[test]
 fn a_panic_fails_its_statement_alone() {

@@ -4,13 +4,13 @@ use std::rc::Rc;
 
 use tokio::time::Instant;
 
-use super::command::{Command, misplaced};
+use super::command::{Command, Inner, Listed, misplaced};
 use super::portal::{Portal, Progress, RowSource};
-use super::statement::{Action, Parameter, Statement, is_blank};
+use super::statement::{Action, Declaration, Parameter, Source, Statement};
 use super::wire::deadline_after;
 use super::{Connection, Failure, Watch};
 use crate::engine::{
-    CancelHandle, ColumnType, CommandTag, Datum, Output, OutputColumn, Pace, Prepared, Rows, TransactionState,
+    CancelHandle, ColumnType, CommandTag, Datum, Output, OutputColumn, Pace, Parsed, Prepared, Rows, TransactionState,
 };
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::{BatchEncoder, Shape};
@@ -38,45 +38,51 @@ pub struct Sent {
 
 impl Connection {
     /// Prepares a statement. `types` are the parameter types that the client declares; 0 means not declared.
-    pub async fn prepare(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Statement>, Failure> {
-        #[cfg(test)]
-        if sql == "SELECT PANIC" {
-            let _ = self.wire.output.open(b'T');
-            panic!("a statement of a test");
-        }
-        if is_blank(sql) {
-            return Ok(Rc::new(Statement { action: Action::Empty, parameters: Vec::new(), shape: None }));
-        }
-        let Some(mut command) = Command::parse(sql)? else {
-            return Ok(Rc::new(Statement::of_engine(self.prepare_in_engine(sql, types).await?, types)));
-        };
-        // The parameters of DECLARE belong to its query.
-        let parameters = match &mut command {
-            Command::Declare { query, types: stated, .. } => {
-                // Kept, because the query is prepared again when the cursor is opened.
-                *stated = types.to_vec();
-                self.prepare_query(query, types).await?.parameters
+    pub async fn prepare(&mut self, source: Source, types: &[u32]) -> Result<Rc<Statement>, Failure> {
+        let command = match source {
+            Source::Empty => {
+                return Ok(Rc::new(Statement { action: Action::Empty, parameters: Vec::new(), shape: None }));
             }
-            _ => Vec::new(),
+            Source::Engine(parsed) => {
+                #[cfg(test)]
+                if parsed.sql() == "SELECT PANIC" {
+                    let _ = self.wire.output.open(b'T');
+                    panic!("a statement of a test");
+                }
+                return Ok(Rc::new(Statement::of_engine(self.prepare_in_engine(parsed, types).await?, types)));
+            }
+            Source::Command(command) => *command,
         };
-        Ok(Rc::new(Statement { action: Action::Command(command), parameters, shape: None }))
+        let (action, parameters) = match command {
+            // The parameters of DECLARE belong to its query.
+            Command::Declare { cursor, holds, binary, query } => {
+                let prepared = Rc::new(self.prepare_query(&query, types).await?);
+                let parameters = prepared.parameters.clone();
+                let types = types.to_vec();
+                (Action::Declare(Declaration { cursor, holds, binary, query, types, prepared }), parameters)
+            }
+            other => (Action::Command(other), Vec::new()),
+        };
+        Ok(Rc::new(Statement { action, parameters, shape: None }))
     }
 
     /// Prepares the query of a cursor; other statements are refused.
-    async fn prepare_query(&mut self, sql: &str, types: &[u32]) -> Result<Statement, Failure> {
-        if is_blank(sql) || Command::parse(sql)?.is_some() {
-            return Err(misplaced(sql).into());
-        }
-        let prepared = self.prepare_in_engine(sql, types).await?;
-        if prepared.is_query() { Ok(Statement::of_engine(prepared, types)) } else { Err(misplaced(sql).into()) }
+    async fn prepare_query(&mut self, query: &Inner, types: &[u32]) -> Result<Statement, Failure> {
+        let Some(parsed) = query.parsed.clone()? else { return Err(misplaced(&query.sql).into()) };
+        let prepared = self.prepare_in_engine(parsed, types).await?;
+        if prepared.is_query() { Ok(Statement::of_engine(prepared, types)) } else { Err(misplaced(&query.sql).into()) }
     }
 
     /// Prepares a statement in the engine.
-    pub async fn prepare_in_engine(&mut self, sql: &str, types: &[u32]) -> Result<Rc<Prepared>, Failure> {
+    async fn prepare_in_engine(&mut self, parsed: Parsed, types: &[u32]) -> Result<Rc<Prepared>, Failure> {
+        #[cfg(test)]
+        if parsed.sql().contains("/* counted */") {
+            super::panics::COUNTED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
         let types: Vec<Option<ColumnType>> = types.iter().map(|&oid| oid::parameter_type(oid)).collect();
         let deadline = deadline_after(self.settings.statement_time);
         let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
-        Ok(self.wire.drive(&watch, self.session.prepare(sql, &types)).await??)
+        Ok(self.wire.drive(&watch, self.session.prepare_parsed(parsed, &types)).await??)
     }
 
     /// The statement that finally runs: for an EXECUTE, the prepared statement that it names.
@@ -199,17 +205,14 @@ impl Connection {
     pub async fn command(
         &mut self,
         command: &Command,
-        parameters: &[Datum],
         formats: Formats<'_>,
         deadline: Option<Instant>,
     ) -> Result<CommandTag, Failure> {
         // A failed transaction accepts only statements that end it; for its own statements the engine checks this.
         self.session.check_not_failed()?;
         let tag = match command {
-            Command::Declare { cursor, holds, binary, query, types } => {
-                self.declare(cursor, (query, types), *holds, *binary, parameters, deadline).await?;
-                CommandTag::plain("DECLARE CURSOR")
-            }
+            // It is prepared as `Action::Declare`.
+            Command::Declare { .. } => return Err(SqlError::internal("unprepared DECLARE").into()),
             Command::Fetch { cursor, count, skips } => {
                 let mut portal = self.portals.take(cursor).map_err(|_| missing_cursor(cursor))?;
                 let formats = if portal.formats.is_empty() { formats } else { Formats::of_codes(&portal.formats) };
@@ -236,11 +239,16 @@ impl Connection {
             Command::Prepare { statement, types, query } => {
                 self.statements.check_new(statement, self.front_end.shared.config.limits.statements_max)?;
                 let types = self.type_oids(types).await?;
-                let prepared = self.prepare(query, &types).await?;
-                if !matches!(&prepared.action, Action::Engine(prepared) if prepared.is_optimizable()) {
-                    return Err(misplaced(query).into());
+                let Some(parsed) = query.parsed.clone()? else {
+                    // The errors of a command in its place come first.
+                    self.prepare(Source::parse(&query.sql)?, &types).await?;
+                    return Err(misplaced(&query.sql).into());
+                };
+                let prepared = self.prepare_in_engine(parsed, &types).await?;
+                if !prepared.is_optimizable() {
+                    return Err(misplaced(&query.sql).into());
                 }
-                self.statements.put(statement, prepared);
+                self.statements.put(statement, Rc::new(Statement::of_engine(prepared, &types)));
                 CommandTag::plain("PREPARE")
             }
             // Its rows are sent through a portal: see `unfold`.
@@ -263,8 +271,9 @@ impl Connection {
                 self.portals.clear();
                 self.statements.clear();
                 self.session.forget_numbers();
-                let reset = self.prepare_in_engine("RESET ALL", &[]).await?;
-                self.begin(&reset, &[], deadline).await?;
+                self.session.reset_all();
+                self.after_transactions();
+                self.tell_settings();
                 CommandTag::plain("DISCARD ALL")
             }
             Command::Unlisten => CommandTag::plain("UNLISTEN"),
@@ -279,9 +288,10 @@ impl Connection {
                 return Ok(());
             };
             let target = Rc::clone(self.statements.get(statement)?);
-            if arguments.len() != target.parameters.len() {
+            if arguments.texts.len() != target.parameters.len() {
                 let message = format!("wrong number of parameters for prepared statement \"{statement}\"");
-                let detail = format!("Expected {} parameters but got {}.", target.parameters.len(), arguments.len());
+                let detail =
+                    format!("Expected {} parameters but got {}.", target.parameters.len(), arguments.texts.len());
                 return Err(SqlError::syntax(message).with_detail(detail).into());
             }
             portal.parameters = self.evaluate(arguments, &target.parameters, deadline).await?;
@@ -295,14 +305,14 @@ impl Connection {
     /// The values of the arguments of an EXECUTE.
     async fn evaluate(
         &mut self,
-        arguments: &[String],
+        arguments: &Listed,
         parameters: &[Parameter],
         deadline: Option<Instant>,
     ) -> Result<Vec<Datum>, Failure> {
-        if arguments.is_empty() {
+        if arguments.texts.is_empty() {
             return Ok(Vec::new());
         }
-        let select = self.prepare_in_engine(&format!("SELECT {}", arguments.join(", ")), &[]).await?;
+        let select = self.prepare_in_engine(arguments.select.clone()?, &[]).await?;
         let mut values = match self.begin(&select, &[], deadline).await? {
             Outcome::Rows(RowSource::Direct { mut rows, .. }) => rows.next().unwrap_or_default(),
             Outcome::Rows(RowSource::Batches { mut rows, .. }) => {
@@ -336,12 +346,11 @@ impl Connection {
     }
 
     /// The OIDs of the types written in a PREPARE: the engine determines them from casts of `NULL`.
-    async fn type_oids(&mut self, types: &[String]) -> Result<Vec<u32>, Failure> {
-        if types.is_empty() {
+    async fn type_oids(&mut self, types: &Listed) -> Result<Vec<u32>, Failure> {
+        if types.texts.is_empty() {
             return Ok(Vec::new());
         }
-        let casts: Vec<String> = types.iter().map(|name| format!("CAST(NULL AS {name})")).collect();
-        let select = self.prepare_in_engine(&format!("SELECT {}", casts.join(", ")), &[]).await?;
+        let select = self.prepare_in_engine(types.select.clone()?, &[]).await?;
         let is_varchar =
             |name: &String| ["varchar", "character varying"].contains(&name.trim().to_lowercase().as_str());
         let number = |(column, name): (&OutputColumn, &String)| match column.data_type {
@@ -349,24 +358,29 @@ impl Connection {
             ColumnType::Text if is_varchar(name) => oid::VARCHAR,
             data_type => oid::of(data_type),
         };
-        Ok(select.columns.iter().flatten().zip(types).map(number).collect())
+        Ok(select.columns.iter().flatten().zip(&types.texts).map(number).collect())
     }
 
-    async fn declare(
+    /// Runs a DECLARE: opens its cursor.
+    pub async fn declare(
         &mut self,
-        cursor: &str,
-        (query, types): (&str, &[u32]),
-        holds: bool,
-        binary: bool,
+        declaration: &Declaration,
         parameters: &[Datum],
         deadline: Option<Instant>,
-    ) -> Result<(), Failure> {
+    ) -> Result<CommandTag, Failure> {
+        self.session.check_not_failed()?;
+        let Declaration { cursor, holds, binary, query, types, prepared } = declaration;
         if !holds && !self.is_batch && self.session.transaction_state() == crate::engine::TransactionState::Idle {
             let message = "DECLARE CURSOR can only be used in transaction blocks";
             return Err(SqlError::new(SqlState::NO_ACTIVE_TRANSACTION, message).into());
         }
         self.portals.check_new(cursor, self.front_end.shared.config.limits.statements_max)?;
-        let statement = self.prepare_query(query, types).await?;
+        // After a change of the catalog the cursor may have other columns: nothing has told the client of the earlier
+        // ones.
+        let statement = match &prepared.action {
+            Action::Engine(engine) if self.session.is_current(engine) => Rc::clone(prepared),
+            _ => Rc::new(self.prepare_query(query, types).await?),
+        };
         let (Action::Engine(prepared), Some(shape)) = (&statement.action, &statement.shape) else {
             return Err(SqlError::new(SqlState::INVALID_CURSOR_STATE, "DECLARE CURSOR must be of a query").into());
         };
@@ -374,14 +388,14 @@ impl Connection {
             return Err(SqlError::new(SqlState::INVALID_CURSOR_STATE, "DECLARE CURSOR must be of a query").into());
         };
         let progress = Progress::Rows(source, Rc::clone(shape));
-        let mut portal = Portal::new(Rc::new(statement), self.session.mark());
+        let mut portal = Portal::new(Rc::clone(&statement), self.session.mark());
         portal.progress = progress;
-        portal.holds = holds;
-        if binary {
+        portal.holds = *holds;
+        if *binary {
             portal.formats.extend_from_slice(&1_i16.to_be_bytes());
         }
         self.portals.put(cursor, portal);
-        Ok(())
+        Ok(CommandTag::plain("DECLARE CURSOR"))
     }
 }
 

@@ -1,9 +1,8 @@
 //! The simple protocol: a string of statements, answered in text format.
 
-use super::command::Command;
 use super::portal::Portal;
 use super::run::Outcome;
-use super::statement::{Action, is_blank};
+use super::statement::{Action, Source};
 use super::wire::deadline_after;
 use super::{Connection, Failure};
 use crate::engine::{Pace, Session, TransactionState};
@@ -48,20 +47,23 @@ impl Connection {
         }
         let starts = places(sql, &statements);
         // A syntax error in any statement is reported before the first one runs.
+        let mut parsed = Vec::new();
         if statements.len() > 1 {
             let _armed = self.cancel.arm();
             let mut pace = Pace::new(&self.cancel);
             for (statement, &start) in statements.iter().zip(&starts) {
-                check_syntax(statement).map_err(|error| shifted(error, &sql[..start]))?;
+                let source = Source::parse(statement).and_then(|source| source.check_inner().map(|()| source));
+                parsed.push(source.map_err(|error| shifted(error, &sql[..start]))?);
                 pace.step().await?;
             }
         }
+        let mut parsed = parsed.into_iter();
         for (index, (statement, start)) in statements.iter().zip(starts).enumerate() {
             let is_last = index + 1 == statements.len();
             if !is_last {
                 self.begin_batch();
             }
-            self.simple_statement(statement, is_last).await.map_err(|failure| match failure {
+            self.simple_statement(statement, parsed.next(), is_last).await.map_err(|failure| match failure {
                 Failure::Statement(error) => Failure::Statement(shifted(error, &sql[..start])),
                 other => other,
             })?;
@@ -69,10 +71,15 @@ impl Connection {
         Ok(())
     }
 
-    async fn simple_statement(&mut self, sql: &str, is_last: bool) -> Result<(), Failure> {
+    /// Runs a statement. `parsed` is its tree, if that is known.
+    async fn simple_statement(&mut self, sql: &str, parsed: Option<Source>, is_last: bool) -> Result<(), Failure> {
         let deadline = deadline_after(self.settings.statement_time);
         let _armed = self.cancel.arm();
-        let statement = self.prepare(sql, &[]).await?;
+        let source = match parsed {
+            Some(source) => source,
+            None => Source::parse(sql)?,
+        };
+        let statement = self.prepare(source, &[]).await?;
         let mut portal = Portal::new(statement, self.session.mark());
         self.unfold(&mut portal, deadline).await?;
         let statement = std::rc::Rc::clone(&portal.statement);
@@ -86,8 +93,9 @@ impl Connection {
                     let codes = self.fetch_formats(command, Formats::TEXT).codes().to_vec();
                     shape.describe(Formats::of_codes(&codes), &mut self.wire.output);
                 }
-                self.command(command, &portal.parameters, Formats::TEXT, deadline).await?
+                self.command(command, Formats::TEXT, deadline).await?
             }
+            Action::Declare(declaration) => self.declare(declaration, &portal.parameters, deadline).await?,
             Action::Engine(prepared) => match self.begin(prepared, &portal.parameters, deadline).await? {
                 Outcome::Done(tag) => tag,
                 Outcome::Rows(mut source) => {
@@ -154,20 +162,6 @@ fn places(sql: &str, statements: &[String]) -> Vec<usize> {
         starts.push(start);
     }
     starts
-}
-
-/// Checks the syntax of a statement, and of the query in it.
-fn check_syntax(sql: &str) -> Result<(), SqlError> {
-    match Command::parse(sql)? {
-        None => Session::check_syntax(sql),
-        // If a query is not allowed there, that is reported when the statement runs.
-        Some(Command::Declare { query, .. } | Command::Prepare { query, .. })
-            if !is_blank(&query) && Command::parse(&query)?.is_none() =>
-        {
-            Session::check_syntax(&query)
-        }
-        Some(_) => Ok(()),
-    }
 }
 
 /// Adjusts the position of an error in a statement that follows `before`.

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::command::Command;
-use crate::engine::{ColumnType, Opaque, Prepared, opaque_end};
+use super::command::{Command, Inner};
+use crate::engine::{ColumnType, Opaque, Parsed, Prepared, opaque_end};
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::Shape;
 use crate::server::value::oid;
@@ -28,6 +28,66 @@ pub enum Action {
     Engine(Rc<Prepared>),
     /// A statement that the connection executes itself.
     Command(Command),
+    /// DECLARE, with its query.
+    Declare(Declaration),
+}
+
+/// A prepared DECLARE.
+#[derive(Debug)]
+pub struct Declaration {
+    /// The name of the cursor.
+    pub cursor: String,
+    /// Whether it outlives the transaction.
+    pub holds: bool,
+    /// Whether its rows are sent in binary.
+    pub binary: bool,
+    /// The query as parsed, to prepare it again after a change of the catalog.
+    pub query: Inner,
+    /// The types that the client declares for the query's parameters; the text does not contain them.
+    pub types: Vec<u32>,
+    /// The query as prepared, for its parameters and for the cursor.
+    pub prepared: Rc<Statement>,
+}
+
+/// A statement, parsed but not prepared.
+pub enum Source {
+    /// The text has only blanks and comments.
+    Empty,
+    /// A statement for the engine.
+    Engine(Parsed),
+    /// A statement that the connection executes itself.
+    Command(Box<Command>),
+}
+
+impl Source {
+    /// Parses a text of one statement.
+    ///
+    /// # Errors
+    /// 42601, 0A000, 54000, 54001, 54011.
+    pub fn parse(sql: &str) -> Result<Self, SqlError> {
+        if is_blank(sql) {
+            return Ok(Self::Empty);
+        }
+        Ok(match Command::parse(sql)? {
+            Some(command) => Self::Command(Box::new(command)),
+            None => Self::Engine(Parsed::new(sql)?),
+        })
+    }
+
+    /// The error of syntax in the statement that a DECLARE or a PREPARE contains. If a statement is not allowed there,
+    /// that is reported when the command runs.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn check_inner(&self) -> Result<(), SqlError> {
+        let Self::Command(command) = self else { return Ok(()) };
+        match command.as_ref() {
+            Command::Declare { query, .. } | Command::Prepare { query, .. } => {
+                query.parsed.as_ref().map(|_| ()).map_err(Clone::clone)
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A parameter of a statement.
@@ -52,8 +112,9 @@ impl std::fmt::Debug for Action {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Empty => f.write_str("Empty"),
-            Self::Engine(prepared) => f.debug_tuple("Engine").field(&prepared.sql).finish(),
+            Self::Engine(prepared) => f.debug_tuple("Engine").field(&prepared.sql()).finish(),
             Self::Command(command) => f.debug_tuple("Command").field(command).finish(),
+            Self::Declare(declaration) => f.debug_tuple("Declare").field(declaration).finish(),
         }
     }
 }
