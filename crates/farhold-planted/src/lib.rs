@@ -131,6 +131,8 @@ pub enum Defect {
     PagesUnderSnapshot,
     /// Older copies of rows are freed although a snapshot is open.
     CopiesNotHeld,
+    /// Memory of column chunks is used again although a snapshot of another node may read them.
+    ColumnsNotHeld,
     /// A worker takes slots for a table from its stock for a dropped one.
     StaleCache,
     /// A run of pages is given up although one of its slots is in use.

@@ -299,6 +299,23 @@ impl<'m> Superblock<'m> {
         self.slot(slot).load(SeqCst) == holder.word(u64::from(epoch) + 2)
     }
 
+    /// Whether a snapshot of this epoch of this holder has been confirmed here, and is not closed.
+    #[must_use]
+    pub fn has_open(self, holder: Holder, epoch: u32) -> bool {
+        let word = holder.word(u64::from(epoch) + 2);
+        (0..SNAPSHOT_SLOTS as u8).any(|slot| self.slot(SlotId(slot)).load(SeqCst) == word)
+    }
+
+    /// Ends the start that the region is of, for a node that makes another region: a process that has this one mapped finds no snapshot in
+    /// it, and no start that it knows.
+    pub fn end_start(self) {
+        self.word(Self::STARTS).fetch_add(1, SeqCst);
+        for slot in (0..SNAPSHOT_SLOTS as u8).map(SlotId) {
+            self.slot(slot).store(0, SeqCst);
+        }
+        self.word(Self::ACTIVE).store(0, SeqCst);
+    }
+
     /// Closes a snapshot, if the slot is still this holder's.
     pub fn release(self, slot: SlotId, holder: Holder) {
         let found = self.slot(slot).load(SeqCst);

@@ -22,6 +22,7 @@ mod build;
 mod chunk;
 pub mod copy;
 mod encode;
+pub mod memory;
 mod ordered;
 pub mod pack;
 mod part;

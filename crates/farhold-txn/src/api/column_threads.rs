@@ -67,15 +67,28 @@ pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &
                 failures.note(has_failed, executor.handle().now_ns());
             }
         }
-        for (_, copy) in feed.copies() {
+        for (table, copy) in feed.copies() {
             // A snapshot that may still ask for columns finds them, unless it is open for so long that the delta grows too large.
             let is_large = is_time && copy.size().delta_bytes > DELTA_BYTES_MAX;
-            copy.merge(if is_large { u32::MAX } else { node.store.superblock().oldest_snapshot() });
+            let merged = copy.merge(if is_large { u32::MAX } else { node.store.superblock().oldest_snapshot() });
+            if merged.is_err() && is_large {
+                // Its delta would grow for ever.
+                feed.set_without_room(table, &copy, copy.size().segment_bytes, now_ns);
+            }
         }
+        reclaim(node, feed);
         if is_time {
             make_room(feed, node.config.columns_bytes_max, now_ns);
         }
         feed.merge_bell.wait(&mut seen, IDLE);
+    }
+}
+
+/// Frees the memory of segments that are gone, as far as no snapshot of any node may read them.
+fn reclaim(node: &Node, feed: &ColumnFeed) {
+    if let Some(memory) = feed.memory() {
+        let superblock = node.store.superblock();
+        memory.reclaim(|| superblock.epoch(), || superblock.oldest_snapshot());
     }
 }
 
@@ -119,6 +132,7 @@ impl Failures {
 
 /// Makes the copies that are wanted and not there. A table that cannot be read does not keep the others from theirs.
 fn build_new(node: &Arc<Node>, feed: &ColumnFeed, executor: &Executor, stop: &AtomicBool) -> Result<(), TxnError> {
+    let Some(memory) = feed.memory() else { return Ok(()) };
     let is_missing = |table: &Table| feed.copy(table.id()).is_none();
     let tables = node.tables().into_iter().filter(is_missing);
     let wanted: Vec<_> = tables.filter_map(|table| feed.wanted(&table).map(|kept| (table, kept))).collect();
@@ -137,7 +151,7 @@ fn build_new(node: &Arc<Node>, feed: &ColumnFeed, executor: &Executor, stop: &At
             Some(worker) => worker,
             none => none.insert(node.worker(&executor.handle())?),
         };
-        let copy = Arc::new(ColumnCopy::new(table.schema(), kept, node.config.columns));
+        let copy = Arc::new(ColumnCopy::new(table.schema(), kept, node.config.columns, memory));
         feed.add(table.id(), copy.clone());
         match executor.run(build(worker, feed, table.id(), &copy, stop)) {
             Ok(Built::Complete) => feed.forget_need(table.id()),
@@ -176,9 +190,9 @@ async fn build(
     let Some(snapshot) = until(stop, worker.handle(), worker.snapshot()).await else { return Ok(Built::GivenUp) };
     let snapshot = snapshot?;
     let room = || node.config().columns_bytes_max.saturating_sub(feed.bytes_without(Some(table.id())));
-    let mut tasks = snapshot.pages(&table)?;
+    let mut tasks = snapshot.own_pages(&table)?;
     tasks.sort_by_key(PageTask::first_page);
-    let (mut builder, mut rows, mut next_look) = (copy.build(), 0, 0);
+    let (mut builder, mut rows, mut next_look, mut is_full) = (copy.build(), 0, 0, false);
     for task in &tasks {
         if rows >= next_look {
             next_look = rows + ROWS_PER_LOOK;
@@ -186,18 +200,21 @@ async fn build(
             if stop.load(SeqCst) || !is_wanted {
                 return Ok(Built::GivenUp);
             }
-            if builder.bytes() > room() {
+            if builder.bytes() > room() || is_full {
                 // All of its rows take about so many times as much as those that it has.
                 let times = table.row_count().div_ceil(rows.max(1)).max(1);
                 return Ok(Built::NoRoom { bytes: builder.bytes().saturating_mul(times) });
             }
         }
         snapshot.scan_objects(task, &mut |reference, key, value| {
-            builder.append(reference, key, value);
+            is_full = is_full || builder.append(reference, key, value).is_err();
             rows += 1;
         })?;
     }
-    copy.install(builder, snapshot.epoch());
+    let bytes = builder.bytes();
+    if is_full || copy.install(builder, snapshot.epoch()).is_err() {
+        return Ok(Built::NoRoom { bytes });
+    }
     let size = copy.size();
     let has_room = size.bytes() <= room();
     Ok(if has_room { Built::Complete } else { Built::NoRoom { bytes: size.segment_bytes } })

@@ -8,6 +8,8 @@ use std::fmt;
 pub(crate) const DATA: RegionId = RegionId(0);
 /// The region of each node where others write records of their commits.
 pub(crate) const LOG: RegionId = RegionId(1);
+/// The region of each node with its column chunks, which others read.
+pub(crate) const COLUMNS: RegionId = RegionId(2);
 
 /// `node:8 | reference:56`. In ascending order: by node, then by address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

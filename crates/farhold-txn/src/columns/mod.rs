@@ -6,12 +6,13 @@
 //! ```
 //!
 //! One record has several consumers: the journal's file, the mirrors on other nodes, and these copies. A copy takes what the journal
-//! takes, so a commit does nothing for it. Copies are in this process's memory, and are built anew when the node starts.
+//! takes, so a commit does nothing for it. The chunks of copies are in a region of the node, which other nodes read. Copies are built anew
+//! when the node starts.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 use crate::base::bell::Bell;
@@ -20,6 +21,7 @@ use crate::base::table::Table;
 use farhold_fabric::NodeId;
 use farhold_store::TableId;
 use farhold_store::column::copy::{ColumnCopy, ColumnView, CopySize, Kept, RowChange};
+use farhold_store::column::memory::ColumnMemory;
 use farhold_store::log::{Change, Entry, Record};
 
 /// Why a query reads the rows of a table and not its columns.
@@ -31,7 +33,7 @@ pub enum NoColumns {
     /// The query needs a column that they do not have.
     #[error("they lack a column that the query needs")]
     Lacking,
-    /// There is no room for them within [`NodeConfig::columns_bytes_max`](crate::NodeConfig).
+    /// There is no room for them within [`NodeConfig::columns_bytes_max`](crate::NodeConfig), or none in the memory of the system.
     #[error("there is no room for them")]
     NoRoom,
     /// They are made from the journal, and this node has none.
@@ -49,11 +51,69 @@ pub enum NoColumns {
     /// The copy has been merged past the snapshot.
     #[error("they are past the snapshot, at epoch {0}")]
     Past(u32),
+    /// The node that has them does not answer, or does not keep the snapshot.
+    #[error("the node that has them does not answer for the snapshot")]
+    Unreachable,
+    /// What the node that has them has sent makes no sense.
+    #[error("what was read of another node is damaged")]
+    Damaged,
+}
+
+impl NoColumns {
+    /// As a message has it.
+    pub(crate) fn code(self) -> (u8, u32) {
+        match self {
+            Self::NotKept => (0, 0),
+            Self::Lacking => (1, 0),
+            Self::NoRoom => (2, 0),
+            Self::NoJournal => (3, 0),
+            Self::ManyNodes => (4, 0),
+            Self::Building => (5, 0),
+            Self::Behind(epoch) => (6, epoch),
+            Self::Past(epoch) => (7, epoch),
+            Self::Unreachable => (8, 0),
+            Self::Damaged => (9, 0),
+        }
+    }
+
+    /// Back from [`Self::code`].
+    pub(crate) fn of_code(code: u8, epoch: u32) -> Option<Self> {
+        Some(match code {
+            0 => Self::NotKept,
+            1 => Self::Lacking,
+            2 => Self::NoRoom,
+            3 => Self::NoJournal,
+            4 => Self::ManyNodes,
+            5 => Self::Building,
+            6 => Self::Behind(epoch),
+            7 => Self::Past(epoch),
+            8 => Self::Unreachable,
+            9 => Self::Damaged,
+            _ => return None,
+        })
+    }
+
+    /// One of each.
+    #[cfg(test)]
+    pub(crate) const EXAMPLES: [Self; 10] = [
+        Self::NotKept,
+        Self::Lacking,
+        Self::NoRoom,
+        Self::NoJournal,
+        Self::ManyNodes,
+        Self::Building,
+        Self::Behind(5),
+        Self::Past(6),
+        Self::Unreachable,
+        Self::Damaged,
+    ];
 }
 
 /// The copies of a node, and the records that they are to take.
 #[derive(Default)]
 pub(crate) struct ColumnFeed {
+    /// Where the chunks of copies are. None until the node is open, and if there was no room for its region.
+    memory: OnceLock<Arc<ColumnMemory>>,
     /// There is a copy: records are wanted.
     is_wanted: AtomicBool,
     queue: Mutex<Queue>,
@@ -134,6 +194,16 @@ impl ColumnFeed {
             drop(queue);
             self.bell.ring();
         }
+    }
+
+    /// Where the chunks of copies are, if there is room for any.
+    pub fn memory(&self) -> Option<&Arc<ColumnMemory>> {
+        self.memory.get()
+    }
+
+    /// Gives the copies their memory.
+    pub fn set_memory(&self, memory: Arc<ColumnMemory>) {
+        let _ = self.memory.set(memory);
     }
 
     /// Begins a copy. It takes the records of all commits whose epoch is raised from here on, and perhaps earlier ones.

@@ -205,6 +205,9 @@ impl Core {
                 }
                 w.u16(self.node.store.incarnation());
             }
+            Request::ColumnView { incarnation, table, epoch, columns } => {
+                self.describe_columns(Holder { node: sender, incarnation }, (table, epoch), &columns, &mut w)?;
+            }
             Request::Confirm { incarnation, number, epoch } => {
                 let holder = Holder { node: sender, incarnation };
                 if !self.node.far_holds.confirm(self.node.store.superblock(), holder, number, epoch) {

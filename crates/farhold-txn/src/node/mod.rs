@@ -29,8 +29,11 @@ use crate::node::unsent::Unsent;
 use crate::replication::Replication;
 use farhold_fabric::{Fabric, Handle, NodeId};
 use farhold_store::column::copy::{ColumnCopy, CopyConfig, CopySize};
+use farhold_store::column::memory::MemoryStatistics;
 use farhold_store::table::{Damaged, Rebuilt};
 use farhold_store::{Store, TableId};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A node's settings.
@@ -51,7 +54,8 @@ pub struct NodeConfig {
     pub journal: Option<JournalConfig>,
     /// When the columns of tables are merged.
     pub columns: CopyConfig,
-    /// Bytes that the columns of all tables take at most. Beyond them the largest are forgotten, and queries read rows.
+    /// Bytes that the columns of all tables take at most. Beyond them the largest are forgotten, and queries read rows. Their region is
+    /// longer, and gets memory as far as it is used.
     pub columns_bytes_max: u64,
     /// Whether the part of a commit on this node may be a hardware transaction, where the processor has them. A worker with
     /// which fewer than half commit takes latches for a while.
@@ -72,7 +76,7 @@ impl Default for NodeConfig {
             replication: ReplicationConfig::default(),
             journal: None,
             columns: CopyConfig::default(),
-            columns_bytes_max: u64::MAX,
+            columns_bytes_max: 1 << 30,
             hardware_transactions: true,
             forgets_half_written: false,
         }
@@ -141,6 +145,8 @@ pub struct Node {
     pub(crate) far_holds: FarHolds,
     recovered: Mutex<Recovered>,
     pub(crate) far_pages: FarPages,
+    /// See [`Self::make_columns_anyway`].
+    makes_columns: AtomicBool,
     /// Tells this node's table handles from those of other nodes in the same process.
     pub(crate) tag: u64,
 }
@@ -308,10 +314,28 @@ impl Node {
         self.slots.statistics()
     }
 
+    /// Whether it makes column copies.
+    pub(crate) fn makes_columns(&self) -> bool {
+        self.config.nodes == 1 || self.makes_columns.load(Relaxed)
+    }
+
+    /// For tests: it makes column copies on a cluster of many nodes too. They are right only as long as every row here is changed by
+    /// transactions of this node alone. To be called before its threads are started.
+    #[doc(hidden)]
+    pub fn make_columns_anyway(&self) {
+        self.makes_columns.store(true, Relaxed);
+    }
+
+    /// What its memory of column chunks consists of, if it has one.
+    #[must_use]
+    pub fn column_memory(&self) -> Option<MemoryStatistics> {
+        self.journaling.as_ref().and_then(|it| it.feed.memory()).map(|memory| memory.statistics())
+    }
+
     /// Its column copies. None of them where none are [made](crate::NoColumns).
     #[must_use]
     pub fn columns(&self) -> ColumnStatistics {
-        let Some(journaling) = self.journaling.as_ref().filter(|_| self.config.nodes == 1) else {
+        let Some(journaling) = self.journaling.as_ref().filter(|_| self.makes_columns()) else {
             return ColumnStatistics::default();
         };
         let feed = &journaling.feed;
@@ -335,7 +359,7 @@ impl Node {
     /// The copy of a table's columns, which may still be being built.
     pub(crate) fn column_copy(&self, table: &Table) -> Result<(&Arc<Journaling>, Arc<ColumnCopy>), NoColumns> {
         let is_small = || table.row_count() < KeptColumns::AUTO_ROWS;
-        let Some(journaling) = self.journaling.as_ref().filter(|_| self.config.nodes == 1) else {
+        let Some(journaling) = self.journaling.as_ref().filter(|_| self.makes_columns()) else {
             return Err(match table.kept_columns() {
                 KeptColumns::None => NoColumns::NotKept,
                 KeptColumns::Auto if is_small() => NoColumns::NotKept,
@@ -347,7 +371,7 @@ impl Node {
         match feed.copy(table.id()) {
             Some(copy) => Ok((journaling, copy)),
             None if feed.wanted(table).is_none() => Err(NoColumns::NotKept),
-            None if feed.is_without_room(table.id()) => Err(NoColumns::NoRoom),
+            None if feed.memory().is_none() || feed.is_without_room(table.id()) => Err(NoColumns::NoRoom),
             None => Err(NoColumns::Building),
         }
     }

@@ -4,7 +4,7 @@ use crate::base::catalog::Catalog;
 use crate::base::definition::Placement;
 use crate::base::epoch::KEEPER;
 use crate::base::error::TxnError;
-use crate::base::ident::DATA;
+use crate::base::ident::{COLUMNS, DATA};
 use crate::base::nodes::NodeSet;
 use crate::base::processor::Processor;
 use crate::base::slots::Slots;
@@ -19,9 +19,10 @@ use crate::node::{Node, NodeConfig};
 use crate::replication::Replication;
 use crate::replication::mirror::REGION_BYTES_MAX;
 use farhold_fabric::{Admitted, Fabric, FabricError, NodeId};
+use farhold_store::column::memory::ColumnMemory;
 use farhold_store::{REGION_BYTES_MIN, Store, StoreError, Superblock};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
 static TAGS: AtomicU64 = AtomicU64::new(1);
@@ -56,6 +57,7 @@ impl Node {
         let Some(journal) = config.journal.clone() else {
             return Err(TxnError::NotFound { what: "journal in the settings of this node".into() });
         };
+        end_earlier_start(fabric);
         match fabric.remove_region(DATA) {
             Ok(()) | Err(FabricError::NoSuchRegion { .. }) => {}
             Err(error) => return Err(TxnError::far(error, id)),
@@ -173,6 +175,7 @@ impl Node {
             far_holds: FarHolds::default(),
             recovered: Mutex::default(),
             far_pages: FarPages::default(),
+            makes_columns: AtomicBool::new(false),
             tag,
         };
         node.present.set((0..node.config.nodes).map(NodeId));
@@ -185,9 +188,40 @@ impl Node {
             node.restore_mirrors(journaling.generation())?;
         }
         node.add_recovered(recovered);
+        if let Some(journaling) = &node.journaling
+            && let Ok(memory) = make_column_region(&node.fabric, node.config.columns_bytes_max)
+        {
+            journaling.feed.set_memory(memory);
+        }
         node.fabric.open_region(DATA).map_err(|error| TxnError::far(error, id))?;
         Ok(Arc::new(node))
     }
+}
+
+/// Snapshots that others have in the memory of an earlier start stand no longer, before there is new memory at the same addresses.
+fn end_earlier_start(fabric: &Fabric) {
+    if let Ok(memory) = fabric.attach_closed_region(DATA)
+        && let Ok(earlier) = Superblock::of(&memory)
+    {
+        earlier.end_start();
+    }
+}
+
+/// The longest region of column chunks, if a configuration says that columns may take as much as they like. What is not used takes no
+/// memory; the system has addresses for 128 of these.
+const COLUMNS_BYTES_MAX: u64 = 1 << 40;
+
+/// Room for descriptions of views, and where the columns have next to none.
+const COLUMNS_BYTES_MORE: u64 = 1 << 20;
+
+/// A new region for column chunks. While all of a table's segments are made anew, the old ones are there too.
+fn make_column_region(fabric: &Fabric, columns_bytes_max: u64) -> Result<Arc<ColumnMemory>, FabricError> {
+    match fabric.remove_region(COLUMNS) {
+        Ok(()) | Err(FabricError::NoSuchRegion { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let bytes = 2 * columns_bytes_max.min(COLUMNS_BYTES_MAX / 2) + COLUMNS_BYTES_MORE;
+    Ok(ColumnMemory::new(fabric.create_region(COLUMNS, bytes)?))
 }
 
 /// The nodes of a cluster and the copies of each row, as a region remembers them.

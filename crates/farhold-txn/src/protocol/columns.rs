@@ -57,7 +57,7 @@ impl Worker {
     }
 }
 
-fn reason(error: NoView) -> NoColumns {
+pub(super) fn reason(error: NoView) -> NoColumns {
     match error {
         NoView::Building => NoColumns::Building,
         NoView::Behind { complete } => NoColumns::Behind(complete),

@@ -22,6 +22,7 @@ pub(crate) mod commit;
 pub(crate) mod core;
 pub(crate) mod epoch;
 pub(crate) mod execute;
+pub(crate) mod far_columns;
 pub(crate) mod far_pages;
 pub(crate) mod home;
 pub(crate) mod runs;

@@ -420,8 +420,27 @@ fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
 }
 
 impl Snapshot {
+    /// The start of a node on which it is open.
+    pub(crate) fn start_on(&self, node: NodeId) -> Option<Start> {
+        self.places.iter().map(|place| place.start).find(|start| start.node == node)
+    }
+
+    /// Is what it reads still kept for it by this start of a node? As far as this node knows: of memory that is not mapped here, each
+    /// read reports it.
+    pub(crate) fn stands_on(&self, start: Start) -> bool {
+        let place = self.places.iter().find(|place| place.start == start);
+        place.is_some_and(|place| place.is_open(self.node.store.holder(), self.as_of.epoch))
+    }
+
+    /// The tasks of a table's pages on this node.
+    pub(crate) fn own_pages(&self, table: &Table) -> Result<Vec<PageTask>, TxnError> {
+        let mut tasks = self.mapped_pages(table)?;
+        tasks.retain(|task| task.node == self.node.id());
+        Ok(tasks)
+    }
+
     /// Asked after each look at mapped memory: does what was seen count?
-    fn check(&self) -> Result<(), TxnError> {
+    pub(crate) fn check(&self) -> Result<(), TxnError> {
         self.as_of.check(&self.node)?;
         let (holder, epoch) = (self.node.store.holder(), self.as_of.epoch);
         match self.places.iter().find(|place| !place.is_open(holder, epoch)) {

@@ -14,7 +14,7 @@ use farhold_store::{Moved, ObjectRef, TableId};
 use std::ops::Bound;
 
 const REQUEST: u8 = b'Q';
-pub(super) const VERSION: u8 = 6;
+pub(super) const VERSION: u8 = 7;
 
 /// What a node asks of the home of some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,9 @@ pub(crate) enum Request<'a> {
     Publish { table: TableId, references: Vec<ObjectRef>, replaced: Vec<ObjectRef> },
     /// Which runs of pages hold the table's rows, from that page on? The first of them: see `protocol::runs::RUNS_MAX`.
     Pages { table: TableId, from_page: u32 },
+    /// Where are these columns of the table's rows here, at the epoch of a snapshot that this start of the sender has open here? Answer:
+    /// see `protocol/far_columns.rs`.
+    ColumnView { incarnation: u16, table: TableId, epoch: u32, columns: Vec<u16> },
     /// Replication and recovery: see `rpc/recovery.rs`.
     Recovery { body: &'a [u8] },
 }
@@ -220,6 +223,11 @@ impl<'a> Request<'a> {
                 w.bytes(body);
             }
             Self::FollowColumns => {}
+            Self::ColumnView { incarnation, table, epoch, columns } => {
+                w.u16(*incarnation).u32(table.0).u32(*epoch).list(columns, |w, column| {
+                    w.u16(*column);
+                });
+            }
             Self::Count { table } => {
                 w.u32(table.0);
             }
@@ -271,6 +279,7 @@ impl<'a> Request<'a> {
             Self::Publish { .. } => 24,
             Self::Recovery { .. } => 25,
             Self::FollowColumns => 26,
+            Self::ColumnView { .. } => 27,
         }
     }
 
@@ -332,6 +341,12 @@ impl<'a> Request<'a> {
             },
             25 => Self::Recovery { body: r.bytes()? },
             26 => Self::FollowColumns,
+            27 => Self::ColumnView {
+                incarnation: r.u16()?,
+                table: table(&mut r)?,
+                epoch: r.u32()?,
+                columns: r.list(Reader::u16)?,
+            },
             _ => return Err(GARBAGE),
         };
         r.end()?;
@@ -460,6 +475,7 @@ mod tests {
             Request::StillOpen { incarnation: 2, first: 3, next: 9, open: vec![3, 8] },
             Request::Pages { table, from_page: 77 },
             Request::FollowColumns,
+            Request::ColumnView { incarnation: 2, table, epoch: 8, columns: vec![0, 5] },
         ]
     }
 
@@ -492,7 +508,7 @@ mod tests {
             let len = usize::from(next()) % 80;
             let mut bytes: Vec<u8> = (0..len).map(|_| next()).collect();
             if len > 3 && round % 2 == 0 {
-                bytes[..3].copy_from_slice(&[REQUEST, VERSION, 1 + next() % 26]);
+                bytes[..3].copy_from_slice(&[REQUEST, VERSION, 1 + next() % 27]);
             }
             let _ = Request::decode(&bytes);
             let _ = decode_reply(&bytes);

@@ -37,7 +37,7 @@ fn open_with(disk: &Volatile, columns_bytes_max: u64) -> (Arc<Node>, TempDir) {
     (Node::open_durable(fabric, config, generation).expect("a node"), dir)
 }
 
-fn accounts() -> TableDef {
+pub fn accounts() -> TableDef {
     let columns = vec![
         Column::new("id", ColumnType::BigInt),
         Column::new("owner", ColumnType::Text).nullable(),
@@ -47,9 +47,9 @@ fn accounts() -> TableDef {
     TableDef { columns: KeptColumns::All, ..TableDef::new("accounts", schema) }
 }
 
-type Row = (i64, Option<String>, u64);
+pub type Row = (i64, Option<String>, u64);
 
-fn encode(schema: &Schema, (id, owner, amount): &Row) -> (Vec<u8>, Vec<u8>) {
+pub fn encode(schema: &Schema, (id, owner, amount): &Row) -> (Vec<u8>, Vec<u8>) {
     let owner = owner.clone().map_or(Datum::Null, Datum::Text);
     let row = [Datum::BigInt(*id), owner, Datum::Double(f64::from_bits(*amount))];
     let (mut key, mut value) = (Vec::new(), Vec::new());
@@ -58,7 +58,7 @@ fn encode(schema: &Schema, (id, owner, amount): &Row) -> (Vec<u8>, Vec<u8>) {
     (key, value)
 }
 
-fn decode(schema: &Schema, key: &[u8], value: &[u8]) -> Row {
+pub fn decode(schema: &Schema, key: &[u8], value: &[u8]) -> Row {
     let [id, owner, amount] = [0, 1, 2].map(|column| ColumnReader::new(schema, column));
     let mut scratch = Vec::new();
     let text = (!owner.is_null(value)).then(|| owner.bytes(key, value, &mut scratch).to_vec());
@@ -96,7 +96,7 @@ fn rows_of_columns(view: &ColumnView, schema: &Schema) -> Vec<Row> {
     rows
 }
 
-fn rows_of_pages(snapshot: &Snapshot, table: &Table) -> Vec<Row> {
+pub fn rows_of_pages(snapshot: &Snapshot, table: &Table) -> Vec<Row> {
     let mut rows = Vec::new();
     for task in snapshot.pages(table).expect("pages") {
         snapshot.scan_page(&task, &mut |key, value| rows.push(decode(table.schema(), key, value))).expect("rows");
@@ -130,14 +130,15 @@ fn random_row(random: &mut Rng, id: i64) -> Row {
 }
 
 /// Inserts, changes that keep and that change a row's length, deletes, and transactions that are given up.
-async fn change(worker: &Worker, table: &Table, random: &mut Rng, ids: u64) -> Result<(), TxnError> {
+pub async fn change(worker: &Worker, table: &Table, random: &mut Rng, ids: u64) -> Result<(), TxnError> {
     let schema = table.schema();
     let seed = random.u64(..);
     worker
         .run(Retry::default(), async |txn| {
             let mut random = Rng::with_seed(seed);
             for _ in 0..=random.u8(..4) {
-                let id = random.u64(..ids) as i64;
+                // Of two nodes, that with the second part of the table has the even ones.
+                let id = random.u64(..ids) as i64 * 2;
                 let row = random_row(&mut random, id);
                 let (key, value) = encode(schema, &row);
                 match txn.get(table, &key).await? {
@@ -212,7 +213,7 @@ fn views_have_the_rows_of_their_snapshots() {
     }
 }
 
-struct Stop<'s>(&'s AtomicBool);
+pub struct Stop<'s>(pub &'s AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {

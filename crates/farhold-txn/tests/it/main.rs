@@ -5,6 +5,7 @@ mod common;
 mod cut_off;
 mod dropped;
 mod far;
+mod far_columns;
 mod full;
 mod index;
 mod journal;

@@ -43,7 +43,7 @@ impl Cluster {
             replication,
             journal,
             columns: CopyConfig::default(),
-            columns_bytes_max: u64::MAX,
+            columns_bytes_max: 1 << 20,
             // They abort at unpredictable moments, so a seed would not replay.
             hardware_transactions: false,
             forgets_half_written: false,

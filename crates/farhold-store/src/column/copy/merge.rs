@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::delta::{Current, Row, SharedDelta};
 use super::segment::{Segment, SegmentBuilder, slot_at};
 use super::{ColumnCopy, CopyConfig, end_in, segment_of};
+use crate::column::memory::NoMemory;
 
 /// What a merge has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,11 +55,16 @@ pub(super) struct Tried {
     /// States that the delta had afterwards, and its bytes.
     delta_len: usize,
     delta_bytes: u64,
+    /// It found no memory, when this often some had become free.
+    without_memory: Option<u64>,
 }
 
 impl Tried {
-    /// Would another attempt at this epoch find little more to do?
-    fn is_vain(&self, epoch: u32, (delta_len, delta_bytes): (usize, u64), config: CopyConfig) -> bool {
+    /// Would another attempt at this epoch find little more to do, or as little memory?
+    fn is_vain(&self, epoch: u32, frees: u64, (delta_len, delta_bytes): (usize, u64), config: CopyConfig) -> bool {
+        if self.without_memory.is_some_and(|then| then != frees) {
+            return false;
+        }
         let grown = self.delta_len + (config.changes_min / 4).max(self.delta_len / config.changed_part).max(1);
         let is_longer = delta_bytes >= self.delta_bytes + CHANGED_BYTES_MIN as u64;
         epoch == self.epoch || !self.was_limited && delta_len < grown && !is_longer
@@ -69,29 +75,35 @@ impl ColumnCopy {
     /// Makes segments anew that have changed by an eighth, of the rows at `epoch` or, if it is earlier, at the last complete epoch. Where
     /// half of the delta has ended by then, it goes too. Later views must be of that epoch or a later one: a caller passes no epoch behind
     /// that of a snapshot that may still ask.
-    pub fn merge(&self, epoch: u32) -> Merged {
+    ///
+    /// # Errors
+    /// [`NoMemory`]: everything is as it was, and later changes make the delta longer.
+    pub fn merge(&self, epoch: u32) -> Result<Merged, NoMemory> {
         let mut tried = self.merging();
         let (complete, delta) = {
             let state = self.read();
             (state.complete, (state.delta.len(), state.delta.read().bytes()))
         };
-        if tried.is_vain(epoch.min(complete), delta, self.config) {
-            return Merged::default();
+        // Read before the attempt: what becomes free meanwhile is worth another one.
+        let frees = self.memory.frees();
+        if tried.is_vain(epoch.min(complete), frees, delta, self.config) {
+            return Ok(Merged::default());
         }
         let merged = self.merge_changed(epoch.min(complete), self.config);
         let delta = self.read().delta.clone();
         let was_limited = delta.read().has_later(epoch.min(complete));
         let delta_bytes = delta.read().bytes();
-        *tried = Tried { epoch: epoch.min(complete), was_limited, delta_len: delta.len(), delta_bytes };
+        let without_memory = merged.is_err().then_some(frees);
+        *tried = Tried { epoch: epoch.min(complete), was_limited, delta_len: delta.len(), delta_bytes, without_memory };
         merged
     }
 
     /// As [`Self::merge`], whatever the last attempt found. The caller holds `merging`, or is alone.
-    pub(super) fn merge_changed(&self, epoch: u32, config: CopyConfig) -> Merged {
+    pub(super) fn merge_changed(&self, epoch: u32, config: CopyConfig) -> Result<Merged, NoMemory> {
         let (old, delta) = {
             let state = self.read();
             if !state.is_built {
-                return Merged::default();
+                return Ok(Merged::default());
             }
             (state.segments.clone(), state.delta.clone())
         };
@@ -105,14 +117,14 @@ impl ColumnCopy {
         let groups = groups_of(&old, &changes, config);
         let has_much_ended = current.ended >= config.changes_min.max(current.slots().count());
         if groups.is_empty() && !has_much_ended {
-            return Merged::default();
+            return Ok(Merged::default());
         }
         let mut merged = Merged::default();
         let mut segments = Vec::with_capacity(old.len() + 1);
         let mut next = 0;
         for group in &groups {
             let builder = self.builder(group.segment_rows(config.segment_rows));
-            let made = group.make(builder, &old[group.segments.clone()], &current, epoch);
+            let made = group.make(builder, &old[group.segments.clone()], &current, epoch)?;
             merged.replaced += group.segments.len();
             merged.made += made.len();
             merged.rows += made.iter().map(|segment| segment.rows() as u64).sum::<u64>();
@@ -139,7 +151,7 @@ impl ColumnCopy {
         state.segments = segments.into();
         state.delta = Arc::new(SharedDelta::new(left));
         state.since = state.since.max(epoch);
-        merged
+        Ok(merged)
     }
 }
 
@@ -152,7 +164,13 @@ impl Group {
     }
 
     /// Its segments anew: the rows that have not ended at `epoch`, and those of the delta.
-    fn make(&self, builder: SegmentBuilder, old: &[Arc<Segment>], current: &Current, epoch: u32) -> Vec<Arc<Segment>> {
+    fn make(
+        &self,
+        builder: SegmentBuilder,
+        old: &[Arc<Segment>],
+        current: &Current,
+        epoch: u32,
+    ) -> Result<Vec<Arc<Segment>>, NoMemory> {
         let mut builders = Builders { made: Vec::new(), builder };
         let mut changed = current.range(&self.slots).peekable();
         for segment in old {
@@ -160,15 +178,15 @@ impl Group {
             for row in 0..segment.rows() {
                 let slot = slot_at(&slots, row);
                 while let Some((slot, row)) = changed.next_if(|(changed, _)| *changed < slot) {
-                    builders.append_change(slot, row);
+                    builders.append_change(slot, row)?;
                 }
                 if segment.end_of(row) > epoch {
-                    builders.room().append_stored(slot, &chunks, row);
+                    builders.room()?.append_stored(slot, &chunks, row);
                 }
             }
         }
         for (slot, row) in changed {
-            builders.append_change(slot, row);
+            builders.append_change(slot, row)?;
         }
         builders.finish()
     }
@@ -210,20 +228,21 @@ struct Builders {
 }
 
 impl Builders {
-    fn append_change(&mut self, slot: u32, row: Option<Row<'_>>) {
+    fn append_change(&mut self, slot: u32, row: Option<Row<'_>>) -> Result<(), NoMemory> {
         if let Some((key, value)) = row {
-            self.room().append(slot, key, value);
+            self.room()?.append(slot, key, value);
         }
+        Ok(())
     }
 
     /// The builder, with room for a row.
-    fn room(&mut self) -> &mut SegmentBuilder {
-        self.made.extend(self.builder.finish_if_full());
-        &mut self.builder
+    fn room(&mut self) -> Result<&mut SegmentBuilder, NoMemory> {
+        self.made.extend(self.builder.finish_if_full()?);
+        Ok(&mut self.builder)
     }
 
-    fn finish(mut self) -> Vec<Arc<Segment>> {
-        self.made.extend(self.builder.finish());
-        self.made
+    fn finish(mut self) -> Result<Vec<Arc<Segment>>, NoMemory> {
+        self.made.extend(self.builder.finish()?);
+        Ok(self.made)
     }
 }

@@ -15,15 +15,17 @@
 //!   A view of that epoch is final: later changes neither add rows to it nor take rows from it.
 //! - Each slot is in the range of one segment. A segment is made of the rows of one epoch, and has none that begins later. A view of an
 //!   earlier epoch can no longer be had, but one that exists keeps the segments and the delta that it was made from.
-//! - A chunk never changes. Of a segment, only the epochs that end rows change, each at most once from "none" to an epoch.
+//! - Chunks are in the [memory of columns](super::memory), which other nodes read. A chunk never changes. Of a segment, only the epochs that end rows change, each at most once from "none" to an epoch.
 
 mod delta;
+mod far;
 mod merge;
 mod segment;
 #[cfg(test)]
 mod tests;
 mod view;
 
+pub use far::{Asked, BlockBits, Damaged, FarView, FarViewChunk, FarViewSegment};
 pub use merge::Merged;
 pub use segment::Segment;
 pub use view::{ColumnView, DELTA_RUN_ROWS, ViewPart};
@@ -34,6 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use delta::SharedDelta;
 use segment::SegmentBuilder;
 
+use super::memory::{ColumnMemory, NoMemory};
 use super::{CHUNK_ROWS_MAX, ChunkBuilder};
 use crate::object::ObjectRef;
 use crate::row::Schema;
@@ -116,6 +119,8 @@ pub struct ColumnCopy {
     schema: Schema,
     kept: Kept,
     config: CopyConfig,
+    /// Where its chunks are.
+    memory: Arc<ColumnMemory>,
     /// Rows of the first segments, as far as they have been made.
     built_rows: AtomicU64,
     /// Held while segments are made from the state.
@@ -171,12 +176,13 @@ impl std::ops::AddAssign for CopySize {
 impl ColumnCopy {
     /// A copy without rows. Until [`install`](Self::install) it takes changes and has no view.
     #[must_use]
-    pub fn new(schema: &Schema, kept: Kept, config: CopyConfig) -> Self {
+    pub fn new(schema: &Schema, kept: Kept, config: CopyConfig, memory: &Arc<ColumnMemory>) -> Self {
         let state = State { segments: Arc::from([]), delta: Arc::default(), complete: 0, since: 0, is_built: false };
         Self {
             schema: schema.clone(),
             kept,
             config,
+            memory: memory.clone(),
             built_rows: AtomicU64::new(0),
             merging: Mutex::default(),
             state: RwLock::new(state),
@@ -190,7 +196,8 @@ impl ColumnCopy {
     }
 
     fn builder(&self, rows_max: usize) -> SegmentBuilder {
-        SegmentBuilder::new(ChunkBuilder::of(&self.schema, &|column| self.kept.has(column)), rows_max)
+        let columns = ChunkBuilder::of(&self.schema, &|column| self.kept.has(column));
+        SegmentBuilder::new(self.memory.clone(), columns, rows_max)
     }
 
     /// Makes the first segments of the rows of a snapshot.
@@ -202,9 +209,12 @@ impl ColumnCopy {
 
     /// The rows of the snapshot at `epoch` are those of `built`. Changes of that epoch and of earlier ones, which the snapshot has seen,
     /// are dropped from the delta; every later change must have come since before the snapshot was taken.
-    pub fn install(&self, built: CopyBuilder<'_>, epoch: u32) {
+    ///
+    /// # Errors
+    /// [`NoMemory`]: the copy stays without a view.
+    pub fn install(&self, built: CopyBuilder<'_>, epoch: u32) -> Result<(), NoMemory> {
         let _merging = self.merging();
-        let segments = built.finish();
+        let segments = built.finish()?;
         let mut state = self.write();
         state.since = epoch;
         state.complete = state.complete.max(epoch);
@@ -215,6 +225,7 @@ impl ColumnCopy {
         state.segments = segments.into();
         state.delta = Arc::new(SharedDelta::new(delta));
         state.is_built = true;
+        Ok(())
     }
 
     /// Applies changes. Those of epochs that are complete are known already, and are ignored.
@@ -312,15 +323,19 @@ pub struct CopyBuilder<'c> {
 impl CopyBuilder<'_> {
     /// Appends a row. Rows must come in the order of their slots.
     ///
+    /// # Errors
+    /// [`NoMemory`]: the copy cannot be built.
+    ///
     /// # Panics
     /// If the slot is not behind the one before.
-    pub fn append(&mut self, reference: ObjectRef, key: &[u8], value: &[u8]) {
-        if let Some(segment) = self.builder.finish_if_full() {
+    pub fn append(&mut self, reference: ObjectRef, key: &[u8], value: &[u8]) -> Result<(), NoMemory> {
+        if let Some(segment) = self.builder.finish_if_full()? {
             self.bytes += segment.bytes();
             self.copy.built_rows.fetch_add(segment.rows() as u64, Relaxed);
             self.segments.push(segment);
         }
         self.builder.append(slot_of(reference), key, value);
+        Ok(())
     }
 
     /// Bytes of the segments that have been made.
@@ -329,9 +344,9 @@ impl CopyBuilder<'_> {
         self.bytes
     }
 
-    fn finish(mut self) -> Vec<Arc<Segment>> {
-        self.segments.extend(self.builder.finish());
-        self.segments
+    fn finish(mut self) -> Result<Vec<Arc<Segment>>, NoMemory> {
+        self.segments.extend(self.builder.finish()?);
+        Ok(self.segments)
     }
 }
 

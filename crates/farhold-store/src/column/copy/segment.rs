@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, OnceLock};
 
 use crate::column::encode::encode_integers;
+use crate::column::memory::{ColumnMemory, EXTENT_ALIGN, Extent, NoMemory};
 use crate::column::{BLOCK_ROWS, Chunk, ChunkBuilder, Nulls};
 
 /// The end of a row that no change has ended.
@@ -13,14 +14,23 @@ pub(super) const NEVER: u32 = u32::MAX;
 /// The columns of some rows.
 #[derive(Debug)]
 pub struct Segment {
-    /// A chunk each, in the order of the schema.
-    columns: Vec<Vec<u8>>,
-    /// A chunk of the rows' slots, in order.
+    /// The chunks of the columns, in the memory of columns: other nodes read them too.
+    chunks: Extent,
+    /// Where they are in it, in the order of the schema.
+    columns: Box<[ChunkPlace]>,
+    /// A chunk of the rows' slots, in order. On the heap, because only this node asks for them.
     slots: Vec<u8>,
     first_slot: u32,
     last_slot: u32,
     rows: usize,
     ends: Ends,
+}
+
+/// Where a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChunkPlace {
+    pub at: u64,
+    pub bytes: u32,
 }
 
 /// For each row the epoch that ended it. A block of rows has room for them once one of its rows ends.
@@ -35,7 +45,7 @@ impl Segment {
     /// The chunks, one a column in the order of the schema. Those of columns that are not [kept](super::Kept) have no meaning.
     #[must_use]
     pub fn chunks(&self) -> Vec<Chunk<'_>> {
-        self.columns.iter().map(|bytes| open(bytes)).collect()
+        self.columns.iter().map(|place| open(self.chunks.part(place.at, place.bytes as usize))).collect()
     }
 
     /// Rows, those included that have ended.
@@ -54,8 +64,7 @@ impl Segment {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let blocks = self.ends.blocks.iter().filter(|block| block.get().is_some()).count();
-        let columns: usize = self.columns.iter().map(Vec::len).sum();
-        (columns + self.slots.len() + blocks * BLOCK_ROWS * size_of::<u32>()) as u64
+        self.chunks.len() + (self.slots.len() + blocks * BLOCK_ROWS * size_of::<u32>()) as u64
     }
 
     /// Takes the rows of a block that have ended at `epoch` out of `bits`, a bit a row from the lowest bit of the first word on.
@@ -74,6 +83,12 @@ impl Segment {
                 }
             }
         }
+    }
+
+    /// Where a column's chunk is in the region of column memory.
+    pub(super) fn chunk_place(&self, column: usize) -> ChunkPlace {
+        let ChunkPlace { at, bytes } = self.columns[column];
+        ChunkPlace { at: self.chunks.offset() + at, bytes }
     }
 
     pub(super) fn first_slot(&self) -> u32 {
@@ -124,6 +139,7 @@ fn open(bytes: &[u8]) -> Chunk<'_> {
 
 /// Collects the rows of one segment after the other.
 pub(super) struct SegmentBuilder {
+    memory: Arc<ColumnMemory>,
     columns: ChunkBuilder,
     slots: Vec<i64>,
     rows_max: usize,
@@ -136,8 +152,8 @@ impl std::fmt::Debug for SegmentBuilder {
 }
 
 impl SegmentBuilder {
-    pub fn new(columns: ChunkBuilder, rows_max: usize) -> Self {
-        Self { columns, slots: Vec::new(), rows_max }
+    pub fn new(memory: Arc<ColumnMemory>, columns: ChunkBuilder, rows_max: usize) -> Self {
+        Self { memory, columns, slots: Vec::new(), rows_max }
     }
 
     /// Appends a row; its slot must be behind the one before.
@@ -159,23 +175,31 @@ impl SegmentBuilder {
     }
 
     /// The segment of the rows so far, if it takes no more.
-    pub fn finish_if_full(&mut self) -> Option<Arc<Segment>> {
+    pub fn finish_if_full(&mut self) -> Result<Option<Arc<Segment>>, NoMemory> {
         let is_full = self.columns.is_full() || self.slots.len() >= self.rows_max;
-        if is_full { self.finish() } else { None }
+        if is_full { self.finish() } else { Ok(None) }
     }
 
     /// The segment of the rows so far, if there are any. The builder is empty afterwards.
-    pub fn finish(&mut self) -> Option<Arc<Segment>> {
+    pub fn finish(&mut self) -> Result<Option<Arc<Segment>>, NoMemory> {
         let slots = std::mem::take(&mut self.slots);
-        let (first, last) = (*slots.first()?, *slots.last()?);
+        let (Some(&first), Some(&last)) = (slots.first(), slots.last()) else { return Ok(None) };
+        let columns = self.columns.finish();
+        let chunks = self.memory.store(columns.iter().map(Vec::as_slice))?;
+        let places = columns.iter().scan(0, |next, chunk| {
+            let place = ChunkPlace { at: *next, bytes: chunk.len() as u32 };
+            *next += u64::from(place.bytes).next_multiple_of(EXTENT_ALIGN);
+            Some(place)
+        });
         let blocks = (0..slots.len().div_ceil(BLOCK_ROWS)).map(|_| OnceLock::new()).collect();
-        Some(Arc::new(Segment {
-            columns: self.columns.finish(),
+        Ok(Some(Arc::new(Segment {
+            chunks,
+            columns: places.collect(),
             slots: encode_integers(&slots, &Nulls::default()),
             first_slot: first as u32,
             last_slot: last as u32,
             rows: slots.len(),
             ends: Ends { blocks, count: AtomicU32::new(0) },
-        }))
+        })))
     }
 }

@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::column::BLOCK_ROWS;
+use crate::TableId;
+use crate::column::memory::NoMemory;
+use crate::column::{BLOCK_ROWS, Chunk};
 use crate::row::{Column, ColumnReader, ColumnType, Datum, Schema};
+use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
 
 fn schema() -> Schema {
     let columns = vec![
@@ -51,6 +54,15 @@ impl History {
     }
 }
 
+fn memory(bytes: u64) -> Arc<ColumnMemory> {
+    let origin = FarPtr::new(NodeId(0), RegionId(2), 0);
+    ColumnMemory::new(Arc::new(RegionMemory::anonymous(origin, bytes).unwrap()))
+}
+
+fn new_copy(schema: &Schema, kept: Kept, config: CopyConfig) -> ColumnCopy {
+    ColumnCopy::new(schema, kept, config, &memory(if cfg!(miri) { 1 << 20 } else { 256 << 20 }))
+}
+
 fn reference(slot: u32) -> ObjectRef {
     ObjectRef::new(u64::from(slot) * farhold_fabric::object::ALIGN, 1)
 }
@@ -82,6 +94,49 @@ fn rows_of(view: &ColumnView) -> Vec<Row> {
                 rows.push((id.integer(key, value), name(text), count.integer(key, value) as i32));
             }),
         }
+    }
+    rows.sort_unstable();
+    rows
+}
+
+const TABLE: TableId = TableId(9);
+
+fn asked<'s>(schema: &'s Schema, memory: &ColumnMemory, epoch: u32) -> Asked<'s> {
+    Asked { origin: memory.region().origin(), table: TABLE, schema, epoch, columns: 3 }
+}
+
+/// The rows of a view as another node reads them.
+fn rows_from_afar(view: &ColumnView, memory: &ColumnMemory) -> Vec<Row> {
+    let schema = schema();
+    let described = view.describe(TABLE, &[2, 0, 1], usize::MAX).unwrap();
+    let view = FarView::read(described, &asked(&schema, memory, view.epoch())).unwrap();
+    let mut rows = Vec::new();
+    let name = |text: Option<&[u8]>| text.map(|text| std::str::from_utf8(text).unwrap()[5..].parse().unwrap());
+    for segment in view.segments() {
+        let read = |chunk: &FarViewChunk| {
+            let mut bytes = vec![0; chunk.bytes as usize];
+            memory.region().copy_out(chunk.at.offset(), &mut bytes).unwrap();
+            bytes
+        };
+        let chunks: Vec<Vec<u8>> = segment.chunks().iter().map(read).collect();
+        let chunks: Vec<Chunk<'_>> = chunks.iter().map(|bytes| Chunk::open(bytes).unwrap()).collect();
+        for block in 0..segment.rows().div_ceil(BLOCK_ROWS) {
+            let here = (segment.rows() - block * BLOCK_ROWS).min(BLOCK_ROWS);
+            let mut bits = [u64::MAX; BLOCK_ROWS / 64];
+            segment.select(block, &mut bits);
+            for row in (0..here).filter(|row| bits[row / 64] >> (row % 64) & 1 == 1) {
+                let row = block * BLOCK_ROWS + row;
+                let id = chunks[1].integer(row).unwrap();
+                rows.push((id, name(chunks[2].text(row)), chunks[0].integer(row).unwrap() as i32));
+            }
+        }
+    }
+    for (key, value) in view.delta() {
+        let mut datums = Vec::new();
+        schema.decode_row(key, value, &mut datums).unwrap();
+        let [Datum::BigInt(id), text, Datum::Int(count)] = &datums[..] else { panic!("{datums:?}") };
+        let text = if let Datum::Text(text) = text { Some(text.as_bytes()) } else { None };
+        rows.push((*id, name(text), *count));
     }
     rows.sort_unstable();
     rows
@@ -131,7 +186,7 @@ impl Run {
         for (slot, states) in &self.history.0 {
             if let Some((_, Some(row))) = states.iter().rev().find(|(begin, _)| *begin <= epoch) {
                 let (key, value) = bytes(&self.schema, row);
-                builder.append(reference(*slot), &key, &value);
+                builder.append(reference(*slot), &key, &value).unwrap();
             }
         }
         builder
@@ -155,7 +210,8 @@ fn run(seed: u64, slots: u64, epochs: usize) {
     // Short segments, so that there are many.
     let config = CopyConfig { segment_rows: 24, changes_min: 1, changed_part: 8 };
     let eager = CopyConfig { changed_part: 1_000_000, ..config };
-    let copy = ColumnCopy::new(&schema, Kept::All, config);
+    let memory = memory(4 << 20);
+    let copy = ColumnCopy::new(&schema, Kept::All, config, &memory);
     let mut segments_most = 0;
     let mut waiting: Vec<Change> = Vec::new();
     let mut complete = run.epoch;
@@ -180,7 +236,7 @@ fn run(seed: u64, slots: u64, epochs: usize) {
         }
         if run.epoch == built_at + 1 {
             assert_eq!(copy.view(complete).err(), Some(NoView::Building));
-            copy.install(run.build(&copy, built_at), built_at);
+            copy.install(run.build(&copy, built_at), built_at).unwrap();
             complete = complete.max(built_at);
         }
         if run.epoch > built_at && run.random.u64(..3) > 0 {
@@ -193,16 +249,20 @@ fn run(seed: u64, slots: u64, epochs: usize) {
             assert_eq!(copy.view(complete + 1).err(), Some(NoView::Behind { complete }));
         }
         match run.random.u64(..6) {
-            0 | 1 => drop(copy.merge(complete)),
-            2 => drop(copy.merge_changed(complete, config)),
+            0 | 1 => drop(copy.merge(complete).unwrap()),
+            2 => drop(copy.merge_changed(complete, config).unwrap()),
             // A snapshot of that epoch may still ask.
-            3 => drop(copy.merge_changed(complete.saturating_sub(1), eager)),
+            3 => drop(copy.merge_changed(complete.saturating_sub(1), eager).unwrap()),
             _ => {}
         }
+        // Memory of segments that no view has is used again.
+        memory.reclaim(|| run.epoch, || u32::MAX);
         segments_most = segments_most.max(copy.size().segments);
         if views.len() > 4 {
             let view = views.swap_remove(run.random.u64(..4) as usize);
-            assert_eq!(rows_of(&view), run.history.rows(view.epoch()), "seed {seed}, epoch {}", view.epoch());
+            let expected = run.history.rows(view.epoch());
+            assert_eq!(rows_of(&view), expected, "seed {seed}, epoch {}", view.epoch());
+            assert_eq!(rows_from_afar(&view, &memory), expected, "seed {seed}, epoch {}", view.epoch());
         }
     }
     for view in views {
@@ -212,11 +272,15 @@ fn run(seed: u64, slots: u64, epochs: usize) {
     // All that is left is merged: the delta is empty, and no row is in two segments.
     run.apply(&copy, &waiting);
     copy.complete(run.epoch);
-    copy.merge_changed(run.epoch, eager);
+    copy.merge_changed(run.epoch, eager).unwrap();
     let size = copy.size();
     let rows = run.history.rows(run.epoch);
     assert_eq!((size.delta_rows, size.segment_rows), (0, rows.len() as u64), "seed {seed}");
     assert_eq!(rows_of(&copy.view(run.epoch).unwrap()), rows);
+    drop(copy);
+    memory.reclaim(|| run.epoch, || u32::MAX);
+    let all = memory.statistics();
+    assert_eq!(all.free_bytes, all.bytes, "seed {seed}");
 }
 
 proptest! {
@@ -233,14 +297,14 @@ proptest! {
 #[cfg_attr(miri, ignore = "takes too long there")]
 fn many_segments() {
     let schema = schema();
-    let copy = ColumnCopy::new(&schema, Kept::All, CopyConfig::default());
+    let copy = new_copy(&schema, Kept::All, CopyConfig::default());
     let rows = 150_000_u32;
     let mut builder = copy.build();
     for slot in 1..=rows {
         let (key, value) = bytes(&schema, &(i64::from(slot), Some(slot % 9), 0));
-        builder.append(reference(slot * 2), &key, &value);
+        builder.append(reference(slot * 2), &key, &value).unwrap();
     }
-    copy.install(builder, 10);
+    copy.install(builder, 10).unwrap();
     assert_eq!(copy.size().segments, 3);
     let (key, value) = bytes(&schema, &(7, None, 5));
     // New rows between those of the second segment, and one behind the last.
@@ -249,7 +313,7 @@ fn many_segments() {
         copy.apply([RowChange { reference: reference(slot), version: Version(4), epoch, row: Some((&key, &value)) }]);
     }
     copy.complete(11);
-    let merged = copy.merge(11);
+    let merged = copy.merge(11).unwrap();
     assert_eq!((merged.replaced, merged.made), (1, 2), "the one behind the last waits in the delta");
     assert_eq!(copy.size().delta_rows, 1);
     let view = copy.view(11).unwrap();
@@ -262,8 +326,8 @@ fn many_segments() {
 #[cfg_attr(miri, ignore = "takes too long there")]
 fn states_that_have_ended_go() {
     let schema = schema();
-    let copy = ColumnCopy::new(&schema, Kept::All, CopyConfig::default());
-    copy.install(copy.build(), 1);
+    let copy = new_copy(&schema, Kept::All, CopyConfig::default());
+    copy.install(copy.build(), 1).unwrap();
     let (mut held, mut most) = (None, 0);
     for epoch in 2..6_000 {
         let (key, value) = bytes(&schema, &(7, None, epoch as i32));
@@ -273,7 +337,7 @@ fn states_that_have_ended_go() {
         if epoch == 3_000 {
             held = Some(copy.view(epoch).unwrap());
         }
-        copy.merge(epoch);
+        copy.merge(epoch).unwrap();
         most = most.max(copy.size().delta_rows);
     }
     assert!(most < 4_000, "{most} states of one row");
@@ -285,20 +349,17 @@ fn states_that_have_ended_go() {
 #[test]
 fn the_last_change_is_merged_too() {
     let schema = schema();
-    let copy = ColumnCopy::new(
-        &schema,
-        Kept::All,
-        CopyConfig { changes_min: 1, changed_part: usize::MAX, ..CopyConfig::default() },
-    );
-    copy.install(copy.build(), 1);
+    let copy =
+        new_copy(&schema, Kept::All, CopyConfig { changes_min: 1, changed_part: usize::MAX, ..CopyConfig::default() });
+    copy.install(copy.build(), 1).unwrap();
     let (key, value) = bytes(&schema, &(7, None, 1));
     let row = Some((key.as_slice(), value.as_slice()));
     copy.apply([RowChange { reference: reference(4), version: Version(4), epoch: 3, row }]);
     copy.complete(2);
-    copy.merge(u32::MAX);
+    copy.merge(u32::MAX).unwrap();
     assert_eq!(copy.size().delta_rows, 1);
     copy.complete(3);
-    copy.merge(u32::MAX);
+    copy.merge(u32::MAX).unwrap();
     assert_eq!((copy.size().delta_rows, copy.size().segment_rows), (0, 1));
 }
 
@@ -307,20 +368,19 @@ fn the_last_change_is_merged_too() {
 fn a_copy_of_some_columns() {
     let schema = schema();
     let config = CopyConfig { segment_rows: 64, changes_min: 1, changed_part: usize::MAX };
-    let (some, all) =
-        (ColumnCopy::new(&schema, Kept::These(Arc::from([0, 2])), config), ColumnCopy::new(&schema, Kept::All, config));
+    let (some, all) = (new_copy(&schema, Kept::These(Arc::from([0, 2])), config), new_copy(&schema, Kept::All, config));
     for copy in [&some, &all] {
         let mut builder = copy.build();
         for slot in 1..=500_u32 {
             let (key, value) = bytes(&schema, &(slot.into(), Some(slot), -(slot as i32)));
-            builder.append(reference(slot), &key, &value);
+            builder.append(reference(slot), &key, &value).unwrap();
         }
-        copy.install(builder, 1);
+        copy.install(builder, 1).unwrap();
         let (key, value) = bytes(&schema, &(7, Some(9), 1000));
         let row = Some((&key[..], &value[..]));
         copy.apply([RowChange { reference: reference(7), version: Version(4), epoch: 2, row }]);
         copy.complete(2);
-        assert!(copy.merge(2).made > 0);
+        assert!(copy.merge(2).unwrap().made > 0);
     }
     assert!(some.size().segment_bytes < all.size().segment_bytes, "{:?} {:?}", some.size(), all.size());
     let view = some.view(2).expect("a view");
@@ -343,18 +403,18 @@ fn a_copy_of_some_columns() {
 #[test]
 fn short_segments_are_made_anew() {
     let schema = schema();
-    let copy = ColumnCopy::new(&schema, Kept::All, CopyConfig { segment_rows: 200, ..CopyConfig::default() });
+    let copy = new_copy(&schema, Kept::All, CopyConfig { segment_rows: 200, ..CopyConfig::default() });
     let mut builder = copy.build();
     for slot in 1..=800_u32 {
         let (key, value) = bytes(&schema, &(slot.into(), Some(slot), 0));
-        builder.append(reference(slot), &key, &value);
+        builder.append(reference(slot), &key, &value).unwrap();
     }
-    copy.install(builder, 1);
+    copy.install(builder, 1).unwrap();
     let delete = |slot| RowChange { reference: reference(slot), version: Version(4), epoch: 2, row: None };
     // All rows of the first segments go, and half of those of the third.
     copy.apply((1..=500).map(delete));
     copy.complete(2);
-    assert_eq!(copy.merge(2).replaced, 2);
+    assert_eq!(copy.merge(2).unwrap().replaced, 2);
     assert_eq!((copy.size().segment_rows, copy.size().delta_rows), (400, 100));
     assert_eq!(rows_of(&copy.view(2).expect("a view")).len(), 300);
 }
@@ -363,16 +423,88 @@ fn short_segments_are_made_anew() {
 #[test]
 fn long_rows_are_merged() {
     let schema = schema();
-    let copy = ColumnCopy::new(&schema, Kept::All, CopyConfig::default());
-    copy.install(copy.build(), 1);
+    let copy = new_copy(&schema, Kept::All, CopyConfig::default());
+    copy.install(copy.build(), 1).unwrap();
     let (key, mut value) = bytes(&schema, &(1, Some(1), 0));
     value.resize(60_000, 0);
     let row = Some((&key[..], &value[..]));
     let insert = |slot| RowChange { reference: reference(slot), version: Version(4), epoch: 2, row };
     copy.apply((1..=60).map(insert));
     copy.complete(2);
-    assert_eq!(copy.merge(2).made, 0, "3.6 MB");
+    assert_eq!(copy.merge(2).unwrap().made, 0, "3.6 MB");
     copy.apply((61..=80).map(|slot| RowChange { epoch: 3, ..insert(slot) }));
     copy.complete(3);
-    assert_eq!(copy.merge(3).made, 1, "4.8 MB");
+    assert_eq!(copy.merge(3).unwrap().made, 1, "4.8 MB");
+}
+
+/// A merge or a build that finds no memory changes nothing, and goes on when there is some.
+#[test]
+fn full_memory() {
+    let (schema, memory) = (schema(), memory(64 << 10));
+    let config = CopyConfig { segment_rows: 64, changes_min: 1, changed_part: usize::MAX };
+    let copy = ColumnCopy::new(&schema, Kept::All, config, &memory);
+    let insert = |slots: std::ops::RangeInclusive<u32>| {
+        let mut builder = copy.build();
+        for slot in slots {
+            let (key, value) = bytes(&schema, &(slot.into(), Some(slot), 0));
+            builder.append(reference(slot), &key, &value)?;
+        }
+        copy.install(builder, 1)
+    };
+    assert!(matches!(insert(1..=10_000), Err(NoMemory { .. })));
+    assert_eq!(copy.view(1).err(), Some(NoView::Building));
+    let reclaim = || memory.reclaim(|| 1, || u32::MAX);
+    reclaim();
+    insert(1..=1_000).unwrap();
+    // All of it is needed twice while it is made anew.
+    let rest: Vec<_> = std::iter::from_fn(|| memory.store([&[0; 64][..]]).ok()).collect();
+    let (key, value) = bytes(&schema, &(7, None, 1));
+    copy.apply([RowChange { reference: reference(7), version: Version(4), epoch: 2, row: Some((&key, &value)) }]);
+    copy.complete(2);
+    for _ in 0..2 {
+        assert_eq!(rows_of(&copy.view(2).unwrap()).len(), 1_000);
+        if copy.merge(2).is_ok() {
+            assert_eq!(copy.size().delta_rows, 1, "it is not tried again, and nothing is lost");
+        }
+    }
+    drop(rest);
+    reclaim();
+    assert_eq!(copy.merge(2).unwrap().made, 1);
+    assert_eq!((copy.size().delta_rows, rows_of(&copy.view(2).unwrap()).len()), (0, 1_000));
+}
+
+/// Bytes that describe no view are an error, whatever they are.
+#[test]
+fn a_damaged_description() {
+    let (schema, memory) = (schema(), memory(1 << 20));
+    let config = CopyConfig { segment_rows: 40, ..CopyConfig::default() };
+    let copy = ColumnCopy::new(&schema, Kept::All, config, &memory);
+    let mut builder = copy.build();
+    for slot in 1..=60_u32 {
+        let (key, value) = bytes(&schema, &(slot.into(), Some(slot), 0));
+        builder.append(reference(slot), &key, &value).unwrap();
+    }
+    copy.install(builder, 1).unwrap();
+    let (key, value) = bytes(&schema, &(7, Some(1), 1));
+    copy.apply([RowChange { reference: reference(7), version: Version(4), epoch: 2, row: Some((&key, &value)) }]);
+    copy.complete(2);
+    let (good, asked) =
+        (copy.view(2).unwrap().describe(TABLE, &[0, 1, 2], usize::MAX).unwrap(), asked(&schema, &memory, 2));
+    assert_eq!(FarView::read(good.clone(), &asked).unwrap().delta_rows(), 1);
+    assert!(copy.view(2).unwrap().describe(TABLE, &[0], good.len() / 2).is_none());
+    for other in [Asked { epoch: 1, ..asked }, Asked { table: TableId(1), ..asked }, Asked { columns: 2, ..asked }] {
+        assert!(FarView::read(good.clone(), &other).is_err());
+    }
+    for len in 0..good.len() {
+        assert!(FarView::read(good[..len].to_vec(), &asked).is_err());
+    }
+    let (mut refused, len) = (0, good.len() - 8);
+    for bit in 0..good.len() * 8 {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(FarView::read(bad.clone(), &asked).err(), Some(Damaged { what: "its checksum" }));
+        // Also where the checksum is right.
+        refused += usize::from(FarView::read_checked(len, bad, &asked).is_err());
+    }
+    assert!(refused > 0);
 }

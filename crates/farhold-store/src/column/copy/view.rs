@@ -14,9 +14,9 @@ pub const DELTA_RUN_ROWS: usize = 1024;
 /// The rows of a copy at one epoch.
 #[derive(Clone, Debug)]
 pub struct ColumnView {
-    epoch: u32,
+    pub(super) epoch: u32,
     kept: Kept,
-    segments: Arc<[Arc<Segment>]>,
+    pub(super) segments: Arc<[Arc<Segment>]>,
     delta: Arc<SharedDelta>,
     delta_len: usize,
 }

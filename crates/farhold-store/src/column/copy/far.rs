@@ -1,0 +1,307 @@
+//! A view as another node gets it: a description in column memory, beside the chunks that it names.
+//!
+//! ```text
+//!   magic u64 │ table u32 │ epoch u32 │ columns u32 │ segments u32
+//!   for each segment:  rows u32 │ for each column: offset u64, bytes u32 │ blocks u32
+//!                      for each block with rows that are none of the view's: block u32, a bit a row
+//!   delta: rows u32 │ for each row: bytes of key u32, of value u32, key, value
+//!   checksum of all that u64
+//! ```
+//!
+//! All integers little-endian. A reader takes nothing of it on trust: the chunks are in the region that the reader has asked about, and what
+//! does not fit is [`Damaged`].
+
+use std::ops::Range;
+
+use farhold_fabric::FarPtr;
+
+use super::view::{ColumnView, ViewPart};
+use crate::TableId;
+use crate::column::{BLOCK_ROWS, CHUNK_ROWS_MAX};
+use crate::row::Schema;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FARVIEW1");
+const CHECKSUM_BYTES: usize = 8;
+
+/// The rows of a block, a bit a row.
+pub type BlockBits = [u64; BLOCK_ROWS / 64];
+
+/// Bytes that describe no view, or another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the description of a view is damaged: {what}")]
+pub struct Damaged {
+    /// What is wrong.
+    pub what: &'static str,
+}
+
+/// A chunk in the memory of another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FarViewChunk {
+    /// Its first byte.
+    pub at: FarPtr,
+    /// Its bytes.
+    pub bytes: u32,
+}
+
+/// Some rows of a view of another node, as columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FarViewSegment {
+    rows: usize,
+    chunks: Vec<FarViewChunk>,
+    ended: Vec<(u32, BlockBits)>,
+}
+
+impl FarViewSegment {
+    /// Rows, those included that are none of the view's.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The chunks of the columns that were asked for, in that order.
+    #[must_use]
+    pub fn chunks(&self) -> &[FarViewChunk] {
+        &self.chunks
+    }
+
+    /// Takes the rows of a block that are none of the view's out of `bits`.
+    pub fn select(&self, block: usize, bits: &mut BlockBits) {
+        if let Ok(found) = self.ended.binary_search_by_key(&block, |(block, _)| *block as usize) {
+            bits.iter_mut().zip(&self.ended[found].1).for_each(|(word, stays)| *word &= stays);
+        }
+    }
+}
+
+/// The rows of another node's copy at an epoch.
+#[derive(Debug)]
+pub struct FarView {
+    epoch: u32,
+    segments: Vec<FarViewSegment>,
+    /// Key and value of each row of the delta, in `bytes`.
+    delta: Vec<(Range<usize>, Range<usize>)>,
+    bytes: Vec<u8>,
+}
+
+/// What a reader has asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The first byte of the region of the node's column memory.
+    pub origin: FarPtr,
+    /// The table, and how its rows look.
+    pub table: TableId,
+    /// Its schema.
+    pub schema: &'a Schema,
+    /// The epoch.
+    pub epoch: u32,
+    /// How many columns.
+    pub columns: usize,
+}
+
+impl ColumnView {
+    /// Describes it for another node, with the chunks of these columns; `None` if that takes more than `bytes_max`, because of the delta.
+    #[must_use]
+    pub fn describe(&self, table: TableId, columns: &[usize], bytes_max: usize) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        put(&mut out, MAGIC.to_le_bytes());
+        for number in [table.0, self.epoch, columns.len() as u32, self.segments.len() as u32] {
+            put(&mut out, number.to_le_bytes());
+        }
+        for segment in &*self.segments {
+            put(&mut out, (segment.rows() as u32).to_le_bytes());
+            for column in columns {
+                let place = segment.chunk_place(*column);
+                put(&mut out, place.at.to_le_bytes());
+                put(&mut out, place.bytes.to_le_bytes());
+            }
+            let blocks = out.len();
+            put(&mut out, 0_u32.to_le_bytes());
+            let mut count = 0_u32;
+            for block in 0..segment.rows().div_ceil(BLOCK_ROWS) {
+                let all = rows_of_block(segment.rows(), block);
+                let mut bits = all;
+                self.select(segment, block, &mut bits);
+                if bits != all {
+                    count += 1;
+                    put(&mut out, (block as u32).to_le_bytes());
+                    for word in bits {
+                        put(&mut out, word.to_le_bytes());
+                    }
+                }
+            }
+            out[blocks..blocks + 4].copy_from_slice(&count.to_le_bytes());
+        }
+        let rows = out.len();
+        put(&mut out, 0_u32.to_le_bytes());
+        let mut count = 0_u32;
+        for part in self.parts() {
+            let ViewPart::Delta(part) = part else { continue };
+            self.visit_delta(part, &mut |key, value| {
+                count += 1;
+                put(&mut out, (key.len() as u32).to_le_bytes());
+                put(&mut out, (value.len() as u32).to_le_bytes());
+                put(&mut out, key);
+                put(&mut out, value);
+            });
+            if out.len() > bytes_max {
+                return None;
+            }
+        }
+        out[rows..rows + 4].copy_from_slice(&count.to_le_bytes());
+        let sum = checksum(&out);
+        put(&mut out, sum.to_le_bytes());
+        (out.len() <= bytes_max).then_some(out)
+    }
+}
+
+impl FarView {
+    /// Reads a description that has come from another node.
+    ///
+    /// # Errors
+    /// [`Damaged`].
+    pub fn read(bytes: Vec<u8>, asked: &Asked<'_>) -> Result<Self, Damaged> {
+        let Some((described, sum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
+            return Err(Damaged { what: "it is too short" });
+        };
+        if checksum(described) != u64::from_le_bytes(*sum) {
+            return Err(Damaged { what: "its checksum" });
+        }
+        Self::read_checked(described.len(), bytes, asked)
+    }
+
+    /// As [`Self::read`], of what is in front of the checksum.
+    pub(super) fn read_checked(len: usize, bytes: Vec<u8>, asked: &Asked<'_>) -> Result<Self, Damaged> {
+        let mut reader = Reader { bytes: &bytes[..len], at: 0 };
+        let r = &mut reader;
+        let head = (r.u64()?, r.u32()?, r.u32()?, r.u32()?);
+        if head != (MAGIC, asked.table.0, asked.epoch, asked.columns as u32) {
+            return Err(Damaged { what: "it is of something else" });
+        }
+        let count = r.count(8)?;
+        let segments = (0..count).map(|_| read_segment(r, asked)).collect::<Result<Vec<_>, _>>()?;
+        let rows = r.count(8)?;
+        let mut delta = Vec::with_capacity(rows);
+        let mut datums = Vec::new();
+        for _ in 0..rows {
+            let (key_len, value_len) = (r.u32()? as usize, r.u32()? as usize);
+            let (key, value) = (r.range(key_len)?, r.range(value_len)?);
+            let decoded = asked.schema.decode_row(&bytes[key.clone()], &bytes[value.clone()], &mut datums);
+            decoded.map_err(|_| Damaged { what: "a row is none of its table" })?;
+            delta.push((key, value));
+        }
+        if r.at != len {
+            return Err(Damaged { what: "it is too long" });
+        }
+        Ok(Self { epoch: asked.epoch, segments, delta, bytes })
+    }
+
+    /// The epoch.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Its rows that are columns.
+    #[must_use]
+    pub fn segments(&self) -> &[FarViewSegment] {
+        &self.segments
+    }
+
+    /// How many of its rows are none of a segment's.
+    #[must_use]
+    pub fn delta_rows(&self) -> usize {
+        self.delta.len()
+    }
+
+    /// The rows that are none of a segment's: keys and values.
+    pub fn delta(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+        self.delta.iter().map(|(key, value)| (&self.bytes[key.clone()], &self.bytes[value.clone()]))
+    }
+}
+
+fn read_segment(r: &mut Reader<'_>, asked: &Asked<'_>) -> Result<FarViewSegment, Damaged> {
+    let rows = r.u32()? as usize;
+    if !(1..=CHUNK_ROWS_MAX).contains(&rows) {
+        return Err(Damaged { what: "a segment's rows" });
+    }
+    let mut chunks = Vec::with_capacity(asked.columns);
+    for _ in 0..asked.columns {
+        let (offset, bytes) = (r.u64()?, r.u32()?);
+        let end = asked.origin.offset().checked_add(offset).and_then(|at| at.checked_add(u64::from(bytes)));
+        if bytes == 0 || end.is_none_or(|end| end > FarPtr::OFFSET_MAX) {
+            return Err(Damaged { what: "a chunk's place" });
+        }
+        chunks.push(FarViewChunk { at: asked.origin.add(offset), bytes });
+    }
+    let (count, blocks) = (r.count(4)?, rows.div_ceil(BLOCK_ROWS) as u32);
+    let mut ended: Vec<(u32, BlockBits)> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let block = r.u32()?;
+        let is_next = ended.last().is_none_or(|(last, _)| *last < block);
+        let mut bits = BlockBits::default();
+        for word in &mut bits {
+            *word = r.u64()?;
+        }
+        let is_inside = || bits.iter().zip(rows_of_block(rows, block as usize)).all(|(bits, all)| bits & !all == 0);
+        if block >= blocks || !is_next || !is_inside() {
+            return Err(Damaged { what: "the bits of a segment" });
+        }
+        ended.push((block, bits));
+    }
+    Ok(FarViewSegment { rows, chunks, ended })
+}
+
+/// All rows of a segment's block.
+fn rows_of_block(rows: usize, block: usize) -> BlockBits {
+    let here = (rows - block * BLOCK_ROWS).min(BLOCK_ROWS);
+    std::array::from_fn(|word| match here.saturating_sub(word * 64) {
+        0 => 0,
+        left @ 1..64 => (1 << left) - 1,
+        _ => u64::MAX,
+    })
+}
+
+fn put(out: &mut Vec<u8>, bytes: impl AsRef<[u8]>) {
+    out.extend_from_slice(bytes.as_ref());
+}
+
+pub(super) fn checksum(bytes: &[u8]) -> u64 {
+    let mut digest = crc64fast::Digest::new();
+    digest.write(bytes);
+    digest.sum64()
+}
+
+struct Reader<'b> {
+    bytes: &'b [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn range(&mut self, len: usize) -> Result<Range<usize>, Damaged> {
+        if len > self.bytes.len() - self.at {
+            return Err(Damaged { what: "it is cut off" });
+        }
+        let range = self.at..self.at + len;
+        self.at = range.end;
+        Ok(range)
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
+        let range = self.range(N)?;
+        Ok(*self.bytes[range].first_chunk().expect("so many bytes"))
+    }
+
+    fn u32(&mut self) -> Result<u32, Damaged> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Damaged> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    /// A number of items that take so many bytes each at least.
+    fn count(&mut self, bytes_min: usize) -> Result<usize, Damaged> {
+        let count = self.u32()? as usize;
+        let fits = count <= (self.bytes.len() - self.at) / bytes_min;
+        if fits { Ok(count) } else { Err(Damaged { what: "it is cut off" }) }
+    }
+}

@@ -1,0 +1,312 @@
+//! Columns of a table on another node: the description of a view, and the pin under which its chunks may be read.
+//!
+//! ```text
+//!   reader                                                  home
+//!   snapshot S is open there ── ColumnView(table, S) ─────► is S open here? is the copy complete to S?  (no: "ask again")
+//!                                                           a view at S, described in column memory
+//!   reads the description  ◄─────────── where it is ───────
+//!   reads chunks, until the snapshot is closed
+//! ```
+//!
+//! Chunks and the description stay where they are until S is closed on the home: docs/design/0027-columns.md.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::base::error::TxnError;
+use crate::base::ident::COLUMNS;
+use crate::base::table::Table;
+use crate::base::wire::{GARBAGE, Reader, Writer};
+use crate::columns::{ColumnFeed, NoColumns};
+use crate::durability::journaling::Journaling;
+use crate::node::parts::Start;
+use crate::protocol::columns::reason;
+use crate::protocol::core::Core;
+use crate::protocol::snapshot::Snapshot;
+use crate::protocol::worker::Worker;
+use crate::rpc::message::Request;
+use farhold_fabric::{FarPtr, NodeId, RegionId};
+use farhold_store::column::copy::{Asked, FarView, FarViewSegment, NoView};
+use farhold_store::{Holder, TableId};
+
+/// The longest description. Only a delta makes one long, and that is merged at this size.
+const DESCRIPTION_BYTES_MAX: u64 = 256 << 20;
+/// Between two questions while the home takes what was committed: at first, and at last.
+const ASK_NS: u64 = 100_000;
+const ASK_NS_MAX: u64 = 5_000_000;
+
+/// The answer to [`Request::ColumnView`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ViewAnswer {
+    /// This start of the node has described it here in its column memory.
+    There { incarnation: u16, offset: u64, bytes: u64 },
+    /// The copy is at this epoch, and is being brought further: ask again.
+    Coming { complete: u32 },
+    /// There is none.
+    None(NoColumns),
+}
+
+impl ViewAnswer {
+    fn encode(self, w: &mut Writer) {
+        match self {
+            Self::There { incarnation, offset, bytes } => w.u8(0).u16(incarnation).u64(offset).u64(bytes),
+            Self::Coming { complete } => w.u8(1).u32(complete),
+            Self::None(reason) => {
+                let (code, epoch) = reason.code();
+                w.u8(2).u8(code).u32(epoch)
+            }
+        };
+    }
+
+    pub fn decode(r: &mut Reader<'_>) -> Result<Self, TxnError> {
+        match r.u8()? {
+            0 => Ok(Self::There { incarnation: r.u16()?, offset: r.u64()?, bytes: r.u64()? }),
+            1 => Ok(Self::Coming { complete: r.u32()? }),
+            2 => NoColumns::of_code(r.u8()?, r.u32()?).map(Self::None).ok_or(GARBAGE),
+            _ => Err(GARBAGE),
+        }
+    }
+}
+
+impl Core {
+    /// Answers [`Request::ColumnView`] of a node's start. Never waits.
+    pub fn describe_columns(
+        &self,
+        holder: Holder,
+        (table, epoch): (TableId, u32),
+        columns: &[u16],
+        w: &mut Writer,
+    ) -> Result<(), TxnError> {
+        // From here on the snapshot holds back what the view shows: what is dropped later gets a later stamp.
+        if !self.node.store.superblock().has_open(holder, epoch) {
+            return Err(TxnError::Recovering { node: self.me });
+        }
+        let answer = match self.table_handle(table) {
+            Ok(table) => self.describe(&table, epoch, columns).unwrap_or_else(ViewAnswer::None),
+            Err(_) => ViewAnswer::None(NoColumns::NotKept),
+        };
+        answer.encode(w);
+        Ok(())
+    }
+
+    fn describe(&self, table: &Table, epoch: u32, columns: &[u16]) -> Result<ViewAnswer, NoColumns> {
+        let (journaling, copy) = self.node.column_copy(table)?;
+        let feed = &journaling.feed;
+        let view = match copy.view(epoch) {
+            Err(NoView::Behind { complete }) if feed.is_applied_to(table.id(), &copy) => {
+                bring_further(journaling, feed, epoch);
+                return Ok(ViewAnswer::Coming { complete });
+            }
+            found => found.map_err(reason)?,
+        };
+        let columns: Vec<usize> = columns.iter().map(|column| usize::from(*column)).collect();
+        let has = |column: &usize| *column < table.schema().columns().len() && view.kept().has(*column);
+        if !columns.iter().all(has) {
+            return Err(NoColumns::Lacking);
+        }
+        let described = view.describe(table.id(), &columns, DESCRIPTION_BYTES_MAX as usize);
+        let described = described.ok_or(NoColumns::NoRoom)?;
+        let memory = feed.memory().ok_or(NoColumns::NoRoom)?;
+        // It has no owner here once this returns: the snapshot alone keeps it, as it keeps the segments after a merge.
+        let place = memory.store([&described[..]]).map_err(|_| NoColumns::NoRoom)?;
+        feed.count_view(&view);
+        let (incarnation, offset, bytes) = (self.node.store.incarnation(), place.offset(), described.len() as u64);
+        Ok(ViewAnswer::There { incarnation, offset, bytes })
+    }
+}
+
+/// Has the records of an epoch applied, without waiting for it.
+fn bring_further(journaling: &Journaling, feed: &ColumnFeed, epoch: u32) {
+    if journaling.is_offered(epoch) {
+        feed.close(epoch);
+    } else {
+        // A step of the journal closes the epoch: somebody waits for it.
+        journaling.wait_for(epoch, Waker::noop());
+    }
+    feed.bell.ring();
+}
+
+/// The rows of one node's part of a table at a snapshot, as columns in the memory of that node, which stay there while this value exists.
+#[derive(Debug)]
+pub struct FarColumns {
+    view: FarView,
+    pin: ColumnPin,
+}
+
+impl FarColumns {
+    /// The segments, in the order of their rows.
+    #[must_use]
+    pub fn segments(&self) -> &[FarViewSegment] {
+        self.view.segments()
+    }
+
+    /// The rows that are in no segment, with the bits of the others.
+    #[must_use]
+    pub fn view(&self) -> &FarView {
+        &self.view
+    }
+
+    /// Keeps the chunks as they are.
+    #[must_use]
+    pub fn pin(&self) -> &ColumnPin {
+        &self.pin
+    }
+}
+
+/// Keeps chunks of another node as they are: an open snapshot, and the start of the node on which it is open. It keeps those of one
+/// [view](FarColumns), and covers nothing else.
+#[derive(Clone)]
+pub struct ColumnPin {
+    snapshot: Arc<Snapshot>,
+    start: Start,
+    /// Offset and bytes of each chunk, in order.
+    chunks: Arc<[(u64, u32)]>,
+}
+
+impl std::fmt::Debug for ColumnPin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ColumnPin")
+            .field("snapshot", &self.snapshot)
+            .field("start", &self.start)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ColumnPin {
+    /// Whether these bytes are a part of a chunk that stays as it is while this value exists. Asked after the region has been mapped, and
+    /// before it is read. False for another region, and once the snapshot stands there no longer; what is being read then stays all the
+    /// same: a start of the node that follows has another file, and a node that the others go on without is fenced before its claims go.
+    #[must_use]
+    pub fn covers(&self, node: NodeId, region: RegionId, offset: u64, bytes: u32) -> bool {
+        let behind = self.chunks.partition_point(|(at, _)| *at <= offset);
+        let is_inside = behind.checked_sub(1).is_some_and(|chunk| {
+            let (at, all) = self.chunks[chunk];
+            offset - at <= u64::from(all) && u64::from(bytes) <= u64::from(all) - (offset - at)
+        });
+        node == self.start.node && region == COLUMNS && is_inside && self.snapshot.stands_on(self.start)
+    }
+
+    /// Whether what has been read so far counts: to be asked after a read, as a scan of rows does.
+    ///
+    /// # Errors
+    /// [`TxnError::Recovering`]: the snapshot is not kept any more.
+    pub fn check(&self) -> Result<(), TxnError> {
+        self.snapshot.check()
+    }
+
+    /// The snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+}
+
+impl Worker {
+    /// The columns of the rows that a node has of a table, at a snapshot's epoch, for [immutable
+    /// reads](farhold_fabric::Batch::read_immutable) of their chunks. Waits until the node's copy has all that was committed up to it, at
+    /// most for as long as a request may take.
+    ///
+    /// # Errors
+    /// [`NoColumns`]: the caller scans rows.
+    pub async fn columns_of(
+        &self,
+        snapshot: &Arc<Snapshot>,
+        table: &Table,
+        node: NodeId,
+        columns: &[usize],
+    ) -> Result<FarColumns, NoColumns> {
+        let start = snapshot.start_on(node).ok_or(NoColumns::Unreachable)?;
+        let (incarnation, offset, bytes) = self.ask_for_columns(snapshot, table, node, columns).await?;
+        // What another start has described is of other memory.
+        if incarnation != start.incarnation || !snapshot.stands_on(start) {
+            return Err(NoColumns::Unreachable);
+        }
+        let origin = FarPtr::new(node, COLUMNS, 0);
+        let is_address = offset.checked_add(bytes).is_some_and(|end| end <= FarPtr::OFFSET_MAX);
+        if bytes > DESCRIPTION_BYTES_MAX || !is_address {
+            return Err(NoColumns::Damaged);
+        }
+        let bytes = self.read_description(origin.add(offset), bytes as usize).await?;
+        if !snapshot.stands_on(start) {
+            return Err(NoColumns::Unreachable);
+        }
+        let schema = table.schema();
+        let asked = Asked { origin, table: table.id(), schema, epoch: snapshot.epoch(), columns: columns.len() };
+        let view = FarView::read(bytes, &asked).map_err(|_| NoColumns::Damaged)?;
+        let chunks = view.segments().iter().flat_map(FarViewSegment::chunks);
+        let mut chunks: Vec<_> = chunks.map(|chunk| (chunk.at.offset(), chunk.bytes)).collect();
+        chunks.sort_unstable();
+        let pin = ColumnPin { snapshot: snapshot.clone(), start, chunks: chunks.into() };
+        Ok(FarColumns { view, pin })
+    }
+
+    /// Where the description is, once the home has made it.
+    async fn ask_for_columns(
+        &self,
+        snapshot: &Snapshot,
+        table: &Table,
+        node: NodeId,
+        columns: &[usize],
+    ) -> Result<(u16, u64, u64), NoColumns> {
+        let core = &*self.core;
+        let incarnation = self.node().store.incarnation();
+        let columns = columns.iter().map(|column| u16::try_from(*column)).collect::<Result<Vec<_>, _>>();
+        let columns = columns.map_err(|_| NoColumns::Lacking)?;
+        let request = Request::ColumnView { incarnation, table: table.id(), epoch: snapshot.epoch(), columns };
+        let until_ns = core.handle.now_ns().saturating_add(self.node().config.request_timeout_ns);
+        let mut pause_ns = ASK_NS;
+        loop {
+            let answer = core.ask(node, &request, ViewAnswer::decode).await;
+            match answer.map_err(|_| NoColumns::Unreachable)? {
+                ViewAnswer::There { incarnation, offset, bytes } => return Ok((incarnation, offset, bytes)),
+                ViewAnswer::None(reason) => return Err(reason),
+                ViewAnswer::Coming { complete } if core.handle.now_ns() >= until_ns => {
+                    return Err(NoColumns::Behind(complete));
+                }
+                ViewAnswer::Coming { .. } => {
+                    if !core.serve_one() {
+                        core.handle.sleep_ns(pause_ns).await;
+                        pause_ns = (pause_ns * 2).min(ASK_NS_MAX);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn read_description(&self, at: FarPtr, bytes: usize) -> Result<Vec<u8>, NoColumns> {
+        let core = &*self.core;
+        // The region may have come after this endpoint has looked for it.
+        for _ in 0..2 {
+            let mut batch = core.take_batch();
+            let slot = batch.read_immutable(at, bytes);
+            let batch = core.endpoint.submit(batch).await;
+            if let Ok(read) = batch.bytes(slot) {
+                let read = read.to_vec();
+                core.give_batch(batch);
+                return Ok(read);
+            }
+            let _ = core.endpoint.refresh(at.node(), COLUMNS);
+        }
+        Err(NoColumns::Unreachable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_come_back() {
+        let reasons = NoColumns::EXAMPLES.map(ViewAnswer::None);
+        let there = ViewAnswer::There { incarnation: 7, offset: 1 << 40, bytes: 99 };
+        for answer in reasons.into_iter().chain([there, ViewAnswer::Coming { complete: 8 }]) {
+            let mut w = Writer::default();
+            answer.encode(&mut w);
+            assert_eq!(ViewAnswer::decode(&mut Reader(&w.0)), Ok(answer));
+            for len in 0..w.0.len() {
+                assert!(ViewAnswer::decode(&mut Reader(&w.0[..len])).is_err());
+            }
+        }
+        assert!(ViewAnswer::decode(&mut Reader(&[2, 77, 0, 0, 0, 0])).is_err());
+    }
+}

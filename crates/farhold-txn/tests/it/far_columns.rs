@@ -1,0 +1,467 @@
+//! Columns of another node: views of it show the rows of their snapshots, and its memory waits for snapshots of any node.
+
+use crate::columns::{Row, Stop, accounts, change, decode, encode, rows_of_pages};
+use crate::common::{PATIENCE_NS, new_dir};
+use farhold_fabric::{Batch, Endpoint, Executor, Fabric, RegionId};
+use farhold_store::Superblock;
+use farhold_store::column::copy::{BlockBits, FarViewChunk};
+use farhold_store::column::{BLOCK_ROWS, Chunk, double_of};
+use farhold_store::durable::files::{Directory, Disk};
+use farhold_store::durable::power::Volatile;
+use farhold_store::row::Schema;
+use farhold_txn::{
+    CopyConfig, FarColumns, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, NoColumns, Node,
+    NodeConfig, NodeId, Placement, ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError, Worker,
+};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+const READER: NodeId = NodeId(0);
+/// It has the rows.
+const HOME: NodeId = NodeId(1);
+const COLUMNS: RegionId = RegionId(2);
+const ALL: [usize; 3] = [0, 1, 2];
+
+/// A node with its threads, which end before it.
+struct Running {
+    _threads: Option<JournalThreads>,
+    _agent: HomeAgent,
+    node: Arc<Node>,
+}
+
+fn start(path: &Path, disk: Arc<dyn Directory>, id: NodeId, columns_bytes_max: u64) -> Running {
+    let journal = JournalConfig { segment_bytes: 1 << 20, threads: 2, ..JournalConfig::new(disk) };
+    let generation = Generation::begin(&journal, id, 2, &ReplicationConfig::default()).expect("a generation");
+    let regions = path.join(generation.number().to_string());
+    let provider = std::env::var(crate::common::PROVIDER);
+    let fabric = Fabric::join(&regions, id, provider.as_deref().unwrap_or("shm")).expect("the fabric");
+    let config = NodeConfig {
+        nodes: 2,
+        region_bytes: 64 << 20,
+        journal: Some(journal),
+        columns: CopyConfig { segment_rows: 32, changes_min: 8, changed_part: 8 },
+        columns_bytes_max,
+        request_timeout_ns: PATIENCE_NS,
+        ..NodeConfig::default()
+    };
+    let node = Node::open_durable(fabric, config, generation).expect("a node");
+    if id == HOME {
+        node.make_columns_anyway();
+    }
+    let threads = JournalThreads::start(&node).expect("threads");
+    Running { _threads: threads, _agent: HomeAgent::start(&node).expect("an agent"), node }
+}
+
+fn definition(name: &str) -> TableDef {
+    TableDef { name: name.into(), placement: Placement::ByInteger, ..accounts() }
+}
+
+/// What the tests have: a worker of each node.
+struct Two {
+    reader: Worker,
+    home: Worker,
+    endpoint: Endpoint,
+}
+
+fn with_two(columns_bytes_max: u64, test: impl AsyncFnOnce(Two)) {
+    let (dir, disk) = (new_dir(), Volatile::default());
+    let nodes = [READER, HOME].map(|id| start(dir.path(), Arc::new(disk.clone()), id, columns_bytes_max));
+    let executor = Executor::real(1);
+    let [reader, home] = nodes.each_ref().map(|it| it.node.worker(&executor.handle()).expect("a worker"));
+    let endpoint = nodes[0].node.fabric().endpoint(&executor.handle()).expect("an endpoint");
+    executor.run(test(Two { reader, home, endpoint }));
+    drop(executor);
+    drop(nodes);
+}
+
+/// Inserts rows that are the home's: those with even numbers.
+async fn fill(home: &Worker, table: &Table, numbers: std::ops::Range<i64>) {
+    let filled = home.run(Retry::default(), async |txn| {
+        for number in numbers.clone() {
+            let (key, value) = encode(table.schema(), &(2 * number, Some(format!("owner {number}")), 0));
+            txn.insert(table, &key, &value).await?;
+        }
+        Ok(())
+    });
+    filled.await.expect("inserted");
+}
+
+/// The home makes a table, as soon as its journal has met the other one.
+async fn create(home: &Worker, definition: TableDef) -> Table {
+    loop {
+        match home.create_table(definition.clone()).await {
+            Err(TxnError::NotDurable { .. }) => home.handle().sleep_ns(1_000_000).await,
+            made => return made.expect("a table"),
+        }
+    }
+}
+
+impl Two {
+    /// The reader's handle of a table that the home has made.
+    fn table(&self, name: &str) -> Table {
+        self.reader.node().table(name).expect("it has been told")
+    }
+
+    async fn create(&self, name: &str) -> Table {
+        create(&self.home, definition(name)).await
+    }
+
+    /// Columns of the home at a new snapshot, once they are built.
+    async fn columns(&self, table: &Table) -> (Arc<Snapshot>, FarColumns) {
+        columns(&self.reader, table).await
+    }
+
+    async fn until(&self, what: &str, is_it: impl Fn() -> bool) {
+        let until_ns = self.home.handle().now_ns() + PATIENCE_NS;
+        while !is_it() {
+            let node = self.home.node();
+            assert!(self.home.handle().now_ns() < until_ns, "{what}: {:?} {:?}", node.column_memory(), node.columns());
+            self.home.handle().sleep_ns(1_000_000).await;
+        }
+    }
+
+    async fn rows(&self, columns: &FarColumns, schema: &Schema) -> Result<Vec<Row>, String> {
+        rows_of(&self.endpoint, columns, schema).await
+    }
+
+    /// All of the home's memory is free.
+    fn is_memory_free(&self) -> bool {
+        self.home.node().column_memory().is_some_and(|all| all.free_bytes == all.bytes)
+    }
+}
+
+async fn columns(reader: &Worker, table: &Table) -> (Arc<Snapshot>, FarColumns) {
+    let until_ns = reader.handle().now_ns() + PATIENCE_NS;
+    loop {
+        let snapshot = Arc::new(reader.snapshot().await.expect("a snapshot"));
+        match reader.columns_of(&snapshot, table, HOME, &ALL).await {
+            Ok(found) => return (snapshot, found),
+            Err(NoColumns::Building | NoColumns::Past(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert!(reader.handle().now_ns() < until_ns, "the columns are never built");
+        reader.handle().sleep_ns(1_000_000).await;
+    }
+}
+
+/// The rows of a view; a text if its memory has something else.
+async fn rows_of(endpoint: &Endpoint, columns: &FarColumns, schema: &Schema) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    for segment in columns.segments() {
+        let mut batch = Batch::new();
+        let is_covered = |chunk: &FarViewChunk| {
+            columns.pin().covers(chunk.at.node(), chunk.at.region(), chunk.at.offset(), chunk.bytes)
+        };
+        assert!(segment.chunks().iter().all(is_covered));
+        let read = |chunk: &FarViewChunk| batch.read_immutable(chunk.at, chunk.bytes as usize);
+        let slots: Vec<_> = segment.chunks().iter().map(read).collect();
+        let batch = endpoint.submit(batch).await;
+        let bytes: Vec<&[u8]> = slots.iter().map(|slot| batch.bytes(*slot).expect("read")).collect();
+        let chunks: Result<Vec<Chunk<'_>>, _> = bytes.iter().map(|bytes| Chunk::open(bytes)).collect();
+        let chunks = chunks.map_err(|error| error.to_string())?;
+        if chunks.iter().any(|chunk| chunk.rows() != segment.rows() || chunk.verify().is_err()) {
+            return Err("another chunk".to_owned());
+        }
+        for block in 0..segment.rows().div_ceil(BLOCK_ROWS) {
+            let mut bits: BlockBits = [u64::MAX; BLOCK_ROWS / 64];
+            segment.select(block, &mut bits);
+            let here = (segment.rows() - block * BLOCK_ROWS).min(BLOCK_ROWS);
+            for row in (0..here).filter(|row| bits[row / 64] >> (row % 64) & 1 == 1) {
+                let row = block * BLOCK_ROWS + row;
+                let owner = chunks[1].text(row).map(|text| String::from_utf8_lossy(text).into_owned());
+                let (id, amount) = (chunks[0].integer(row).ok_or("no id")?, chunks[2].integer(row).ok_or("no amount")?);
+                rows.push((id, owner, double_of(amount).to_bits()));
+            }
+        }
+    }
+    rows.extend(columns.view().delta().map(|(key, value)| decode(schema, key, value)));
+    rows.sort();
+    columns.pin().check().map_err(|error| error.to_string())?;
+    Ok(rows)
+}
+
+/// While two threads of the home change rows and its segments are made anew, a view from afar has the rows of its snapshot, also when it is
+/// read once more later. In the end all memory comes back.
+#[test]
+fn views_from_afar_have_the_rows_of_their_snapshots() {
+    with_two(u64::MAX, async |two| {
+        let made = two.create("accounts").await;
+        let table = two.table("accounts");
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (node, made, stop, done) = (two.home.node(), &made, &stop, &done);
+                scope.spawn(move || {
+                    let executor = Executor::real(2 + thread);
+                    let worker = node.worker(&executor.handle()).expect("a worker");
+                    let mut random = fastrand::Rng::with_seed(thread);
+                    while !stop.load(SeqCst) {
+                        executor.run(change(&worker, made, &mut random, 400)).expect("committed");
+                        done.fetch_add(1, SeqCst);
+                    }
+                });
+            }
+            let stopped = Stop(&stop);
+            let executor = Executor::real(9);
+            let reader = two.reader.node().worker(&executor.handle()).expect("a worker");
+            let endpoint = two.reader.node().fabric().endpoint(&executor.handle()).expect("an endpoint");
+            executor.run(async {
+                let (mut held, mut random, mut segments) = (Vec::new(), fastrand::Rng::with_seed(5), 0);
+                for round in 0..40 {
+                    let before = done.load(SeqCst);
+                    let (snapshot, found) = columns(&reader, &table).await;
+                    let expected = rows_of_pages(&snapshot, &table);
+                    assert_eq!(rows_of(&endpoint, &found, table.schema()).await.as_ref(), Ok(&expected), "{round}");
+                    segments += found.segments().len();
+                    held.push((found, expected));
+                    if held.len() > 3 {
+                        let (found, expected) = held.swap_remove(random.usize(..4));
+                        assert_eq!(rows_of(&endpoint, &found, table.schema()).await, Ok(expected), "before {round}");
+                    }
+                    if round % 10 == 9 {
+                        held.clear();
+                    }
+                    drop(snapshot);
+                    let until_ns = reader.handle().now_ns() + PATIENCE_NS;
+                    while done.load(SeqCst) < before + 20 && reader.handle().now_ns() < until_ns {
+                        reader.handle().sleep_ns(100_000).await;
+                    }
+                }
+                assert!(segments > 40, "{segments} segments");
+            });
+            drop(stopped);
+        });
+        assert!(!two.is_memory_free());
+        two.home.drop_table(&made).await.expect("dropped");
+        two.until("memory", || two.is_memory_free()).await;
+    });
+}
+
+/// A table's columns go, and others take their memory, while a snapshot of another node has a view of them. True if the view still has its
+/// rows.
+fn is_view_kept() -> bool {
+    let mut is_kept = false;
+    with_two(u64::MAX, async |two| {
+        let made = two.create("accounts").await;
+        let table = two.table("accounts");
+        fill(&two.home, &made, 0..1_000).await;
+        let (_snapshot, found) = two.columns(&table).await;
+        let expected = two.rows(&found, table.schema()).await.expect("rows");
+        two.home.keep_columns(&made, KeptColumns::None).await.expect("changed");
+        let other = two.create("other").await;
+        fill(&two.home, &other, 0..2_000).await;
+        let (_, built) = two.columns(&two.table("other")).await;
+        assert!(!built.segments().is_empty() || built.view().delta_rows() > 0);
+        is_kept = two.rows(&found, table.schema()).await == Ok(expected);
+    });
+    is_kept
+}
+
+#[test]
+fn a_view_keeps_its_memory() {
+    assert!(is_view_kept());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn memory_that_is_used_too_early_is_noticed() {
+    assert!(!farhold_planted::with(farhold_planted::Defect::ColumnsNotHeld, is_view_kept));
+}
+
+/// What is asked for with a snapshot that the home does not have open is refused, and so are columns that there are none of.
+#[test]
+fn what_a_snapshot_does_not_cover_is_refused() {
+    with_two(u64::MAX, async |two| {
+        let made = two.create("accounts").await;
+        let table = two.table("accounts");
+        fill(&two.home, &made, 0..10).await;
+        let (snapshot, found) = two.columns(&table).await;
+        let lacking = two.reader.columns_of(&snapshot, &table, HOME, &[0, 3]).await;
+        assert_eq!(lacking.err(), Some(NoColumns::Lacking));
+        let not_made = two.reader.columns_of(&snapshot, &table, READER, &ALL).await;
+        assert_eq!(not_made.err(), Some(NoColumns::ManyNodes));
+        let covers = |node, region, offset, bytes| found.pin().covers(node, region, offset, bytes);
+        let chunk = found.segments().first().map(|segment| segment.chunks()[0]);
+        if let Some(FarViewChunk { at, bytes }) = chunk {
+            assert!(covers(HOME, COLUMNS, at.offset(), bytes) && covers(HOME, COLUMNS, at.offset() + 1, bytes - 1));
+            assert!(!covers(HOME, COLUMNS, at.offset() + 1, bytes) && !covers(HOME, COLUMNS, 1 << 40, 1));
+            assert!(!covers(READER, COLUMNS, at.offset(), bytes) && !covers(HOME, RegionId(0), at.offset(), bytes));
+        }
+        // The home goes on without the reader, and the reader does not know.
+        if let Some(memory) = two.endpoint.mapped(HOME, RegionId(0)) {
+            Superblock::of(&memory).expect("a superblock").release_of(|holder| holder.node == READER);
+            assert!(found.pin().check().is_err());
+            assert!(chunk.is_none_or(|chunk| !covers(HOME, COLUMNS, chunk.at.offset(), chunk.bytes)));
+            let refused = two.reader.columns_of(&snapshot, &table, HOME, &ALL).await;
+            assert_eq!(refused.err(), Some(NoColumns::Unreachable));
+        }
+    });
+}
+
+/// A home without memory for descriptions says so, its own queries go on, and the memory comes back when the snapshot is closed.
+#[test]
+fn full_memory() {
+    with_two(1 << 20, async |two| {
+        let made = two.create("accounts").await;
+        let table = two.table("accounts");
+        fill(&two.home, &made, 0..1_000).await;
+        let (snapshot, _) = two.columns(&table).await;
+        let mut views = 0;
+        let reason = loop {
+            match two.reader.columns_of(&snapshot, &table, HOME, &ALL).await {
+                Ok(_) => views += 1,
+                Err(reason) => break reason,
+            }
+            assert!(views < 100_000, "{:?}", two.home.node().column_memory());
+        };
+        assert_eq!(reason, NoColumns::NoRoom);
+        let own = two.home.snapshot().await.expect("a snapshot");
+        two.home.columns(&own, &made).await.expect("its own columns");
+        drop((own, snapshot));
+        let (_, found) = loop {
+            let snapshot = Arc::new(two.reader.snapshot().await.expect("a snapshot"));
+            match two.reader.columns_of(&snapshot, &table, HOME, &ALL).await {
+                Ok(found) => break (snapshot, found),
+                Err(NoColumns::NoRoom) => two.home.handle().sleep_ns(1_000_000).await,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!(two.rows(&found, table.schema()).await.expect("rows").len(), 1_000);
+    });
+}
+
+/// The description of a view that something has written over is an error.
+#[test]
+fn a_damaged_description() {
+    with_two(u64::MAX, async |two| {
+        let made = two.create("accounts").await;
+        let table = two.table("accounts");
+        fill(&two.home, &made, 0..100).await;
+        two.columns(&table).await;
+        let Some(memory) = two.endpoint.mapped(HOME, COLUMNS) else { return };
+        // What describes the next view is the first free extent; all of them are turned over until the reader has read one.
+        let stop = AtomicBool::new(false);
+        let found = std::thread::scope(|scope| {
+            let stopped = Stop(&stop);
+            let (memory, stop) = (&memory, &stop);
+            scope.spawn(move || {
+                let mut at = 0;
+                while !stop.load(SeqCst) {
+                    if memory.word(at).expect("a word").load(SeqCst) == u64::from_le_bytes(*b"FARVIEW1") {
+                        memory.word(at + 8).expect("a word").fetch_xor(1 << 40, SeqCst);
+                    }
+                    at = (at + 64) % (1 << 20);
+                }
+            });
+            let executor = Executor::real(9);
+            let reader = two.reader.node().worker(&executor.handle()).expect("a worker");
+            let found = executor.run(async {
+                let until_ns = reader.handle().now_ns() + PATIENCE_NS;
+                loop {
+                    let snapshot = Arc::new(reader.snapshot().await.expect("a snapshot"));
+                    match reader.columns_of(&snapshot, &table, HOME, &ALL).await {
+                        Err(reason) => return Err(reason),
+                        Ok(_) if reader.handle().now_ns() < until_ns => {}
+                        Ok(_) => return Ok(()),
+                    }
+                }
+            });
+            drop(stopped);
+            found
+        });
+        assert_eq!(found, Err(NoColumns::Damaged));
+    });
+}
+
+/// Says in the environment where the cluster is that this program's other process reads.
+const PLACE: &str = "FARHOLD_TEST_FAR_READER";
+
+/// Both processes' disk.
+fn disk_of(place: &Path) -> Arc<dyn Directory> {
+    Arc::new(Disk::open(place.join("disk")).expect("a folder"))
+}
+
+/// What the test below starts as another process: a reader with a view, which it holds until it is killed.
+#[test]
+fn as_another_process() {
+    let Some(place) = std::env::var_os(PLACE) else { return };
+    let reader = start(Path::new(&place), disk_of(Path::new(&place)), READER, u64::MAX);
+    let executor = Executor::real(3);
+    let worker = reader.node.worker(&executor.handle()).expect("a worker");
+    executor.run(async {
+        let table = loop {
+            if let Some(table) = reader.node.table("accounts") {
+                break table;
+            }
+            executor.handle().sleep_ns(1_000_000).await;
+        };
+        let (_snapshot, _found) = loop {
+            let (snapshot, found) = columns(&worker, &table).await;
+            if !found.segments().is_empty() {
+                break (snapshot, found);
+            }
+        };
+        std::fs::write(Path::new(&place).join("ready"), []).expect("a file");
+        loop {
+            executor.handle().sleep_ns(1_000_000_000).await;
+        }
+    });
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The memory that a reader's snapshot holds back is free after the end of the reader's process.
+#[test]
+fn a_dead_reader_holds_nothing() {
+    let dir = new_dir();
+    let mut reader = Command::new(std::env::current_exe().expect("this program"));
+    reader.args(["far_columns::as_another_process", "--exact", "--nocapture"]).env(PLACE, dir.path());
+    let running = start(dir.path(), disk_of(dir.path()), HOME, u64::MAX);
+    let child = reader.stdout(Stdio::null()).spawn().expect("a process");
+    let mut child = Killed(child);
+    let executor = Executor::real(4);
+    let home = running.node.worker(&executor.handle()).expect("a worker");
+    executor.run(async {
+        let until_ns = executor.handle().now_ns() + PATIENCE_NS;
+        let mut wait = async |what: &str, is_it: &dyn Fn() -> bool| {
+            while !is_it() {
+                assert!(child.0.try_wait().expect("its state").is_none() || what == "memory", "it ended");
+                let memory = running.node.column_memory();
+                assert!(executor.handle().now_ns() < until_ns, "{what}: {memory:?} {:?}", running.node.columns());
+                executor.handle().sleep_ns(1_000_000).await;
+            }
+        };
+        let made = loop {
+            match home.create_table(definition("accounts")).await {
+                Err(TxnError::NotDurable { .. } | TxnError::NodeUnavailable { .. }) => {
+                    executor.handle().sleep_ns(1_000_000).await;
+                }
+                made => break made.expect("a table"),
+            }
+        };
+        fill(&home, &made, 0..1_000).await;
+        let ready = dir.path().join("ready");
+        wait("the reader", &|| ready.exists()).await;
+        home.keep_columns(&made, KeptColumns::None).await.expect("changed");
+        let memory = || running.node.column_memory().expect("memory");
+        wait("what is held", &|| memory().held_bytes > 0).await;
+        executor.handle().sleep_ns(50_000_000).await;
+        assert!(memory().held_bytes > 0, "its snapshot is open");
+        child.0.kill().expect("killed");
+        child.0.wait().expect("its end");
+        let free = || memory().free_bytes == memory().bytes;
+        while !free() {
+            assert!(executor.handle().now_ns() < until_ns, "{:?}", memory());
+            executor.handle().sleep_ns(1_000_000).await;
+        }
+    });
+}
