@@ -311,7 +311,7 @@ impl Node {
     /// Its column copies. None of them where none are [made](crate::NoColumns).
     #[must_use]
     pub fn columns(&self) -> ColumnStatistics {
-        let Some(journaling) = self.journaling.as_ref().filter(|_| self.config.nodes == 1) else {
+        let Some(journaling) = self.journaling.as_ref().filter(|journaling| journaling.makes_columns()) else {
             return ColumnStatistics::default();
         };
         let feed = &journaling.feed;
@@ -322,8 +322,8 @@ impl Node {
         feed.statistics(building, self.store.superblock().snapshots_open())
     }
 
-    /// What the columns of a table consist of on this node, and why queries do not read them, if they do not. While they are being built,
-    /// their rows grow.
+    /// What the columns of this node's rows of a table consist of, and why they cannot be read, if they cannot. While they are being
+    /// built, their rows grow.
     #[must_use]
     pub fn columns_of(&self, table: &Table) -> (CopySize, Option<NoColumns>) {
         match self.column_copy(table) {
@@ -335,12 +335,12 @@ impl Node {
     /// The copy of a table's columns, which may still be being built.
     pub(crate) fn column_copy(&self, table: &Table) -> Result<(&Arc<Journaling>, Arc<ColumnCopy>), NoColumns> {
         let is_small = || table.row_count() < KeptColumns::AUTO_ROWS;
-        let Some(journaling) = self.journaling.as_ref().filter(|_| self.config.nodes == 1) else {
+        let Some(journaling) = self.journaling.as_ref().filter(|journaling| journaling.makes_columns()) else {
             return Err(match table.kept_columns() {
                 KeptColumns::None => NoColumns::NotKept,
                 KeptColumns::Auto if is_small() => NoColumns::NotKept,
                 _ if self.journaling.is_none() => NoColumns::NoJournal,
-                _ => NoColumns::ManyNodes,
+                _ => NoColumns::Replicas,
             });
         };
         let feed = &journaling.feed;
