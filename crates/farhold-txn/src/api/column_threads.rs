@@ -1,8 +1,9 @@
-//! The threads of a node's column copies: one applies what the journal offers, one builds copies and merges them.
+//! The threads of a node's column copies: one applies what the journals bring, one builds copies and merges them.
 
 use crate::base::error::TxnError;
 use crate::base::table::Table;
 use crate::columns::ColumnFeed;
+use crate::durability::follow::Applied;
 use crate::durability::journaling::Journaling;
 use crate::node::Node;
 use crate::protocol::snapshot::PageTask;
@@ -21,6 +22,8 @@ use std::time::Duration;
 
 /// How long the threads sleep without a call; a new table is found within this time.
 const IDLE: Duration = Duration::from_millis(20);
+/// Between two looks at a file that does not show yet what was written into it.
+const UNSEEN: Duration = Duration::from_millis(1);
 /// Between two attempts to build a copy, after the first that failed; it doubles up to the longest.
 const AGAIN_NS: u64 = 50_000_000;
 const AGAIN_NS_MAX: u64 = 10_000_000_000;
@@ -31,7 +34,7 @@ const DELTA_BYTES_MAX: u64 = 256 << 20;
 /// Rows between two looks whether the node is stopping.
 const ROWS_PER_LOOK: u64 = 4096;
 
-/// Applies what is offered, until `stop`.
+/// Applies what is offered, and what the other nodes' journals have, until `stop`.
 pub(super) fn apply(node: &Node, journaling: &Journaling, stop: &AtomicBool) {
     /// Also after a panic nobody waits for what is never applied, and no query reads columns that lack changes.
     struct Applying<'f>(&'f ColumnFeed);
@@ -41,13 +44,17 @@ pub(super) fn apply(node: &Node, journaling: &Journaling, stop: &AtomicBool) {
             self.0.set_applied(false);
         }
     }
+    let executor = Executor::real(u64::from(node.id().0));
     let mut seen = 0;
     let feed = &journaling.feed;
     feed.set_applied(true);
     let _applying = Applying(feed);
     while !stop.load(SeqCst) {
         feed.bell.wait(&mut seen, IDLE);
-        feed.apply(node.id());
+        if journaling.apply_to_columns(executor.handle().now_ns()) == Applied::Some {
+            // Those who wait ring at once.
+            std::thread::park_timeout(UNSEEN);
+        }
     }
 }
 
@@ -62,8 +69,8 @@ pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &
         if is_time {
             next_look_ns = now_ns + IDLE.as_nanos() as u64;
             follow_definitions(node, feed);
-            if now_ns >= failures.until_ns && journaling.failure().is_none() {
-                let has_failed = build_new(node, feed, &executor, stop).is_err();
+            if now_ns >= failures.until_ns && journaling.failure().is_none() && journaling.unknown().is_empty() {
+                let has_failed = build_new(node, journaling, &executor, stop).is_err();
                 failures.note(has_failed, executor.handle().now_ns());
             }
         }
@@ -131,7 +138,13 @@ impl Failures {
 }
 
 /// Makes the copies that are wanted and not there. A table that cannot be read does not keep the others from theirs.
-fn build_new(node: &Arc<Node>, feed: &ColumnFeed, executor: &Executor, stop: &AtomicBool) -> Result<(), TxnError> {
+fn build_new(
+    node: &Arc<Node>,
+    journaling: &Journaling,
+    executor: &Executor,
+    stop: &AtomicBool,
+) -> Result<(), TxnError> {
+    let feed = &journaling.feed;
     let Some(memory) = feed.memory() else { return Ok(()) };
     let is_missing = |table: &Table| feed.copy(table.id()).is_none();
     let tables = node.tables().into_iter().filter(is_missing);
@@ -153,7 +166,9 @@ fn build_new(node: &Arc<Node>, feed: &ColumnFeed, executor: &Executor, stop: &At
         };
         let copy = Arc::new(ColumnCopy::new(table.schema(), kept, node.config.columns, memory));
         feed.add(table.id(), copy.clone());
-        match executor.run(build(worker, feed, table.id(), &copy, stop)) {
+        let followed = journaling.follow();
+        let built = followed.and_then(|()| executor.run(build(worker, feed, table.id(), &copy, stop)));
+        match built {
             Ok(Built::Complete) => feed.forget_need(table.id()),
             Ok(Built::NoRoom { bytes }) => feed.set_without_room(table.id(), &copy, bytes, now_ns),
             Ok(Built::GivenUp) => feed.retain(|other, _| other != table.id()),
@@ -177,7 +192,7 @@ enum Built {
     GivenUp,
 }
 
-/// Makes the first segments of the rows of a snapshot.
+/// Makes the first segments of this node's rows of a snapshot.
 async fn build(
     worker: &Worker,
     feed: &ColumnFeed,

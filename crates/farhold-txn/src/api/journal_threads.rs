@@ -61,7 +61,7 @@ impl JournalThreads {
         };
         this.threads.push(spawn("farhold-journal", Box::new(steps))?);
         this.threads.push(spawn("farhold-files", Box::new(checkpoints))?);
-        if node.makes_columns() {
+        if journaling.makes_columns() {
             let (of_applying, of_building) = (node.clone(), node.clone());
             let (applied, built) = (journaling.clone(), journaling);
             let (stop_applying, stop_building) = (stop.clone(), stop);

@@ -1,8 +1,9 @@
 //! Column copies: the tables of this node that are kept as columns too, and what the commit log brings them.
 //!
 //! ```text
-//!   a step of the journal ── offer: records ──► queue ── apply ──► copies of tables (farhold_store::column::copy)
-//!          └── close: an epoch whose records have all been offered ──► complete: views of that epoch can be had
+//!   a step of the journal ── offer: records ──► queue ──────┐
+//!          └── close: an epoch whose records are all there  ├─ apply ──► copies of tables (farhold_store::column::copy)
+//!   the other nodes' journals ── durability/follow.rs ──────┘     └── complete: views of an epoch that all have closed can be had
 //! ```
 //!
 //! One record has several consumers: the journal's file, the mirrors on other nodes, and these copies. A copy takes what the journal
@@ -39,9 +40,12 @@ pub enum NoColumns {
     /// They are made from the journal, and this node has none.
     #[error("they are made from the journal, and the node has none")]
     NoJournal,
-    /// They are made for clusters of one node.
-    #[error("they are made on clusters of one node")]
+    /// The rows are on several nodes, and each has columns of its own rows only.
+    #[error("the rows are on several nodes")]
     ManyNodes,
+    /// On several nodes they are made where each row is on one node.
+    #[error("they are not made on several nodes with replicas")]
+    Replicas,
     /// They are being built.
     #[error("they are being built")]
     Building,
@@ -73,6 +77,7 @@ impl NoColumns {
             Self::Past(epoch) => (7, epoch),
             Self::Unreachable => (8, 0),
             Self::Damaged => (9, 0),
+            Self::Replicas => (10, 0),
         }
     }
 
@@ -89,13 +94,14 @@ impl NoColumns {
             7 => Self::Past(epoch),
             8 => Self::Unreachable,
             9 => Self::Damaged,
+            10 => Self::Replicas,
             _ => return None,
         })
     }
 
     /// One of each.
     #[cfg(test)]
-    pub(crate) const EXAMPLES: [Self; 10] = [
+    pub(crate) const EXAMPLES: [Self; 11] = [
         Self::NotKept,
         Self::Lacking,
         Self::NoRoom,
@@ -106,6 +112,7 @@ impl NoColumns {
         Self::Past(6),
         Self::Unreachable,
         Self::Damaged,
+        Self::Replicas,
     ];
 }
 
@@ -129,6 +136,7 @@ pub(crate) struct ColumnFeed {
     pub merge_bell: Bell,
     /// Views of segments that queries have got.
     views: AtomicU64,
+    losses: AtomicU64,
 }
 
 /// What a node's column copies are and do.
@@ -144,6 +152,8 @@ pub struct ColumnStatistics {
     pub size: CopySize,
     /// How often a query has read segments.
     pub views: u64,
+    /// How often all of them were forgotten and built again, because records came faster than they were taken, or were removed.
+    pub losses: u64,
     /// Everything that was committed and is durable is in a segment, or an open snapshot keeps it out of them.
     pub is_merged: bool,
 }
@@ -295,34 +305,41 @@ impl ColumnFeed {
         held(&self.copies).iter().map(|(table, copy)| (*table, copy.clone())).collect()
     }
 
-    /// Applies what has been offered. One thread does so. If records have been dropped, so are all copies, which are built again.
-    pub fn apply(&self, me: NodeId) {
+    /// Whether there is a copy, or one begins.
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted.load(SeqCst)
+    }
+
+    /// Takes what has been offered, for one thread. If records have been dropped, so are all copies, which are built again.
+    pub fn take(&self) -> Taken {
         let (blocks, closed, has_lost) = {
             let mut queue = held(&self.queue);
             queue.bytes = 0;
             (std::mem::take(&mut queue.blocks), queue.closed, std::mem::take(&mut queue.has_lost))
         };
         if has_lost {
-            self.forget_all();
+            self.lose();
         }
-        let copies = self.copies();
-        let mut changes: BTreeMap<TableId, Vec<RowChange<'_>>> =
-            copies.iter().map(|(table, _)| (*table, Vec::new())).collect();
-        for record in blocks.iter().flat_map(|block| whole(block)) {
-            for entry in record.entries().filter_map(Result::ok).filter(|entry| entry.node == me) {
-                if let Some(changes) = changes.get_mut(&entry.table) {
-                    changes.push(change_of(&entry, record.epoch()));
-                }
-            }
-        }
-        for (table, copy) in copies {
-            copy.apply(changes.remove(&table).unwrap_or_default());
+        // Last: a copy that begins later needs none of these records.
+        Taken { blocks, closed, copies: self.copies(), has_changes: false }
+    }
+
+    /// All that was taken has been applied, and all records up to this epoch.
+    pub fn complete(&self, taken: &Taken, closed: u32) {
+        for (_, copy) in &taken.copies {
             copy.complete(closed);
         }
         self.wake();
-        if !blocks.is_empty() {
+        if taken.has_changes {
             self.merge_bell.ring();
         }
+    }
+
+    /// Records are missing.
+    pub fn lose(&self) {
+        self.losses.fetch_add(1, Relaxed);
+        self.forget_all();
+        self.wake();
     }
 
     /// Forgets all copies: they lack changes. Queries read rows.
@@ -353,6 +370,7 @@ impl ColumnFeed {
             without_room: held(&self.without_room).len(),
             size,
             views: self.views.load(Relaxed),
+            losses: self.losses.load(Relaxed),
             is_merged: is_applied && building == 0 && (size.delta_rows == 0 || has_snapshots),
         }
     }
@@ -372,6 +390,41 @@ impl ColumnFeed {
     pub fn set_applied(&self, is_applied: bool) {
         self.has_thread.store(is_applied, SeqCst);
         self.wake();
+    }
+}
+
+/// What the queue had, and the copies that take it.
+pub(crate) struct Taken {
+    blocks: Vec<Box<[u8]>>,
+    /// All records of this node up to this epoch are in it, or came before.
+    pub closed: u32,
+    copies: Vec<(TableId, Arc<ColumnCopy>)>,
+    has_changes: bool,
+}
+
+impl Taken {
+    /// Applies this node's own records.
+    pub fn apply_own(&mut self, me: NodeId) {
+        let blocks = std::mem::take(&mut self.blocks);
+        self.apply(me, blocks.iter().flat_map(|block| whole(block)));
+    }
+
+    /// Applies records: what they do to the rows of `me`.
+    pub fn apply<'r>(&mut self, me: NodeId, records: impl Iterator<Item = Record<'r>>) {
+        let mut changes: BTreeMap<TableId, Vec<RowChange<'_>>> =
+            self.copies.iter().map(|(table, _)| (*table, Vec::new())).collect();
+        for record in records {
+            for entry in record.entries().filter_map(Result::ok).filter(|entry| entry.node == me) {
+                if let Some(changes) = changes.get_mut(&entry.table) {
+                    changes.push(change_of(&entry, record.epoch()));
+                }
+            }
+        }
+        for (table, copy) in &self.copies {
+            let changes = changes.remove(table).unwrap_or_default();
+            self.has_changes |= !changes.is_empty();
+            copy.apply(changes);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::cluster::configuration::Configuration;
 use crate::columns::ColumnFeed;
 use crate::durability::JournalConfig;
 use crate::durability::checkpoints::Checkpointing;
+use crate::durability::follow::Followers;
 use crate::durability::members::Members;
 use crate::durability::open::Generation;
 use crate::durability::segments::{Spare, Unwritten};
@@ -54,6 +55,13 @@ pub(super) struct Heard {
     checkpointed: AtomicU32,
     /// Checkpoints of it that this node has heard of since its own last one.
     pub(super) checkpoints: AtomicU32,
+}
+
+impl Heard {
+    /// Has it ever answered?
+    pub(super) fn is_met(&self) -> bool {
+        self.is_met.load(SeqCst)
+    }
 }
 
 /// What a step has come to.
@@ -104,6 +112,8 @@ pub(crate) struct Journaling {
     pub bell: Bell,
     /// What else takes the records.
     pub feed: ColumnFeed,
+    /// What reads the other nodes' records for it.
+    pub(super) others: Mutex<Option<Followers>>,
     /// Held for as long as the node runs.
     pub(super) generation: Generation,
 }
@@ -150,6 +160,7 @@ impl Journaling {
             members: Mutex::new(Members::new(identity.nodes, is_replicated)),
             bell: Bell::default(),
             feed: ColumnFeed::default(),
+            others: Mutex::default(),
             generation,
             config,
             shape,
@@ -290,7 +301,7 @@ impl Journaling {
 
     /// The nodes that have never been heard.
     pub fn unknown(&self) -> Vec<NodeId> {
-        let is_unknown = |node: &NodeId| *node != self.me && !self.heard[usize::from(node.0)].is_met.load(SeqCst);
+        let is_unknown = |node: &NodeId| *node != self.me && !self.heard[usize::from(node.0)].is_met();
         (0..self.nodes).map(NodeId).filter(is_unknown).collect()
     }
 
@@ -431,14 +442,19 @@ impl Journaling {
             || held(&self.members).has_news()
     }
 
+    /// Are columns made from it?
+    pub fn makes_columns(&self) -> bool {
+        self.nodes == 1 || !self.has_copies
+    }
+
     /// Is everything durable that has ever been visible on this node's cluster of one? A written record need not count
     /// yet: a step also writes records of the epoch after the one that it closes.
     pub fn is_quiet(&self) -> bool {
         self.nodes == 1 && self.pending.load(SeqCst) == 0 && self.epochs.done.load(SeqCst) <= self.durable()
     }
 
-    /// Has every commit up to this epoch, which has been raised since, handed its record to the feed? A commit that opens from here on
-    /// has a later epoch.
+    /// Has every commit of this node up to this epoch, which has been raised since, handed its record to the feed? A commit that opens
+    /// from here on has a later epoch.
     pub fn is_offered(&self, epoch: u32) -> bool {
         let is_open = |desk: &Desk| desk.open.load(SeqCst) <= u64::from(epoch);
         let is_empty = |desk: &Desk| held(&desk.buffer).bytes.is_empty();

@@ -6,6 +6,7 @@
 //!   journal_threads.rs (api)   the thread that does the steps, and the one that makes checkpoints
 //!   members.rs                 the nodes whose journals count, while the cluster changes
 //!   checkpoints.rs             rows as they are at an epoch, so that older journals go
+//!   follow.rs                  the other nodes' journals, for the column copies
 //!   state.rs                   how far this journal and the others are; why it is given up
 //!   open.rs                    a start: what of the files counts, and the region made anew from it
 //! ```
@@ -19,6 +20,7 @@
 //! Design and proof sketch: `docs/design/0005-durability.md`.
 
 pub(crate) mod checkpoints;
+pub(crate) mod follow;
 pub(crate) mod journaling;
 pub(crate) mod members;
 pub(crate) mod open;

@@ -32,8 +32,6 @@ use farhold_store::column::copy::{ColumnCopy, CopyConfig, CopySize};
 use farhold_store::column::memory::MemoryStatistics;
 use farhold_store::table::{Damaged, Rebuilt};
 use farhold_store::{Store, TableId};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A node's settings.
@@ -145,8 +143,6 @@ pub struct Node {
     pub(crate) far_holds: FarHolds,
     recovered: Mutex<Recovered>,
     pub(crate) far_pages: FarPages,
-    /// See [`Self::make_columns_anyway`].
-    makes_columns: AtomicBool,
     /// Tells this node's table handles from those of other nodes in the same process.
     pub(crate) tag: u64,
 }
@@ -314,18 +310,6 @@ impl Node {
         self.slots.statistics()
     }
 
-    /// Whether it makes column copies.
-    pub(crate) fn makes_columns(&self) -> bool {
-        self.config.nodes == 1 || self.makes_columns.load(Relaxed)
-    }
-
-    /// For tests: it makes column copies on a cluster of many nodes too. They are right only as long as every row here is changed by
-    /// transactions of this node alone. To be called before its threads are started.
-    #[doc(hidden)]
-    pub fn make_columns_anyway(&self) {
-        self.makes_columns.store(true, Relaxed);
-    }
-
     /// What its memory of column chunks consists of, if it has one.
     #[must_use]
     pub fn column_memory(&self) -> Option<MemoryStatistics> {
@@ -335,7 +319,7 @@ impl Node {
     /// Its column copies. None of them where none are [made](crate::NoColumns).
     #[must_use]
     pub fn columns(&self) -> ColumnStatistics {
-        let Some(journaling) = self.journaling.as_ref().filter(|_| self.makes_columns()) else {
+        let Some(journaling) = self.journaling.as_ref().filter(|journaling| journaling.makes_columns()) else {
             return ColumnStatistics::default();
         };
         let feed = &journaling.feed;
@@ -346,8 +330,8 @@ impl Node {
         feed.statistics(building, self.store.superblock().snapshots_open())
     }
 
-    /// What the columns of a table consist of on this node, and why queries do not read them, if they do not. While they are being built,
-    /// their rows grow.
+    /// What the columns of this node's rows of a table consist of, and why they cannot be read, if they cannot. While they are being
+    /// built, their rows grow.
     #[must_use]
     pub fn columns_of(&self, table: &Table) -> (CopySize, Option<NoColumns>) {
         match self.column_copy(table) {
@@ -359,12 +343,12 @@ impl Node {
     /// The copy of a table's columns, which may still be being built.
     pub(crate) fn column_copy(&self, table: &Table) -> Result<(&Arc<Journaling>, Arc<ColumnCopy>), NoColumns> {
         let is_small = || table.row_count() < KeptColumns::AUTO_ROWS;
-        let Some(journaling) = self.journaling.as_ref().filter(|_| self.makes_columns()) else {
+        let Some(journaling) = self.journaling.as_ref().filter(|journaling| journaling.makes_columns()) else {
             return Err(match table.kept_columns() {
                 KeptColumns::None => NoColumns::NotKept,
                 KeptColumns::Auto if is_small() => NoColumns::NotKept,
                 _ if self.journaling.is_none() => NoColumns::NoJournal,
-                _ => NoColumns::ManyNodes,
+                _ => NoColumns::Replicas,
             });
         };
         let feed = &journaling.feed;

@@ -21,8 +21,8 @@ use crate::replication::mirror::REGION_BYTES_MAX;
 use farhold_fabric::{Admitted, Fabric, FabricError, NodeId};
 use farhold_store::column::memory::ColumnMemory;
 use farhold_store::{REGION_BYTES_MIN, Store, StoreError, Superblock};
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 
 static TAGS: AtomicU64 = AtomicU64::new(1);
@@ -175,7 +175,6 @@ impl Node {
             far_holds: FarHolds::default(),
             recovered: Mutex::default(),
             far_pages: FarPages::default(),
-            makes_columns: AtomicBool::new(false),
             tag,
         };
         node.present.set((0..node.config.nodes).map(NodeId));

@@ -17,8 +17,23 @@ impl Worker {
     /// that was committed up to it, so that it shows what was acknowledged before the snapshot was taken.
     ///
     /// # Errors
-    /// [`NoColumns`]: the caller scans rows.
+    /// [`NoColumns`]: the caller scans rows. [`NoColumns::ManyNodes`]: other nodes have rows of the table too.
     pub async fn columns(&self, snapshot: &Snapshot, table: &Table) -> Result<ColumnView, NoColumns> {
+        if !table.0.route.is_local_only() {
+            return Err(match self.node().column_copy(table) {
+                Err(reason @ (NoColumns::NotKept | NoColumns::NoJournal | NoColumns::Replicas)) => reason,
+                _ => NoColumns::ManyNodes,
+            });
+        }
+        self.home_columns(snapshot, table).await
+    }
+
+    /// As [`Self::columns`], of the rows of the table that this node has: those that a scan of the snapshot finds in the pages of
+    /// this node.
+    ///
+    /// # Errors
+    /// [`NoColumns`]: the caller scans this node's pages.
+    pub async fn home_columns(&self, snapshot: &Snapshot, table: &Table) -> Result<ColumnView, NoColumns> {
         let (journaling, copy) = self.node().column_copy(table)?;
         let found = match copy.view(snapshot.epoch()) {
             Err(NoView::Behind { .. }) => self.catch_up(journaling, (table.id(), &copy), snapshot.epoch()).await,
@@ -35,10 +50,10 @@ impl Worker {
     ) -> Result<ColumnView, NoColumns> {
         let feed: &ColumnFeed = &journaling.feed;
         let behind = || NoColumns::Behind(copy.complete_to());
-        if journaling.is_offered(epoch) {
+        if self.node().config().nodes == 1 && journaling.is_offered(epoch) {
             feed.close(epoch);
         } else {
-            // A step of the journal closes the epoch.
+            // A step of each node's journal closes the epoch, also if no node commits anything.
             self.core.durable(epoch).await.map_err(|_| behind())?;
         }
         let is_coming = || copy.complete_to() < epoch && feed.is_applied_to(table, copy);

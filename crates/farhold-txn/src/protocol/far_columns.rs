@@ -17,8 +17,7 @@ use crate::base::error::TxnError;
 use crate::base::ident::COLUMNS;
 use crate::base::table::Table;
 use crate::base::wire::{GARBAGE, Reader, Writer};
-use crate::columns::{ColumnFeed, NoColumns};
-use crate::durability::journaling::Journaling;
+use crate::columns::NoColumns;
 use crate::node::parts::Start;
 use crate::protocol::columns::reason;
 use crate::protocol::core::Core;
@@ -94,7 +93,9 @@ impl Core {
         let feed = &journaling.feed;
         let view = match copy.view(epoch) {
             Err(NoView::Behind { complete }) if feed.is_applied_to(table.id(), &copy) => {
-                bring_further(journaling, feed, epoch);
+                // A step of each node's journal closes the epoch: somebody waits for it.
+                journaling.wait_for(epoch, Waker::noop());
+                feed.bell.ring();
                 return Ok(ViewAnswer::Coming { complete });
             }
             found => found.map_err(reason)?,
@@ -113,17 +114,6 @@ impl Core {
         let (incarnation, offset, bytes) = (self.node.store.incarnation(), place.offset(), described.len() as u64);
         Ok(ViewAnswer::There { incarnation, offset, bytes })
     }
-}
-
-/// Has the records of an epoch applied, without waiting for it.
-fn bring_further(journaling: &Journaling, feed: &ColumnFeed, epoch: u32) {
-    if journaling.is_offered(epoch) {
-        feed.close(epoch);
-    } else {
-        // A step of the journal closes the epoch: somebody waits for it.
-        journaling.wait_for(epoch, Waker::noop());
-    }
-    feed.bell.ring();
 }
 
 /// The rows of one node's part of a table at a snapshot, as columns in the memory of that node, which stay there while this value exists.

@@ -473,6 +473,13 @@ impl Snapshot {
         Ok(tasks)
     }
 
+    /// The tasks of a table's pages on this node.
+    pub(crate) fn own_pages(&self, table: &Table) -> Result<Vec<PageTask>, TxnError> {
+        let mut tasks = self.mapped_pages(table)?;
+        tasks.retain(|task| task.node == self.node.id());
+        Ok(tasks)
+    }
+
     fn mapped_pages(&self, table: &Table) -> Result<Vec<PageTask>, TxnError> {
         if table.is_dropped() {
             return Err(TxnError::SchemaChanged);

@@ -4,15 +4,18 @@ use crate::common::{PATIENCE_NS, new_dir};
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::column::copy::{ColumnView, ViewPart};
 use farhold_store::column::{BLOCK_ROWS, Chunk, double_of};
+use farhold_store::durable::files::{Directory, Disk, DurableFile};
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::{Column, ColumnReader, ColumnType, Datum, Schema};
 use farhold_txn::{
-    CopyConfig, Generation, JournalConfig, JournalThreads, KeptColumns, NoColumns, Node, NodeConfig, NodeId,
-    ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError, Worker,
+    CopyConfig, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, NoColumns, Node, NodeConfig, NodeId,
+    Placement, ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError, Worker,
 };
 use fastrand::Rng;
-use std::sync::Arc;
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
 use tempfile::TempDir;
 
 fn open(disk: &Volatile) -> (Arc<Node>, TempDir) {
@@ -22,10 +25,16 @@ fn open(disk: &Volatile) -> (Arc<Node>, TempDir) {
 fn open_with(disk: &Volatile, columns_bytes_max: u64) -> (Arc<Node>, TempDir) {
     let dir = new_dir();
     let journal = JournalConfig { segment_bytes: 1 << 20, threads: 2, ..JournalConfig::new(Arc::new(disk.clone())) };
-    let generation = Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default()).expect("a generation");
-    let regions = dir.path().join(generation.number().to_string());
-    let fabric = Fabric::join_shm(regions, NodeId(0)).expect("the fabric");
+    (open_node(journal, dir.path(), (0, 1), columns_bytes_max), dir)
+}
+
+fn open_node(journal: JournalConfig, dir: &Path, (node, nodes): (u8, u8), columns_bytes_max: u64) -> Arc<Node> {
+    let id = NodeId(node);
+    let generation = Generation::begin(&journal, id, nodes, &ReplicationConfig::default()).expect("a generation");
+    let regions = dir.join(generation.number().to_string());
+    let fabric = Fabric::join_shm(regions, id).expect("the fabric");
     let config = NodeConfig {
+        nodes,
         region_bytes: 64 << 20,
         journal: Some(journal),
         // Segments are short, and made often.
@@ -34,7 +43,7 @@ fn open_with(disk: &Volatile, columns_bytes_max: u64) -> (Arc<Node>, TempDir) {
         request_timeout_ns: PATIENCE_NS,
         ..NodeConfig::default()
     };
-    (Node::open_durable(fabric, config, generation).expect("a node"), dir)
+    Node::open_durable(fabric, config, generation).expect("a node")
 }
 
 pub fn accounts() -> TableDef {
@@ -97,8 +106,14 @@ fn rows_of_columns(view: &ColumnView, schema: &Schema) -> Vec<Row> {
 }
 
 pub fn rows_of_pages(snapshot: &Snapshot, table: &Table) -> Vec<Row> {
+    rows_of_home(snapshot, table, None)
+}
+
+/// Those on one node, or all.
+fn rows_of_home(snapshot: &Snapshot, table: &Table, home: Option<NodeId>) -> Vec<Row> {
     let mut rows = Vec::new();
-    for task in snapshot.pages(table).expect("pages") {
+    let tasks = snapshot.pages(table).expect("pages").into_iter();
+    for task in tasks.filter(|task| home.is_none_or(|home| task.node() == home)) {
         snapshot.scan_page(&task, &mut |key, value| rows.push(decode(table.schema(), key, value))).expect("rows");
     }
     rows.sort();
@@ -390,5 +405,325 @@ fn columns_without_room() {
         wait_for(&worker, &large, |found| found.as_ref().err() == Some(&NoColumns::NoRoom)).await;
         worker.keep_columns(&large, KeptColumns::These(vec![2])).await.expect("changed");
         wait_for(&worker, &large, Result::is_ok).await;
+    });
+}
+
+/// The nodes of a cluster in this process, with the threads of each. Dropped from the first on.
+struct Cluster {
+    workers: Vec<Worker>,
+    executor: Executor,
+    _threads: Vec<JournalThreads>,
+    _agents: Vec<HomeAgent>,
+    nodes: Vec<Arc<Node>>,
+    _dir: TempDir,
+}
+
+impl Cluster {
+    /// One node for each journal.
+    fn start(journals: Vec<JournalConfig>) -> Self {
+        let dir = new_dir();
+        let count = journals.len() as u8;
+        let journals = journals.into_iter().zip(0..);
+        let nodes: Vec<_> =
+            journals.map(|(journal, node)| open_node(journal, dir.path(), (node, count), u64::MAX)).collect();
+        let agents = nodes.iter().map(|node| HomeAgent::start(node).expect("an agent")).collect();
+        let threads =
+            nodes.iter().map(|node| JournalThreads::start(node).expect("threads").expect("a journal")).collect();
+        let executor = Executor::real(1);
+        let workers = nodes.iter().map(|node| node.worker(&executor.handle()).expect("a worker")).collect();
+        Self { workers, executor, _threads: threads, _agents: agents, nodes, _dir: dir }
+    }
+
+    /// Runs a test with a worker of each node, once they have met.
+    fn run(&self, test: impl AsyncFnOnce(&[Worker])) {
+        self.executor.run(async {
+            let met = TableDef { name: "met".into(), columns: KeptColumns::None, ..accounts() };
+            self.table(met).await;
+            for worker in &self.workers {
+                let met = table_of(worker.node(), "met");
+                while let Err(error) = change(worker, &met, &mut Random(0), 10).await {
+                    assert!(matches!(error, TxnError::NotDurable { committed: false, .. }), "{error}");
+                    worker.handle().sleep_ns(1_000_000).await;
+                }
+            }
+            test(&self.workers).await;
+        });
+    }
+
+    async fn table(&self, definition: TableDef) -> Table {
+        let worker = &self.workers[0];
+        match self.nodes[0].table(&definition.name) {
+            Some(table) => table,
+            None => loop {
+                match worker.create_table(definition.clone()).await {
+                    Ok(table) => return table,
+                    Err(TxnError::NotDurable { .. }) => worker.handle().sleep_ns(1_000_000).await,
+                    Err(error) => panic!("{error}"),
+                }
+            },
+        }
+    }
+
+    /// Changes rows of all nodes on two threads of each, until what is returned is dropped, which says how much was changed.
+    fn change_all<'s>(&'s self, scope: &'s std::thread::Scope<'s, '_>, table: &str, run: &'s Running, seed: u64) {
+        for (node, number) in self.nodes.iter().zip(0_u64..) {
+            let table = table_of(node, table);
+            scope.spawn(move || {
+                let executor = Executor::real(2 + number);
+                let worker = node.worker(&executor.handle()).expect("a worker");
+                let mut random = Random(seed * 10 + number);
+                executor.run(async {
+                    while !run.stop.load(SeqCst) {
+                        change(&worker, &table, &mut random, 400).await.expect("committed");
+                        run.done.fetch_add(1, SeqCst);
+                    }
+                    worker.drain(PATIENCE_NS).await;
+                });
+            });
+        }
+    }
+}
+
+#[derive(Default)]
+struct Running {
+    stop: AtomicBool,
+    done: AtomicU64,
+}
+
+fn table_of(node: &Node, name: &str) -> Table {
+    node.table(name).expect("the table is on all nodes")
+}
+
+/// Journals of so many nodes in a directory, with short segments.
+fn journals(nodes: usize, directory: impl Fn(usize) -> Arc<dyn Directory>) -> Vec<JournalConfig> {
+    let journal = |node| JournalConfig { segment_bytes: 64 << 10, threads: 2, ..JournalConfig::new(directory(node)) };
+    (0..nodes).map(journal).collect()
+}
+
+/// Waits until a node's columns are there, and compares them with its pages. Returns its rows.
+async fn check_home(worker: &Worker, name: &str) -> u64 {
+    let table = table_of(worker.node(), name);
+    let until_ns = worker.handle().now_ns() + PATIENCE_NS;
+    loop {
+        let snapshot = worker.snapshot().await.expect("a snapshot");
+        match worker.home_columns(&snapshot, &table).await {
+            Ok(view) => {
+                assert_eq!(view.epoch(), snapshot.epoch());
+                let rows = rows_of_home(&snapshot, &table, Some(worker.node().id()));
+                assert_eq!(
+                    rows_of_columns(&view, table.schema()),
+                    rows,
+                    "{} epoch {}",
+                    worker.node().id(),
+                    view.epoch()
+                );
+                return rows.len() as u64;
+            }
+            Err(NoColumns::Building | NoColumns::Past(_) | NoColumns::Behind(_)) => {}
+            Err(error) => panic!("{error}: {:?}", worker.node().columns()),
+        }
+        drop(snapshot);
+        assert!(worker.handle().now_ns() < until_ns, "never built: {:?}", worker.node().columns());
+        worker.handle().sleep_ns(1_000_000).await;
+    }
+}
+
+/// While threads of all nodes change rows of all nodes, each node's view has exactly its rows of the snapshot; also of a table whose
+/// copy begins meanwhile, and after the whole cluster has started again.
+#[test]
+fn each_node_has_the_columns_of_its_rows() {
+    for nodes in [2, 3] {
+        let files = new_dir();
+        let disk: Arc<dyn Directory> = Arc::new(Disk::open(files.path().join("journals")).expect("a directory"));
+        for start in 0..2_u64 {
+            let cluster = Cluster::start(journals(nodes, |_| disk.clone()));
+            cluster.run(async |workers| {
+                let table = cluster.table(accounts()).await;
+                let later = TableDef { name: "later".into(), columns: KeptColumns::None, ..accounts() };
+                let later = cluster.table(later).await;
+                let running = Running::default();
+                std::thread::scope(|scope| {
+                    cluster.change_all(scope, "accounts", &running, start);
+                    cluster.change_all(scope, "later", &running, start + 5);
+                    let stopped = Stop(&running.stop);
+                    cluster.executor.run(async {
+                        for round in 0..30 {
+                            let before = running.done.load(SeqCst);
+                            for worker in workers {
+                                check_home(worker, "accounts").await;
+                            }
+                            if round == 10 {
+                                let kept =
+                                    if start == 0 { KeptColumns::All } else { KeptColumns::These(vec![0, 1, 2]) };
+                                workers[0].keep_columns(&later, kept).await.expect("changed");
+                            }
+                            let until_ns = workers[0].handle().now_ns() + PATIENCE_NS;
+                            while running.done.load(SeqCst) < before + 20 && workers[0].handle().now_ns() < until_ns {
+                                workers[0].handle().sleep_ns(100_000).await;
+                            }
+                        }
+                        for worker in workers {
+                            check_home(worker, "later").await;
+                        }
+                    });
+                    drop(stopped);
+                });
+                // Nothing else happens any more.
+                let mut rows = 0;
+                for worker in workers {
+                    rows += check_home(worker, "accounts").await;
+                    check_home(worker, "later").await;
+                    assert_eq!(worker.node().columns().losses, 0);
+                }
+                let snapshot = workers[0].snapshot().await.expect("a snapshot");
+                assert_eq!(rows, rows_of_pages(&snapshot, &table).len() as u64);
+                assert!(rows > 0);
+            });
+        }
+    }
+}
+
+/// A directory whose files of some name cannot be opened while it is held.
+#[derive(Clone, Debug)]
+struct Slow {
+    disk: Volatile,
+    prefix: &'static str,
+    hold: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Slow {
+    fn hold(&self, is_held: bool) {
+        *self.hold.0.lock().expect("no panic") = is_held;
+        self.hold.1.notify_all();
+    }
+}
+
+/// Held until this is dropped, also when an assertion fails.
+struct Held<'s>(&'s Slow);
+
+impl<'s> Held<'s> {
+    fn new(slow: &'s Slow) -> Self {
+        slow.hold(true);
+        Self(slow)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.hold(false);
+    }
+}
+
+impl Directory for Slow {
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
+        self.disk.create(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
+        if name.starts_with(self.prefix) {
+            let is_held = self.hold.0.lock().expect("no panic");
+            drop(self.hold.1.wait_while(is_held, |is_held| *is_held).expect("no panic"));
+        }
+        self.disk.open(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        self.disk.lock(name)
+    }
+
+    fn name(&self) -> String {
+        self.disk.name()
+    }
+}
+
+/// Segments of a journal are removed before another node has read them: its columns are forgotten, and built again.
+#[test]
+fn columns_that_miss_records_are_built_again() {
+    let disk = Volatile::default();
+    let slow = Slow { disk: disk.clone(), prefix: "node-1.journal", hold: Arc::default() };
+    let mut journals = journals(2, |node| if node == 0 { Arc::new(slow.clone()) } else { Arc::new(disk.clone()) });
+    for journal in &mut journals {
+        journal.checkpoint_bytes = 128 << 10;
+    }
+    let cluster = Cluster::start(journals);
+    cluster.run(async |workers| {
+        let table = cluster.table(accounts()).await;
+        check_home(&workers[0], "accounts").await;
+        let first_of_1 = || {
+            let names = disk.list().expect("names");
+            names.iter().filter_map(|name| name.strip_prefix("node-1.journal-")?[9..].parse::<u32>().ok()).min()
+        };
+        let (followed, of_1) = (first_of_1().expect("a segment"), table_of(workers[1].node(), "accounts"));
+        let held = Held::new(&slow);
+        let until_ns = workers[0].handle().now_ns() + PATIENCE_NS;
+        let mut ids = (0_i64..).step_by(50);
+        while first_of_1().expect("a segment") < followed + 3 {
+            let first = ids.next().expect("many");
+            insert_long(&workers[1], &of_1, first..first + 50, 100).await;
+            // Each node makes checkpoints because of the other.
+            insert(&workers[0], &table, -first - 50..-first).await;
+            assert!(workers[0].handle().now_ns() < until_ns, "nothing is removed: {:?}", disk.list());
+        }
+        assert_eq!(workers[0].node().columns().losses, 0);
+        drop(held);
+        while workers[0].node().columns().losses == 0 {
+            assert!(workers[0].handle().now_ns() < until_ns, "{:?}", workers[0].node().columns());
+            workers[0].handle().sleep_ns(1_000_000).await;
+        }
+        for worker in workers {
+            assert!(check_home(worker, "accounts").await > 0);
+        }
+    });
+}
+
+/// On an idle cluster a view comes as soon as a snapshot does, and has what any node has committed. A table with all rows on all nodes
+/// has its columns on each; of another, none are those of all rows.
+#[test]
+fn views_of_an_idle_cluster() {
+    let disk = Volatile::default();
+    let cluster = Cluster::start(journals(2, |_| Arc::new(disk.clone())));
+    cluster.run(async |workers| {
+        let table = cluster.table(accounts()).await;
+        let copied = TableDef { name: "copied".into(), placement: Placement::Replicated, ..accounts() };
+        let copied = cluster.table(copied).await;
+        let (mut slowest_ns, mut random) = (0, Random(1));
+        for round in 0..60 {
+            let writer = &workers[round % 2];
+            change(writer, &table_of(writer.node(), "accounts"), &mut random, 100).await.expect("committed");
+            change(writer, &table_of(writer.node(), "copied"), &mut random, 100).await.expect("committed");
+            for worker in workers {
+                check_home(worker, "accounts").await;
+                if round > 0 {
+                    let (table, snapshot) =
+                        (table_of(worker.node(), "accounts"), worker.snapshot().await.expect("one"));
+                    let began_ns = worker.handle().now_ns();
+                    worker.home_columns(&snapshot, &table).await.expect("columns");
+                    slowest_ns = slowest_ns.max(worker.handle().now_ns() - began_ns);
+                    assert_eq!(worker.columns(&snapshot, &table).await.err(), Some(NoColumns::ManyNodes));
+                }
+                let copied = table_of(worker.node(), "copied");
+                let (snapshot, view) = columns(worker, &copied).await;
+                assert_eq!(rows_of_columns(&view, copied.schema()), rows_of_pages(&snapshot, &copied));
+            }
+        }
+        assert!(slowest_ns < 5_000_000_000, "{slowest_ns}");
+        assert_eq!(workers[0].columns(&workers[0].snapshot().await.expect("one"), &copied).await.err(), None);
+        assert_eq!(table.kept_columns(), KeptColumns::All);
     });
 }

@@ -47,9 +47,6 @@ fn start(path: &Path, disk: Arc<dyn Directory>, id: NodeId, columns_bytes_max: u
         ..NodeConfig::default()
     };
     let node = Node::open_durable(fabric, config, generation).expect("a node");
-    if id == HOME {
-        node.make_columns_anyway();
-    }
     let threads = JournalThreads::start(&node).expect("threads");
     Running { _threads: threads, _agent: HomeAgent::start(&node).expect("an agent"), node }
 }

@@ -15,6 +15,7 @@
 //! damage: it lies before the mark, or has a whole batch behind it, or a later segment says that it was whole. The first kind is
 //! the end of the journal; the second is refused.
 
+mod follow;
 mod read;
 
 use super::files::{Directory, DurableFile};
@@ -26,6 +27,7 @@ use crate::slab::{PageEvent, PageKind, Run};
 use farhold_fabric::NodeId;
 use std::sync::Arc;
 
+pub use follow::Follower;
 pub(super) use read::has_standing;
 pub use read::{Found, Visit, first_closed, last, read_segment, segment_bytes, settle};
 
@@ -229,6 +231,13 @@ pub struct Closing {
     pub epoch_max: u32,
     /// The configuration that the node is in.
     pub configuration: u64,
+}
+
+impl Closing {
+    /// As the words of a batch's header have it.
+    const fn of(words: &[u64; 7]) -> Self {
+        Self { closed: words[3] as u32, epoch_max: (words[3] >> 32) as u32, configuration: words[4] }
+    }
 }
 
 /// Writes a journal. One thread does.

@@ -86,19 +86,9 @@ pub(super) fn scan(
     visit: &mut Visit<'_>,
 ) -> Result<Found, DurableError> {
     let damaged = |at: u64, what| Err(DurableError::damaged(name, at, what));
-    let Some(head) = bytes.get(..HEADER_BYTES as usize) else { return damaged(bytes.len() as u64, "it is cut off") };
-    check_words(name, &[word(head, 0), word(head, 8)], &[("magic number", MAGIC), ("version", VERSION)])?;
-    let Some(words) = unseal::<8>(head) else { return damaged(0, "its header's checksum is another") };
-    let expected = [
-        ("cluster", identity.cluster),
-        ("node", u64::from(identity.node.0)),
-        ("number of nodes", u64::from(identity.nodes)),
-        ("start", u64::from(start)),
-        ("number", u64::from(number)),
-        ("length", bytes.len() as u64),
-    ];
-    check_words(name, &words[2..], &expected)?;
-    let segment_bytes = words[7];
+    let head = bytes.get(..HEADER_BYTES as usize).unwrap_or(bytes);
+    check_header(name, head, identity, (start, number), bytes.len() as u64)?;
+    let segment_bytes = bytes.len() as u64;
     // A mark that is itself half written does not count.
     let mark = unseal::<1>(&head[MARK_AT as usize..]).map_or(0, |mark| mark[0]);
     let lsn = |at: usize| u64::from(number) * segment_bytes + at as u64;
@@ -110,7 +100,7 @@ pub(super) fn scan(
         } else if words[2] != found.last {
             return damaged(at as u64, "a batch before it is missing");
         }
-        let closing = Closing { closed: words[3] as u32, epoch_max: (words[3] >> 32) as u32, configuration: words[4] };
+        let closing = Closing::of(&words);
         let body = &bytes[at + BATCH_HEADER..at + size];
         visit(body, closing).map_err(|what| DurableError::damaged(name, at as u64, what))?;
         found.closed = found.closed.max(closing.closed);
@@ -127,6 +117,31 @@ pub(super) fn scan(
         return damaged(at as u64, "a batch is not whole and a later one is");
     }
     Ok(found)
+}
+
+/// Checks the header of a segment whose file has so many bytes.
+pub(super) fn check_header(
+    name: &str,
+    head: &[u8],
+    identity: &Identity,
+    (start, number): (u32, u32),
+    file_bytes: u64,
+) -> Result<(), DurableError> {
+    let damaged = |at: u64, what| Err(DurableError::damaged(name, at, what));
+    if head.len() < HEADER_BYTES as usize {
+        return damaged(head.len() as u64, "it is cut off");
+    }
+    check_words(name, &[word(head, 0), word(head, 8)], &[("magic number", MAGIC), ("version", VERSION)])?;
+    let Some(words) = unseal::<8>(head) else { return damaged(0, "its header's checksum is another") };
+    let expected = [
+        ("cluster", identity.cluster),
+        ("node", u64::from(identity.node.0)),
+        ("number of nodes", u64::from(identity.nodes)),
+        ("start", u64::from(start)),
+        ("number", u64::from(number)),
+        ("length", file_bytes),
+    ];
+    check_words(name, &words[2..], &expected)
 }
 
 /// Whether a segment has a configuration. Its node may be writing it: what is not whole yet does not count, and is no damage.
@@ -157,8 +172,15 @@ pub(in crate::durable) fn has_standing(
     Ok(false)
 }
 
+/// The size of the batch at the beginning of `bytes`, of which the rest may not be there. It is not checked.
+pub(super) fn batch_size(bytes: &[u8], lsn: u64) -> Option<u64> {
+    let head = bytes.get(..BATCH_HEADER)?;
+    let size = word(head, 0);
+    ((size >> 32) as u32 == BATCH && word(head, 8) == lsn).then_some(size & u64::from(u32::MAX))
+}
+
 /// The batch at a position: its size and the words of its header.
-fn batch(bytes: &[u8], at: usize, lsn: u64, start: u32) -> Option<(usize, [u64; 7])> {
+pub(super) fn batch(bytes: &[u8], at: usize, lsn: u64, start: u32) -> Option<(usize, [u64; 7])> {
     let head = bytes.get(at..at + BATCH_HEADER)?;
     let size = word(head, 0);
     if (size >> 32) as u32 != BATCH || word(head, 8) != lsn || word(head, 40) as u32 != start {

@@ -1,0 +1,118 @@
+//! The column copies of a node, and what brings them all records: its own journal's steps, and the files of the other nodes' journals.
+//!
+//! ```text
+//!   heard: the others' closed epochs ──► ends ──► copies looked at ──► each journal is read to its end ──► complete up to the least
+//! ```
+//!
+//! A transaction's record is in its coordinator's journal alone, whatever node has the rows. Why nothing is missed:
+//! `docs/design/0027-columns.md`.
+
+use crate::base::error::TxnError;
+use crate::durability::journaling::{Journaling, held};
+use crate::durability::open::refused;
+use farhold_fabric::NodeId;
+use farhold_store::durable::journal::{Follower, Item, items};
+use farhold_store::durable::{DurableError, Identity};
+use farhold_store::log::Record;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// How long what a node has closed may be invisible in its files, on a file system that other hosts share too.
+const UNSEEN_NS_MAX: u64 = 10_000_000_000;
+
+/// The followers of all other nodes' journals, while there are copies.
+pub(super) struct Followers {
+    followers: Vec<Follower>,
+    /// Since when something that was closed cannot be seen.
+    unseen_since_ns: Option<u64>,
+}
+
+/// Whether all that was closed has been applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Applied {
+    /// So it has.
+    All,
+    /// A file does not show yet what its node has closed: the caller tries again soon.
+    Some,
+}
+
+impl Journaling {
+    /// Begins to follow the other nodes' journals, if that has not begun. To be called when a copy has been added, and before the
+    /// snapshot is taken of which it is made: records of later epochs are then read.
+    ///
+    /// # Errors
+    /// [`TxnError::Durable`]: a journal cannot be read.
+    pub fn follow(&self) -> Result<(), TxnError> {
+        let mut others = held(&self.others);
+        if others.is_none() {
+            let nodes = (0..self.nodes).map(NodeId).filter(|node| *node != self.me);
+            let followers = nodes.map(|node| self.follow_node(node)).collect::<Result<_, _>>().map_err(refused)?;
+            *others = Some(Followers { followers, unseen_since_ns: None });
+        }
+        Ok(())
+    }
+
+    fn follow_node(&self, node: NodeId) -> Result<Follower, DurableError> {
+        let heard = &self.heard[usize::from(node.0)];
+        if !heard.is_met() {
+            return Err(DurableError::Busy { who: format!("{node} has not started yet").into() });
+        }
+        // It has been met, so its last start is the one that takes part in this generation.
+        let identity = Identity { node, ..self.shape.identity };
+        Follower::at_end(self.shape.directory.clone(), identity, heard.closed.load(SeqCst))
+    }
+
+    /// Applies all records up to what each node has closed, as far as this node has heard. One thread does so.
+    pub fn apply_to_columns(&self, now_ns: u64) -> Applied {
+        let mut others = held(&self.others);
+        // Under the lock: a copy is added first, and then followed.
+        if !self.feed.is_wanted() {
+            *others = None;
+        }
+        // Before the copies are looked at: a copy that begins later needs nothing that was closed before.
+        let ends: Vec<u32> = self.heard.iter().map(|heard| heard.closed.load(SeqCst)).collect();
+        let mut taken = self.feed.take();
+        taken.apply_own(self.me);
+        let mut closed = taken.closed;
+        let mut is_all = true;
+        match others.as_mut() {
+            Some(followers) => {
+                for follower in &mut followers.followers {
+                    let end = ends[usize::from(follower.node().0)];
+                    let read = follower.read(end, &mut |body, _| {
+                        taken.apply(self.me, records(body));
+                        Ok(())
+                    });
+                    let Ok(is_read) = read else {
+                        return self.lose(&mut others);
+                    };
+                    is_all &= is_read;
+                    closed = closed.min(follower.closed());
+                }
+                if is_all {
+                    followers.unseen_since_ns = None;
+                } else if now_ns > *followers.unseen_since_ns.get_or_insert(now_ns) + UNSEEN_NS_MAX {
+                    return self.lose(&mut others);
+                }
+            }
+            None if self.nodes > 1 => closed = 0,
+            None => {}
+        }
+        self.feed.complete(&taken, closed);
+        if is_all { Applied::All } else { Applied::Some }
+    }
+
+    /// Records are missing. The followers go first: a copy that is not forgotten here is followed by new ones.
+    fn lose(&self, others: &mut Option<Followers>) -> Applied {
+        *others = None;
+        self.feed.lose();
+        Applied::All
+    }
+}
+
+/// The records of a batch, whose checksum is good.
+fn records(body: &[u8]) -> impl Iterator<Item = Record<'_>> {
+    items(body).filter_map(|item| match item {
+        Ok(Item::Record(bytes)) => Record::check(bytes, 0).ok(),
+        _ => None,
+    })
+}
