@@ -8,6 +8,8 @@
 //! One record has several consumers: the journal's file, the mirrors on other nodes, and these copies. A copy takes what the journal
 //! takes, so a commit does nothing for it. Copies are in this process's memory, and are built anew when the node starts.
 
+mod waits;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -69,6 +71,8 @@ pub(crate) struct ColumnFeed {
     pub merge_bell: Bell,
     /// Views of segments that queries have got.
     views: AtomicU64,
+    /// From a snapshot to each view of it.
+    pub waits: waits::Waits,
 }
 
 /// What a node's column copies are and do.
