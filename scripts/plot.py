@@ -78,22 +78,24 @@ def bars(path, groups):
     write(path, panels)
 
 
-def lines(path, groups, evenly=False):
-    """One panel a group (title, name of the x axis, {series: [(x, y)]}): lines over a logarithmic x axis, or with a place for each x."""
+def lines(path, groups, evenly=False, from_zero=False):
+    """One panel a group (title, name of the x axis, {series: [(x, y)]}): lines over a logarithmic x axis, with a place for each x, or over a
+    linear one that begins at 0."""
     panels = []
     for title, axis, series in groups:
         points = [point for values in series.values() for point in values]
         panel = Panel(HEIGHT * len(panels), title, [y for _, y in points])
         order = sorted({x for x, _ in points})
-        along = order.index if evenly else math.log
-        low, high = (along(f(order)) for f in (min, max))
+        marks = ticks(0, max(order)) if from_zero else order
+        along = order.index if evenly else float if from_zero else math.log
+        low, high = (along(f(marks)) for f in (min, max))
         place = lambda x: LEFT + 20 + (along(x) - low) / ((high - low) or 1) * (WIDTH - LEGEND - LEFT - 40)
         bottom = panel.top + HEIGHT - BOTTOM
         for index, values in enumerate(series.values()):
             path_points = " ".join(f"{place(x):.1f},{panel.y(y):.1f}" for x, y in sorted(values))
             panel.parts.append(f'<polyline points="{path_points}" fill="none" stroke="{colour(index)}" stroke-width="2"/>')
             panel.parts += [f'<circle cx="{place(x):.1f}" cy="{panel.y(y):.1f}" r="3" fill="{colour(index)}"/>' for x, y in values]
-        panel.parts += [text(place(x), bottom + 16, f"{x:g}", size=11) for x in order]
+        panel.parts += [text(place(x), bottom + 16, f"{x:,g}" if from_zero else f"{x:g}", size=11) for x in marks]
         panel.parts.append(text((LEFT + WIDTH - LEGEND) / 2, bottom + 34, axis))
         panel.legend(series)
         panels.append(panel)

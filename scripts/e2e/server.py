@@ -163,6 +163,19 @@ def test_fabric_info_and_key_value_bench():
         assert all(result["farhold"]["gets_per_second"] > 0 for result in results), done
 
 
+def test_queries_beside_transactions_see_what_was_acknowledged():
+    with tempfile.TemporaryDirectory() as journals:
+        flags = ["--mixes", "1:1", "--runs", 1, "--seconds", 3, "--warm-up", 0, "--in-flight", 20, "--journal", journals]
+        done = run("bench", "--json", "htap", *flags)
+        assert done.returncode == 0, done
+        measured = {one["kept"]: one for one in json.loads(done.stdout.splitlines()[-1])["measured"]}
+        assert measured.keys() == {"columns", "rows"}, done
+        for one in measured.values():
+            assert one["transactions_per_second"] > 0 and one["freshness"]["checks"] > 0 and not one["freshness"]["missed"], one
+        assert measured["columns"]["waits_us"]["views"] > 0 and measured["rows"]["waits_us"]["views"] == 0, measured
+        assert not os.listdir(journals), os.listdir(journals)
+
+
 def test_ch_answers_equal_duckdbs():
     bench = start("bench", "--json", "ch", "--warehouses", 1, "--stay", "--listen", "127.0.0.1:0")
     listen = json.loads(line_with(bench, '"listening"'))["listen"]

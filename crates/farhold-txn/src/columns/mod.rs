@@ -10,6 +10,8 @@
 //! takes, so a commit does nothing for it. The chunks of copies are in a region of the node, which other nodes read. Copies are built anew
 //! when the node starts.
 
+mod waits;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -137,6 +139,8 @@ pub(crate) struct ColumnFeed {
     /// Views of segments that queries have got.
     views: AtomicU64,
     losses: AtomicU64,
+    /// From a snapshot to each view of it.
+    pub waits: waits::Waits,
 }
 
 /// What a node's column copies are and do.

@@ -39,7 +39,10 @@ impl Worker {
             Err(NoView::Behind { .. }) => self.catch_up(journaling, (table.id(), &copy), snapshot.epoch()).await,
             found => found.map_err(reason),
         };
-        found.inspect(|view| journaling.feed.count_view(view))
+        found.inspect(|view| {
+            journaling.feed.count_view(view);
+            journaling.feed.waits.count(self.handle().shared_now_ns().saturating_sub(snapshot.taken_ns()));
+        })
     }
 
     async fn catch_up(

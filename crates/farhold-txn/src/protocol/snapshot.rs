@@ -38,6 +38,8 @@ pub struct Snapshot {
     places: Vec<Place>,
     /// Its number on nodes that are not mapped here, once it has announced itself to one.
     number: Option<u64>,
+    /// When it was complete, by the machine's clock.
+    taken_ns: u64,
 }
 
 impl AsOf {
@@ -144,7 +146,7 @@ impl Worker {
         let core = &*self.core;
         let configuration = node.settled_configuration()?;
         let as_of = AsOf { epoch: 0, configuration };
-        let mut snapshot = Snapshot { node: node.clone(), as_of, places: Vec::new(), number: None };
+        let mut snapshot = Snapshot { node: node.clone(), as_of, places: Vec::new(), number: None, taken_ns: 0 };
         let holder = node.store.holder();
         let early = if planted!(AnnouncedLate) { Some(self.advance_epoch(&snapshot).await?) } else { None };
         for id in node.everybody() {
@@ -182,6 +184,7 @@ impl Worker {
         if core.node.journaling.as_ref().is_some_and(|journaling| !journaling.is_quiet()) {
             core.durable(snapshot.as_of.epoch).await.map_err(TxnError::of_a_read)?;
         }
+        snapshot.taken_ns = core.handle.shared_now_ns();
         Ok(snapshot)
     }
 
@@ -453,6 +456,11 @@ impl Snapshot {
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.as_of.epoch
+    }
+
+    /// When it was complete: by the clock that all threads of the machine share.
+    pub(crate) fn taken_ns(&self) -> u64 {
+        self.taken_ns
     }
 
     /// Splits a table into tasks of one run of pages each. Blocks the thread where a node's memory is not mapped here:

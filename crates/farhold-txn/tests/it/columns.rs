@@ -213,6 +213,8 @@ fn views_have_the_rows_of_their_snapshots() {
                 });
                 drop(stopped);
             });
+            let waits = node.column_waits();
+            assert!(waits.iter().map(|wait| wait.1).sum::<u64>() >= 40, "one for each view: {waits:?}");
             // Merges follow in the background.
             let until_ns = worker.handle().now_ns() + PATIENCE_NS;
             while node.columns().size.segments <= 3 {

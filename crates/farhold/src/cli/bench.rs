@@ -11,7 +11,7 @@ use super::args::{ChArgs, DurabilityArgs, ReplicaArgs, TpccArgs};
 use super::check;
 use super::client;
 use super::clock::Stopwatch;
-use super::cluster::{Cluster, ClusterPlan};
+use super::cluster::{Cluster, ClusterPlan, QueryPlan};
 use super::demo::{self, MixPlan, Outcome};
 use super::event::{Command, Event, Memory, quantile};
 use super::failure::{Failure, LostNode};
@@ -39,6 +39,7 @@ pub async fn tpcc(args: &TpccArgs, json: bool) -> Result<(), String> {
         provider: args.provider.clone(),
         replicas: args.replicas.clone(),
         durability: args.durability.clone(),
+        queries: QueryPlan::DEFAULT,
     };
     let failure = failure_of(args)?;
     // Fine enough to see a failure of some tens of milliseconds.
@@ -233,6 +234,7 @@ pub async fn ch(args: &ChArgs, json: bool) -> Result<(), String> {
         provider: "shm".into(),
         replicas: ReplicaArgs::NONE,
         durability: args.durability.clone(),
+        queries: QueryPlan::DEFAULT,
     };
     let mut endings = Endings::register()?;
     let mut cluster = Cluster::start(&plan)?;
@@ -354,7 +356,7 @@ async fn arrow_ms(cluster: &mut Cluster, sql: &str) -> Result<f64, String> {
 }
 
 /// The median; 0 of nothing.
-fn median(values: &mut [f64]) -> f64 {
+pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use farhold_fabric::ephemeral::Ephemeral;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::args::{DurabilityArgs, ReplicaArgs};
+use super::args::{ColumnsLevel, DurabilityArgs, ReplicaArgs};
 use super::event::{Command, Event};
 
 /// The settings with which every node of a cluster is started.
@@ -47,6 +47,24 @@ pub struct ClusterPlan {
     pub replicas: ReplicaArgs,
     /// What a commit survives.
     pub durability: DurabilityArgs,
+    /// How nodes answer queries.
+    pub queries: QueryPlan,
+}
+
+/// How the nodes of a cluster answer queries.
+#[derive(Debug, Clone, Copy)]
+pub struct QueryPlan {
+    /// Which CH-benCHmark tables are kept as columns, on one node with a journal.
+    pub columns: ColumnsLevel,
+    /// Bytes that columns may use.
+    pub column_memory: u64,
+    /// Threads; 0 = one a processor.
+    pub threads: u16,
+}
+
+impl QueryPlan {
+    /// As a server has it without flags.
+    pub const DEFAULT: Self = Self { columns: ColumnsLevel::Auto, column_memory: 1 << 30, threads: 0 };
 }
 
 /// Running node processes. Dropping it ends them and removes their files.
@@ -241,6 +259,8 @@ fn spawn_node(
         ("--seed", plan.seed),
         ("--replicas", u64::from(plan.replicas.replicas)),
         ("--lease-ms", plan.replicas.lease_ms),
+        ("--column-memory", plan.queries.column_memory),
+        ("--query-threads", u64::from(plan.queries.threads)),
     ] {
         process.arg(flag).arg(value.to_string());
     }
@@ -254,6 +274,8 @@ fn spawn_node(
             process.arg("--assume-persistence");
         }
     }
+    let columns = plan.queries.columns.to_possible_value().ok_or("every level has a name")?;
+    process.arg("--columns").arg(columns.get_name());
     if plan.pin {
         process.arg("--pin-from").arg((u32::from(node) * u32::from(plan.workers)).to_string());
     }

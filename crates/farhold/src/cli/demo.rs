@@ -18,7 +18,7 @@ use super::args::{DemoArgs, DurabilityArgs, ReplicaArgs};
 use super::check;
 use super::client;
 use super::clock::Stopwatch;
-use super::cluster::{Cluster, ClusterPlan};
+use super::cluster::{Cluster, ClusterPlan, QueryPlan};
 use super::event::{Command, Event, Interval, Memory, TypeTotals, merge_buckets, quantile};
 use super::failure::{Failure, LOOK_EVERY, LostNode, Mark, Story};
 use super::signal::Endings;
@@ -124,6 +124,7 @@ pub async fn run(args: &DemoArgs, json: bool) -> Result<(), String> {
             ..ReplicaArgs::NONE
         },
         durability: DurabilityArgs::NONE,
+        queries: QueryPlan::DEFAULT,
     };
     if args.kill && args.nodes < 2 {
         return Err("--kill needs --nodes 2 or more: the others take over the killed node's rows".to_owned());

@@ -25,6 +25,8 @@ pub enum Command {
         /// The query.
         sql: String,
     },
+    /// Tell the state of the column copies, and the waits for them.
+    Columns,
     /// End the mix early.
     Stop,
     /// Leave.
@@ -72,6 +74,8 @@ pub enum Event {
         /// The time that it took.
         microseconds: u64,
     },
+    /// The column copies of the node.
+    Columns(Columns),
     /// The node cannot go on.
     Failed {
         /// Why, for a person.
@@ -103,6 +107,21 @@ pub struct Interval {
     pub unavailable_us_max: u64,
     /// Latency: (upper bound of a bucket in microseconds, transactions in it).
     pub latency_us: Vec<(u64, u64)>,
+}
+
+/// The state of a node's column copies.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Columns {
+    /// Tables that have a copy.
+    pub tables: usize,
+    /// Tables whose copy is being built.
+    pub building: usize,
+    /// Tables whose copy has no room.
+    pub without_room: usize,
+    /// Changes that are in no segment yet.
+    pub delta_rows: u64,
+    /// Waits from a snapshot to a view of a table's columns, since the node's start: (upper bound of a bucket in nanoseconds, views).
+    pub waits_ns: Vec<(u64, u64)>,
 }
 
 /// Totals of one transaction type.

@@ -12,6 +12,7 @@ mod event;
 mod fabric;
 mod failure;
 mod half_written;
+mod htap;
 mod import;
 mod kv;
 mod node;
@@ -49,6 +50,7 @@ pub fn main() -> ExitCode {
         Command::Bench(args) => match &args.workload {
             Workload::Tpcc(args) => client_runtime(bench::tpcc(args, json)),
             Workload::Ch(args) => client_runtime(bench::ch(args, json)),
+            Workload::Htap(args) => client_runtime(htap::run(args, json)),
             Workload::Kv(args) => kv::run(args, json),
             Workload::Smallbank(args) => smallbank::run(args, json),
         },

@@ -19,11 +19,10 @@ use farhold_fabric::{Executor, ephemeral};
 use farhold_sql::arrow_copy::ArrowCopy;
 use farhold_sql::engine::EngineConfig;
 use farhold_sql::server::{ServerConfig, ServerHandle};
-use farhold_txn::KeptColumns;
 
 use super::args::NodeArgs;
 use super::clock::{Stopwatch, unix_us};
-use super::event::{Command, Event, Interval, Memory, TypeTotals};
+use super::event::{Columns, Command, Event, Interval, Memory, TypeTotals};
 use super::{serve, signal};
 use crate::{Config, Database, TxnError};
 
@@ -53,7 +52,7 @@ impl<'a> NodeProcess<'a> {
     fn open(args: &'a NodeArgs) -> Result<Self, String> {
         let commands = listen_to_parent();
         let config = Config::at(&args.dir).memory_bytes(args.memory).populate_bytes(args.populate);
-        let config = config.node(args.node, args.nodes).provider(&args.provider);
+        let config = config.column_bytes(args.column_memory).node(args.node, args.nodes).provider(&args.provider);
         let mut config = serve::replicated(config, &args.replicas).durability(serve::durability(&args.durability));
         if let Some(url) = &args.register {
             config = config.register(url);
@@ -65,11 +64,11 @@ impl<'a> NodeProcess<'a> {
         let mut node = Self { args, database, server: None, arrow: None, commands };
         if let Some(listen) = args.listen {
             let config = ServerConfig { listen, ..ServerConfig::default() };
-            node.server = Some(serve::start(
-                &node.database,
-                EngineConfig { without_rules: args.without.clone(), ..EngineConfig::default() },
-                config,
-            )?);
+            let mut engine = EngineConfig { without_rules: args.without.clone(), ..EngineConfig::default() };
+            if args.query_threads > 0 {
+                engine.query_threads = args.query_threads;
+            }
+            node.server = Some(serve::start(&node.database, engine, config)?);
         }
         let listen = node.server.as_ref().map(|s| s.local_addr().to_string());
         say(&Event::Ready { listen });
@@ -97,6 +96,7 @@ impl<'a> NodeProcess<'a> {
                     }
                 }
                 Command::ArrowQuery { sql } => self.arrow_query(&sql)?,
+                Command::Columns => say(&Event::Columns(self.columns())),
                 Command::Stop => {}
                 Command::Quit => break,
             }
@@ -121,7 +121,7 @@ impl<'a> NodeProcess<'a> {
                 if self.args.ch {
                     ch::create(&worker).await?;
                     for table in self.database.node().tables() {
-                        worker.keep_columns(&table, KeptColumns::Auto).await?;
+                        worker.keep_columns(&table, serve::kept_columns(self.args.columns)).await?;
                     }
                     ch::load(&worker, self.database.node(), self.args.seed).await?;
                 }
@@ -310,6 +310,17 @@ impl<'a> NodeProcess<'a> {
             }
             outcome.map_err(|error| told(&error))
         })
+    }
+
+    fn columns(&self) -> Columns {
+        let (node, of_node) = (self.database.node(), self.database.node().columns());
+        Columns {
+            tables: of_node.tables,
+            building: of_node.building,
+            without_room: of_node.without_room,
+            delta_rows: of_node.size.delta_rows,
+            waits_ns: node.column_waits(),
+        }
     }
 
     fn memory(&self) -> Memory {

@@ -188,13 +188,18 @@ pub fn start(database: &Database, engine: EngineConfig, config: ServerConfig) ->
     Server::start(engine, database.node(), config).map_err(|error| error.to_string())
 }
 
-fn engine_config(args: &ServeArgs) -> Result<EngineConfig, String> {
-    let mut config = EngineConfig { query_memory_bytes: args.query_memory as usize, ..EngineConfig::default() };
-    config.columns = match args.columns {
+/// Which columns tables are kept as, by the command line.
+pub fn kept_columns(level: ColumnsLevel) -> KeptColumns {
+    match level {
         ColumnsLevel::Auto => KeptColumns::Auto,
         ColumnsLevel::All => KeptColumns::All,
         ColumnsLevel::None => KeptColumns::None,
-    };
+    }
+}
+
+fn engine_config(args: &ServeArgs) -> Result<EngineConfig, String> {
+    let mut config = EngineConfig { query_memory_bytes: args.query_memory as usize, ..EngineConfig::default() };
+    config.columns = kept_columns(args.columns);
     config.join_memory_bytes = args.join_memory.map(|bytes| bytes as usize);
     if let Some(directory) = &args.spill_dir {
         if !directory.is_dir() {

@@ -22,6 +22,9 @@ pub enum Workload {
     Tpcc(TpccArgs),
     /// Run the 22 CH-benCHmark queries over TPC-C's rows, without writers.
     Ch(ChArgs),
+    /// Run TPC-C and the 22 CH-benCHmark queries at the same time, on one node with a journal, with and without columns: both rates for
+    /// each mix, how long queries wait for the columns, and a check that they see all that was acknowledged.
+    Htap(HtapArgs),
     /// Get remote rows by one-sided reads, with concurrent puts.
     Kv(KvArgs),
     /// Run SmallBank: six short transactions on accounts, on nodes in this process, with an audit of the money at the end.
@@ -232,6 +235,79 @@ pub struct ChArgs {
     pub listen: SocketAddr,
 }
 
+/// Flags of `farhold bench htap`.
+#[derive(Debug, Clone, Args)]
+pub struct HtapArgs {
+    /// Mixes to measure, with commas between them: W:Q is W workers that run TPC-C and Q clients that run queries, all in closed loops.
+    /// W:0 shows what the columns cost transactions, 0:Q what queries reach alone.
+    #[arg(long, value_name = "W:Q", value_delimiter = ',', default_values = ["1:0", "1:1", "0:1"], value_parser = parse_mix)]
+    pub mixes: Vec<Mix>,
+    /// Warehouses to load for each measurement. 0 = one for each worker of the largest mix.
+    #[arg(long, short = 'w', default_value_t = 0)]
+    pub warehouses: u32,
+    /// Duration of each measurement, in seconds. Each client should have time for all 22 queries.
+    #[arg(long, short = 's', default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+    /// Seconds of the same load before each measurement, which are not counted.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    pub warm_up: u32,
+    /// Number of measurements of each mix with columns, and as many without, in turn. Each loads a new node.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Transactions in flight on each worker. Each waits for the disk at its end.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..))]
+    pub in_flight: u16,
+    /// Threads of the node's queries. 0 = one for each processor that the workers of the mix leave, but at least one.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
+    pub query_threads: u16,
+    /// Memory of the node's region.
+    #[arg(long, default_value = "4G", value_parser = parse_bytes)]
+    pub memory: u64,
+    /// Memory that the columns may use, beside --memory.
+    #[arg(long, default_value = "1G", value_parser = parse_bytes)]
+    pub column_memory: u64,
+    /// Directory in which each measurement makes a directory for its journal, and removes it. Default: the system's directory for temporary
+    /// files. On a file system in memory, commits wait for no disk.
+    #[arg(long)]
+    pub journal: Option<PathBuf>,
+    /// Seed of the population and of the mix.
+    #[arg(long, default_value_t = 42)]
+    pub seed: u64,
+    /// Bind worker n to processor n.
+    #[arg(long)]
+    pub pin: bool,
+}
+
+/// How many run transactions and queries at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mix {
+    /// Workers that run TPC-C.
+    pub workers: u8,
+    /// Clients that run queries.
+    pub clients: u8,
+}
+
+impl std::fmt::Display for Mix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Padded as a text is.
+        f.pad(&format!("{}:{}", self.workers, self.clients))
+    }
+}
+
+/// Workers, and clients, of a mix.
+const MIX_MAX: u8 = 64;
+
+/// Parses `1:2`.
+fn parse_mix(text: &str) -> Result<Mix, String> {
+    let number = |text: &str| text.parse().ok().filter(|number| *number <= MIX_MAX);
+    let parsed = text.split_once(':').and_then(|(workers, clients)| Some((number(workers)?, number(clients)?)));
+    match parsed {
+        None => Err(format!("`{text}` is not a mix; write W:Q with at most {MIX_MAX} each, for example 1:1")),
+        Some((0, 0)) => Err("a mix needs a worker or a client".to_owned()),
+        Some((workers, clients)) => Ok(Mix { workers, clients }),
+    }
+}
+
 /// An exponent of Zipf's law.
 fn parse_theta(text: &str) -> Result<f64, String> {
     let theta: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
@@ -252,5 +328,20 @@ mod tests {
         let cli = Cli::parse_from(["farhold", "bench", "kv", "--sizes", "128,4096"]);
         let Command::Bench(BenchArgs { workload: Workload::Kv(args) }) = cli.command else { panic!("{cli:?}") };
         assert_eq!((args.sizes, args.put), (vec![128, 4096], PutBy::Message));
+    }
+
+    #[test]
+    fn mixes() {
+        assert_eq!(parse_mix("2:0"), Ok(Mix { workers: 2, clients: 0 }));
+        assert!(parse_mix("0:0").unwrap_err().contains("a worker or a client"));
+        for wrong in ["1", "1:", "a:1", "65:1", "1:1:1"] {
+            assert!(parse_mix(wrong).unwrap_err().contains("W:Q"), "{wrong}");
+        }
+        let of = |flags: &[&str]| {
+            let cli = Cli::parse_from(["farhold", "bench", "htap"].iter().chain(flags));
+            let Command::Bench(BenchArgs { workload: Workload::Htap(args) }) = cli.command else { panic!("{cli:?}") };
+            args.mixes.iter().map(Mix::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!((of(&[]), of(&["--mixes", "4:0,0:2"])), ("1:0 1:1 0:1".to_owned(), "4:0 0:2".to_owned()));
     }
 }

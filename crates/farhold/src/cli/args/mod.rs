@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use bench::{BenchArgs, ChArgs, KvArgs, PutBy, SmallbankArgs, TpccArgs, Workload};
+pub use bench::{BenchArgs, ChArgs, HtapArgs, KvArgs, Mix, PutBy, SmallbankArgs, TpccArgs, Workload};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -414,6 +414,15 @@ pub struct NodeArgs {
     /// Make plans without this rule around the joins.
     #[arg(long)]
     pub without: Vec<String>,
+    /// Which of the tables of --ch are kept as columns.
+    #[arg(long, value_enum, default_value_t = ColumnsLevel::Auto)]
+    pub columns: ColumnsLevel,
+    /// Bytes that columns may use.
+    #[arg(long, default_value_t = 1 << 30)]
+    pub column_memory: u64,
+    /// Threads of queries. 0 = one a processor.
+    #[arg(long, default_value_t = 0)]
+    pub query_threads: usize,
     /// How nodes reach each other.
     #[arg(long, default_value = "shm")]
     pub provider: String,
