@@ -60,7 +60,9 @@ mod tests {
         }
         assert_eq!(bucket_of(u64::MAX), BUCKETS - 1);
         let waits = Waits::default();
-        [0, 5, 5, 1_000_000].into_iter().for_each(|ns| waits.count(ns));
+        for ns in [0, 5, 5, 1_000_000] {
+            waits.count(ns);
+        }
         assert_eq!(waits.counts(), [(0, 1), (5, 2), (upper_bound(bucket_of(1_000_000)), 1)]);
     }
 }

@@ -435,13 +435,6 @@ impl Snapshot {
         place.is_some_and(|place| place.is_open(self.node.store.holder(), self.as_of.epoch))
     }
 
-    /// The tasks of a table's pages on this node.
-    pub(crate) fn own_pages(&self, table: &Table) -> Result<Vec<PageTask>, TxnError> {
-        let mut tasks = self.mapped_pages(table)?;
-        tasks.retain(|task| task.node == self.node.id());
-        Ok(tasks)
-    }
-
     /// Asked after each look at mapped memory: does what was seen count?
     pub(crate) fn check(&self) -> Result<(), TxnError> {
         self.as_of.check(&self.node)?;

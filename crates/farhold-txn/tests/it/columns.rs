@@ -144,16 +144,16 @@ fn random_row(random: &mut Rng, id: i64) -> Row {
     (id, owner, (random.u64(..1 << 40) as f64 / 7.0).to_bits())
 }
 
-/// Inserts, changes that keep and that change a row's length, deletes, and transactions that are given up.
-pub async fn change(worker: &Worker, table: &Table, random: &mut Rng, ids: u64) -> Result<(), TxnError> {
+/// Inserts, changes that keep and that change a row's length, deletes, and transactions that are given up, of so many ids with this
+/// distance.
+pub async fn change(worker: &Worker, table: &Table, random: &mut Rng, (ids, step): (u64, i64)) -> Result<(), TxnError> {
     let schema = table.schema();
     let seed = random.u64(..);
     worker
         .run(Retry::default(), async |txn| {
             let mut random = Rng::with_seed(seed);
             for _ in 0..=random.u8(..4) {
-                // Of two nodes, that with the second part of the table has the even ones.
-                let id = random.u64(..ids) as i64 * 2;
+                let id = random.u64(..ids) as i64 * step;
                 let row = random_row(&mut random, id);
                 let (key, value) = encode(schema, &row);
                 match txn.get(table, &key).await? {
@@ -191,7 +191,7 @@ fn views_have_the_rows_of_their_snapshots() {
                         let worker = node.worker(&executor.handle()).expect("a worker");
                         let mut random = Rng::with_seed(start * 10 + thread);
                         while !stop.load(SeqCst) {
-                            executor.run(change(&worker, table, &mut random, 400)).expect("committed");
+                            executor.run(change(&worker, table, &mut random, (400, 1))).expect("committed");
                             done.fetch_add(1, SeqCst);
                         }
                     });
@@ -443,7 +443,7 @@ impl Cluster {
             self.table(met).await;
             for worker in &self.workers {
                 let met = table_of(worker.node(), "met");
-                while let Err(error) = change(worker, &met, &mut Random(0), 10).await {
+                while let Err(error) = change(worker, &met, &mut Rng::with_seed(0), (10, 1)).await {
                     assert!(matches!(error, TxnError::NotDurable { committed: false, .. }), "{error}");
                     worker.handle().sleep_ns(1_000_000).await;
                 }
@@ -473,10 +473,10 @@ impl Cluster {
             scope.spawn(move || {
                 let executor = Executor::real(2 + number);
                 let worker = node.worker(&executor.handle()).expect("a worker");
-                let mut random = Random(seed * 10 + number);
+                let mut random = Rng::with_seed(seed * 10 + number);
                 executor.run(async {
                     while !run.stop.load(SeqCst) {
-                        change(&worker, &table, &mut random, 400).await.expect("committed");
+                        change(&worker, &table, &mut random, (400, 1)).await.expect("committed");
                         run.done.fetch_add(1, SeqCst);
                     }
                     worker.drain(PATIENCE_NS).await;
@@ -704,11 +704,11 @@ fn views_of_an_idle_cluster() {
         let table = cluster.table(accounts()).await;
         let copied = TableDef { name: "copied".into(), placement: Placement::Replicated, ..accounts() };
         let copied = cluster.table(copied).await;
-        let (mut slowest_ns, mut random) = (0, Random(1));
+        let (mut slowest_ns, mut random) = (0, Rng::with_seed(1));
         for round in 0..60 {
             let writer = &workers[round % 2];
-            change(writer, &table_of(writer.node(), "accounts"), &mut random, 100).await.expect("committed");
-            change(writer, &table_of(writer.node(), "copied"), &mut random, 100).await.expect("committed");
+            change(writer, &table_of(writer.node(), "accounts"), &mut random, (100, 1)).await.expect("committed");
+            change(writer, &table_of(writer.node(), "copied"), &mut random, (100, 1)).await.expect("committed");
             for worker in workers {
                 check_home(worker, "accounts").await;
                 if round > 0 {

@@ -195,7 +195,7 @@ fn views_from_afar_have_the_rows_of_their_snapshots() {
                     let worker = node.worker(&executor.handle()).expect("a worker");
                     let mut random = fastrand::Rng::with_seed(thread);
                     while !stop.load(SeqCst) {
-                        executor.run(change(&worker, made, &mut random, 400)).expect("committed");
+                        executor.run(change(&worker, made, &mut random, (400, 2))).expect("committed");
                         done.fetch_add(1, SeqCst);
                     }
                 });
