@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{JoinSide, JoinType};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
@@ -21,11 +23,22 @@ use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 
 use super::exec::JoinExec;
 
+/// Whether an expression of an operator may have other values for the same rows.
+fn is_volatile_in(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let mut found = false;
+    let looked = plan.apply_expressions(&mut |expression| {
+        found |= is_volatile(expression);
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    });
+    found || looked.is_err()
+}
+
 /// The column of child number `child` of `plan` whose values the output's `column` has. A condition on it that drops
 /// rows of the child drops those rows of the output for which it is false, and changes no others. `None` where it
 /// might.
 pub fn of_child(plan: &Arc<dyn ExecutionPlan>, child: usize, column: usize) -> Option<usize> {
-    if plan.fetch().is_some() {
+    // Fewer rows would change which ones a limit keeps, and the values of volatile expressions (`nextval`).
+    if plan.fetch().is_some() || is_volatile_in(plan) {
         return None;
     }
     if let Some(join) = plan.downcast_ref::<JoinExec>() {

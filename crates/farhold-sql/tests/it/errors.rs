@@ -300,6 +300,11 @@ fn one_thread_groups_a_union_in_one_step() {
             client.rows("SELECT count(*), sum(k) FROM (SELECT k FROM l UNION ALL SELECT k FROM s) u"),
             ["600|1794"]
         );
+        // The order of rows in a group.
+        let ordered = "SELECT k, string_agg(id::text, ',' ORDER BY id DESC), array_agg(id ORDER BY id) \
+                       FROM (SELECT k, id FROM l WHERE id < 9 UNION ALL SELECT k, id + 100 FROM s WHERE id < 2) u \
+                       WHERE k < 2 GROUP BY k ORDER BY k";
+        assert_eq!(client.rows(ordered), ["0|100,7,0|{0,7,100}", "1|101,8,1|{1,8,101}"]);
     }
 }
 

@@ -206,3 +206,19 @@ fn a_sequence_that_is_set_goes_on_from_there() {
         }
     });
 }
+
+/// A join's keys drop no rows below expressions that count them.
+#[test]
+fn nextval_below_a_join_is_called_for_each_row() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE SEQUENCE q");
+    client.ok("CREATE TABLE big (id int PRIMARY KEY)");
+    client.ok("INSERT INTO big SELECT i FROM generate_series(1, 1000) g(i)");
+    client.ok("CREATE TABLE small (id int PRIMARY KEY)");
+    client.ok("INSERT INTO small VALUES (500)");
+    client.rows("SELECT b.n FROM small s JOIN (SELECT id, nextval('q') AS n FROM big) b ON b.id = s.id");
+    assert_eq!(client.rows("SELECT nextval('q')"), ["1001"]);
+    client.rows("SELECT s.id FROM small s JOIN (SELECT id FROM big WHERE nextval('q') > 0) b ON b.id = s.id");
+    assert_eq!(client.rows("SELECT nextval('q')"), ["2002"]);
+}

@@ -468,13 +468,22 @@ fn an_argument_of_execute_is_one_expression() {
     for arguments in ["1", "1, 2 +", "1, 2 FROM x", "DISTINCT 1, 2", "1 AS a, 2", "*, 1", "1, "] {
         assert_eq!(states(&mut client, &format!("EXECUTE added({arguments})")), ["42601"], "{arguments}");
     }
-    // The errors of the command itself come first.
-    assert_eq!(states(&mut client, "EXECUTE missing(1 +)"), ["26000"]);
-    assert_eq!(states(&mut client, "PREPARE added (int int) AS SELEC 1"), ["42P05"]);
+    // As everywhere, syntax is checked first.
+    assert_eq!(states(&mut client, "EXECUTE missing(1)"), ["26000"]);
+    assert_eq!(states(&mut client, "EXECUTE missing(1 +)"), ["42601"]);
+    assert_eq!(states(&mut client, "PREPARE added (int) AS SELECT 1"), ["42P05"]);
+    assert_eq!(states(&mut client, "PREPARE added (int int) AS SELECT 1"), ["42601"]);
+    assert_eq!(states(&mut client, "PREPARE added (int) AS SELEC 1"), ["42601"]);
     assert_eq!(states(&mut client, "PREPARE other (int int) AS SELECT $1"), ["42601"]);
     assert_eq!(states(&mut client, "PREPARE other (int) AS SELEC 1"), ["42601"]);
-    // Before the first statement of a string runs, only the syntax of its statements is checked.
-    assert_eq!(states(&mut client, "SELECT 1; EXECUTE added(1, 2 +)"), ["SELECT 1", "42601"]);
+    assert_eq!(states(&mut client, "SELECT 1; EXECUTE added(1, 2 +)"), ["42601"]);
+    // A comment that ends an argument hides none of the next.
+    let deep = format!("1 --x\n, 1{}", "+1".repeat(200_000));
+    assert_eq!(states(&mut client, &format!("EXECUTE added({deep})")), ["54001"]);
+    assert_eq!(
+        states(&mut client, &format!("PREPARE deep (int --x\n, int{}) AS SELECT 1", "[]".repeat(200_000))),
+        ["54001"]
+    );
 }
 
 /// The query of a cursor is prepared with its DECLARE, and again only after a change of the catalog.

@@ -118,7 +118,8 @@ fn select_of(
     parse: fn(&mut Parser<'static>) -> Result<Expr, ParserError>,
 ) -> Result<Query, SqlError> {
     // The limits of a statement hold for all of its parts together.
-    check_depth(&texts.join(", "))?;
+    // A text may end in a comment that its line ends.
+    check_depth(&texts.join(",\n"))?;
     let whole = |text: &String| {
         let parsed = Parser::new(&Dialect).with_recursion_limit(DEPTH_MAX).try_with_sql(text).and_then(|mut parser| {
             let item = parse(&mut parser)?;

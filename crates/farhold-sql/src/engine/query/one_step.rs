@@ -49,7 +49,10 @@ impl PhysicalOptimizerRule for GatheredInputs {
 fn gathered_first(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
     let Some(gather) = plan.downcast_ref::<CoalescePartitionsExec>() else { return Ok(Transformed::no(plan)) };
     let Some(step) = gather.input().downcast_ref::<AggregateExec>() else { return Ok(Transformed::no(plan)) };
-    if *step.mode() != AggregateMode::Partial || step.group_expr().is_empty() || gather.fetch().is_some() {
+    // Gathered rows have no order.
+    let needs_order = step.required_input_ordering().iter().any(Option::is_some);
+    let is_first = *step.mode() == AggregateMode::Partial && !step.group_expr().is_empty();
+    if !is_first || needs_order || gather.fetch().is_some() {
         return Ok(Transformed::no(plan));
     }
     let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);

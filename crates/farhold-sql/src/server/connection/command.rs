@@ -68,7 +68,7 @@ pub enum Command {
 pub struct Listed {
     /// Each of them, as written.
     pub texts: Vec<String>,
-    /// A SELECT of the expressions, or of a NULL of each type; the command reports an error after its own.
+    /// A SELECT of the expressions, or of a NULL of each type.
     pub select: Result<Parsed, SqlError>,
 }
 
@@ -89,8 +89,7 @@ impl Listed {
 pub struct Inner {
     /// Its text.
     pub sql: String,
-    /// Its tree; `None` if it is not allowed there: it is blank or one of the commands here. A string of several
-    /// statements reports the error before its first statement runs; otherwise the command does, after its own errors.
+    /// Its tree; `None` if it is not allowed there: it is blank or one of the commands here.
     pub parsed: Result<Option<Parsed>, SqlError>,
 }
 
@@ -118,6 +117,22 @@ impl Command {
             query.parse();
         }
         Ok(command)
+    }
+
+    /// The first error of syntax in what it contains. If a statement is not allowed there, that is reported when the
+    /// command runs.
+    ///
+    /// # Errors
+    /// 42601, 0A000, 54000, 54001, 54011.
+    pub fn check_syntax(&self) -> Result<(), SqlError> {
+        let listed = |listed: &Listed| listed.select.as_ref().map(drop).map_err(Clone::clone);
+        let inner = |inner: &Inner| inner.parsed.as_ref().map(drop).map_err(Clone::clone);
+        match self {
+            Self::Declare { query, .. } => inner(query),
+            Self::Prepare { types, query, .. } => listed(types).and_then(|()| inner(query)),
+            Self::Execute { arguments, .. } => listed(arguments),
+            _ => Ok(()),
+        }
     }
 
     /// Parses the command itself, but not the statement in it, which may be as deep as `DECLARE c CURSOR FOR DECLARE c

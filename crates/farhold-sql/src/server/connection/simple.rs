@@ -12,6 +12,9 @@ use crate::server::wire::Fields;
 use crate::server::wire::frontend::Formats;
 use crate::server::wire::input::Frame;
 
+/// The longest string whose trees are all kept until its statements run: they may take some hundred times as much.
+const TREES_TEXT_MAX: usize = 1 << 20;
+
 impl Connection {
     /// Answers a Query.
     pub async fn simple_query(&mut self, frame: &Frame) -> Result<(), Failure> {
@@ -47,13 +50,15 @@ impl Connection {
         }
         let starts = places(sql, &statements);
         // A syntax error in any statement is reported before the first one runs.
+        let keeps_trees = sql.len() <= TREES_TEXT_MAX;
         let mut parsed = Vec::new();
         if statements.len() > 1 {
             let _armed = self.cancel.arm();
             let mut pace = Pace::new(&self.cancel);
             for (statement, &start) in statements.iter().zip(&starts) {
-                let source = Source::parse(statement).and_then(|source| source.check_inner().map(|()| source));
-                parsed.push(source.map_err(|error| shifted(error, &sql[..start]))?);
+                let source = Source::parse(statement);
+                let source = source.map_err(|error| shifted(error, &sql[..start]))?;
+                parsed.push(keeps_trees.then_some(source));
                 pace.step().await?;
             }
         }
@@ -63,10 +68,12 @@ impl Connection {
             if !is_last {
                 self.begin_batch();
             }
-            self.simple_statement(statement, parsed.next(), is_last).await.map_err(|failure| match failure {
-                Failure::Statement(error) => Failure::Statement(shifted(error, &sql[..start])),
-                other => other,
-            })?;
+            self.simple_statement(statement, parsed.next().flatten(), is_last).await.map_err(
+                |failure| match failure {
+                    Failure::Statement(error) => Failure::Statement(shifted(error, &sql[..start])),
+                    other => other,
+                },
+            )?;
         }
         Ok(())
     }

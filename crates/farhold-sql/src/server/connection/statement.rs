@@ -68,25 +68,9 @@ impl Source {
         if is_blank(sql) {
             return Ok(Self::Empty);
         }
-        Ok(match Command::parse(sql)? {
-            Some(command) => Self::Command(Box::new(command)),
-            None => Self::Engine(Parsed::new(sql)?),
-        })
-    }
-
-    /// The error of syntax in the statement that a DECLARE or a PREPARE contains. If a statement is not allowed there,
-    /// that is reported when the command runs.
-    ///
-    /// # Errors
-    /// As [`parse`](Self::parse).
-    pub fn check_inner(&self) -> Result<(), SqlError> {
-        let Self::Command(command) = self else { return Ok(()) };
-        match command.as_ref() {
-            Command::Declare { query, .. } | Command::Prepare { query, .. } => {
-                query.parsed.as_ref().map(|_| ()).map_err(Clone::clone)
-            }
-            _ => Ok(()),
-        }
+        let Some(command) = Command::parse(sql)? else { return Ok(Self::Engine(Parsed::new(sql)?)) };
+        command.check_syntax()?;
+        Ok(Self::Command(Box::new(command)))
     }
 }
 
