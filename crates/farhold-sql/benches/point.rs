@@ -49,7 +49,7 @@ async fn prepare(session: &mut Session, sql: &str) -> Rc<Prepared> {
 }
 
 async fn execute(session: &mut Session, prepared: &Rc<Prepared>, parameters: &[Datum]) -> u64 {
-    match session.execute(prepared, parameters).await.expect(prepared.sql()) {
+    match session.execute(prepared, parameters).await.unwrap_or_else(|error| panic!("{}: {error}", prepared.sql())) {
         Output::Rows(Rows::Direct { rows, .. }) => rows.len() as u64,
         Output::Command(tag) => tag.rows.unwrap_or(0),
         _ => panic!("not direct"),
