@@ -50,7 +50,7 @@ pub use home::agent::HomeAgent;
 pub use membership::file::FileRegister;
 pub use node::memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};
-pub use protocol::far_columns::{ColumnPin, FarColumns};
+pub use protocol::far_columns::{ColumnPin, FarColumns, NodeColumns};
 pub use protocol::snapshot::{PageTask, Snapshot};
 pub use protocol::txn::spec::{Partition, ScanSpec};
 pub use protocol::txn::{CommitInfo, RowHandle, Savepoint, Txn};

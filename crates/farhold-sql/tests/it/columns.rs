@@ -217,3 +217,66 @@ fn keys_of_joins_reach_the_scan() {
         }
     }
 }
+
+/// Each node reads its own columns and, in place, those of the others. The answers are those of rows, while all nodes change both.
+#[test]
+fn queries_read_the_columns_of_all_nodes() {
+    let nodes = Db::cluster_with_columns(3, CopyConfig { segment_rows: 64, changes_min: 16, changed_part: 8 });
+    let clients: Vec<Client> = nodes.iter().map(Db::client).collect();
+    for (table, columns) in [("t", "all"), ("some", "id, n"), ("rows", "none")] {
+        clients[0].ok(&format!(
+            "CREATE TABLE {table} (id bigint PRIMARY KEY, name text, n int, p numeric(20,3)) WITH (columns = '{columns}')"
+        ));
+    }
+    let mut changes = 0;
+    let mut change = |statement: &str| {
+        for table in ["t", "some", "rows"] {
+            clients[changes % 3].ok(&statement.replace("{}", table));
+        }
+        changes += 1;
+    };
+    for first in (1..1500).step_by(100) {
+        change(&format!(
+            "INSERT INTO {{}} SELECT i, CASE WHEN i % 10 <> 0 THEN repeat('name ', i % 7) END, i % 100, i / 8.0 FROM generate_series({first}, {}) g(i)",
+            first + 99
+        ));
+    }
+    let mut same = || {
+        for query in [
+            "SELECT count(*), sum(n), min(name), max(id), sum(p) FROM {}",
+            "SELECT n, count(*), sum(id) FROM {} WHERE n < 40 GROUP BY n",
+            "SELECT id FROM {} WHERE n IN (1, 2, 3, 50)",
+            "SELECT id, name FROM {} WHERE name IS NULL AND id > 900",
+            "SELECT a.id, b.n FROM {} a JOIN {} b ON a.n = b.id WHERE b.n < 5",
+        ] {
+            for client in &clients {
+                let [of_columns, of_some, of_rows] =
+                    ["t", "some", "rows"].map(|table| client.sorted(&query.replace("{}", table)));
+                assert_eq!(of_columns, of_rows, "{query}");
+                assert_eq!(of_some, of_rows, "{query}");
+            }
+        }
+    };
+    same();
+    for client in &clients {
+        wait_until("columns of all nodes are read", || {
+            let line = scan(client, "SELECT sum(p) FROM t");
+            line.contains("far_segments=")
+                && !line.contains("page_tasks")
+                && number(&line, "column_segments") >= 1500 / 64
+        });
+        wait_until("columns of some", || scan(client, "SELECT sum(n) FROM some").contains("far_segments="));
+        assert!(scan(client, "SELECT sum(p) FROM some").contains("they lack a column that the query needs"));
+        let line = scan(client, "SELECT sum(n) FROM t WHERE n > 1000");
+        assert!(number(&line, "column_segments") == 0 && number(&line, "segments_skipped") > 0, "{line}");
+    }
+    for round in 0..6 {
+        change(&format!("UPDATE {{}} SET n = n + 1, name = repeat('x', {round} * 40) WHERE id % 11 = {round}"));
+        change(&format!("DELETE FROM {{}} WHERE id % 37 = {round}"));
+        change(&format!("UPDATE {{}} SET id = id + 100000 WHERE id % 101 = {round}"));
+        same();
+    }
+    change("TRUNCATE {}");
+    change("INSERT INTO {} VALUES (1, 'one', 1, 1), (2, 'two', 2, 2), (3, 'three', 3, 3)");
+    same();
+}

@@ -58,9 +58,15 @@ pub fn wait_for_columns(node: &Node) {
 
 /// A node with a journal on an in-memory disk.
 fn journaled(dir: &TempDir, segment_bytes: u64, config: NodeConfig) -> Arc<Node> {
-    let journal = JournalConfig { segment_bytes, ..JournalConfig::new(Arc::new(Volatile::default())) };
-    let generation = Generation::begin(&journal, NodeId(0), 1, &ReplicationConfig::default()).expect("a generation");
-    let fabric = Fabric::join_shm(dir, NodeId(0)).expect("the fabric");
+    journaled_on(&Volatile::default(), dir, (NodeId(0), segment_bytes), config)
+}
+
+/// A node with a journal on a disk that others may share.
+fn journaled_on(disk: &Volatile, dir: &TempDir, (id, segment_bytes): (NodeId, u64), config: NodeConfig) -> Arc<Node> {
+    let journal = JournalConfig { segment_bytes, ..JournalConfig::new(Arc::new(disk.clone())) };
+    let nodes = config.nodes;
+    let generation = Generation::begin(&journal, id, nodes, &ReplicationConfig::default()).expect("a generation");
+    let fabric = Fabric::join_shm(dir, id).expect("the fabric");
     Node::open_durable(fabric, NodeConfig { journal: Some(journal), ..config }, generation).expect("a node")
 }
 
@@ -147,6 +153,32 @@ impl Db {
             .into_iter()
             .map(|(node, agent)| Self::over(node, Some(agent), Arc::clone(&dir), config.clone()))
             .collect()
+    }
+
+    /// Several nodes whose tables are kept as columns too.
+    pub fn cluster_with_columns(nodes: u8, columns: CopyConfig) -> Vec<Self> {
+        let (dir, disk) = (Arc::new(directory()), Volatile::default());
+        let opened: Vec<_> = (0..nodes)
+            .map(|id| {
+                let config = NodeConfig {
+                    nodes,
+                    region_bytes: 64 << 20,
+                    columns,
+                    request_timeout_ns: 60_000_000_000,
+                    ..NodeConfig::default()
+                };
+                let node = journaled_on(&disk, &dir, (NodeId(id), 1 << 20), config);
+                let agent = HomeAgent::start(&node).expect("an agent");
+                let threads = JournalThreads::start(&node).expect("threads");
+                (node, agent, threads)
+            })
+            .collect();
+        let config = EngineConfig { query_threads: 2, columns: KeptColumns::All, ..EngineConfig::default() };
+        let over = |(node, agent, threads)| Self {
+            threads,
+            ..Self::over(node, Some(agent), Arc::clone(&dir), config.clone())
+        };
+        opened.into_iter().map(over).collect()
     }
 
     /// From now on only the workers of this node handle the requests of other nodes.

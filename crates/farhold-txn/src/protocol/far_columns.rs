@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use crate::base::definition::KeptColumns;
 use crate::base::error::TxnError;
 use crate::base::ident::COLUMNS;
 use crate::base::table::Table;
@@ -24,8 +25,8 @@ use crate::protocol::core::Core;
 use crate::protocol::snapshot::Snapshot;
 use crate::protocol::worker::Worker;
 use crate::rpc::message::Request;
-use farhold_fabric::{FarPtr, NodeId, RegionId};
-use farhold_store::column::copy::{Asked, FarView, FarViewSegment, NoView};
+use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
+use farhold_store::column::copy::{Asked, ColumnView, FarView, FarViewChunk, FarViewSegment, NoView};
 use farhold_store::{Holder, TableId};
 
 /// The longest description. Only a delta makes one long, and that is merged at this size.
@@ -119,8 +120,32 @@ impl Core {
 /// The rows of one node's part of a table at a snapshot, as columns in the memory of that node, which stay there while this value exists.
 #[derive(Debug)]
 pub struct FarColumns {
+    /// The columns that it has, in the order of each segment's chunks.
+    columns: Vec<usize>,
     view: FarView,
     pin: ColumnPin,
+    /// The node's column memory, if it is mapped here.
+    mapped: Option<Arc<RegionMemory>>,
+}
+
+/// The rows of one node's part of a table at a snapshot, as columns.
+#[derive(Clone, Debug)]
+pub enum NodeColumns {
+    /// Of this node.
+    Own(Arc<ColumnView>),
+    /// Of another one.
+    Far(Arc<FarColumns>),
+}
+
+impl NodeColumns {
+    /// Whether it has the column at a position.
+    #[must_use]
+    pub fn has(&self, column: usize) -> bool {
+        match self {
+            Self::Own(view) => view.kept().has(column),
+            Self::Far(far) => far.place_of(column).is_some(),
+        }
+    }
 }
 
 impl FarColumns {
@@ -134,6 +159,36 @@ impl FarColumns {
     #[must_use]
     pub fn view(&self) -> &FarView {
         &self.view
+    }
+
+    /// Where the chunk of a column is among those of each segment; `None` if the column was not asked for.
+    #[must_use]
+    pub fn place_of(&self, column: usize) -> Option<usize> {
+        self.columns.iter().position(|asked| *asked == column)
+    }
+
+    /// Whether the node's memory is mapped here, so that [chunks](Self::chunk) are read in place.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.mapped.is_some()
+    }
+
+    /// The bytes of a chunk of one of its segments, in place.
+    ///
+    /// # Errors
+    /// [`TxnError::Recovering`]: the memory is not mapped here, or the snapshot is not kept on that node any more.
+    pub fn chunk(&self, chunk: &FarViewChunk) -> Result<&[u8], TxnError> {
+        let node = self.pin.start.node;
+        let gone = TxnError::Recovering { node };
+        let Some(memory) = &self.mapped else { return Err(gone) };
+        let (offset, bytes) = (chunk.at.offset(), chunk.bytes);
+        if !self.pin.covers(chunk.at.node(), chunk.at.region(), offset, bytes) {
+            return Err(gone);
+        }
+        // SAFETY: the pin covers these bytes, and was asked after the region had been mapped. So they do not change while the snapshot is
+        // open, which `self` owns, and the mapping stays as long as `memory`: docs/design/0027-columns.md, "A claim that the reader did
+        // not give up". A process that the others go on without has been ended before its claims go.
+        unsafe { memory.immutable(offset, bytes as usize) }.map_err(|_| TxnError::Recovering { node })
     }
 
     /// Keeps the chunks as they are.
@@ -192,6 +247,38 @@ impl ColumnPin {
 }
 
 impl Worker {
+    /// The columns of a table at a snapshot's epoch, by the nodes that have rows of it. Together they are the rows that a scan of the
+    /// snapshot finds, if each node has them; of one that does not, the caller scans that node's pages.
+    pub async fn columns_by_node(
+        &self,
+        snapshot: &Arc<Snapshot>,
+        table: &Table,
+    ) -> Vec<(NodeId, Result<NodeColumns, NoColumns>)> {
+        let me = self.node().id();
+        let own = self.home_columns(snapshot, table).await.map(|view| NodeColumns::Own(Arc::new(view)));
+        let mut all = vec![(me, own)];
+        if table.0.route.is_local_only() {
+            return all;
+        }
+        // Another node keeps no columns either where these are the reasons.
+        if let [(_, Err(reason @ (NoColumns::NoJournal | NoColumns::Replicas)))] = all[..] {
+            return snapshot.nodes().map(|node| (node, Err(reason))).collect();
+        }
+        let columns: Vec<usize> = match table.kept_columns() {
+            KeptColumns::These(columns) => columns.into_iter().map(usize::from).collect(),
+            KeptColumns::None | KeptColumns::Auto | KeptColumns::All => (0..table.schema().columns().len()).collect(),
+        };
+        for node in snapshot.nodes().filter(|node| *node != me) {
+            let far = if table.kept_columns() == KeptColumns::None {
+                Err(NoColumns::NotKept)
+            } else {
+                self.columns_of(snapshot, table, node, &columns).await
+            };
+            all.push((node, far.map(|far| NodeColumns::Far(Arc::new(far)))));
+        }
+        all
+    }
+
     /// The columns of the rows that a node has of a table, at a snapshot's epoch, for [immutable
     /// reads](farhold_fabric::Batch::read_immutable) of their chunks. Waits until the node's copy has all that was committed up to it, at
     /// most for as long as a request may take.
@@ -217,6 +304,7 @@ impl Worker {
             return Err(NoColumns::Damaged);
         }
         let bytes = self.read_description(origin.add(offset), bytes as usize).await?;
+        let mapped = self.core.endpoint.mapped(node, COLUMNS);
         if !snapshot.stands_on(start) {
             return Err(NoColumns::Unreachable);
         }
@@ -227,7 +315,7 @@ impl Worker {
         let mut chunks: Vec<_> = chunks.map(|chunk| (chunk.at.offset(), chunk.bytes)).collect();
         chunks.sort_unstable();
         let pin = ColumnPin { snapshot: snapshot.clone(), start, chunks: chunks.into() };
-        Ok(FarColumns { view, pin })
+        Ok(FarColumns { columns: columns.to_vec(), view, pin, mapped })
     }
 
     /// Where the description is, once the home has made it.

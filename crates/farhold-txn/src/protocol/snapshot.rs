@@ -423,6 +423,11 @@ fn state_at(view: &ObjectView<'_>, epoch: u32) -> StateAt {
 }
 
 impl Snapshot {
+    /// The nodes on which it is open.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.places.iter().map(|place| place.start.node)
+    }
+
     /// The start of a node on which it is open.
     pub(crate) fn start_on(&self, node: NodeId) -> Option<Start> {
         self.places.iter().map(|place| place.start).find(|start| start.node == node)

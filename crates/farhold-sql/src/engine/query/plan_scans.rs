@@ -88,16 +88,17 @@ pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowS
         }
         other => error::from_txn(&other),
     })?;
+    let snapshot = Arc::new(snapshot);
     let mut pages = HashMap::with_capacity(scans.len());
     for scan in scans {
         let table = &scan.table.table;
         if let Entry::Vacant(place) = pages.entry(table.id()) {
             let tasks = worker.snapshot_pages(&snapshot, table).await.map_err(|e| error::from_txn(&e))?;
-            let columns = worker.columns(&snapshot, table).await.map(Arc::new);
-            place.insert(TableAt { pages: tasks.into(), columns });
+            let columns = worker.columns_by_node(&snapshot, table).await;
+            place.insert(TableAt { pages: tasks.into(), columns: columns.into() });
         }
     }
-    Ok(RowSource::Snapshot(Arc::new(snapshot), pages))
+    Ok(RowSource::Snapshot(snapshot, pages))
 }
 
 /// Reads the rows of one scan through a transaction.

@@ -16,13 +16,13 @@ use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSe
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use farhold_scan::columns::ColumnFilter;
+use farhold_scan::kernels::Bits;
 use farhold_scan::predicate::Predicate;
 use farhold_scan::rows::RowFilter;
-use farhold_store::column::BLOCK_ROWS;
-use farhold_store::column::copy::ViewPart;
-use farhold_txn::{PageTask, Snapshot};
+use farhold_store::column::{BLOCK_ROWS, Chunk};
+use farhold_txn::{PageTask, Snapshot, TxnError};
 
-use super::access::{Access, Columns};
+use super::access::{self, Access, Columns, far_chunks};
 use super::decode::BatchDecoder;
 use super::filter::ScanFilter;
 use super::runtime::RuntimeFilters;
@@ -280,7 +280,7 @@ impl Part {
             self.add_keys_of_joins()?;
             let has_more = match &self.access {
                 Access::Rows { pages, .. } => self.read_pages(&Arc::clone(pages))?,
-                Access::Columns(columns) => self.read_columns(&columns.clone()),
+                Access::Columns(columns) => self.read_columns(&columns.clone())?,
             };
             if !has_more {
                 break;
@@ -312,6 +312,11 @@ impl Part {
     fn read_pages(&mut self, pages: &[PageTask]) -> Result<bool> {
         let Some(task) = pages.get(self.next) else { return Ok(false) };
         self.next += self.step;
+        self.read_task(task)?;
+        Ok(true)
+    }
+
+    fn read_task(&mut self, task: &PageTask) -> Result<()> {
         let (decoder, filter, scratch) = (&mut self.decoder, &self.filter, &mut self.scratch);
         let (snapshot, bytes, room) = (&self.snapshot, self.value_bytes, &mut self.room);
         let scanned = if filter.is_empty() {
@@ -323,40 +328,79 @@ impl Part {
                 }
             })
         };
-        scanned.map_err(|e| DataFusionError::External(Box::new(error::from_txn(&e))))?;
-        Ok(true)
+        scanned.map_err(failed)
     }
 
     /// Reads blocks of the next part until the batch is full or the part ends; returns false if there is no part.
-    fn read_columns(&mut self, columns: &Columns) -> bool {
-        let Some(part) = columns.parts.get(self.next) else { return false };
-        let (decoder, filter, scratch) = (&mut self.decoder, &self.filter, &mut self.scratch);
+    fn read_columns(&mut self, columns: &Columns) -> Result<bool> {
+        let Some(part) = columns.parts.get(self.next) else { return Ok(false) };
+        let (filter, scratch) = (&self.filter, &mut self.scratch);
+        let mut has_more = false;
         match part {
-            ViewPart::Delta(rows) => columns.view.visit_delta(rows.clone(), &mut |key, value| {
+            access::Part::Pages(task) => self.read_task(task)?,
+            access::Part::Delta(view, rows) => view.visit_delta(rows.clone(), &mut |key, value| {
                 if filter.matches(key, value, scratch) {
-                    decoder.append(key, value);
+                    self.decoder.append(key, value);
                 }
             }),
-            ViewPart::Segment(segment) => {
-                let chunks = segment.chunks();
-                let filter = ColumnFilter::new(self.table.schema(), &self.predicate, &chunks);
-                let blocks = segment.rows().div_ceil(BLOCK_ROWS);
-                while self.block < blocks && !decoder.is_full() {
-                    let mut bits = [0; BLOCK_ROWS / 64];
-                    filter.select(self.block, &mut bits);
-                    columns.view.select(segment, self.block, &mut bits);
-                    if bits.iter().any(|word| *word != 0) {
-                        decoder.append_block(&chunks, self.block, &bits);
+            access::Part::FarDelta(far, rows) => {
+                for (key, value) in far.view().delta_part(rows.clone()) {
+                    if filter.matches(key, value, scratch) {
+                        self.decoder.append(key, value);
                     }
-                    self.block += 1;
-                }
-                if self.block < blocks {
-                    return true;
                 }
             }
+            access::Part::Segment(view, segment) => {
+                let chunks = segment.chunks();
+                let predicate = Arc::clone(&self.predicate);
+                let filter = ColumnFilter::new(self.table.schema(), &predicate, &chunks);
+                let select = |block, bits: &mut Bits| view.select(segment, block, bits);
+                has_more =
+                    Self::read_blocks(&mut self.decoder, &mut self.block, segment.rows(), &chunks, &filter, select);
+            }
+            access::Part::FarSegment(far, number) => {
+                let segment = &far.segments()[*number];
+                let table = Arc::clone(&self.table);
+                let chunks = far_chunks(far, segment, &table).map_err(failed)?;
+                let predicate = Arc::clone(&self.predicate);
+                let filter = ColumnFilter::of_some(table.schema(), &predicate, segment.rows(), chunks.of_some());
+                let select = |block, bits: &mut Bits| segment.select(block, bits);
+                let (decoder, block) = (&mut self.decoder, &mut self.block);
+                has_more = Self::read_blocks(decoder, block, segment.rows(), &chunks.all, &filter, select);
+                // What was read counts only if it was kept until now.
+                far.pin().check().map_err(failed)?;
+            }
         }
-        self.next += self.step;
-        self.block = 0;
-        true
+        if !has_more {
+            self.next += self.step;
+            self.block = 0;
+        }
+        Ok(true)
     }
+
+    /// Reads blocks of a segment, from `at` on, until the batch is full; returns whether some are left.
+    fn read_blocks(
+        decoder: &mut BatchDecoder,
+        at: &mut usize,
+        rows: usize,
+        chunks: &[Chunk<'_>],
+        filter: &ColumnFilter<'_>,
+        select: impl Fn(usize, &mut Bits),
+    ) -> bool {
+        let blocks = rows.div_ceil(BLOCK_ROWS);
+        while *at < blocks && !decoder.is_full() {
+            let mut bits = [0; BLOCK_ROWS / 64];
+            filter.select(*at, &mut bits);
+            select(*at, &mut bits);
+            if bits.iter().any(|word| *word != 0) {
+                decoder.append_block(chunks, *at, &bits);
+            }
+            *at += 1;
+        }
+        *at < blocks
+    }
+}
+
+fn failed(error: TxnError) -> DataFusionError {
+    DataFusionError::External(Box::new(error::from_txn(&error)))
 }

@@ -17,8 +17,7 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExecBuilder;
-use farhold_store::column::copy::ColumnView;
-use farhold_txn::{NoColumns, PageTask, Placement, Snapshot, TableId};
+use farhold_txn::{NoColumns, NodeColumns, NodeId, PageTask, Placement, Snapshot, TableId};
 
 use super::access::Access;
 use super::exec::SnapshotScan;
@@ -42,7 +41,8 @@ pub(crate) enum RowSource {
 /// The pages and column segments of a table at the snapshot.
 pub(crate) struct TableAt {
     pub(crate) pages: Arc<[PageTask]>,
-    pub(crate) columns: std::result::Result<Arc<ColumnView>, NoColumns>,
+    /// By the nodes that have rows of it.
+    pub(crate) columns: Arc<[(NodeId, std::result::Result<NodeColumns, NoColumns>)]>,
 }
 
 impl RowSource {
@@ -195,22 +195,16 @@ impl FarTable {
                 Ok(MemorySourceConfig::try_new_exec(batches, schema, Some(places))?)
             }
             RowSource::Snapshot(snapshot, tables) => {
-                let TableAt { pages: tasks, columns: copy } = tables.get(&self.info.table.id()).ok_or_else(|| {
+                let at = tables.get(&self.info.table.id()).ok_or_else(|| {
                     DataFusionError::Internal(format!("the pages of {} were not asked for", self.info.name))
                 })?;
-                let sample = self.info.sample.get(self.row_count(), snapshot, tasks);
+                let sample = self.info.sample.get(self.row_count(), snapshot, &at.pages);
                 let statistics = if access.point {
                     statistics
                 } else {
                     sample.statistics(&self.info, (&columns, &schema), &filter, self.row_count())
                 };
-                let access = match copy {
-                    Ok(view) if columns.iter().chain(&filter.predicate().columns()).all(|at| view.kept().has(*at)) => {
-                        Access::of_columns(view, &self.info, &filter)
-                    }
-                    Ok(_) => Access::Rows { pages: Arc::clone(tasks), reason: NoColumns::Lacking },
-                    Err(reason) => Access::Rows { pages: Arc::clone(tasks), reason: *reason },
-                };
+                let access = Access::of(at, &self.info, &filter, &columns);
                 Ok(Arc::new(SnapshotScan::new(
                     (Arc::clone(&self.info), schema, columns),
                     (Arc::clone(snapshot), access),

@@ -214,7 +214,15 @@ impl FarView {
 
     /// The rows that are none of a segment's: keys and values.
     pub fn delta(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
-        self.delta.iter().map(|(key, value)| (&self.bytes[key.clone()], &self.bytes[value.clone()]))
+        self.delta_part(0..self.delta.len())
+    }
+
+    /// Some of them.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn delta_part(&self, part: Range<usize>) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+        self.delta[part].iter().map(|(key, value)| (&self.bytes[key.clone()], &self.bytes[value.clone()]))
     }
 }
 
