@@ -328,7 +328,7 @@ impl Part {
                 }
             })
         };
-        scanned.map_err(failed)
+        scanned.map_err(|error| failed(&error))
     }
 
     /// Reads blocks of the next part until the batch is full or the part ends; returns false if there is no part.
@@ -361,14 +361,14 @@ impl Part {
             access::Part::FarSegment(far, number) => {
                 let segment = &far.segments()[*number];
                 let table = Arc::clone(&self.table);
-                let chunks = far_chunks(far, segment, &table).map_err(failed)?;
+                let chunks = far_chunks(far, segment, &table).map_err(|error| failed(&error))?;
                 let predicate = Arc::clone(&self.predicate);
                 let filter = ColumnFilter::of_some(table.schema(), &predicate, segment.rows(), chunks.of_some());
                 let select = |block, bits: &mut Bits| segment.select(block, bits);
                 let (decoder, block) = (&mut self.decoder, &mut self.block);
                 has_more = Self::read_blocks(decoder, block, segment.rows(), &chunks.all, &filter, select);
                 // What was read counts only if it was kept until now.
-                far.pin().check().map_err(failed)?;
+                far.pin().check().map_err(|error| failed(&error))?;
             }
         }
         if !has_more {
@@ -401,6 +401,6 @@ impl Part {
     }
 }
 
-fn failed(error: TxnError) -> DataFusionError {
-    DataFusionError::External(Box::new(error::from_txn(&error)))
+fn failed(error: &TxnError) -> DataFusionError {
+    DataFusionError::External(Box::new(error::from_txn(error)))
 }
