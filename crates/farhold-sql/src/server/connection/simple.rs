@@ -8,10 +8,10 @@ use super::wire::deadline_after;
 use super::{Connection, Failure};
 use crate::engine::{Pace, Session, TransactionState};
 use crate::error::SqlError;
-use crate::server::value::binary::utf8;
 use crate::server::wire::Fields;
 use crate::server::wire::frontend::Formats;
 use crate::server::wire::input::Frame;
+use crate::value::binary::utf8;
 
 impl Connection {
     /// Answers a Query.

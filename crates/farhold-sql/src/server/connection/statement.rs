@@ -7,7 +7,7 @@ use super::command::Command;
 use crate::engine::{ColumnType, Opaque, Prepared, opaque_end};
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::Shape;
-use crate::server::value::oid;
+use crate::value::oid;
 
 /// A prepared statement.
 #[derive(Debug)]

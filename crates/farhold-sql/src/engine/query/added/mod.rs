@@ -38,7 +38,8 @@ use datafusion::prelude::SessionContext;
 
 use super::functions::{null_of, type_of};
 use crate::engine::ColumnType;
-use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, civil_from_days, days_from_civil};
+use crate::engine::types::{INTERVAL, TIMESTAMP};
+use crate::value::{DAY_MICROSECONDS, DAYS_TO_2000, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
 use buckets::buckets;
 use substrings::Substring;
@@ -46,9 +47,6 @@ use wrapped::{ArrayLength, Coalesce};
 
 pub(super) use buckets::number_of_buckets;
 pub(super) use replaced::texts_of_moments;
-
-/// Days from 1970-01-01 to 2000-01-01, the epoch of PostgreSQL's timestamps.
-const DAYS_TO_2000: i64 = 10_957;
 
 /// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
@@ -383,7 +381,7 @@ fn age(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
         return Err(external(SqlState::DATETIME_OVERFLOW, "timestamp out of range"));
     }
     let parts = |moment: i64| {
-        let since_2000 = if moment == i64::MAX { DAYS_TO_2000 } else { 0 };
+        let since_2000 = if moment == i64::MAX { DAYS_TO_2000.into() } else { 0 };
         let (year, month, day) = civil_from_days(moment.div_euclid(DAY_MICROSECONDS) + since_2000);
         (year, i64::from(month), i64::from(day), moment.rem_euclid(DAY_MICROSECONDS))
     };
