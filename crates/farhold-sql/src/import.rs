@@ -15,7 +15,8 @@ use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, TimeUnit, TimestampNanosecondType};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
-use crate::engine::{ColumnType, csv_names, csv_types, datum_at, format_datum, from_arrow, to_arrow};
+use crate::engine::{ColumnType, csv_names, csv_types, datum_at, from_arrow, to_arrow};
+use crate::value::format_datum;
 
 /// Rows per Parquet batch, and so per chunk.
 const BATCH_ROWS: usize = 8192;
@@ -261,7 +262,8 @@ mod tests {
     };
     use tempfile::{NamedTempFile, TempPath};
 
-    use crate::engine::{Datum, parse_datum};
+    use crate::engine::Datum;
+    use crate::value::parse_datum;
 
     fn written(bytes: &[u8]) -> TempPath {
         let path = NamedTempFile::new().unwrap().into_temp_path();

@@ -44,12 +44,7 @@ pub(crate) use parse::{Opaque, Parsed, opaque_end};
 pub use result::{CommandTag, OutputColumn};
 pub(crate) use session::Mark;
 pub use session::{Session, TransactionState};
-pub(crate) use types::oid;
-pub(crate) use types::{
-    ANY_LENGTH, cast as cast_datum, civil_from_days, date_in_range, datum_at, from_arrow, from_field, put_interval,
-    put_list, put_padded, put_time, scientific_f32, scientific_f64, timestamp_in_range, to_arrow,
-};
-pub use types::{format_datum, parse_datum};
+pub(crate) use types::{cast as cast_datum, datum_at, from_arrow, from_field, to_arrow};
 
 use self::catalog::Catalog;
 use self::direct::RowNumbers;

@@ -13,7 +13,7 @@ use super::{
     constraint_oid,
 };
 use crate::engine::ColumnType;
-use crate::engine::oid;
+use crate::value::oid;
 
 /// The access method of rows, and of indexes (`pg_am`).
 const HEAP_OID: i32 = 2;

@@ -27,7 +27,6 @@ mod front_end;
 mod openings;
 mod rows;
 mod tls;
-mod value;
 
 mod wire;
 

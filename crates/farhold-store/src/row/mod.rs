@@ -11,7 +11,7 @@
 //! - A column is stored once: key columns live in the key, the others in the value.
 //! - The null bits (one per *nullable* value column) are there only when some value column is nullable, so a table of
 //!   NOT NULL columns pays nothing. A NULL fixed column keeps its (zeroed) room, so every offset stays fixed.
-//! - `CHAR(n)` is stored without its trailing blanks, which is also how it compares; [`pad_char`] restores them.
+//! - `CHAR(n)` is stored without its trailing blanks, which is also how it compares; the front end restores them.
 //! - Text holds no NUL character (as in PostgreSQL), so its key form is the bytes and one zero; only `BYTEA` is escaped.
 //! - NULL sorts last and appears only in secondary keys: primary-key columns are NOT NULL.
 //!
@@ -40,4 +40,4 @@ pub use layout::{Field, FixedScalar, Layout, NullBit, NullableField, Place, Valu
 pub use reader::{ColumnReader, Stored};
 pub use schema::{Column, KeyShape, Schema};
 pub use secondary::{SecondaryIndex, SecondaryKeys};
-pub use types::{ColumnType, pad_char};
+pub use types::ColumnType;

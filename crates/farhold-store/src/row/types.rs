@@ -1,6 +1,5 @@
 //! Column types: their limits and their widths.
 
-use std::borrow::Cow;
 use std::fmt;
 
 /// A column's SQL type.
@@ -132,17 +131,4 @@ impl fmt::Display for ColumnType {
             Self::Timestamp => f.write_str("timestamp without time zone"),
         }
     }
-}
-
-/// The text of a `CHAR(n)` with its trailing blanks restored, as a client expects to see it.
-#[must_use]
-pub fn pad_char(text: &str, n: u32) -> Cow<'_, str> {
-    let missing = (n as usize).saturating_sub(text.chars().count());
-    if missing == 0 {
-        return Cow::Borrowed(text);
-    }
-    let mut padded = String::with_capacity(text.len() + missing);
-    padded.push_str(text);
-    padded.extend(std::iter::repeat_n(' ', missing));
-    Cow::Owned(padded)
 }

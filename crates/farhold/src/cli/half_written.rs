@@ -1,9 +1,8 @@
 //! The messages of a node about rows that were half written when its process ended, without replicas and without a journal.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
-use farhold_sql::engine::format_datum;
+use farhold_sql::{Datum, format_datum};
 use farhold_txn::Node;
 use serde_json::{Value, json};
 
@@ -74,17 +73,12 @@ fn key_text(node: &Node, table: &str, key: &[u8]) -> String {
             datums.iter().map(|datum| format_datum(datum).unwrap_or_else(|| "null".to_owned())).collect();
         Some(format!("({})=({})", names.join(", "), values.join(", ")))
     });
-    decoded.unwrap_or_else(|| {
-        key.iter().fold("\\x".to_owned(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}"); // a String takes everything
-            text
-        })
-    })
+    decoded.or_else(|| format_datum(&Datum::Bytea(key.to_vec()))).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use farhold_store::row::{Column, ColumnType, Datum, Schema};
+    use farhold_store::row::{Column, ColumnType, Schema};
     use farhold_txn::TableDef;
 
     use super::*;

@@ -10,8 +10,9 @@ use super::Attributes;
 use crate::engine::parse::parse_expr;
 use crate::engine::scalar::{Binder, ColumnRef, Scalar};
 use crate::engine::scan::SampleCache;
-use crate::engine::types::{format_datum, to_field};
+use crate::engine::types::to_field;
 use crate::engine::{Datum, error};
+use crate::value::format_datum;
 use crate::{SqlError, SqlState};
 
 /// The hidden column of a table without a primary key.

@@ -10,8 +10,8 @@ use std::io::{self, ErrorKind, Read};
 use super::CopyFormat;
 use super::reader::{Fields, LineReader};
 use crate::engine::scalar::has_digits;
-use crate::engine::types::{format_datum, parse_datum};
 use crate::engine::{ColumnType, Datum};
+use crate::value::{format_datum, parse_datum};
 
 /// Bytes per read.
 const PIECE_BYTES: usize = 256 * 1024;

@@ -13,8 +13,8 @@ use crate::engine::direct::{Insert, OnConflict, Writer, default_row};
 use crate::engine::scalar::{Parameters, Times};
 use crate::engine::sequence::SessionNumbers;
 use crate::engine::session::{CopyReturn, Loan, durable_error, unless_doomed};
-use crate::engine::types::parse_stored;
 use crate::engine::{CancelHandle, CommandTag, Datum, Engine, error};
+use crate::value::parse_stored;
 use crate::{SqlError, SqlState};
 
 /// The transaction of a COPY.

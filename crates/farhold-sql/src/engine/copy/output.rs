@@ -3,8 +3,9 @@
 use super::CopyFormat;
 use crate::SqlError;
 use crate::engine::cancel::Armed;
-use crate::engine::types::{ANY_LENGTH, datum_at, format_datum};
-use crate::engine::{ColumnType, CommandTag, Datum, OutputColumn, Rows};
+use crate::engine::types::datum_at;
+use crate::engine::{CommandTag, Datum, OutputColumn, Rows};
+use crate::value;
 
 /// Rows per chunk: other connections of the thread wait while a chunk is written out.
 const CHUNK_ROWS: usize = 1024;
@@ -51,7 +52,7 @@ impl CopyOut {
         self.line_ends.clear();
         if let Some(names) = self.header.take() {
             for (n, name) in names.iter().enumerate() {
-                self.field(n, Some(name), &mut out);
+                self.field(n, Some(name.as_bytes()), &mut out);
             }
             out.push(b'\n');
             self.line_ends.push(out.len());
@@ -80,15 +81,12 @@ impl CopyOut {
                 }
             },
         };
+        let mut text = Vec::new();
         for row in &rows {
             for (n, datum) in row.iter().enumerate() {
-                let text = format_datum(datum).map(|text| match self.shape[n].data_type {
-                    ColumnType::Char(length) if length != ANY_LENGTH => {
-                        farhold_store::row::pad_char(&text, length).into_owned()
-                    }
-                    _ => text,
-                });
-                self.field(n, text.as_deref(), &mut out);
+                text.clear();
+                value::put(datum, self.shape[n].data_type, &mut text);
+                self.field(n, (!datum.is_null()).then_some(text.as_slice()), &mut out);
             }
             out.push(b'\n');
             self.line_ends.push(out.len());
@@ -109,7 +107,7 @@ impl CopyOut {
         CommandTag::rows("COPY", self.count)
     }
 
-    fn field(&self, n: usize, text: Option<&str>, out: &mut Vec<u8>) {
+    fn field(&self, n: usize, text: Option<&[u8]>, out: &mut Vec<u8>) {
         let CopyFormat { csv, delimiter, quote, escape, ref null, .. } = self.format;
         if n > 0 {
             out.push(delimiter);
@@ -118,12 +116,11 @@ impl CopyOut {
             out.extend_from_slice(null.as_bytes());
             return;
         };
-        let bytes = text.as_bytes();
         if csv {
             let special = |b: &u8| *b == delimiter || *b == quote || matches!(b, b'\n' | b'\r');
-            if bytes.iter().any(special) || text == null || text == "\\." {
+            if text.iter().any(special) || text == null.as_bytes() || text == b"\\." {
                 out.push(quote);
-                for &byte in bytes {
+                for &byte in text {
                     if byte == quote || byte == escape {
                         out.push(escape);
                     }
@@ -131,11 +128,11 @@ impl CopyOut {
                 }
                 out.push(quote);
             } else {
-                out.extend_from_slice(bytes);
+                out.extend_from_slice(text);
             }
             return;
         }
-        for &byte in bytes {
+        for &byte in text {
             match byte {
                 0x08 => out.extend_from_slice(b"\\b"),
                 0x0b => out.extend_from_slice(b"\\v"),

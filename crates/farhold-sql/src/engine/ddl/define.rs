@@ -13,9 +13,10 @@ use super::super::catalog::{Attributes, ROW_NUMBER, table_name};
 use super::super::parse::{parse_expr, to_text};
 use super::super::scalar::{BindError, Binder, fold};
 use super::super::sequence::SequenceDef;
-use super::super::types::{ANY_LENGTH, from_sql};
+use super::super::types::from_sql;
 use super::super::{ColumnType, error};
 use super::indexes::index_columns;
+use crate::value::ANY_LENGTH;
 use crate::{SqlError, SqlState};
 
 pub(super) fn definition_error(e: &TxnError) -> SqlError {

@@ -13,16 +13,13 @@ use super::super::scalar::fold;
 use super::super::{error, walk};
 use super::depth::LEVELS_MAX;
 use super::{unnested, window_places};
+use crate::value::{DIMENSIONS_MAX, too_many_dimensions};
 use crate::{SqlError, SqlState};
 
 /// The limit on subqueries nested in each other's expressions. DataFusion checks the contents of a subquery once for
 /// each subquery around it, and again within each of those: 2^n checks, three times per plan. Twenty levels took 19 s,
 /// twelve take 0.1 s.
 const SUBQUERY_DEPTH_MAX: u32 = 12;
-
-/// PostgreSQL's limit on dimensions. DataFusion's types nest as the arrays do, and 72 levels need more stack than a
-/// thread has.
-const DIMENSIONS_MAX: u32 = 6;
 
 /// The limit on copies of subexpressions that binding makes: `a BETWEEN b AND c` becomes `a >= b AND a <= c`, with two
 /// `a`.
@@ -114,7 +111,7 @@ struct Checks {
     /// The number of enclosing subqueries in expressions.
     nested: u32,
     /// The number of enclosing arrays.
-    dimensions: u32,
+    dimensions: usize,
     /// For each enclosing expression, the sizes of its operands visited so far.
     around: Vec<Vec<u64>>,
     copies: u64,
@@ -330,10 +327,9 @@ impl Visitor for Checks {
             let hint = format!("At most {SUBQUERY_DEPTH_MAX} levels of nesting are allowed; move some to WITH.");
             return ControlFlow::Break(error.with_hint(hint));
         }
-        self.dimensions += u32::from(is_array(expression));
+        self.dimensions += usize::from(is_array(expression));
         if self.dimensions > DIMENSIONS_MAX {
-            let message = format!("number of array dimensions exceeds the maximum allowed ({DIMENSIONS_MAX})");
-            return ControlFlow::Break(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
+            return ControlFlow::Break(too_many_dimensions());
         }
         if columns_of_row(expression) > COLUMNS_MAX {
             let message = format!("ROW expressions can have at most {COLUMNS_MAX} entries");
@@ -352,7 +348,7 @@ impl Visitor for Checks {
 
     fn post_visit_expr(&mut self, expression: &Expr) -> ControlFlow<SqlError> {
         self.nested -= u32::from(is_subquery(expression));
-        self.dimensions -= u32::from(is_array(expression));
+        self.dimensions -= usize::from(is_array(expression));
         let operands = self.around.pop().unwrap_or_default();
         let written = sum(&operands).saturating_add(1);
         let is_joined = self.joined.remove(&std::ptr::from_ref(expression));

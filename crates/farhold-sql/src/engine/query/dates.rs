@@ -20,9 +20,8 @@ use datafusion::prelude::SessionContext;
 
 use super::functions::{both, null_of};
 use crate::engine::scalar::Arithmetic;
-use crate::engine::types::{
-    DAY_MICROSECONDS, FIRST_DAY, LAST_DAY, TIMESTAMP, civil_from_days, days_from_civil, timestamp_in_range,
-};
+use crate::engine::types::TIMESTAMP;
+use crate::value::{DAY_MICROSECONDS, civil_from_days, date_in_range, days_from_civil, timestamp_in_range};
 use crate::{SqlError, SqlState};
 
 /// Replaces DataFusion's `date_trunc`.
@@ -94,7 +93,7 @@ impl ScalarUDFImpl for PlusDays {
             }
             let sum =
                 if self.subtracts { i64::from(date).checked_sub(days) } else { i64::from(date).checked_add(days) };
-            let sum = sum.and_then(|sum| i32::try_from(sum).ok()).filter(|sum| (FIRST_DAY..=LAST_DAY).contains(sum));
+            let sum = sum.and_then(|sum| i32::try_from(sum).ok()).and_then(date_in_range);
             sum.ok_or_else(|| external(SqlState::DATETIME_OVERFLOW, "date out of range"))
         };
         both(date, days, arguments.number_rows, |dates, days| {

@@ -30,8 +30,9 @@ use datafusion::logical_expr::{
 };
 
 use super::added;
-use crate::engine::types::{DAY_MICROSECONDS, TIMESTAMP, exact_decimal, parse_datum, parse_interval};
+use crate::engine::types::TIMESTAMP;
 use crate::engine::{ColumnType, Datum};
+use crate::value::{DAY_MICROSECONDS, exact_decimal, parse_datum, parse_interval};
 use crate::{SqlError, SqlState};
 
 /// The days of a month in comparisons of intervals.

@@ -27,8 +27,9 @@ use super::added::texts_of_moments;
 use super::aggregates::QUOTIENT_SCALE;
 use super::dates;
 use crate::engine::scalar::{self, Arithmetic, cut_to, product, quotient};
-use crate::engine::types::{TIMESTAMP, cast as cast_datum, datum_at, round_timestamp, to_arrow, to_field, to_scalar};
+use crate::engine::types::{TIMESTAMP, cast as cast_datum, datum_at, to_arrow, to_field, to_scalar};
 use crate::engine::{ColumnType, Datum};
+use crate::value::round_timestamp;
 use crate::{SqlError, SqlState};
 
 /// Fractional digits of a product whose factors have more, so that eighteen digits are left before the point.

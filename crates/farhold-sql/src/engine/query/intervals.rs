@@ -23,7 +23,8 @@ use super::floats::key_of_interval;
 use super::functions::{both, null_of};
 use crate::engine::ColumnType;
 use crate::engine::scalar::Arithmetic;
-use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, parse_interval};
+use crate::engine::types::INTERVAL;
+use crate::value::{DAY_MICROSECONDS, parse_interval};
 use crate::{SqlError, SqlState};
 
 fn out_of_range(message: &str) -> DataFusionError {

@@ -11,7 +11,8 @@ use datafusion::sql::sqlparser::ast::{
 
 use crate::engine::ColumnType;
 use crate::engine::parse::{parse_expr, unnested};
-use crate::engine::types::{exact_decimal, format_datum, from_sql};
+use crate::engine::types::from_sql;
+use crate::value::{exact_decimal, format_datum};
 
 /// Casts them to the type of the other values.
 pub(super) struct ListedValues;

@@ -20,8 +20,9 @@ use super::multisets::is_set_operation;
 use super::quantified::is_marked;
 use crate::SqlError;
 use crate::engine::scalar::{ParameterTypes, built_in_name, fold, parameter_index};
-use crate::engine::types::{ANY_LENGTH, from_arrow, from_field, from_sql, type_of_parameter};
+use crate::engine::types::{from_arrow, from_field, from_sql, type_of_parameter};
 use crate::engine::{ColumnType, error, walk};
+use crate::value::ANY_LENGTH;
 
 /// The number of the highest parameter of a statement.
 pub(super) fn count(statement: &ast::Statement) -> usize {

@@ -21,7 +21,8 @@ use datafusion::logical_expr::{
 use datafusion::prelude::SessionContext;
 
 use crate::engine::ColumnType;
-use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, civil_from_days, days_from_civil};
+use crate::engine::types::{INTERVAL, TIMESTAMP};
+use crate::value::{DAY_MICROSECONDS, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
 /// The Julian day of 1970-01-01.
 const JULIAN_EPOCH: i64 = 2_440_588;

@@ -27,8 +27,9 @@ use datafusion::sql::sqlparser::ast::BinaryOperator;
 
 use super::floats;
 use crate::engine::scalar::Comparison;
-use crate::engine::types::{TIMESTAMP, from_arrow, from_field, parse_datum, to_scalar};
+use crate::engine::types::{TIMESTAMP, from_arrow, from_field, to_scalar};
 use crate::engine::{ColumnType, Datum, OPERATOR_PREFIX};
+use crate::value::{parse_datum, read_list};
 use crate::{SqlError, SqlState};
 
 /// The comparisons and their functions.
@@ -318,7 +319,7 @@ pub(super) fn leaves(elements: &ArrayRef) -> Result<ArrayRef> {
 
 /// The elements of an array's text.
 fn read(text: &str, wanted: &Wanted) -> Result<ArrayRef> {
-    let elements = array_elements(text).map_err(external)?;
+    let (elements, _) = read_list(text).map_err(external)?;
     let Some(element) = wanted.element else {
         let message = format!("a cast of text to an array of {}", wanted.value);
         return Err(external(SqlError::unsupported(message)));
@@ -388,171 +389,4 @@ pub(super) fn common(a: &DataType, b: &DataType) -> Option<DataType> {
         | (DataType::Timestamp(TimeUnit::Microsecond, None), DataType::Date32) => TIMESTAMP,
         (a, b) => comparison_coercion(a, b)?,
     })
-}
-
-/// PostgreSQL's limit on dimensions.
-const DIMENSIONS_MAX: usize = 6;
-
-/// The elements of an array's text, `{a, "b c", NULL}`, including those of nested arrays; `None` is NULL.
-pub(super) fn array_elements(text: &str) -> Result<Vec<Option<String>>, SqlError> {
-    read_array(text).map(|(elements, _)| elements)
-}
-
-/// As [`array_elements`], with the number of dimensions of the text.
-pub(super) fn read_array(text: &str) -> Result<(Vec<Option<String>>, usize), SqlError> {
-    let malformed = || SqlError::new(SqlState::INVALID_TEXT, format!("malformed array literal: \"{text}\""));
-    if text.trim_start_matches(is_blank).starts_with('[') {
-        return Err(SqlError::unsupported("an array literal with explicit bounds"));
-    }
-    let mut reader = Reader { rest: text.chars().peekable(), elements: Vec::new(), lengths: Vec::new() };
-    reader.skip_blanks();
-    reader.rest.next_if_eq(&'{').ok_or_else(malformed)?;
-    reader.array(0, &malformed)?;
-    reader.skip_blanks();
-    match reader.rest.next() {
-        None => Ok((reader.elements, reader.lengths.len())),
-        Some(_) => Err(malformed()),
-    }
-}
-
-fn is_blank(character: char) -> bool {
-    matches!(character, ' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}')
-}
-
-struct Reader<'a> {
-    rest: std::iter::Peekable<std::str::Chars<'a>>,
-    elements: Vec<Option<String>>,
-    /// The number of elements of the arrays on each level, and whether these are arrays.
-    lengths: Vec<Option<(usize, bool)>>,
-}
-
-impl Reader<'_> {
-    fn skip_blanks(&mut self) {
-        while self.rest.next_if(|character| is_blank(*character)).is_some() {}
-    }
-
-    /// Parses an array from behind its opening brace through its closing one.
-    fn array(&mut self, level: usize, malformed: &dyn Fn() -> SqlError) -> Result<(), SqlError> {
-        if level >= DIMENSIONS_MAX {
-            let message = format!("number of array dimensions exceeds the maximum allowed ({DIMENSIONS_MAX})");
-            return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
-        }
-        if self.lengths.len() == level {
-            self.lengths.push(None);
-        }
-        let (mut count, mut has_arrays) = (0, false);
-        self.skip_blanks();
-        if self.rest.next_if_eq(&'}').is_none() {
-            loop {
-                self.skip_blanks();
-                let is_array = self.rest.next_if_eq(&'{').is_some();
-                if is_array {
-                    self.array(level + 1, malformed)?;
-                } else {
-                    let element = self.element(malformed)?;
-                    self.elements.push(element);
-                }
-                if count > 0 && is_array != has_arrays {
-                    return Err(malformed());
-                }
-                has_arrays = is_array;
-                count += 1;
-                self.skip_blanks();
-                match self.rest.next() {
-                    Some(',') => {}
-                    Some('}') => break,
-                    _ => return Err(malformed()),
-                }
-            }
-        }
-        // All arrays of one level must have the same shape.
-        match self.lengths[level].replace((count, has_arrays)) {
-            Some(before) if before != (count, has_arrays) => Err(malformed()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Parses an element, up to the comma or brace after it.
-    fn element(&mut self, malformed: &dyn Fn() -> SqlError) -> Result<Option<String>, SqlError> {
-        let mut element = String::new();
-        if self.rest.next_if_eq(&'"').is_some() {
-            loop {
-                match self.rest.next().ok_or_else(malformed)? {
-                    '"' => return Ok(Some(element)),
-                    '\\' => element.push(self.rest.next().ok_or_else(malformed)?),
-                    other => element.push(other),
-                }
-            }
-        }
-        // The position after the last character that is not a blank, or is an escaped one.
-        let (mut end, mut is_plain) = (0, true);
-        while let Some(next) = self.rest.next_if(|character| !matches!(character, ',' | '}')) {
-            match next {
-                '{' | '"' => return Err(malformed()),
-                '\\' => {
-                    element.push(self.rest.next().ok_or_else(malformed)?);
-                    (end, is_plain) = (element.len(), false);
-                }
-                other => {
-                    element.push(other);
-                    if !is_blank(other) {
-                        end = element.len();
-                    }
-                }
-            }
-        }
-        element.truncate(end);
-        if element.is_empty() {
-            return Err(malformed());
-        }
-        let is_null = is_plain && element.eq_ignore_ascii_case("null");
-        Ok((!is_null).then_some(element))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The results are those of PostgreSQL 15.
-    #[test]
-    fn texts_are_arrays() {
-        let some = |elements: &[&str]| elements.iter().map(|e| Some((*e).to_owned())).collect::<Vec<_>>();
-        for (text, elements) in [
-            ("{}", &[][..]),
-            (" {{}, {}} ", &[]),
-            (" { 1, 2 } ", &["1", "2"]),
-            (r#"{"a,b", "NULL", "say \"x\"", a b , "" , \ c\  }"#, &["a,b", "NULL", "say \"x\"", "a b", "", " c "]),
-            ("{{1,2},{3,4}}", &["1", "2", "3", "4"]),
-            ("{{{a}},{{b}}}", &["a", "b"]),
-            ("{n\\ull}", &["null"]),
-        ] {
-            assert_eq!(array_elements(text).unwrap(), some(elements), "{text}");
-        }
-        assert_eq!(array_elements("{1,NULL, null }").unwrap(), [Some("1".to_owned()), None, None]);
-        let state = |text: &str| array_elements(text).err().map(|e| e.state.code());
-        for text in [
-            "",
-            "1, 2",
-            "{1,}",
-            "{,1}",
-            "{1",
-            "{\"a}",
-            "{\"a\" b}",
-            "{a\"b\"}",
-            "{a\\",
-            "{1} 2",
-            "{{1},2}",
-            "{1,{2}}",
-            "{{1},{2,3}}",
-            "{{1},{{2}}}",
-            "{{1},{}}",
-            "}",
-        ] {
-            assert_eq!(state(text), Some("22P02"), "{text}");
-        }
-        assert_eq!(state("{{{{{{1}}}}}}"), None);
-        assert_eq!(state("{{{{{{{1}}}}}}}"), Some("54000"));
-        assert_eq!(state("[0:1]={1,2}"), Some("0A000"));
-    }
 }

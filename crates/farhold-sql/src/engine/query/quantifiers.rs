@@ -20,12 +20,13 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::clauses::{self, Clauses, InClauses};
-use super::quantified::{self, array_elements};
+use super::quantified;
 use super::rows::{check_made, linked, subqueries_in};
 use super::scalars::EXTREME;
 use super::subqueries::{self, binary, call, nested};
 use crate::engine::parse::unnested;
 use crate::engine::walk;
+use crate::value::read_list;
 use crate::{SqlError, SqlState};
 
 /// See the module.
@@ -199,7 +200,7 @@ fn elements(expr: &Expr) -> Result<Option<Vec<Expr>>, SqlError> {
     Ok(match expr {
         Expr::Array(array) => listed(&array.elem),
         Expr::Value(value) => match &value.value {
-            Value::SingleQuotedString(text) => Some(array_elements(text)?.into_iter().map(bare).collect()),
+            Value::SingleQuotedString(text) => Some(read_list(text)?.0.into_iter().map(bare).collect()),
             _ => None,
         },
         Expr::Cast { expr, data_type, .. } => {

@@ -44,7 +44,7 @@ use crate::engine::parse::{Origin, parse_expr, parse_one, to_text, unnested};
 use crate::engine::scalar::{built_in_name, fold, without_regclass};
 use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
-use crate::engine::types::{IntervalField, IntervalFields, exact_decimal, parse_interval_of, put_interval};
+use crate::value::{IntervalField, IntervalFields, exact_decimal, parse_interval_of, put_interval, written};
 
 use super::parameters::to_sql as sql_type;
 use crate::engine::walk;
@@ -513,11 +513,7 @@ impl VisitorMut for Intervals {
             text.clone()
         } else {
             match parse_interval_of(text, of) {
-                Ok(interval) => {
-                    let mut shown = Vec::new();
-                    put_interval(interval.months, interval.days, interval.nanoseconds / 1000, &mut shown);
-                    String::from_utf8_lossy(&shown).into_owned()
-                }
+                Ok(interval) => written(|out| put_interval(interval, out)),
                 Err(error) => return ControlFlow::Break(error),
             }
         };

@@ -21,6 +21,7 @@ use datafusion::prelude::SessionContext;
 
 use super::bounded::{HEADER_BYTES, Pool, ask_for_room, check_value, some_text};
 use super::checked::{self, Check};
+use crate::value::{decode_escape, decode_hex, put_hex, written};
 use crate::{SqlError, SqlState};
 
 /// Replaces DataFusion's functions.
@@ -238,9 +239,10 @@ impl Format {
     }
 
     fn encode(self, bytes: &[u8]) -> String {
-        let mut text = String::with_capacity(usize::try_from(self.encoded_bytes(bytes)).unwrap_or(0));
+        let room = usize::try_from(self.encoded_bytes(bytes)).unwrap_or(0);
         match self {
             Self::Base64 => {
+                let mut text = String::with_capacity(room);
                 // Lines of 76 characters; PostgreSQL also ends the last line, if it is full.
                 for line in bytes.chunks(BASE64_LINE_BYTES) {
                     BASE64_STANDARD.encode_string(line, &mut text);
@@ -248,8 +250,10 @@ impl Format {
                         text.push('\n');
                     }
                 }
+                text
             }
             Self::Escape => {
+                let mut text = String::with_capacity(room);
                 for &byte in bytes {
                     match byte {
                         b'\\' => text.push_str("\\\\"),
@@ -259,14 +263,10 @@ impl Format {
                         byte => text.push(char::from(byte)),
                     }
                 }
+                text
             }
-            Self::Hex => {
-                for byte in bytes {
-                    let _ = write!(text, "{byte:02x}");
-                }
-            }
+            Self::Hex => written(|out| put_hex(bytes, out)),
         }
-        text
     }
 
     fn decode(self, text: &str) -> Result<Vec<u8>, SqlError> {
@@ -324,43 +324,6 @@ fn decode_base64(text: &str) -> Result<Vec<u8>, SqlError> {
     if count != 0 {
         let error = invalid("invalid base64 end sequence");
         return Err(error.with_hint("Input data is missing padding, is truncated, or is otherwise corrupted."));
-    }
-    Ok(bytes)
-}
-
-fn decode_hex(text: &str) -> Result<Vec<u8>, SqlError> {
-    let digit = |character: char| {
-        let wrong = || invalid(format!("invalid hexadecimal digit: \"{character}\""));
-        character.to_digit(16).ok_or_else(wrong)
-    };
-    let mut bytes = Vec::with_capacity(text.len() / 2);
-    let mut characters = text.chars();
-    while let Some(character) = characters.next() {
-        if is_blank(character) {
-            continue;
-        }
-        let high = digit(character)?;
-        let low = characters.next().ok_or_else(|| invalid("invalid hexadecimal data: odd number of digits"))?;
-        bytes.push((high << 4 | digit(low)?) as u8);
-    }
-    Ok(bytes)
-}
-
-fn decode_escape(mut text: &[u8]) -> Result<Vec<u8>, SqlError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    while let [first, rest @ ..] = text {
-        let (byte, rest) = match (first, rest) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', rest @ ..]) => {
-                ((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'), rest)
-            }
-            (b'\\', [b'\\', rest @ ..]) => (b'\\', rest),
-            (b'\\', _) => {
-                return Err(SqlError::new(SqlState::INVALID_TEXT, "invalid input syntax for type bytea"));
-            }
-            (byte, rest) => (*byte, rest),
-        };
-        bytes.push(byte);
-        text = rest;
     }
     Ok(bytes)
 }

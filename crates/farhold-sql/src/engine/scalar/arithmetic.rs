@@ -222,7 +222,7 @@ fn leading_group((unscaled, scale): (i128, u8)) -> (i32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{format_datum, parse_datum};
+    use crate::value::{format_datum, parse_datum};
 
     /// The results are those of PostgreSQL 15.
     #[test]

@@ -4,8 +4,9 @@ use std::cmp::Ordering;
 
 use super::like::like;
 use super::{Function, Parameters, Scalar};
-use crate::engine::types::{FIRST_DAY, LAST_DAY, cast, round_timestamp};
+use crate::engine::types::cast;
 use crate::engine::{ColumnType, Datum};
+use crate::value::{date_in_range, round_timestamp};
 use crate::{SqlError, SqlState};
 
 impl Scalar {
@@ -32,7 +33,7 @@ impl Scalar {
                 (date @ Datum::Date(i32::MIN | i32::MAX), Datum::Int(_)) => date,
                 (Datum::Date(date), Datum::Int(days)) => Datum::Date(
                     date.checked_add(days)
-                        .filter(|date| (FIRST_DAY..=LAST_DAY).contains(date))
+                        .and_then(date_in_range)
                         .ok_or_else(|| SqlError::new(SqlState::DATETIME_OVERFLOW, "date out of range"))?,
                 ),
                 _ => Datum::Null,

@@ -8,9 +8,10 @@ use arrow::datatypes::{
 };
 use datafusion::common::ScalarValue;
 
-use super::{cast, format_datum, from_arrow, put_interval, put_list, put_record, put_time, to_arrow};
+use super::{cast, from_arrow, to_arrow};
 use crate::SqlError;
 use crate::engine::{ColumnType, Datum};
+use crate::value::{self, put_interval, put_list, put_record, put_time, written};
 
 /// The value at `row` of an array. A type without a column type is converted to text.
 pub(crate) fn datum_at(array: &ArrayRef, row: usize) -> Result<Datum, SqlError> {
@@ -44,11 +45,11 @@ pub(crate) fn datum_at(array: &ArrayRef, row: usize) -> Result<Datum, SqlError> 
         DataType::Struct(_) => record(array.as_struct(), row)?,
         DataType::Interval(IntervalUnit::MonthDayNano) => {
             let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
-            text(|out| put_interval(value.months, value.days, value.nanoseconds / 1000, out))
+            Datum::Text(written(|out| put_interval(value, out)))
         }
         DataType::Time64(TimeUnit::Microsecond) => {
             let value = array.as_primitive::<Time64MicrosecondType>().value(row);
-            text(|out| put_time(value, out))
+            Datum::Text(written(|out| put_time(value, out)))
         }
         other => {
             let to = other_form(other);
@@ -71,27 +72,21 @@ fn other_form(data_type: &DataType) -> DataType {
     }
 }
 
-fn text(put: impl FnOnce(&mut Vec<u8>)) -> Datum {
-    let mut out = Vec::new();
-    put(&mut out);
-    Datum::Text(String::from_utf8_lossy(&out).into_owned())
-}
-
 fn list(elements: &ArrayRef) -> Result<Datum, SqlError> {
     let mut wrong = None;
-    let list = text(|out| {
+    let list = written(|out| {
         put_list(elements, out, &mut |elements, index, out| match datum_at(elements, index) {
-            Ok(datum) => out.extend_from_slice(format_datum(&datum).unwrap_or_default().as_bytes()),
+            Ok(datum) => value::put(&datum, ColumnType::Text, out),
             Err(error) => wrong = Some(error),
         });
     });
-    wrong.map_or(Ok(list), Err)
+    wrong.map_or(Ok(Datum::Text(list)), Err)
 }
 
 fn record(fields: &StructArray, row: usize) -> Result<Datum, SqlError> {
-    let texts = fields.columns().iter().map(|field| Ok(format_datum(&datum_at(field, row)?)));
+    let texts = fields.columns().iter().map(|field| Ok(value::format_datum(&datum_at(field, row)?)));
     let texts = texts.collect::<Result<Vec<_>, SqlError>>()?;
-    Ok(text(|out| put_record(texts.iter().map(Option::as_deref), out)))
+    Ok(Datum::Text(written(|out| put_record(texts.iter().map(Option::as_deref), out))))
 }
 
 /// A datum as a DataFusion scalar, with the Arrow type of `data_type`.

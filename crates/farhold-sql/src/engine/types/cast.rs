@@ -1,8 +1,8 @@
 //! Conversion of values between types, for CAST and assignment.
 
-use super::datetime::DAY_MICROSECONDS;
-use super::{ANY_DIGITS, format_datum, parse_datum, parse_stored, type_of};
+use super::type_of;
 use crate::engine::{ColumnType, Datum};
+use crate::value::{ANY_DIGITS, DAY_MICROSECONDS, base_name, format_datum, parse_datum, parse_stored};
 use crate::{SqlError, SqlState};
 
 /// `datum` as a value of `data_type`. The encoder of the column checks length and precision.
@@ -142,11 +142,7 @@ fn double(datum: &Datum, to: ColumnType) -> Result<f64, SqlError> {
 }
 
 fn out_of_range(data_type: ColumnType) -> SqlError {
-    let name = match data_type {
-        ColumnType::Decimal { .. } => "numeric".to_owned(),
-        other => other.to_string(),
-    };
-    SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, format!("{name} out of range"))
+    SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, format!("{} out of range", base_name(data_type)))
 }
 
 fn field_overflow(precision: u8, scale: u8) -> SqlError {
@@ -180,11 +176,4 @@ pub(crate) fn comparable(a: ColumnType, b: ColumnType) -> bool {
     let is_number = |t| matches!(t, T::SmallInt | T::Int | T::BigInt | T::Decimal { .. } | T::Real | T::Double);
     let is_moment = |t| matches!(t, T::Date | T::Timestamp);
     a == b || (a.is_text() && b.is_text()) || (is_number(a) && is_number(b)) || (is_moment(a) && is_moment(b))
-}
-
-fn base_name(data_type: ColumnType) -> String {
-    match data_type {
-        ColumnType::Decimal { .. } => "numeric".to_owned(),
-        other => other.to_string(),
-    }
 }

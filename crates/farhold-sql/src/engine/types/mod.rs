@@ -1,14 +1,7 @@
-//! Types: their SQL names, conversion to and from Arrow and text, and casts.
+//! Types: their SQL names, conversion to and from Arrow, and casts. [`value`](crate::value) has the forms of their values.
 
 mod array;
-mod calendar;
 mod cast;
-mod datetime;
-mod interval;
-pub(crate) mod oid;
-mod shortest;
-mod shown;
-mod text;
 
 use std::collections::HashMap;
 
@@ -16,16 +9,10 @@ use arrow::datatypes::{DataType, Field, IntervalUnit, TimeUnit};
 use datafusion::sql::sqlparser::ast::{self, ArrayElemTypeDef, CharacterLength, ExactNumberInfo, TimezoneInfo};
 
 pub(crate) use array::{datum_at, to_scalar};
-pub(crate) use calendar::{civil_from_days, days_from_civil};
 pub(crate) use cast::{cast, castable, comparable, no_cast, round_decimal};
-pub(crate) use datetime::{DAY_MICROSECONDS, FIRST_DAY, LAST_DAY, date_in_range, round_timestamp, timestamp_in_range};
-pub(crate) use interval::{IntervalField, IntervalFields, parse_interval, parse_interval_of};
-pub(crate) use shortest::{scientific_f32, scientific_f64};
-pub(crate) use shown::{put_interval, put_list, put_padded, put_record, put_time};
-pub(crate) use text::{exact_decimal, parse_stored};
-pub use text::{format_datum, parse_datum};
 
 use super::{ColumnType, Datum};
+use crate::value::{ANY_DIGITS, ANY_LENGTH};
 use crate::{SqlError, SqlState};
 
 /// The key in a field's metadata that holds the column type, where the Arrow type does not determine it.
@@ -141,12 +128,6 @@ fn characters(length: Option<&CharacterLength>, default: u32) -> Result<u32, Sql
         )
     })
 }
-
-/// Precision and scale of a NUMERIC without them.
-const ANY_DIGITS: (u8, u8) = (38, 16);
-
-/// The length of a CHAR or VARCHAR without one: `bpchar`, and parameters. Such a CHAR is sent without trailing blanks.
-pub(crate) const ANY_LENGTH: u32 = ColumnType::CHARACTERS_MAX;
 
 /// The type of a parameter in place of a value of this type. It has no length. For a VARCHAR(n) it is TEXT, whose
 /// operators VARCHAR uses.

@@ -5,8 +5,8 @@ use tokio::time::Instant;
 use super::{Connection, Failure, Watch};
 use crate::engine::{CommandTag, CopyIn, CopyOut};
 use crate::error::{SqlError, SqlState};
-use crate::server::value::binary::utf8;
 use crate::server::wire::frontend::{Message, message};
+use crate::value::binary::utf8;
 
 impl Connection {
     /// Receives the data of a COPY from the client. After a failure, the connection's main loop skips the remaining

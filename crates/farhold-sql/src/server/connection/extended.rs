@@ -8,12 +8,12 @@ use super::run::Outcome;
 use super::statement::{Action, Source, Statement};
 use super::wire::deadline_after;
 use super::{Connection, Failure};
-use crate::engine::{Datum, TransactionState, parse_datum};
+use crate::engine::{Datum, TransactionState};
 use crate::error::{SqlError, SqlState};
-use crate::server::value::binary::{self, utf8};
-use crate::server::value::oid;
 use crate::server::wire::frontend::{Bind, Format, Formats, Message, Target, message};
 use crate::server::wire::input::Frame;
+use crate::value::binary::{self, utf8};
+use crate::value::{oid, parse_datum, parse_timestamptz};
 
 impl Connection {
     /// Answers a message of the extended protocol other than Sync.
@@ -104,7 +104,7 @@ impl Connection {
                 Some(bytes) => {
                     let text = utf8(bytes)?;
                     match parameter.oid {
-                        oid::TIMESTAMPTZ => crate::server::value::text::parse_timestamptz(text)?,
+                        oid::TIMESTAMPTZ => Datum::Timestamp(parse_timestamptz(text)?),
                         oid::BPCHAR => Datum::Text(text.trim_end_matches(' ').to_owned()),
                         _ => parse_datum(text, parameter.data_type)?,
                     }

@@ -14,8 +14,8 @@ use crate::engine::{
 };
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::{BatchEncoder, Shape};
-use crate::server::value::oid;
 use crate::server::wire::frontend::Formats;
+use crate::value::oid;
 
 /// The limit on EXECUTEs that run each other. SQL's PREPARE does not accept an EXECUTE, but the protocol's Parse does.
 const EXECUTE_DEPTH_MAX: usize = 64;

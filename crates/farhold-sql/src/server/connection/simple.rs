@@ -7,10 +7,10 @@ use super::wire::deadline_after;
 use super::{Connection, Failure};
 use crate::engine::{Pace, Session, TransactionState};
 use crate::error::SqlError;
-use crate::server::value::binary::utf8;
 use crate::server::wire::Fields;
 use crate::server::wire::frontend::Formats;
 use crate::server::wire::input::Frame;
+use crate::value::binary::utf8;
 
 /// The longest string whose trees are all kept until its statements run: they may take some hundred times as much.
 const TREES_TEXT_MAX: usize = 1 << 20;

@@ -7,7 +7,7 @@ use super::command::{Command, Inner};
 use crate::engine::{ColumnType, Opaque, Parsed, Prepared, opaque_end};
 use crate::error::{SqlError, SqlState};
 use crate::server::rows::Shape;
-use crate::server::value::oid;
+use crate::value::oid;
 
 /// A prepared statement.
 #[derive(Debug)]

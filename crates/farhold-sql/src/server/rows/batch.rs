@@ -15,13 +15,15 @@ use arrow::datatypes::{
 };
 
 use super::{Column, Shape, put_value, put_with_length};
-use crate::engine::{ColumnType, OutputColumn, datum_at, format_datum, put_list};
+use crate::engine::{ColumnType, OutputColumn, datum_at};
 use crate::error::SqlError;
-use crate::server::value::datetime::{put_interval, put_time, put_timestamp};
-use crate::server::value::numeric::{self, Decimal};
-use crate::server::value::{binary, datetime, oid, text};
 use crate::server::wire::backend::Output;
 use crate::server::wire::frontend::{Format, Formats};
+use crate::value::numeric::{self, Decimal};
+use crate::value::{
+    binary, format_datum, oid, put_bytea, put_date, put_decimal, put_float4, put_float8, put_integer, put_interval,
+    put_list, put_string, put_time, put_timestamp,
+};
 
 /// The wire type of a result's column.
 pub fn wire_type(column: &OutputColumn) -> u32 {
@@ -173,9 +175,9 @@ fn unsendable(error: arrow::error::ArrowError) -> SqlError {
 
 fn put_text(array: &ArrayRef, row: usize, column: &Column, out: &mut Vec<u8>) {
     match array.data_type() {
-        DataType::Utf8 => text::put_string(array.as_string::<i32>().value(row), column.data_type, out),
-        DataType::LargeUtf8 => text::put_string(array.as_string::<i64>().value(row), column.data_type, out),
-        DataType::Utf8View => text::put_string(array.as_string_view().value(row), column.data_type, out),
+        DataType::Utf8 => put_string(array.as_string::<i32>().value(row), column.data_type, out),
+        DataType::LargeUtf8 => put_string(array.as_string::<i64>().value(row), column.data_type, out),
+        DataType::Utf8View => put_string(array.as_string_view().value(row), column.data_type, out),
         _ => put_plain_text(array, row, out),
     }
 }
@@ -183,25 +185,24 @@ fn put_text(array: &ArrayRef, row: usize, column: &Column, out: &mut Vec<u8>) {
 fn put_plain_text(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
     match array.data_type() {
         DataType::Boolean => out.push(if array.as_boolean().value(row) { b't' } else { b'f' }),
-        DataType::Int16 => text::put_integer(array.as_primitive::<Int16Type>().value(row).into(), out),
-        DataType::Int32 => text::put_integer(array.as_primitive::<Int32Type>().value(row).into(), out),
-        DataType::Int64 => text::put_integer(array.as_primitive::<Int64Type>().value(row), out),
-        DataType::Float32 => text::put_float4(array.as_primitive::<Float32Type>().value(row), out),
-        DataType::Float64 => text::put_float8(array.as_primitive::<Float64Type>().value(row), out),
-        DataType::Decimal128(_, scale) => numeric::put_text(decimal(array, row, *scale), out),
+        DataType::Int16 => put_integer(array.as_primitive::<Int16Type>().value(row).into(), out),
+        DataType::Int32 => put_integer(array.as_primitive::<Int32Type>().value(row).into(), out),
+        DataType::Int64 => put_integer(array.as_primitive::<Int64Type>().value(row), out),
+        DataType::Float32 => put_float4(array.as_primitive::<Float32Type>().value(row), out),
+        DataType::Float64 => put_float8(array.as_primitive::<Float64Type>().value(row), out),
+        DataType::Decimal128(_, scale) => put_decimal(decimal(array, row, *scale), out),
         DataType::Utf8 => out.extend_from_slice(array.as_string::<i32>().value(row).as_bytes()),
-        DataType::Binary => text::put_bytea(array.as_binary::<i32>().value(row), out),
-        DataType::LargeBinary => text::put_bytea(array.as_binary::<i64>().value(row), out),
-        DataType::BinaryView => text::put_bytea(array.as_binary_view().value(row), out),
-        DataType::Date32 => datetime::put_date(array.as_primitive::<Date32Type>().value(row), out),
+        DataType::Binary => put_bytea(array.as_binary::<i32>().value(row), out),
+        DataType::LargeBinary => put_bytea(array.as_binary::<i64>().value(row), out),
+        DataType::BinaryView => put_bytea(array.as_binary_view().value(row), out),
+        DataType::Date32 => put_date(array.as_primitive::<Date32Type>().value(row), out),
         DataType::Time64(_) => put_time(array.as_primitive::<Time64MicrosecondType>().value(row), out),
         DataType::Timestamp(_, zone) => {
             let zone = if zone.is_some() { "+00" } else { "" };
             put_timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row), zone, out);
         }
         DataType::Interval(_) => {
-            let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
-            put_interval(value.months, value.days, value.nanoseconds / 1000, out);
+            put_interval(array.as_primitive::<IntervalMonthDayNanoType>().value(row), out);
         }
         DataType::List(_) => put_list(&array.as_list::<i32>().value(row), out, &mut put_plain_text),
         other => unreachable!("{other} is no normal type"),
@@ -238,10 +239,7 @@ fn put_plain_binary(array: &ArrayRef, row: usize, out: &mut Vec<u8>) -> Result<(
             binary::put_timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row), out);
         }
         DataType::Interval(_) => {
-            let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
-            out.extend_from_slice(&(value.nanoseconds / 1000).to_be_bytes());
-            out.extend_from_slice(&value.days.to_be_bytes());
-            out.extend_from_slice(&value.months.to_be_bytes());
+            binary::put_interval(array.as_primitive::<IntervalMonthDayNanoType>().value(row), out);
         }
         DataType::List(_) => return put_list_binary(&array.as_list::<i32>().value(row), out),
         _ => put_plain_text(array, row, out),

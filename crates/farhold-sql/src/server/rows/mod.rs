@@ -6,10 +6,10 @@ pub use batch::BatchEncoder;
 
 use crate::engine::{ColumnType, Datum, OutputColumn};
 
-use super::value::{binary, oid, text};
 use super::wire::backend::{Open, Output};
 use super::wire::frontend::{Format, Formats};
 use crate::error::{SqlError, SqlState};
+use crate::value::{self, binary, oid};
 
 /// The size limit of a `DataRow`, as in PostgreSQL: the protocol's lengths are signed. It is small in this crate's own
 /// tests, so that reaching it is cheap.
@@ -86,7 +86,7 @@ impl Shape {
             }
             put_value(&message, output, |out| {
                 match formats.of(index) {
-                    Format::Text => text::put(datum, column.data_type, out),
+                    Format::Text => value::put(datum, column.data_type, out),
                     Format::Binary => binary::put(datum, column.data_type, out),
                 }
                 Ok(())

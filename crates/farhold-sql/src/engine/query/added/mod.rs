@@ -40,7 +40,8 @@ use datafusion::prelude::SessionContext;
 
 use super::functions::type_of;
 use crate::engine::ColumnType;
-use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, civil_from_days, days_from_civil};
+use crate::engine::types::{INTERVAL, TIMESTAMP};
+use crate::value::{DAY_MICROSECONDS, DAYS_TO_2000, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
 use buckets::buckets;
 use definition::{Definition, any, function, is_bare, is_integer, is_moment, is_number};
@@ -49,9 +50,6 @@ use wrapped::{ArrayLength, Coalesce};
 
 pub(super) use buckets::number_of_buckets;
 pub(super) use replaced::texts_of_moments;
-
-/// Days from 1970-01-01 to 2000-01-01, the epoch of PostgreSQL's timestamps.
-const DAYS_TO_2000: i64 = 10_957;
 
 /// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
@@ -382,7 +380,7 @@ fn age(a: i64, b: i64) -> Result<IntervalMonthDayNano> {
         return Err(external(SqlState::DATETIME_OVERFLOW, "timestamp out of range"));
     }
     let parts = |moment: i64| {
-        let since_2000 = if moment == i64::MAX { DAYS_TO_2000 } else { 0 };
+        let since_2000 = if moment == i64::MAX { DAYS_TO_2000.into() } else { 0 };
         let (year, month, day) = civil_from_days(moment.div_euclid(DAY_MICROSECONDS) + since_2000);
         (year, i64::from(month), i64::from(day), moment.rem_euclid(DAY_MICROSECONDS))
     };

@@ -24,11 +24,11 @@ use datafusion::prelude::SessionContext;
 use super::super::checked::{self, Check};
 use super::super::functions::null_of;
 use super::definition::{Definition, any, function, is_bare, is_integer, is_moment, is_number};
-use super::{DAYS_TO_2000, WHOLE, external, not_taken, on_arrays};
+use super::{WHOLE, external, not_taken, on_arrays};
 use crate::SqlState;
-use crate::engine::Datum;
 use crate::engine::scalar::{lower, upper};
-use crate::engine::types::{DAY_MICROSECONDS, INTERVAL, TIMESTAMP, format_datum, timestamp_in_range};
+use crate::engine::types::{INTERVAL, TIMESTAMP};
+use crate::value::{DAY_MICROSECONDS, MICROSECONDS_TO_2000, put_timestamp, timestamp_in_range, written};
 
 /// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
@@ -225,7 +225,7 @@ fn factorial(number: i64) -> Result<i128> {
 
 /// The timestamp of a number of seconds since 1970. PostgreSQL rounds the seconds since 2000.
 fn moment(seconds: f64) -> Result<i64> {
-    const SECONDS_TO_2000: f64 = (DAYS_TO_2000 * 86_400) as f64;
+    const SECONDS_TO_2000: f64 = (MICROSECONDS_TO_2000 / 1_000_000) as f64;
     if seconds.is_nan() {
         return Err(external(SqlState::DATETIME_OVERFLOW, "timestamp cannot be NaN"));
     }
@@ -234,7 +234,7 @@ fn moment(seconds: f64) -> Result<i64> {
     }
     // Beyond 64 bits the cast saturates. Then the addition overflows, or the result is infinity, which is out of range.
     let since_2000 = ((seconds - SECONDS_TO_2000) * 1e6).round_ties_even() as i64;
-    let moment = since_2000.checked_add(DAYS_TO_2000 * DAY_MICROSECONDS).and_then(timestamp_in_range);
+    let moment = since_2000.checked_add(MICROSECONDS_TO_2000).and_then(timestamp_in_range);
     moment.ok_or_else(|| external(SqlState::DATETIME_OVERFLOW, format!("timestamp out of range: \"{seconds}\"")))
 }
 
@@ -279,18 +279,9 @@ fn bin(step: IntervalMonthDayNano, moment: i64, origin: i64) -> Result<i64> {
 
 /// Timestamps of any unit in PostgreSQL's format; those with a time zone are in UTC.
 pub(in crate::engine::query) fn texts_of_moments(moments: &ArrayRef) -> Result<ArrayRef> {
-    let has_zone = matches!(moments.data_type(), DataType::Timestamp(_, Some(_)));
+    let zone = if matches!(moments.data_type(), DataType::Timestamp(_, Some(_))) { "+00" } else { "" };
     let moments = arrow::compute::cast(moments, &TIMESTAMP)?;
-    let text = |moment: i64| {
-        let text = format_datum(&Datum::Timestamp(moment)).unwrap_or_default();
-        if !has_zone || matches!(moment, i64::MIN | i64::MAX) {
-            return text;
-        }
-        match text.strip_suffix(" BC") {
-            Some(before) => format!("{before}+00 BC"),
-            None => text + "+00",
-        }
-    };
+    let text = |moment: i64| written(|out| put_timestamp(moment, zone, out));
     let moments = moments.as_primitive::<TimestampMicrosecondType>().iter();
     Ok(Arc::new(moments.map(|moment| moment.map(text)).collect::<StringViewArray>()))
 }

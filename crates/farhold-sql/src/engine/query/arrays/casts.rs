@@ -13,13 +13,11 @@ use datafusion::logical_expr::{
 
 use super::super::coerce::{ANY_NUMERIC, bare_string, is_untyped_literal};
 use super::super::functions::{cast_value, type_of};
-use super::super::quantified::{leaf, read_array, with_leaf};
+use super::super::quantified::{leaf, with_leaf};
 use super::{external, picked, places};
-use crate::engine::types::{
-    INTERVAL, TYPE_KEY, castable, datum_at, exact_decimal, format_datum, from_arrow, from_field, round_timestamp,
-    to_arrow, to_scalar,
-};
+use crate::engine::types::{INTERVAL, TYPE_KEY, castable, datum_at, from_arrow, from_field, to_arrow, to_scalar};
 use crate::engine::{ColumnType, Datum};
+use crate::value::{exact_decimal, format_datum, read_list, round_timestamp};
 use crate::{SqlError, SqlState};
 
 /// `CAST(inner AS array)` and `CAST(array AS …)`; `None` if Arrow's cast or the cast of non-array values applies.
@@ -119,7 +117,7 @@ fn name(data_type: &DataType) -> String {
 
 /// The largest number of fractional digits of an element in an array's text.
 fn digits_of(text: &str) -> Result<u8> {
-    let (elements, _) = read_array(text).map_err(external)?;
+    let (elements, _) = read_list(text).map_err(external)?;
     let scale = |element: String| match exact_decimal(&element) {
         Some(Datum::Decimal { scale, .. }) => Some(scale),
         _ => None,
@@ -176,7 +174,7 @@ impl ArrayCast {
                 rows.push(None);
                 continue;
             };
-            let (elements, dimensions) = read_array(text).map_err(external)?;
+            let (elements, dimensions) = read_list(text).map_err(external)?;
             if dimensions > 1 && !elements.is_empty() {
                 let message = "a cast to an array from a text of several dimensions";
                 return Err(external(SqlError::unsupported(message).with_hint("Write ARRAY[[1, 2], [3, 4]].")));

@@ -12,8 +12,9 @@ use super::external;
 use super::planning::ANY_NUMERIC;
 use crate::engine::ColumnType;
 use crate::engine::types::{
-    INTERVAL, TIMESTAMP, TYPE_KEY, castable, from_arrow, from_field, no_cast, parse_datum, to_arrow, to_scalar,
+    INTERVAL, TIMESTAMP, TYPE_KEY, castable, from_arrow, from_field, no_cast, to_arrow, to_scalar,
 };
+use crate::value::parse_datum;
 
 pub(super) fn cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
     let name = cast.field.metadata().get(TYPE_KEY);

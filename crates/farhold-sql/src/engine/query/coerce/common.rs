@@ -11,8 +11,9 @@ use super::super::functions::{cast_value, type_of};
 use super::super::{functions, intervals, scalars};
 use super::external;
 use super::set_operations::compared;
-use crate::engine::types::{INTERVAL, TIMESTAMP, datum_at, from_arrow, from_field, parse_datum, to_arrow, to_scalar};
+use crate::engine::types::{INTERVAL, TIMESTAMP, datum_at, from_arrow, from_field, to_arrow, to_scalar};
 use crate::engine::{ColumnType, Datum};
+use crate::value::parse_datum;
 
 /// The type to which an untyped string literal is converted if it becomes a NUMERIC with its own digits.
 pub(super) const ANY_DECIMAL: DataType = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);

@@ -14,8 +14,9 @@ use super::common::{
     is_untyped_literal, together,
 };
 use super::external;
-use crate::engine::types::{TYPE_KEY, comparable, exact_decimal, from_arrow, from_field};
+use crate::engine::types::{TYPE_KEY, comparable, from_arrow, from_field};
 use crate::engine::{ColumnType, Datum};
+use crate::value::exact_decimal;
 use crate::{SqlError, SqlState};
 
 /// The keys of a join, which are still pairs rather than comparisons. Those of EXCEPT and INTERSECT are the columns of

@@ -7,8 +7,9 @@ mod types;
 use datafusion::sql::sqlparser::ast::{CastKind, Expr, Ident, Value};
 
 use super::{Comparison, Scalar};
-use crate::engine::types::{exact_decimal, from_sql, parse_datum};
+use crate::engine::types::from_sql;
 use crate::engine::{ColumnType, Datum};
+use crate::value::{exact_decimal, parse_datum};
 use crate::{SqlError, SqlState};
 use functions::is_session_word;
 use operators::{boolean, not_if};

@@ -6,8 +6,8 @@ use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr, UnaryOperator, Value
 use super::super::{Arithmetic, Comparison, Function, Scalar};
 use super::types::{common_number, fold_cast, fold_plain_cast, rank};
 use super::{BindError, Binder, Bound, Result, known, number};
-use crate::engine::types::ANY_LENGTH;
 use crate::engine::{ColumnType, Datum};
+use crate::value::ANY_LENGTH;
 use crate::{SqlError, SqlState};
 
 impl Binder<'_> {

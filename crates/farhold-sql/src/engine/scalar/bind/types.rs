@@ -4,10 +4,9 @@ use datafusion::sql::sqlparser::ast;
 
 use super::super::{Function, Parameters, Scalar};
 use super::{Binder, Bound, Result};
-use crate::engine::types::{
-    ANY_LENGTH, cast, parse_datum, parse_stored, round_timestamp, timestamp_digits, type_of_parameter,
-};
+use crate::engine::types::{cast, timestamp_digits, type_of_parameter};
 use crate::engine::{ColumnType, Datum};
+use crate::value::{ANY_LENGTH, parse_datum, parse_stored, round_timestamp};
 use crate::{SqlError, SqlState};
 
 impl Binder<'_> {

@@ -1,4 +1,4 @@
-//! The shortest digits of floats, as in PostgreSQL.
+//! Floats as text: the shortest digits that parse to the same value, as in PostgreSQL.
 //!
 //! PostgreSQL (Ryu) and Rust write the fewest digits that parse to the same value. A number halfway between two floats
 //! parses to the one whose mantissa is even. Rust writes such a number if it is shorter (2e23), PostgreSQL never does
@@ -7,8 +7,67 @@
 //! If a float is halfway between two equally short numbers, PostgreSQL writes the even one and Rust the upper one
 //! (`131072.125::real` is 131072.12).
 
+use super::integer::put_padded;
+
+/// Writes a `real` with the fewest digits that parse to the same value.
+pub(crate) fn put_float4(value: f32, out: &mut Vec<u8>) {
+    put_float(f64::from(value), &scientific_f32(value), 6, out);
+}
+
+/// Writes a `double precision` with the fewest digits that parse to the same value.
+pub(crate) fn put_float8(value: f64, out: &mut Vec<u8>) {
+    put_float(value, &scientific_f64(value), 15, out);
+}
+
+/// Writes a float from its shortest digits in `scientific` notation, `1.25e-7`. PostgreSQL uses plain notation for
+/// exponents from -4 to below `digits`.
+fn put_float(value: f64, scientific: &str, digits: i32, out: &mut Vec<u8>) {
+    if value.is_nan() {
+        return out.extend_from_slice(b"NaN");
+    }
+    if value.is_infinite() {
+        return out.extend_from_slice(if value > 0.0 { b"Infinity" } else { b"-Infinity" });
+    }
+    let (mantissa, exponent) = scientific.split_once('e').expect("scientific notation");
+    let exponent: i32 = exponent.parse().expect("an exponent");
+    let (sign, mantissa) = mantissa.strip_prefix('-').map_or(("", mantissa), |mantissa| ("-", mantissa));
+    out.extend_from_slice(sign.as_bytes());
+    let significant = mantissa.bytes().filter(|&byte| byte != b'.');
+    if exponent < -4 || exponent >= digits {
+        out.extend_from_slice(mantissa.as_bytes());
+        out.push(b'e');
+        out.push(if exponent < 0 { b'-' } else { b'+' });
+        put_padded(i64::from(exponent.abs()), 2, out);
+    } else if exponent < 0 {
+        out.extend_from_slice(b"0.");
+        out.extend(std::iter::repeat_n(b'0', exponent.unsigned_abs() as usize - 1));
+        out.extend(significant);
+    } else {
+        let whole = exponent as usize + 1;
+        let count = significant.clone().count();
+        out.extend(significant.clone().take(whole));
+        out.extend(std::iter::repeat_n(b'0', whole.saturating_sub(count)));
+        if count > whole {
+            out.push(b'.');
+            out.extend(significant.skip(whole));
+        }
+    }
+}
+
+/// Parses a float. Rust accepts the same forms as PostgreSQL (NaN, Infinity, exponents), in any case.
+pub(super) fn parse_float<F: std::str::FromStr>(text: &str) -> Option<F> {
+    text.parse().ok()
+}
+
+/// Whether a float is infinite or zero only because the number in `text` is too large or too small.
+pub(super) fn is_beyond(value: f64, text: &str) -> bool {
+    let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+    (value.is_infinite() && !text.to_ascii_lowercase().contains("inf"))
+        || (value == 0.0 && mantissa.bytes().any(|b| matches!(b, b'1'..=b'9')))
+}
+
 /// A REAL in scientific notation, `-1.25e-7`.
-pub(crate) fn scientific_f32(value: f32) -> String {
+fn scientific_f32(value: f32) -> String {
     let shortest = format!("{value:e}");
     if value.abs() < HALVES_F32_MIN {
         let rounded = |digits| format!("{value:.digits$e}");
@@ -23,7 +82,7 @@ pub(crate) fn scientific_f32(value: f32) -> String {
 }
 
 /// As [`scientific_f32`], for DOUBLE PRECISION.
-pub(crate) fn scientific_f64(value: f64) -> String {
+fn scientific_f64(value: f64) -> String {
     let shortest = format!("{value:e}");
     if value.abs() < HALVES_F64_MIN {
         let rounded = |digits| format!("{value:.digits$e}");

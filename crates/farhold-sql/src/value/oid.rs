@@ -1,7 +1,8 @@
 //! PostgreSQL's OIDs of types.
 
+use farhold_store::row::ColumnType;
+
 use super::{ANY_DIGITS, ANY_LENGTH};
-use crate::engine::ColumnType;
 
 /// `boolean`
 pub const BOOL: u32 = 16;

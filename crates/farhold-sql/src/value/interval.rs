@@ -1,19 +1,54 @@
-//! Parses intervals as PostgreSQL does.
+//! Intervals as text.
 //!
-//! Examples are `1 year 2 mons -3 days 04:05:06.7`, `1.5 hours ago`, `2-3` (years and months), `4 05:06` (days before a
+//! They are read as PostgreSQL reads them. Examples are `1 year 2 mons -3 days 04:05:06.7`, `1.5 hours ago`, `2-3` (years and months), `4 05:06` (days before a
 //! time), and `P1Y2M3DT4H5M6S`. A final number without a unit counts seconds. The fraction of a unit is carried down:
 //! of a year to months, of a month or a week to days, of shorter units to microseconds. Each unit may occur once. Hours
 //! have no upper limit of their own.
 
+use std::io::Write as _;
+
 use arrow::datatypes::IntervalMonthDayNano;
 
-use super::datetime::DAY_MICROSECONDS;
+use super::datetime::{DAY_MICROSECONDS, HOUR_US, MINUTE_US, SECOND_US, put_time};
 use crate::{SqlError, SqlState};
 
-const SECOND_US: i64 = 1_000_000;
-const MINUTE_US: i64 = 60 * SECOND_US;
-const HOUR_US: i64 = 60 * MINUTE_US;
 const DAYS_OF_MONTH: f64 = 30.0;
+
+/// Writes an interval as `IntervalStyle = postgres` does: `1 year 2 mons 3 days -04:05:06.7`.
+pub(crate) fn put_interval(interval: IntervalMonthDayNano, out: &mut Vec<u8>) {
+    let IntervalMonthDayNano { months, days, nanoseconds } = interval;
+    let micros = nanoseconds / 1000;
+    let start = out.len();
+    let mut negative_before = false;
+    for (count, unit) in [(months / 12, "year"), (months % 12, "mon"), (days, "day")] {
+        if count == 0 {
+            continue;
+        }
+        if out.len() > start {
+            out.push(b' ');
+        }
+        // After a negative field a positive one needs a sign.
+        if negative_before && count > 0 {
+            out.push(b'+');
+        }
+        let _ = write!(out, "{count} {unit}");
+        if count != 1 {
+            out.push(b's');
+        }
+        negative_before = count < 0;
+    }
+    if micros != 0 || out.len() == start {
+        if out.len() > start {
+            out.push(b' ');
+        }
+        if micros < 0 {
+            out.push(b'-');
+        } else if negative_before {
+            out.push(b'+');
+        }
+        put_time(micros.saturating_abs(), out);
+    }
+}
 
 /// Why a text is not an interval.
 enum Wrong {
@@ -419,15 +454,15 @@ fn by_designators(text: &str) -> Result<Sum, Wrong> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::types::put_interval;
+    use crate::value::written;
 
     fn shown(text: &str) -> String {
-        match parse_interval(text) {
-            Ok(interval) => {
-                let mut out = Vec::new();
-                put_interval(interval.months, interval.days, interval.nanoseconds / 1000, &mut out);
-                String::from_utf8(out).unwrap()
-            }
+        shown_of(text, IntervalFields::default())
+    }
+
+    fn shown_of(text: &str, of: IntervalFields) -> String {
+        match parse_interval_of(text, of) {
+            Ok(interval) => written(|out| put_interval(interval, out)),
             Err(error) => error.state.to_string(),
         }
     }
@@ -436,14 +471,6 @@ mod tests {
     #[test]
     fn fields_cut_what_is_shorter() {
         use IntervalField::{Day, Hour, Minute, Month, Second, Year};
-        let shown = |text: &str, of| match parse_interval_of(text, of) {
-            Ok(interval) => {
-                let mut out = Vec::new();
-                put_interval(interval.months, interval.days, interval.nanoseconds / 1000, &mut out);
-                String::from_utf8(out).unwrap()
-            }
-            Err(error) => error.state.to_string(),
-        };
         for (text, first, last, expected) in [
             ("1.6", Hour, Hour, "01:00:00"),
             ("-1.6", Hour, Hour, "-01:00:00"),
@@ -468,12 +495,12 @@ mod tests {
             ("2 hours 3 min", Day, Day, "00:00:00"),
         ] {
             let of = IntervalFields { fields: Some((first, last)), digits: None };
-            assert_eq!(shown(text, of), expected, "{text} {first:?} {last:?}");
+            assert_eq!(shown_of(text, of), expected, "{text} {first:?} {last:?}");
         }
         for (text, digits, expected) in
             [("1.236 seconds", 2, "00:00:01.24"), ("-1.235", 2, "-00:00:01.24"), ("1.5", 0, "00:00:02")]
         {
-            assert_eq!(shown(text, IntervalFields { fields: None, digits: Some(digits) }), expected, "{text}");
+            assert_eq!(shown_of(text, IntervalFields { fields: None, digits: Some(digits) }), expected, "{text}");
         }
     }
 

@@ -2,15 +2,17 @@
 
 use std::borrow::Cow;
 
-use crate::engine::{ColumnType, Datum, date_in_range, timestamp_in_range};
-use crate::error::{SqlError, SqlState};
+use arrow::datatypes::IntervalMonthDayNano;
+use farhold_store::row::{ColumnType, Datum};
 
-use super::datetime::{EPOCH_SHIFT_DAYS, EPOCH_SHIFT_US};
-use super::numeric::{self, Decimal, NumericError};
-use super::{oid, text};
+use super::datetime::{DAYS_TO_2000, MICROSECONDS_TO_2000, date_in_range, timestamp_in_range};
+use super::numeric::{self, Decimal};
+use super::oid;
+use super::text::put_string;
+use crate::{SqlError, SqlState};
 
 /// Writes a datum; NULL writes nothing.
-pub fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
+pub(crate) fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
     match datum {
         Datum::Null => {}
         Datum::Boolean(value) => out.push(u8::from(*value)),
@@ -20,7 +22,7 @@ pub fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
         Datum::Real(value) => out.extend_from_slice(&value.to_be_bytes()),
         Datum::Double(value) => out.extend_from_slice(&value.to_be_bytes()),
         Datum::Decimal { unscaled, scale } => numeric::put_binary(Decimal { unscaled: *unscaled, scale: *scale }, out),
-        Datum::Text(value) => text::put_string(value, data_type, out),
+        Datum::Text(value) => put_string(value, data_type, out),
         Datum::Bytea(value) => out.extend_from_slice(value),
         Datum::Date(days) => put_date(*days, out),
         Datum::Timestamp(micros) => put_timestamp(*micros, out),
@@ -28,15 +30,22 @@ pub fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
 }
 
 /// Writes a date, given in days since 1970; infinities stay the same.
-pub fn put_date(days: i32, out: &mut Vec<u8>) {
-    let wire = if matches!(days, i32::MIN | i32::MAX) { days } else { days.saturating_sub(EPOCH_SHIFT_DAYS) };
+pub(crate) fn put_date(days: i32, out: &mut Vec<u8>) {
+    let wire = if matches!(days, i32::MIN | i32::MAX) { days } else { days.saturating_sub(DAYS_TO_2000) };
     out.extend_from_slice(&wire.to_be_bytes());
 }
 
 /// Writes a timestamp, given in microseconds since 1970; infinities stay the same.
-pub fn put_timestamp(micros: i64, out: &mut Vec<u8>) {
-    let wire = if matches!(micros, i64::MIN | i64::MAX) { micros } else { micros.saturating_sub(EPOCH_SHIFT_US) };
+pub(crate) fn put_timestamp(micros: i64, out: &mut Vec<u8>) {
+    let wire = if matches!(micros, i64::MIN | i64::MAX) { micros } else { micros.saturating_sub(MICROSECONDS_TO_2000) };
     out.extend_from_slice(&wire.to_be_bytes());
+}
+
+/// Writes an interval: microseconds, days, months.
+pub(crate) fn put_interval(interval: IntervalMonthDayNano, out: &mut Vec<u8>) {
+    out.extend_from_slice(&(interval.nanoseconds / 1000).to_be_bytes());
+    out.extend_from_slice(&interval.days.to_be_bytes());
+    out.extend_from_slice(&interval.months.to_be_bytes());
 }
 
 /// Reads a parameter that the client declares with the type `oid`. An `oid` has four bytes, although the engine uses a
@@ -44,7 +53,7 @@ pub fn put_timestamp(micros: i64, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_parameter(oid: u32, data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
+pub(crate) fn parse_parameter(oid: u32, data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
     match oid {
         oid::OID | oid::REGCLASS => Ok(Datum::BigInt(u32::from_be_bytes(fixed(bytes)?).into())),
         oid::BPCHAR => Ok(Datum::Text(utf8(bytes)?.trim_end_matches(' ').to_owned())),
@@ -56,7 +65,7 @@ pub fn parse_parameter(oid: u32, data_type: ColumnType, bytes: &[u8]) -> Result<
 ///
 /// # Errors
 /// 0A000 for a type whose format is not supported, 22P03 for malformed bytes, 22021 for text that is not UTF-8.
-pub fn text_of(oid: u32, bytes: &[u8]) -> Result<Cow<'_, str>, SqlError> {
+pub(crate) fn text_of(oid: u32, bytes: &[u8]) -> Result<Cow<'_, str>, SqlError> {
     match oid {
         oid::UNKNOWN | oid::JSON | oid::XML => Ok(utf8(bytes)?.into()),
         oid::JSONB => {
@@ -80,7 +89,7 @@ pub fn text_of(oid: u32, bytes: &[u8]) -> Result<Cow<'_, str>, SqlError> {
 ///
 /// # Errors
 /// 22P03 for a wrong length, 22021 for text that is not UTF-8, 22003 and 22008 for a value that no column can hold.
-pub fn parse(data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
+pub(crate) fn parse(data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
     Ok(match data_type {
         ColumnType::Boolean => Datum::Boolean(fixed::<1>(bytes)? != [0]),
         ColumnType::SmallInt => Datum::SmallInt(i16::from_be_bytes(fixed(bytes)?)),
@@ -88,29 +97,20 @@ pub fn parse(data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
         ColumnType::BigInt => Datum::BigInt(i64::from_be_bytes(fixed(bytes)?)),
         ColumnType::Real => Datum::Real(f32::from_be_bytes(fixed(bytes)?)),
         ColumnType::Double => Datum::Double(f64::from_be_bytes(fixed(bytes)?)),
-        ColumnType::Decimal { .. } => match numeric::parse_binary(bytes) {
-            Ok(Decimal { unscaled, scale }) => Datum::Decimal { unscaled, scale },
-            Err(NumericError::Malformed) => return Err(malformed()),
-            Err(NumericError::OutOfRange) => {
-                return Err(SqlError::new(
-                    SqlState::NUMERIC_OUT_OF_RANGE,
-                    "numeric value out of range: more than 38 digits",
-                ));
-            }
-        },
+        ColumnType::Decimal { .. } => numeric::parse_binary(bytes)?.into(),
         ColumnType::Char(_) | ColumnType::Varchar(_) | ColumnType::Text => Datum::Text(utf8(bytes)?.to_owned()),
         ColumnType::Bytea => Datum::Bytea(bytes.to_vec()),
         ColumnType::Date => {
             let wire = i32::from_be_bytes(fixed(bytes)?);
             let infinite = matches!(wire, i32::MIN | i32::MAX);
-            let days = if infinite { Some(wire) } else { wire.checked_add(EPOCH_SHIFT_DAYS).and_then(date_in_range) };
+            let days = if infinite { Some(wire) } else { wire.checked_add(DAYS_TO_2000).and_then(date_in_range) };
             Datum::Date(days.ok_or_else(|| overflow("date out of range"))?)
         }
         ColumnType::Timestamp => {
             let wire = i64::from_be_bytes(fixed(bytes)?);
             let infinite = matches!(wire, i64::MIN | i64::MAX);
             let micros =
-                if infinite { Some(wire) } else { wire.checked_add(EPOCH_SHIFT_US).and_then(timestamp_in_range) };
+                if infinite { Some(wire) } else { wire.checked_add(MICROSECONDS_TO_2000).and_then(timestamp_in_range) };
             Datum::Timestamp(micros.ok_or_else(|| overflow("timestamp out of range"))?)
         }
     })
@@ -120,7 +120,7 @@ pub fn parse(data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlError> {
 ///
 /// # Errors
 /// 22021.
-pub fn utf8(bytes: &[u8]) -> Result<&str, SqlError> {
+pub(crate) fn utf8(bytes: &[u8]) -> Result<&str, SqlError> {
     let not = |at: usize| {
         let byte = bytes.get(at).copied().unwrap_or_default();
         let message = format!("invalid byte sequence for encoding \"UTF8\": 0x{byte:02x}");
@@ -137,7 +137,7 @@ fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N], SqlError> {
     bytes.try_into().map_err(|_| malformed())
 }
 
-fn malformed() -> SqlError {
+pub(super) fn malformed() -> SqlError {
     SqlError::new(SqlState::INVALID_BINARY, "incorrect binary data format in bind parameter")
 }
 
