@@ -241,7 +241,7 @@ fn queries_read_the_columns_of_all_nodes() {
             first + 99
         ));
     }
-    let mut same = || {
+    let same = || {
         for query in [
             "SELECT count(*), sum(n), min(name), max(id), sum(p) FROM {}",
             "SELECT n, count(*), sum(id) FROM {} WHERE n < 40 GROUP BY n",
