@@ -410,16 +410,26 @@ impl Taken {
     /// Applies this node's own records.
     pub fn apply_own(&mut self, me: NodeId) {
         let blocks = std::mem::take(&mut self.blocks);
-        self.apply(me, blocks.iter().flat_map(|block| whole(block)));
+        let is_whole = self.apply(me, blocks.iter().flat_map(|block| whole(block)).map(Some));
+        debug_assert!(is_whole, "records that this node has made");
     }
 
-    /// Applies records: what they do to the rows of `me`.
-    pub fn apply<'r>(&mut self, me: NodeId, records: impl Iterator<Item = Record<'r>>) {
+    /// Applies records: what they do to the rows of `me`. False: one of them is damaged, and the copies lack what it did.
+    pub fn apply<'r>(&mut self, me: NodeId, records: impl Iterator<Item = Option<Record<'r>>>) -> bool {
+        let mut is_whole = true;
         let mut changes: BTreeMap<TableId, Vec<RowChange<'_>>> =
             self.copies.iter().map(|(table, _)| (*table, Vec::new())).collect();
         for record in records {
-            for entry in record.entries().filter_map(Result::ok).filter(|entry| entry.node == me) {
-                if let Some(changes) = changes.get_mut(&entry.table) {
+            let Some(record) = record else {
+                is_whole = false;
+                continue;
+            };
+            for entry in record.entries() {
+                let Ok(entry) = entry else {
+                    is_whole = false;
+                    break;
+                };
+                if let Some(changes) = changes.get_mut(&entry.table).filter(|_| entry.node == me) {
                     changes.push(change_of(&entry, record.epoch()));
                 }
             }
@@ -429,6 +439,7 @@ impl Taken {
             self.has_changes |= !changes.is_empty();
             copy.apply(changes);
         }
+        is_whole
     }
 }
 

@@ -73,16 +73,16 @@ impl Journaling {
         let mut taken = self.feed.take();
         taken.apply_own(self.me);
         let mut closed = taken.closed;
-        let mut is_all = true;
+        let (mut is_all, mut is_whole) = (true, true);
         match others.as_mut() {
             Some(followers) => {
                 for follower in &mut followers.followers {
                     let end = ends[usize::from(follower.node().0)];
                     let read = follower.read(end, &mut |body, _| {
-                        taken.apply(self.me, records(body));
+                        is_whole &= taken.apply(self.me, records(body));
                         Ok(())
                     });
-                    let Ok(is_read) = read else {
+                    let Some(is_read) = read.ok().filter(|_| is_whole) else {
                         return self.lose(&mut others);
                     };
                     is_all &= is_read;
@@ -109,10 +109,11 @@ impl Journaling {
     }
 }
 
-/// The records of a batch, whose checksum is good.
-fn records(body: &[u8]) -> impl Iterator<Item = Record<'_>> {
+/// The records of a batch, whose checksum is good; `None` for one that is none all the same.
+fn records(body: &[u8]) -> impl Iterator<Item = Option<Record<'_>>> {
     items(body).filter_map(|item| match item {
-        Ok(Item::Record(bytes)) => Record::check(bytes, 0).ok(),
-        _ => None,
+        Ok(Item::Record(bytes)) => Some(Record::check(bytes, 0).ok()),
+        Ok(_) => None,
+        Err(_) => Some(None),
     })
 }

@@ -34,6 +34,13 @@ const DESCRIPTION_BYTES_MAX: u64 = 256 << 20;
 /// Between two questions while the home takes what was committed: at first, and at last.
 const ASK_NS: u64 = 100_000;
 const ASK_NS_MAX: u64 = 5_000_000;
+/// How long a query waits for that. Usually it takes some milliseconds; where it takes longer, the node's rows are read sooner.
+const COMING_NS_MAX: u64 = 250_000_000;
+/// While this part of the column memory is kept for snapshots alone, nothing more is described: a long query keeps back all that is
+/// described while it runs, and merges need the rest.
+const HELD_PART: u64 = 4;
+/// A longer buffer is not kept for later reads.
+const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// The answer to [`Request::ColumnView`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +102,9 @@ impl Core {
         let view = match copy.view(epoch) {
             Err(NoView::Behind { complete }) if feed.is_applied_to(table.id(), &copy) => {
                 // A step of each node's journal closes the epoch: somebody waits for it.
-                journaling.wait_for(epoch, Waker::noop());
+                if journaling.durable() < epoch {
+                    journaling.wait_for(epoch, Waker::noop());
+                }
                 feed.bell.ring();
                 return Ok(ViewAnswer::Coming { complete });
             }
@@ -109,6 +118,12 @@ impl Core {
         let described = view.describe(table.id(), &columns, DESCRIPTION_BYTES_MAX as usize);
         let described = described.ok_or(NoColumns::NoRoom)?;
         let memory = feed.memory().ok_or(NoColumns::NoRoom)?;
+        let superblock = self.node.store.superblock();
+        memory.reclaim(|| superblock.epoch(), || superblock.oldest_snapshot());
+        let now = memory.statistics();
+        if now.held_bytes + described.len() as u64 > now.bytes / HELD_PART {
+            return Err(NoColumns::NoRoom);
+        }
         // It has no owner here once this returns: the snapshot alone keeps it, as it keeps the segments after a merge.
         let place = memory.store([&described[..]]).map_err(|_| NoColumns::NoRoom)?;
         feed.count_view(&view);
@@ -260,20 +275,21 @@ impl Worker {
         if table.0.route.is_local_only() {
             return all;
         }
-        // Another node keeps no columns either where these are the reasons.
-        if let [(_, Err(reason @ (NoColumns::NoJournal | NoColumns::Replicas)))] = all[..] {
-            return snapshot.nodes().map(|node| (node, Err(reason))).collect();
+        // Another node keeps no columns either where this one does not make any, and without a mapping nothing can read them.
+        let makes_columns = self.node().journaling.as_ref().is_some_and(|journaling| journaling.makes_columns());
+        if !makes_columns || table.kept_columns() == KeptColumns::None || !self.core.endpoint.maps_others() {
+            let own = all[0].1.as_ref().err().copied();
+            let of_others = own.filter(|own| !makes_columns || *own == NoColumns::NotKept);
+            let reason = of_others.unwrap_or(NoColumns::Unreachable);
+            all.extend(snapshot.nodes().filter(|node| *node != me).map(|node| (node, Err(reason))));
+            return all;
         }
         let columns: Vec<usize> = match table.kept_columns() {
             KeptColumns::These(columns) => columns.into_iter().map(usize::from).collect(),
             KeptColumns::None | KeptColumns::Auto | KeptColumns::All => (0..table.schema().columns().len()).collect(),
         };
         for node in snapshot.nodes().filter(|node| *node != me) {
-            let far = if table.kept_columns() == KeptColumns::None {
-                Err(NoColumns::NotKept)
-            } else {
-                self.columns_of(snapshot, table, node, &columns).await
-            };
+            let far = self.columns_of(snapshot, table, node, &columns).await;
             all.push((node, far.map(|far| NodeColumns::Far(Arc::new(far)))));
         }
         all
@@ -331,7 +347,7 @@ impl Worker {
         let columns = columns.iter().map(|column| u16::try_from(*column)).collect::<Result<Vec<_>, _>>();
         let columns = columns.map_err(|_| NoColumns::Lacking)?;
         let request = Request::ColumnView { incarnation, table: table.id(), epoch: snapshot.epoch(), columns };
-        let until_ns = core.handle.now_ns().saturating_add(self.node().config.request_timeout_ns);
+        let until_ns = core.handle.now_ns() + self.node().config.request_timeout_ns.min(COMING_NS_MAX);
         let mut pause_ns = ASK_NS;
         loop {
             let answer = core.ask(node, &request, ViewAnswer::decode).await;
@@ -342,10 +358,9 @@ impl Worker {
                     return Err(NoColumns::Behind(complete));
                 }
                 ViewAnswer::Coming { .. } => {
-                    if !core.serve_one() {
-                        core.handle.sleep_ns(pause_ns).await;
-                        pause_ns = (pause_ns * 2).min(ASK_NS_MAX);
-                    }
+                    while core.serve_one() {}
+                    core.handle.sleep_ns(pause_ns).await;
+                    pause_ns = (pause_ns * 2).min(ASK_NS_MAX);
                 }
             }
         }
@@ -360,7 +375,9 @@ impl Worker {
             let batch = core.endpoint.submit(batch).await;
             if let Ok(read) = batch.bytes(slot) {
                 let read = read.to_vec();
-                core.give_batch(batch);
+                if bytes <= KEPT_BYTES_MAX {
+                    core.give_batch(batch);
+                }
                 return Ok(read);
             }
             let _ = core.endpoint.refresh(at.node(), COLUMNS);
