@@ -155,7 +155,7 @@ def test_tpcc_goes_on_without_a_node_and_shows_it():
         with tempfile.TemporaryDirectory() as directory:
             picture = pathlib.Path(directory) / "run.svg"
             done = run(
-                "bench", "--json", "tpcc", "--nodes", 3, "--warehouses", 3, "--seconds", 12, "--in-flight", 4, "--memory", "2G",
+                "bench", "--json", "tpcc", "--nodes", 3, "--warehouses", 3, "--seconds", 20, "--in-flight", 4, "--memory", "2G",
                 "--replicas", 2, "--lease-ms", 3000, "--kill-after", 2, "--return-after", 5, *how, "--plot", picture, "--audit",
             )
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr
