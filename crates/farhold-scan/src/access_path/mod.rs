@@ -137,7 +137,7 @@ pub struct FarSegment {
 ///   pointers lead to memory that its new incarnation may write to: the pin must cover nothing of that, and what it covered must
 ///   stay as it was until the value is dropped.
 pub unsafe trait Pinned {
-    /// Whether it keeps this chunk. True once, it stays true.
+    /// Whether it keeps this chunk. What it has said yes to, it keeps also if it says no later: a scan that asks then ends with an error.
     fn covers(&self, chunk: FarChunk) -> bool;
 }
 

@@ -102,6 +102,12 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// A path that no model has chosen, without features.
+    #[must_use]
+    pub fn forced(path: PathKind) -> Self {
+        Self { path, reason: Reason::Forced, features: Features::default(), predicted_ns: [None; PATHS], paid_ns: 0.0 }
+    }
+
     /// The least of the predicted times.
     #[must_use]
     pub fn best_ns(&self) -> Option<f64> {

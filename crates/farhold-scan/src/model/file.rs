@@ -1,4 +1,4 @@
-//! The file in which a node keeps its model.
+//! The file in which a node keeps its model of scans.
 //!
 //! ```text
 //!   "FHSCANMD" │ version │ columns │ fingerprint of the machine │ choices │ credit │ paths │ a record for each path │ CRC64
@@ -11,12 +11,15 @@
 
 use super::features::{COLUMNS, Shape};
 use super::{Model, ModelError, PATHS, PathKind, Settings};
+use farhold_fabric::NodeId;
 use farhold_store::durable::files::Directory;
 use std::io;
 
-/// The name of the file, and of the unfinished one beside it.
-pub const NAME: &str = "scan-model";
-const FRESH: &str = "scan-model.fresh";
+/// The name of a node's file: all nodes of a cluster may have one directory.
+#[must_use]
+pub fn name(node: NodeId) -> String {
+    format!("scan-model-{}", node.0)
+}
 
 const MAGIC: &[u8; 8] = b"FHSCANMD";
 /// Changes with the format, and with the meaning of columns.
@@ -32,19 +35,19 @@ pub const FILE_LEN: usize = HEADER_LEN + PATHS * RECORD_LEN + 8;
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// There is none.
-    #[error("there is no file {NAME}")]
+    #[error("there is no file of it")]
     Absent,
     /// The file system failed.
-    #[error("the file {NAME} cannot be read")]
+    #[error("its file cannot be read")]
     Io(#[source] io::Error),
     /// It is not what this version writes.
-    #[error("the file {NAME} is damaged or of another version: {0}")]
+    #[error("its file is damaged or of another version: {0}")]
     Damaged(&'static str),
     /// The settings cannot be used with any model.
     #[error(transparent)]
     Settings(#[from] ModelError),
     /// It was measured on another machine.
-    #[error("the file {NAME} was measured on another machine ({found:016x})")]
+    #[error("its file was measured on another machine ({found:016x})")]
     OtherMachine {
         /// The fingerprint in the file.
         found: u64,
@@ -55,11 +58,12 @@ pub enum FileError {
 ///
 /// # Errors
 /// The file system's. The earlier file is then unchanged, or the new one is complete.
-pub fn save(model: &Model, directory: &dyn Directory, fingerprint: u64) -> io::Result<()> {
-    let file = directory.create(FRESH)?;
+pub fn save(model: &Model, directory: &dyn Directory, node: NodeId, fingerprint: u64) -> io::Result<()> {
+    let (name, fresh) = (name(node), format!("{}.fresh", name(node)));
+    let file = directory.create(&fresh)?;
     file.write_at(0, &encode(model, fingerprint))?;
     file.sync()?;
-    directory.rename(FRESH, NAME)?;
+    directory.rename(&fresh, &name)?;
     directory.sync()
 }
 
@@ -67,8 +71,8 @@ pub fn save(model: &Model, directory: &dyn Directory, fingerprint: u64) -> io::R
 ///
 /// # Errors
 /// [`FileError`]
-pub fn load(directory: &dyn Directory, fingerprint: u64, settings: Settings) -> Result<Model, FileError> {
-    let file = directory.open(NAME).map_err(|error| match error.kind() {
+pub fn load(directory: &dyn Directory, node: NodeId, fingerprint: u64, settings: Settings) -> Result<Model, FileError> {
+    let file = directory.open(&name(node)).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => FileError::Absent,
         _ => FileError::Io(error),
     })?;

@@ -2,15 +2,17 @@
 
 use super::choice::EXTRA_NS_FREE;
 use super::estimator::Estimator;
-use super::file::{FILE_LEN, FileError, NAME, decode, encode, load, save};
+use super::file::{FILE_LEN, FileError, decode, encode, load, name, save};
 use super::least_squares::{Row, Square, dot, solve};
 use super::synthetic::{Configuration, Link, Random};
 use super::{COLUMNS, Candidates, Features, Model, ModelError, OFF_MAX, PATHS, PathKind, Reason, Settings};
+use farhold_fabric::NodeId;
 use farhold_store::durable::files::Disk;
 use farhold_store::durable::power::Volatile;
 use proptest::prelude::*;
 
 const SEEDS: std::ops::Range<u64> = 0..8;
+const NODE: NodeId = NodeId(3);
 
 /// Observations of each path in random configurations.
 fn observed(count: usize, link: &Link, random: &mut Random) -> Vec<Vec<(Features, f64)>> {
@@ -548,12 +550,12 @@ fn used_model() -> Model {
 #[test]
 fn a_file_gives_back_the_exact_model() {
     let (model, directory) = (used_model(), Volatile::default());
-    assert!(matches!(load(&directory, 7, Settings::default()), Err(FileError::Absent)));
-    save(&model, &directory, 7).expect("written");
-    let read = load(&directory, 7, Settings::default()).expect("sound");
+    assert!(matches!(load(&directory, NODE, 7, Settings::default()), Err(FileError::Absent)));
+    save(&model, &directory, NODE, 7).expect("written");
+    let read = load(&directory, NODE, 7, Settings::default()).expect("sound");
     assert_eq!(read, model);
     assert_eq!(encode(&read, 7), encode(&model, 7));
-    assert!(matches!(load(&directory, 8, Settings::default()), Err(FileError::OtherMachine { found: 7 })));
+    assert!(matches!(load(&directory, NODE, 8, Settings::default()), Err(FileError::OtherMachine { found: 7 })));
 }
 
 #[test]
@@ -563,11 +565,11 @@ fn a_crash_leaves_the_old_file_or_the_new_one() {
     for operations in 1..12 {
         for seed in 0..8 {
             let directory = Volatile::default();
-            save(&old, &directory, 7).expect("written");
+            save(&old, &directory, NODE, 7).expect("written");
             directory.cut_after(operations, seed);
-            let _ = save(&new, &directory, 7);
+            let _ = save(&new, &directory, NODE, 7);
             let Some(survivor) = directory.survivor() else { continue };
-            let read = load(&survivor, 7, Settings::default()).expect("a file is there, and whole");
+            let read = load(&survivor, NODE, 7, Settings::default()).expect("a file is there, and whole");
             assert!(read == old || read == new);
             found[usize::from(read == new)] += 1;
         }
@@ -581,8 +583,8 @@ fn the_file_is_for_the_owner_alone() {
     use std::os::unix::fs::PermissionsExt;
     let folder = std::env::temp_dir().join(format!("farhold-scan-model-{}", std::process::id()));
     let disk = Disk::open(&folder).expect("a folder");
-    save(&used_model(), &disk, 7).expect("written");
-    let mode = std::fs::metadata(folder.join(NAME)).expect("a file").permissions().mode();
+    save(&used_model(), &disk, NODE, 7).expect("written");
+    let mode = std::fs::metadata(folder.join(name(NODE))).expect("a file").permissions().mode();
     let names = std::fs::read_dir(&folder).expect("a folder").count();
     std::fs::remove_dir_all(&folder).expect("removed");
     assert_eq!((mode & 0o777, names), (0o600, 1));

@@ -49,6 +49,7 @@ pub(crate) use types::{cast as cast_datum, datum_at, from_arrow, from_field, to_
 use self::catalog::Catalog;
 use self::direct::RowNumbers;
 use self::query::QueryEngine;
+use self::scan::Paths;
 use self::sequence::{Numbers, Sequences, SessionNumbers};
 use crate::SqlError;
 
@@ -63,6 +64,8 @@ pub struct Engine {
     queries: QueryEngine,
     row_numbers: RowNumbers,
     sequences: Sequences,
+    /// The access paths to columns of other nodes.
+    paths: Arc<Paths>,
 }
 
 impl Engine {
@@ -75,15 +78,22 @@ impl Engine {
         let _ = worker;
         let nodes = u64::from(node.config().nodes.max(1));
         let row_numbers = RowNumbers::new(node.id().0, scalar::wall_clock_us());
+        let paths = Arc::new(Paths::open(&node));
         let catalog = Arc::new(Catalog::new(node));
         let queries = QueryEngine::new(&catalog, &config, nodes)?;
-        Ok(Arc::new(Self { config, catalog, queries, row_numbers, sequences: Sequences::default() }))
+        Ok(Arc::new(Self { config, catalog, queries, row_numbers, sequences: Sequences::default(), paths }))
     }
 
     /// The configuration with which the engine was opened.
     #[must_use]
     pub fn config(&self) -> &EngineConfig {
         &self.config
+    }
+
+    /// What went wrong when the engine opened, though it goes on: for the operator.
+    #[must_use]
+    pub fn warning(&self) -> Option<&str> {
+        self.paths.warning()
     }
 
     /// The source of the sequence and row numbers that a statement's expressions use.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use farhold_scan::model::PathKind;
+
 use crate::{SqlError, SqlState};
 
 /// The kind of values that SET accepts for a setting of PostgreSQL's clients.
@@ -36,6 +38,7 @@ const fn reported(name: &'static str, default: &'static str, kind: Kind) -> Sett
 }
 
 const BOOLEANS: &[&str] = &["on", "off"];
+const ACCESS_PATHS: &[&str] = &["auto", "rows", "direct", "offload", "pushdown", "relaxed"];
 const ISOLATION: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
 
 /// In alphabetical order.
@@ -48,6 +51,8 @@ const SETTINGS: &[Setting] = &[
     setting("default_transaction_isolation", "serializable", Kind::OneOf(ISOLATION)),
     setting("default_transaction_read_only", "off", Kind::OneOf(&["off"])),
     setting("extra_float_digits", "1", Kind::Text),
+    // How scans read columns of other nodes; 'auto': each takes the path that is predicted to be the fastest.
+    setting("farhold.access_path", "auto", Kind::OneOf(ACCESS_PATHS)),
     // Rows after which COPY … FROM STDIN outside of a transaction block commits; 0 means all rows or none.
     setting("farhold.copy_chunk_rows", "0", Kind::Count),
     setting("idle_in_transaction_session_timeout", "0", Kind::Milliseconds),
@@ -163,6 +168,11 @@ impl Settings {
     /// All settings with their values, for SHOW ALL.
     pub(crate) fn all(&self) -> Vec<(String, String)> {
         SETTINGS.iter().map(|s| (s.name.to_owned(), self.get(s.name).unwrap_or_default())).collect()
+    }
+
+    /// The access path that scans of other nodes' columns must take.
+    pub(crate) fn access_path(&self) -> Option<PathKind> {
+        self.values.known.get("farhold.access_path").and_then(|name| PathKind::named(name))
     }
 
     /// Rows after which a COPY in its own transaction commits; 0 means all rows or none.

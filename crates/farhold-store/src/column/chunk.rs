@@ -289,6 +289,12 @@ impl<'a> Chunk<'a> {
         if stands == Some(checksum(self.bytes)) { Ok(()) } else { Err(ChunkError("its checksum is wrong")) }
     }
 
+    /// All of it; nothing of a part of a chunk.
+    #[must_use]
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// How its values are held.
     #[must_use]
     pub fn encoding(&self) -> Encoding {

@@ -57,6 +57,9 @@ pub enum NoColumns {
     /// The copy has been merged past the snapshot.
     #[error("they are past the snapshot, at epoch {0}")]
     Past(u32),
+    /// The session requires rows.
+    #[error("the session requires rows")]
+    NotWanted,
     /// The node that has them does not answer, or does not keep the snapshot.
     #[error("the node that has them does not answer for the snapshot")]
     Unreachable,
@@ -80,6 +83,7 @@ impl NoColumns {
             Self::Unreachable => (8, 0),
             Self::Damaged => (9, 0),
             Self::Replicas => (10, 0),
+            Self::NotWanted => (11, 0),
         }
     }
 
@@ -97,13 +101,14 @@ impl NoColumns {
             8 => Self::Unreachable,
             9 => Self::Damaged,
             10 => Self::Replicas,
+            11 => Self::NotWanted,
             _ => return None,
         })
     }
 
     /// One of each.
     #[cfg(test)]
-    pub(crate) const EXAMPLES: [Self; 11] = [
+    pub(crate) const EXAMPLES: [Self; 12] = [
         Self::NotKept,
         Self::Lacking,
         Self::NoRoom,
@@ -115,6 +120,7 @@ impl NoColumns {
         Self::Unreachable,
         Self::Damaged,
         Self::Replicas,
+        Self::NotWanted,
     ];
 }
 

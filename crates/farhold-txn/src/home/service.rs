@@ -208,6 +208,9 @@ impl Core {
             Request::ColumnView { incarnation, table, epoch, columns } => {
                 self.describe_columns(Holder { node: sender, incarnation }, (table, epoch), &columns, &mut w)?;
             }
+            Request::ScanColumns { incarnation, table, epoch, number, body } => {
+                self.scan_columns(Holder { node: sender, incarnation }, (table, epoch), number, body, &mut w)?;
+            }
             Request::Confirm { incarnation, number, epoch } => {
                 let holder = Holder { node: sender, incarnation };
                 if !self.node.far_holds.confirm(self.node.store.superblock(), holder, number, epoch) {

@@ -1,12 +1,16 @@
-//! Questions for other nodes' pages, from threads that have no worker: one thread of the node asks for them all.
+//! Questions for other nodes' memory, from threads that have no worker: one thread of the node asks for them all.
 //!
-//! Only for fabrics that map no other node's memory. The thread starts with the first question. It ends when there has
-//! been none for a while or the node closes; it holds the node open as long.
+//! Pages are asked for only over fabrics that map no other node's memory; columns, where a scan copies them. The thread starts with the
+//! first question. It ends when there has been none for a while or the node closes; it holds the node open as long.
 
 use crate::base::error::TxnError;
 use crate::node::Node;
 use crate::node::parts::{AsOf, Part, Start};
+use farhold_fabric::Endpoint;
+use farhold_fabric::mover::Mover;
+use farhold_scan::access_path::pushdown::Line;
 use farhold_store::TableId;
+use std::pin::Pin;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -20,7 +24,27 @@ pub(crate) enum Question {
     Runs { start: Start, table: TableId, answer: Sender<Result<Vec<Part>, TxnError>> },
     /// The rows of a run in a state.
     Rows { start: Start, part: Part, as_of: AsOf, answer: Sender<Result<Rows, TxnError>> },
+    /// Something else that needs an endpoint, and answers by itself.
+    Other(FarTask),
 }
+
+/// What the thread lends to a [`FarTask`].
+pub(crate) struct FarTools<'t> {
+    pub endpoint: &'t Endpoint,
+    /// Copies mapped memory; none where other nodes' memory is not mapped.
+    pub mover: Option<&'t Mover>,
+    /// Leads to home nodes.
+    pub lines: &'t dyn Lines,
+}
+
+/// Lines to the home nodes of columns.
+pub(crate) trait Lines {
+    /// For scans of a table at the epoch of an open snapshot.
+    fn line(&self, table: TableId, epoch: u32) -> Box<dyn Line>;
+}
+
+/// Reads other nodes' memory beside other tasks of the thread. It is bounded by the fabric's time-outs.
+pub(crate) type FarTask = Box<dyn for<'t> FnOnce(FarTools<'t>) -> Pin<Box<dyn Future<Output = ()> + 't>> + Send>;
 
 /// Rows, one after the other.
 #[derive(Debug, Default)]
@@ -78,9 +102,9 @@ impl FarPages {
         let (started, report) = channel();
         let node = asker.clone();
         let run = move || answer(node, asked, &started);
-        let spawned = std::thread::Builder::new().name("farhold-pages".into()).spawn(run);
+        let spawned = std::thread::Builder::new().name("farhold-far".into()).spawn(run);
         let thread = spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })?;
-        report.recv().unwrap_or(Err(TxnError::Corrupt { what: "the thread of far pages ended at its start" }))?;
+        report.recv().unwrap_or(Err(TxnError::Corrupt { what: "the thread of far reads ended at its start" }))?;
         *running = Some(Running { questions, thread });
         Ok(())
     }

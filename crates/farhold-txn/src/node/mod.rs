@@ -1,5 +1,6 @@
 //! What the workers of a node share: one process's (or one simulated machine's) part of the database.
 
+pub(crate) mod column_scans;
 pub(crate) mod far_pages;
 mod inspect;
 pub(crate) mod memory;
@@ -22,6 +23,7 @@ use crate::cluster::settings::ReplicationConfig;
 use crate::columns::{ColumnStatistics, NoColumns};
 use crate::durability::JournalConfig;
 use crate::durability::journaling::Journaling;
+use crate::node::column_scans::ColumnScans;
 use crate::node::far_pages::FarPages;
 use crate::node::reservations::Reservations;
 use crate::node::snapshots::{FarHolds, OpenSnapshots};
@@ -143,6 +145,8 @@ pub struct Node {
     pub(crate) far_holds: FarHolds,
     recovered: Mutex<Recovered>,
     pub(crate) far_pages: FarPages,
+    /// Scans of this node's columns for other nodes.
+    pub(crate) column_scans: ColumnScans,
     /// Tells this node's table handles from those of other nodes in the same process.
     pub(crate) tag: u64,
 }

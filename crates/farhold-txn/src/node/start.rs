@@ -11,6 +11,7 @@ use crate::base::slots::Slots;
 use crate::cluster::configuration::Configuration;
 use crate::durability::journaling::Journaling;
 use crate::durability::open::Generation;
+use crate::node::column_scans::ColumnScans;
 use crate::node::far_pages::FarPages;
 use crate::node::reservations::Reservations;
 use crate::node::snapshots::{FarHolds, OpenSnapshots};
@@ -175,6 +176,7 @@ impl Node {
             far_holds: FarHolds::default(),
             recovered: Mutex::default(),
             far_pages: FarPages::default(),
+            column_scans: ColumnScans::default(),
             tag,
         };
         node.present.set((0..node.config.nodes).map(NodeId));

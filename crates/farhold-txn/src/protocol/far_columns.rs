@@ -26,6 +26,7 @@ use crate::protocol::snapshot::Snapshot;
 use crate::protocol::worker::Worker;
 use crate::rpc::message::Request;
 use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
+use farhold_scan::access_path::{FarChunk, Pinned};
 use farhold_store::column::copy::{Asked, ColumnView, FarView, FarViewChunk, FarViewSegment, NoView};
 use farhold_store::{Holder, TableId};
 
@@ -213,6 +214,16 @@ impl FarColumns {
     }
 }
 
+// SAFETY: what the pin covers is a part of a chunk that the home has described for an open snapshot. The chunk was written before it was
+// described. Its extent is used again only behind the last snapshot that may know of it, those of dead nodes included: they are fenced
+// before their claims go. A later start of the home has a new file. Covering is asked of the snapshot each time, and what it covered once
+// stays as it was until the snapshot, which the pin owns, is closed: docs/design/0027-columns.md, claims 11 to 15.
+unsafe impl Pinned for ColumnPin {
+    fn covers(&self, chunk: FarChunk) -> bool {
+        self.covers(chunk.at.node(), chunk.at.region(), chunk.at.offset(), chunk.bytes)
+    }
+}
+
 /// Keeps chunks of another node as they are: an open snapshot, and the start of the node on which it is open. It keeps those of one
 /// [view](FarColumns), and covers nothing else.
 #[derive(Clone)]
@@ -259,6 +270,12 @@ impl ColumnPin {
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
     }
+
+    /// The node whose chunks it keeps.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.start.node
+    }
 }
 
 impl Worker {
@@ -275,12 +292,10 @@ impl Worker {
         if table.0.route.is_local_only() {
             return all;
         }
-        // Another node keeps no columns either where this one does not make any, and without a mapping nothing can read them.
+        // Another node keeps no columns either where this one does not make any.
         let makes_columns = self.node().journaling.as_ref().is_some_and(|journaling| journaling.makes_columns());
-        if !makes_columns || table.kept_columns() == KeptColumns::None || !self.core.endpoint.maps_others() {
-            let own = all[0].1.as_ref().err().copied();
-            let of_others = own.filter(|own| !makes_columns || *own == NoColumns::NotKept);
-            let reason = of_others.unwrap_or(NoColumns::Unreachable);
+        if !makes_columns || table.kept_columns() == KeptColumns::None {
+            let reason = all[0].1.as_ref().err().copied().unwrap_or(NoColumns::NotKept);
             all.extend(snapshot.nodes().filter(|node| *node != me).map(|node| (node, Err(reason))));
             return all;
         }

@@ -1,23 +1,23 @@
-//! Other nodes' pages, for scans on threads that have no worker: one thread of the node asks for them all.
+//! Other nodes' memory, for scans on threads that have no worker: one thread of the node asks for it.
 //!
 //! ```text
-//!   query threads ──Question──> farhold-pages (a worker, many questions at a time) ──batches──> home agents
-//!        └────────────rows of a run of pages──────────┘
+//!   query threads ──Question──> farhold-far (a worker, many questions at a time) ──batches──> home agents
+//!        └───────rows of a run of pages, columns──────┘
 //! ```
 //!
-//! Only for fabrics that map no other node's memory. The thread starts with the first question. It ends when there has
-//! been none for a while or the node closes; it holds the node open as long. A question waits for nothing but far
-//! nodes, each of which answers within the fabric's time-out, or counts as unavailable.
+//! The thread starts with the first question. It ends when there has been none for a while or the node closes; it holds the node open as
+//! long. A question waits for nothing but far nodes, each of which answers within the fabric's time-out, or counts as unavailable.
 
 use crate::base::error::TxnError;
 use crate::base::slots::WORKERS_MAX;
 use crate::node::Node;
-use crate::node::far_pages::{FarPages, IDLE, Question, Rows, next_question};
+use crate::node::far_pages::{FarPages, FarTask, FarTools, IDLE, Question, Rows, next_question};
 use crate::node::parts::{AsOf, Part, Start};
 use crate::protocol::worker::Worker;
 use farhold_fabric::Executor;
+use farhold_fabric::mover::{Mover, Processor};
 use farhold_store::TableId;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -39,6 +39,11 @@ impl FarPages {
         self.ask(asker, Question::Rows { start, part, as_of, answer }, run)?;
         answered.recv().unwrap_or(Err(TxnError::NodeUnavailable { node: start.node, committed: false }))
     }
+
+    /// Runs a task beside the others.
+    pub fn run(&self, asker: &Arc<Node>, task: FarTask) -> Result<(), TxnError> {
+        self.ask(asker, Question::Other(task), run)
+    }
 }
 
 /// The thread.
@@ -57,6 +62,7 @@ fn run(node: Arc<Node>, asked: Receiver<Question>, started: &Sender<Result<(), T
 }
 
 fn answer_all(executor: &Executor, worker: &Worker, mut asked: Receiver<Question>) {
+    let mover = Rc::new(OnceCell::new());
     while let Some((first, rest)) = next_question(asked, IDLE, &worker.node().far_pages.0) {
         asked = rest;
         executor.run(async {
@@ -64,10 +70,10 @@ fn answer_all(executor: &Executor, worker: &Worker, mut asked: Receiver<Question
             let mut next = Some(first);
             loop {
                 while let Some(question) = next.take() {
-                    let (worker, answered) = (worker.clone(), under_way.clone());
+                    let (worker, mover, answered) = (worker.clone(), mover.clone(), under_way.clone());
                     under_way.set(under_way.get() + 1);
                     drop(executor.handle().spawn(async move {
-                        answer(&worker, question).await;
+                        answer(&worker, &mover, question).await;
                         answered.set(answered.get() - 1);
                     }));
                     if under_way.get() < QUESTIONS_MAX {
@@ -86,7 +92,7 @@ fn answer_all(executor: &Executor, worker: &Worker, mut asked: Receiver<Question
 }
 
 /// The caller may be gone: then the answer is lost.
-async fn answer(worker: &Worker, question: Question) {
+async fn answer(worker: &Worker, mover: &OnceCell<Option<Mover>>, question: Question) {
     match question {
         Question::Runs { start, table, answer } => {
             let _ = answer.send(worker.ask_runs(start, table).await);
@@ -95,6 +101,12 @@ async fn answer(worker: &Worker, question: Question) {
             let mut rows = Rows::default();
             let read = worker.scan_run(start, part, as_of, &mut |key, value| rows.push(key, value)).await;
             let _ = answer.send(read.map(|()| rows));
+        }
+        Question::Other(task) => {
+            let endpoint = &worker.core.endpoint;
+            // Without a thread for it, the paths that need one cannot be used, and say so.
+            let start = || Mover::start(1, Processor).ok().filter(|_| endpoint.maps_others());
+            task(FarTools { endpoint, mover: mover.get_or_init(start).as_ref(), lines: &*worker.core }).await;
         }
     }
 }

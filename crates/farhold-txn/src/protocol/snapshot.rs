@@ -20,6 +20,7 @@ use crate::protocol::runs::read_runs;
 use crate::protocol::runs::used_slots;
 use crate::protocol::worker::Worker;
 use crate::rpc::message::Request;
+use farhold_fabric::executor::Handle;
 use farhold_fabric::sync::actor::Posted;
 use farhold_fabric::{Batch, FabricError, FarPtr, Meta, NodeId, ObjectView, RegionMemory, Slot, Version};
 use farhold_store::object::{Link, RESERVED};
@@ -47,6 +48,12 @@ impl AsOf {
     fn check(self, node: &Node) -> Result<(), TxnError> {
         let now = node.settled_configuration();
         if now == Ok(self.configuration) { Ok(()) } else { Err(TxnError::Recovering { node: node.id() }) }
+    }
+
+    /// The same, and is this node still a member with a valid lease?
+    fn check_leased(self, node: &Node, handle: &Handle) -> Result<(), TxnError> {
+        let is_leased = node.replication.as_ref().is_none_or(|it| it.view.is_settled(Moment::now(handle)));
+        if is_leased { self.check(node) } else { Err(TxnError::Recovering { node: node.id() }) }
     }
 }
 
@@ -334,9 +341,7 @@ impl Worker {
 
     /// Are all rows still where they were, and is this node still a member with a valid lease?
     fn check(&self, as_of: AsOf) -> Result<(), TxnError> {
-        let core = &*self.core;
-        let leased = core.node.replication.as_ref().is_none_or(|it| it.view.is_settled(Moment::now(&core.handle)));
-        if leased { as_of.check(&core.node) } else { Err(TxnError::Recovering { node: core.me }) }
+        as_of.check_leased(&self.core.node, &self.core.handle)
     }
 
     /// Follows the links to the copy of the snapshot's epoch, which is held for it.
@@ -448,6 +453,17 @@ impl Snapshot {
             Some(place) => Err(TxnError::Recovering { node: place.start.node }),
             None => Ok(()),
         }
+    }
+
+    /// As [`Self::check`], and whether this node's lease stands: after reads of memory that is not mapped here.
+    pub(crate) fn check_leased(&self, handle: &Handle) -> Result<(), TxnError> {
+        self.as_of.check_leased(&self.node, handle)?;
+        self.check()
+    }
+
+    /// The node that has taken it.
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node
     }
 
     /// Which state: the transactions of all epochs up to this one.

@@ -75,6 +75,9 @@ pub(crate) enum Request<'a> {
     /// Where are these columns of the table's rows here, at the epoch of a snapshot that this start of the sender has open here? Answer:
     /// see `protocol/far_columns.rs`.
     ColumnView { incarnation: u16, table: TableId, epoch: u32, columns: Vec<u16> },
+    /// Scan columns that lie here, for a snapshot that this start of the sender has open here; or, without a body, go on with the scan of
+    /// this number. Answer: see `protocol/pushdown.rs`.
+    ScanColumns { incarnation: u16, table: TableId, epoch: u32, number: u64, body: &'a [u8] },
     /// Replication and recovery: see `rpc/recovery.rs`.
     Recovery { body: &'a [u8] },
 }
@@ -228,6 +231,9 @@ impl<'a> Request<'a> {
                     w.u16(*column);
                 });
             }
+            Self::ScanColumns { incarnation, table, epoch, number, body } => {
+                w.u16(*incarnation).u32(table.0).u32(*epoch).u64(*number).bytes(body);
+            }
             Self::Count { table } => {
                 w.u32(table.0);
             }
@@ -280,6 +286,7 @@ impl<'a> Request<'a> {
             Self::Recovery { .. } => 25,
             Self::FollowColumns => 26,
             Self::ColumnView { .. } => 27,
+            Self::ScanColumns { .. } => 28,
         }
     }
 
@@ -346,6 +353,13 @@ impl<'a> Request<'a> {
                 table: table(&mut r)?,
                 epoch: r.u32()?,
                 columns: r.list(Reader::u16)?,
+            },
+            28 => Self::ScanColumns {
+                incarnation: r.u16()?,
+                table: table(&mut r)?,
+                epoch: r.u32()?,
+                number: r.u64()?,
+                body: r.bytes()?,
             },
             _ => return Err(GARBAGE),
         };
@@ -476,6 +490,7 @@ mod tests {
             Request::Pages { table, from_page: 77 },
             Request::FollowColumns,
             Request::ColumnView { incarnation: 2, table, epoch: 8, columns: vec![0, 5] },
+            Request::ScanColumns { incarnation: 2, table, epoch: 8, number: 1 << 40, body: b"scan" },
         ]
     }
 

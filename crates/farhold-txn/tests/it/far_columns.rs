@@ -3,6 +3,7 @@
 use crate::columns::{Row, Stop, accounts, change, decode, encode, rows_of_pages};
 use crate::common::{PATIENCE_NS, new_dir};
 use farhold_fabric::{Batch, Endpoint, Executor, Fabric, RegionId};
+use farhold_scan::access_path::{self, AccessPath, Settings};
 use farhold_store::Superblock;
 use farhold_store::column::copy::{BlockBits, FarViewChunk};
 use farhold_store::column::{BLOCK_ROWS, Chunk, double_of};
@@ -10,8 +11,8 @@ use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::Schema;
 use farhold_txn::{
-    CopyConfig, FarColumns, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, NoColumns, Node,
-    NodeConfig, NodeId, Placement, ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError, Worker,
+    CopyConfig, FarColumns, FarScan, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, NoColumns,
+    Node, NodeConfig, NodeId, Placement, ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError, Worker,
 };
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -238,6 +239,97 @@ fn views_from_afar_have_the_rows_of_their_snapshots() {
 
 /// A table's columns go, and others take their memory, while a snapshot of another node has a view of them. True if the view still has its
 /// rows.
+/// The rows that a path finds in a view, four segments at a time.
+fn rows_by(
+    path: &'static AccessPath,
+    columns: &Arc<FarColumns>,
+    table: &Table,
+    scanned_at_home: &mut usize,
+) -> Result<Vec<Row>, String> {
+    let (mut rows, all) = (Vec::new(), columns.segments().len());
+    for first in (0..all).step_by(4) {
+        let scan = FarScan {
+            columns: columns.clone(),
+            table: table.clone(),
+            segments: first..(first + 4).min(all),
+            predicate: Arc::default(),
+            wanted: Arc::from(ALL),
+            path,
+            settings: Settings { block_bytes: 512, ..Settings::default() },
+        };
+        let answered = scan.start().map_err(|error| error.to_string())?;
+        let scanned = answered.recv().map_err(|_| "no answer")?.map_err(|error| error.to_string())?;
+        for found in &scanned.segments {
+            *scanned_at_home += usize::from(found.is_of_passing);
+            let segment = &columns.segments()[found.segment];
+            let rows_of = |bytes: &Vec<u8>| Chunk::open(bytes).map(|chunk| chunk.rows()).unwrap_or_default();
+            // Every row passes, so both kinds of chunks have the same rows.
+            assert_eq!(found.passing, segment.rows());
+            assert!(found.chunks.len() == 3 && found.chunks.iter().all(|bytes| rows_of(bytes) == segment.rows()));
+            let chunk = |column: usize| Chunk::open(&found.chunks[column]).expect("opened above");
+            for (block, bits) in found.bits.iter().enumerate() {
+                let mut bits = *bits;
+                segment.select(block, &mut bits);
+                for row in (0..BLOCK_ROWS).filter(|row| bits[row / 64] >> (row % 64) & 1 == 1) {
+                    let row = block * BLOCK_ROWS + row;
+                    let owner = chunk(1).text(row).map(|text| String::from_utf8_lossy(text).into_owned());
+                    let (id, amount) =
+                        (chunk(0).integer(row).ok_or("no id")?, chunk(2).integer(row).ok_or("no amount")?);
+                    rows.push((id, owner, double_of(amount).to_bits()));
+                }
+            }
+        }
+    }
+    rows.extend(columns.view().delta().map(|(key, value)| decode(table.schema(), key, value)));
+    rows.sort();
+    Ok(rows)
+}
+
+/// While a thread of the home changes rows, each path that copies finds the rows of the snapshot, also from a thread without a worker.
+#[test]
+fn paths_that_copy_find_the_rows_of_their_snapshots() {
+    with_two(u64::MAX, async |two| {
+        let made = two.create("accounts").await;
+        let table = two.table("accounts");
+        fill(&two.home, &made, 0..300).await;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (node, made, stop_it) = (two.home.node(), &made, &stop);
+            scope.spawn(move || {
+                let executor = Executor::real(2);
+                let worker = node.worker(&executor.handle()).expect("a worker");
+                let mut random = fastrand::Rng::with_seed(1);
+                while !stop_it.load(SeqCst) {
+                    executor.run(change(&worker, made, &mut random, (400, 2))).expect("committed");
+                }
+            });
+            let stopped = Stop(&stop);
+            let executor = Executor::real(9);
+            let reader = two.reader.node().worker(&executor.handle()).expect("a worker");
+            executor.run(async {
+                let (mut segments, mut pushed_down) = (0, 0);
+                for round in 0..20 {
+                    let (snapshot, found) = columns(&reader, &table).await;
+                    let (expected, found) = (rows_of_pages(&snapshot, &table), Arc::new(found));
+                    segments += found.segments().len();
+                    for name in ["offload", "relaxed", "pushdown"] {
+                        let path = access_path::by_name(name).expect("a path");
+                        let mut scanned_at_home = 0;
+                        let rows = rows_by(path, &found, &table, &mut scanned_at_home);
+                        assert_eq!(rows.as_ref(), Ok(&expected), "{name}, {round}");
+                        assert!(name == "pushdown" || scanned_at_home == 0);
+                        pushed_down += scanned_at_home;
+                    }
+                }
+                // The home refuses what it has merged meanwhile.
+                assert!(pushed_down > segments / 4, "{pushed_down} of {segments} segments");
+                assert!(segments > 20, "{segments} segments");
+            });
+            drop(stopped);
+        });
+    });
+}
+
 fn is_view_kept() -> bool {
     let mut is_kept = false;
     with_two(u64::MAX, async |two| {

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use farhold_fabric::{Address, Endpoint, FabricError, Message, NodeId};
 
 use super::reply::Reply;
+use super::request::Request;
 use super::serve::{Home, Serving, Step};
 
 /// What a line's methods return.
@@ -43,6 +44,12 @@ pub trait Line {
 #[must_use]
 pub fn number_of_reply(message: &[u8]) -> Option<u64> {
     Reply::number_of(message)
+}
+
+/// The number of a request.
+#[must_use]
+pub fn number_of_request(request: &[u8]) -> u64 {
+    Request::number_of(request)
 }
 
 /// Bytes of replies that a line of [`Messages`] keeps for scans that do not receive at the moment.

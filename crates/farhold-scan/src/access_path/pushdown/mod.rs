@@ -24,7 +24,7 @@ mod serve;
 mod tests;
 mod wire;
 
-pub use line::{Line, Messages, ROOM_NS_MAX, Waiting, answer, number_of_reply};
+pub use line::{Line, Messages, ROOM_NS_MAX, Waiting, answer, number_of_reply, number_of_request};
 pub use reply::Refusal;
 pub use serve::{Home, RegionHome, Serving, Step, serve};
 pub use wire::WireError;

@@ -104,6 +104,12 @@ impl Serving {
         }
     }
 
+    /// Whether the asker has been given the last message.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.request.is_none() && self.refusal.is_none()
+    }
+
     /// The next step, which scans one segment at most; `None`: the request has been answered. The home is the same each time. An
     /// agent does its other work between two steps.
     #[must_use]

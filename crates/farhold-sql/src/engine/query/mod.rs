@@ -104,7 +104,7 @@ use super::catalog::{Catalog, Tables};
 use super::notices::Notices;
 use super::parse::Origin;
 use super::scalar::{ParameterTypes, Parameters};
-use super::scan::{QueryInput, RowSource};
+use super::scan::{BATCH_ROWS, QueryInput, RowSource};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, STACK_BYTES, error};
 use crate::SqlError;
@@ -119,8 +119,6 @@ pub(crate) use plan_scans::{PlanScan, all_narrow, scans, snapshot};
 use session::session_state;
 pub(crate) use stream::{BatchStream, Unread};
 
-/// Rows per batch.
-const BATCH_ROWS: usize = 8192;
 /// The capacity of the channel between a query and its reader.
 const CHANNEL_BATCHES: usize = 4;
 

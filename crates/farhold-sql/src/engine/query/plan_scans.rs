@@ -16,7 +16,9 @@ use super::BATCH_ROWS;
 use crate::engine::cancel::{CancelHandle, Pace};
 use crate::engine::catalog::TableInfo;
 use crate::engine::scalar::Parameters;
-use crate::engine::scan::{BatchDecoder, FarTable, Gathered, RowSource, ScanFilter, ScanKey, TableAt, scan_key};
+use crate::engine::scan::{
+    BatchDecoder, FarTable, Gathered, PathsOf, RowSource, ScanFilter, ScanKey, TableAt, scan_key,
+};
 use crate::engine::{direct, error};
 use crate::{SqlError, SqlState};
 
@@ -80,7 +82,7 @@ pub(crate) fn all_narrow(scans: &[PlanScan]) -> bool {
 }
 
 /// A snapshot of the database, with the pages of the tables that a plan scans.
-pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowSource, SqlError> {
+pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker, paths: PathsOf) -> Result<RowSource, SqlError> {
     let snapshot = worker.snapshot().await.map_err(|e| match e {
         // Each query takes one snapshot. The error is temporary, since running queries end.
         TxnError::TooMany { limit, .. } => {
@@ -98,7 +100,7 @@ pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker) -> Result<RowS
             place.insert(TableAt { pages: tasks.into(), columns: columns.into() });
         }
     }
-    Ok(RowSource::Snapshot(snapshot, pages))
+    Ok(RowSource::Snapshot(snapshot, pages, paths))
 }
 
 /// Reads the rows of one scan through a transaction.

@@ -1,16 +1,19 @@
-//! The source of a scan: the rows of a table, or its column segments.
+//! The source of a scan: the rows of a table, or its column segments, and by which path those of other nodes are read.
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use farhold_scan::columns::ColumnFilter;
+use farhold_scan::model::PathKind;
 use farhold_store::column::Chunk;
 use farhold_store::column::copy::{ColumnView, DELTA_RUN_ROWS, FarViewSegment, Segment, ViewPart};
 use farhold_txn::{FarColumns, NoColumns, NodeColumns, NodeId, PageTask, TxnError};
 
 use super::filter::ScanFilter;
+use super::paths::{self, FarPart, Grid, Meter, Paths};
 use super::provider::TableAt;
+use crate::SqlError;
 use crate::engine::catalog::TableInfo;
 
 /// How a scan reads the rows of a table at a snapshot.
@@ -31,20 +34,44 @@ pub(crate) struct Columns {
     pub(super) parts: Arc<[Part]>,
     /// The number of segments left out.
     skipped: usize,
+    /// Of other nodes' columns, by which path they are read.
+    meters: Arc<[Arc<Meter>]>,
 }
 
 /// A part for one thread to read.
 #[derive(Clone)]
-pub(super) enum Part {
-    /// Rows of a node without columns.
+pub(super) struct Part {
+    pub(super) source: Source,
+    /// Of a scan of another node's columns that the model has chosen a path for.
+    pub(super) meter: Option<Arc<Meter>>,
+}
+
+/// What a part reads.
+#[derive(Clone)]
+pub(super) enum Source {
+    /// Rows of a node.
     Pages(PageTask),
     /// The rows of a segment that belong to the view.
     Segment(Arc<ColumnView>, Arc<Segment>),
     /// Some rows that are in no segment.
     Delta(Arc<ColumnView>, Range<usize>),
-    /// The same, of another node: the number of the segment.
+    /// The number of a segment of another node, in place.
     FarSegment(Arc<FarColumns>, usize),
+    /// Some segments of another node, by the meter's path, which copies.
+    FarRun(Arc<FarColumns>, Range<usize>),
+    /// Some rows of another node that are in no segment.
     FarDelta(Arc<FarColumns>, Range<usize>),
+}
+
+/// Segments that one part copies, and keeps until they are decoded: the path has something to run ahead on.
+const RUN_SEGMENTS: usize = 4;
+
+/// What a scan reads, and with how many threads.
+pub(super) struct Wanted<'a> {
+    pub(super) filter: &'a ScanFilter,
+    /// The columns that the query needs.
+    pub(super) columns: &'a [usize],
+    pub(super) threads: usize,
 }
 
 impl Access {
@@ -53,36 +80,74 @@ impl Access {
         Self::Rows { pages: Arc::from([]), reason: NoColumns::NotKept }
     }
 
-    /// The parts of a table at a snapshot that may contain rows that pass the filter. `columns`: those that the query
-    /// needs.
-    pub(super) fn of(at: &TableAt, table: &TableInfo, filter: &ScanFilter, columns: &[usize]) -> Self {
-        let needed = filter.predicate().columns();
-        let has_all = |found: &NodeColumns| columns.iter().chain(&needed).all(|column| found.has(*column));
-        let is_readable = |found: &NodeColumns| match found {
-            NodeColumns::Own(_) => true,
-            NodeColumns::Far(far) => far.is_mapped(),
-        };
-        let (mut parts, mut skipped, mut reasons) = (Vec::new(), 0, Vec::new());
+    /// The parts of a table at a snapshot that may contain rows that pass the filter.
+    pub(super) fn of(
+        at: &TableAt,
+        table: &Arc<TableInfo>,
+        wanted: &Wanted<'_>,
+        (paths, forced): (&Arc<Paths>, Option<PathKind>),
+    ) -> Result<Self, SqlError> {
+        let needed = wanted.filter.predicate().columns();
+        let has_all = |found: &NodeColumns| wanted.columns.iter().chain(&needed).all(|column| found.has(*column));
+        let (mut parts, mut reasons) = (Parts::default(), Vec::new());
         for (node, found) in at.columns.iter() {
+            let pages = || at.pages.iter().filter(|task| task.node() == *node).cloned();
             let readable = match found {
+                Ok(_) if forced == Some(PathKind::Rows) => Err(NoColumns::NotWanted),
                 Ok(found) if !has_all(found) => Err(NoColumns::Lacking),
-                Ok(found) if !is_readable(found) => Err(NoColumns::Unreachable),
                 Ok(found) => Ok(found),
                 Err(reason) => Err(*reason),
             };
             match readable {
-                Ok(found) => skipped += add_columns(found, table, filter, &mut parts),
+                Ok(NodeColumns::Own(view)) => parts.add_own(view, table, wanted.filter),
+                Ok(NodeColumns::Far(far)) => {
+                    let page_bytes = pages().map(|task| task.bytes()).sum();
+                    let (columns, predicate) = (wanted.columns, wanted.filter.predicate());
+                    let threads = wanted.threads.min(far.segments().len()).max(1);
+                    let part = FarPart { far, page_bytes, columns, predicate, threads };
+                    let choice = paths.choose(part, forced)?;
+                    paths.calibrate(far, || Grid {
+                        table: Arc::clone(table),
+                        snapshot: Arc::clone(far.pin().snapshot()),
+                        far: Arc::clone(far),
+                        pages: pages().collect(),
+                    });
+                    let meter = Arc::new(Meter::new(paths, choice, *node, threads));
+                    parts.add_far(far, &meter, table, wanted, pages());
+                }
                 Err(reason) => {
-                    parts.extend(at.pages.iter().filter(|task| task.node() == *node).cloned().map(Part::Pages));
+                    parts.all.extend(pages().map(|task| Part { source: Source::Pages(task), meter: None }));
                     reasons.push(reason);
                 }
             }
         }
         if reasons.len() == at.columns.len() {
             let reason = reasons.iter().find(|reason| **reason != NoColumns::NotKept).or(reasons.first());
-            return Self::Rows { pages: Arc::clone(&at.pages), reason: *reason.unwrap_or(&NoColumns::NotKept) };
+            return Ok(Self::Rows { pages: Arc::clone(&at.pages), reason: *reason.unwrap_or(&NoColumns::NotKept) });
         }
-        Self::Columns(Columns { of: Arc::clone(&at.columns), parts: parts.into(), skipped })
+        let Parts { all, skipped, meters } = parts;
+        let of = Arc::clone(&at.columns);
+        Ok(Self::Columns(Columns { of, parts: all.into(), skipped, meters: meters.into() }))
+    }
+
+    /// Some segments of another node by a path, or the pages of their rows.
+    pub(super) fn of_grid(
+        paths: &Arc<Paths>,
+        far: &Arc<FarColumns>,
+        path: PathKind,
+        segments: usize,
+        pages: &[PageTask],
+    ) -> Self {
+        let sources: Vec<Source> = match path {
+            PathKind::Rows => pages.iter().cloned().map(Source::Pages).collect(),
+            PathKind::Direct => (0..segments).map(|number| Source::FarSegment(Arc::clone(far), number)).collect(),
+            _ => runs(segments).map(|run| Source::FarRun(Arc::clone(far), run)).collect(),
+        };
+        // Without a part to expect it reports nothing: the grid has its own times.
+        let meter = Arc::new(Meter::of_grid(paths, path, far.pin().node()));
+        let part = |source| Part { source, meter: Some(Arc::clone(&meter)) };
+        let parts = sources.into_iter().map(part).collect();
+        Self::Columns(Columns { of: Arc::from([]), parts, skipped: 0, meters: Arc::from([]) })
     }
 
     /// The number of page tasks or column parts.
@@ -90,6 +155,13 @@ impl Access {
         match self {
             Self::Rows { pages, .. } => pages.len(),
             Self::Columns(columns) => columns.parts.len(),
+        }
+    }
+
+    /// Joins above make the scan shorter than it was predicted to be.
+    pub(super) fn shorten(&self) {
+        if let Self::Columns(columns) = self {
+            columns.meters.iter().for_each(|meter| meter.shorten());
         }
     }
 
@@ -103,44 +175,74 @@ impl Access {
     }
 }
 
-/// Adds the parts of a node's columns, and returns how many segments are left out.
-fn add_columns(found: &NodeColumns, table: &TableInfo, filter: &ScanFilter, parts: &mut Vec<Part>) -> usize {
-    let before = parts.len();
-    let mut segments = 0;
-    match found {
-        NodeColumns::Own(view) => {
-            for part in view.parts() {
-                match part {
-                    ViewPart::Segment(segment) => {
-                        segments += 1;
-                        let chunks = segment.chunks();
-                        if !ColumnFilter::new(table.schema(), filter.predicate(), &chunks).is_nothing() {
-                            parts.push(Part::Segment(Arc::clone(view), segment));
-                        }
+fn runs(segments: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..segments).step_by(RUN_SEGMENTS).map(move |from| from..(from + RUN_SEGMENTS).min(segments))
+}
+
+#[derive(Default)]
+struct Parts {
+    all: Vec<Part>,
+    skipped: usize,
+    meters: Vec<Arc<Meter>>,
+}
+
+impl Parts {
+    fn add_own(&mut self, view: &Arc<ColumnView>, table: &TableInfo, filter: &ScanFilter) {
+        for part in view.parts() {
+            let source = match part {
+                ViewPart::Segment(segment) => {
+                    let chunks = segment.chunks();
+                    if ColumnFilter::new(table.schema(), filter.predicate(), &chunks).is_nothing() {
+                        self.skipped += 1;
+                        continue;
                     }
-                    ViewPart::Delta(rows) => parts.push(Part::Delta(Arc::clone(view), rows)),
+                    Source::Segment(Arc::clone(view), segment)
                 }
-            }
-        }
-        NodeColumns::Far(far) => {
-            for (number, segment) in far.segments().iter().enumerate() {
-                segments += 1;
-                // What cannot be read is an error of the scan.
-                let is_nothing = far_chunks(far, segment, table).is_ok_and(|chunks| {
-                    let of_some = chunks.of_some();
-                    ColumnFilter::of_some(table.schema(), filter.predicate(), segment.rows(), of_some).is_nothing()
-                });
-                if !is_nothing {
-                    parts.push(Part::FarSegment(Arc::clone(far), number));
-                }
-            }
-            let rows = far.view().delta_rows();
-            let runs = (0..rows).step_by(DELTA_RUN_ROWS).map(|from| from..(from + DELTA_RUN_ROWS).min(rows));
-            parts.extend(runs.map(|run| Part::FarDelta(Arc::clone(far), run)));
+                ViewPart::Delta(rows) => Source::Delta(Arc::clone(view), rows),
+            };
+            self.all.push(Part { source, meter: None });
         }
     }
-    let kept = parts[before..].iter().filter(|part| matches!(part, Part::Segment(..) | Part::FarSegment(..))).count();
-    segments - kept
+
+    fn add_far(
+        &mut self,
+        far: &Arc<FarColumns>,
+        meter: &Arc<Meter>,
+        table: &TableInfo,
+        wanted: &Wanted<'_>,
+        pages: impl Iterator<Item = PageTask>,
+    ) {
+        let mut push = |source| {
+            meter.expect_part();
+            self.all.push(Part { source, meter: Some(Arc::clone(meter)) });
+        };
+        match meter.choice.path {
+            PathKind::Rows => pages.map(Source::Pages).for_each(&mut push),
+            PathKind::Direct => {
+                for (number, segment) in far.segments().iter().enumerate() {
+                    // What cannot be read is an error of the scan.
+                    let is_nothing = far_chunks(far, segment, table).is_ok_and(|chunks| {
+                        let (predicate, of_some) = (wanted.filter.predicate(), chunks.of_some());
+                        ColumnFilter::of_some(table.schema(), predicate, segment.rows(), of_some).is_nothing()
+                    });
+                    if is_nothing {
+                        self.skipped += 1;
+                        meter.shorten();
+                    } else {
+                        push(Source::FarSegment(Arc::clone(far), number));
+                    }
+                }
+            }
+            _ => runs(far.segments().len()).for_each(|run| push(Source::FarRun(Arc::clone(far), run))),
+        }
+        if meter.choice.path != PathKind::Rows {
+            let rows = far.view().delta_rows();
+            let deltas = (0..rows).step_by(DELTA_RUN_ROWS).map(|from| from..(from + DELTA_RUN_ROWS).min(rows));
+            let part = |run| Part { source: Source::FarDelta(Arc::clone(far), run), meter: None };
+            self.all.extend(deltas.map(part));
+        }
+        self.meters.push(Arc::clone(meter));
+    }
 }
 
 /// The chunks of a segment of another node.
@@ -188,11 +290,12 @@ impl fmt::Display for Access {
             Self::Columns(columns) => {
                 let [mut own, mut far, mut rows, mut pages] = [0; 4];
                 for part in columns.parts.iter() {
-                    match part {
-                        Part::Segment(..) => own += 1,
-                        Part::FarSegment(..) => far += 1,
-                        Part::Delta(_, delta) | Part::FarDelta(_, delta) => rows += delta.len(),
-                        Part::Pages(_) => pages += 1,
+                    match &part.source {
+                        Source::Segment(..) => own += 1,
+                        Source::FarSegment(..) => far += 1,
+                        Source::FarRun(_, run) => far += run.len(),
+                        Source::Delta(_, delta) | Source::FarDelta(_, delta) => rows += delta.len(),
+                        Source::Pages(_) => pages += 1,
                     }
                 }
                 let (segments, skipped) = (own + far, columns.skipped);
@@ -202,6 +305,9 @@ impl fmt::Display for Access {
                 }
                 if pages > 0 {
                     write!(f, ", page_tasks={pages}")?;
+                }
+                for meter in columns.meters.iter() {
+                    write!(f, ", {}", paths::describe(&meter.choice, meter.node, &meter.paths.settings))?;
                 }
                 Ok(())
             }

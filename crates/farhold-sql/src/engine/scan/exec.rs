@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -12,19 +13,23 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr, PhysicalExprRef};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
-use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use farhold_scan::columns::ColumnFilter;
 use farhold_scan::kernels::Bits;
+use farhold_scan::model::PathKind;
 use farhold_scan::predicate::Predicate;
 use farhold_scan::rows::RowFilter;
 use farhold_store::column::{BLOCK_ROWS, Chunk};
 use farhold_txn::{PageTask, Snapshot, TxnError};
 
-use super::access::{self, Access, Columns, far_chunks};
+use super::BATCH_ROWS;
+use super::access::{Access, Columns, Source, far_chunks};
 use super::decode::BatchDecoder;
+use super::far::{FarRuns, Run};
 use super::filter::ScanFilter;
+use super::paths::now;
 use super::runtime::RuntimeFilters;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
@@ -105,6 +110,33 @@ impl SnapshotScan {
         }
     }
 
+    /// The execution state of a partition.
+    fn part(&self, partition: usize, batch_rows: usize, snapshot: Arc<Snapshot>) -> Part {
+        let decoder = BatchDecoder::new(&self.table, &self.columns, Arc::clone(&self.schema), batch_rows);
+        Part {
+            value_bytes: decoder.value_bytes().max(self.filter.value_bytes()),
+            room: Vec::new(),
+            scratch: Vec::new(),
+            decoder,
+            snapshot,
+            table: Arc::clone(&self.table),
+            access: self.access.clone(),
+            block: 0,
+            runs: FarRuns::default(),
+            spent_ns: 0,
+            times: None,
+            predicate: Arc::clone(&self.predicate),
+            next: partition,
+            step: self.properties.partitioning.partition_count(),
+            filter: Arc::clone(&self.filter),
+            of_query: Arc::clone(&self.predicate),
+            columns: Arc::clone(&self.columns),
+            runtime: RuntimeFilters::new(Arc::clone(&self.runtime)),
+            left: self.limit.unwrap_or(usize::MAX),
+            cancel: self.cancel.clone(),
+        }
+    }
+
     fn properties_of(schema: &SchemaRef, partitions: usize) -> Arc<PlanProperties> {
         Arc::new(PlanProperties::new(
             EquivalenceProperties::new(Arc::clone(schema)),
@@ -113,6 +145,29 @@ impl SnapshotScan {
             Boundedness::Bounded,
         ))
     }
+}
+
+/// Reads all rows of some columns of a table, on this thread, and forgets them.
+pub(super) fn read_all(
+    table: &Arc<TableInfo>,
+    snapshot: &Arc<Snapshot>,
+    access: Access,
+    columns: &[usize],
+) -> Result<()> {
+    let schema = Arc::new(table.arrow_full.project(columns)?);
+    let statistics = Statistics::new_unknown(&schema);
+    let scan = SnapshotScan::new(
+        (Arc::clone(table), schema, columns.to_vec()),
+        (Arc::clone(snapshot), access),
+        (&ScanFilter::default(), Vec::new()),
+        1,
+        None,
+        CancelHandle::default(),
+        statistics,
+    );
+    let mut part = scan.part(0, BATCH_ROWS, Arc::clone(snapshot));
+    while part.next_batch()?.is_some() {}
+    Ok(())
 }
 
 /// The scan with filters of joins above; `None` if the plan is no scan that can test them.
@@ -212,27 +267,13 @@ impl ExecutionPlan for SnapshotScan {
             return Err(DataFusionError::Internal("a scan without rows to read".to_owned()));
         };
         let batch_rows = context.session_config().batch_size();
-        let decoder = BatchDecoder::new(&self.table, &self.columns, Arc::clone(&self.schema), batch_rows);
-        let mut part = Part {
-            value_bytes: decoder.value_bytes().max(self.filter.value_bytes()),
-            room: Vec::new(),
-            scratch: Vec::new(),
-            decoder,
-            snapshot,
-            table: Arc::clone(&self.table),
-            access: self.access.clone(),
-            block: 0,
-            predicate: Arc::clone(&self.predicate),
-            next: partition,
-            step: self.properties.partitioning.partition_count(),
-            filter: Arc::clone(&self.filter),
-            of_query: Arc::clone(&self.predicate),
-            columns: Arc::clone(&self.columns),
-            runtime: RuntimeFilters::new(Arc::clone(&self.runtime)),
-            left: self.limit.unwrap_or(usize::MAX),
-            cancel: self.cancel.clone(),
-        };
+        let mut part = self.part(partition, batch_rows, snapshot);
         let metrics = BaselineMetrics::new(&self.metrics, partition);
+        let set = self.metrics.clone();
+        part.times = Some(Box::new(move |path, ns| {
+            let time = MetricBuilder::new(&set).subset_time(format!("{path}_time"), partition);
+            time.add_duration(Duration::from_nanos(ns));
+        }));
         let batches = std::iter::from_fn(move || {
             let timer = metrics.elapsed_compute().timer();
             let batch = part.next_batch().transpose();
@@ -261,6 +302,12 @@ struct Part {
     next: usize,
     /// The next block of that part.
     block: usize,
+    /// Runs of other nodes' segments.
+    runs: FarRuns,
+    /// The time that the part has taken so far.
+    spent_ns: u64,
+    /// Takes the name of an access path, and the time of a part that it has read.
+    times: Option<Box<dyn Fn(&'static str, u64) + Send>>,
     /// What rows must pass, for columns and for rows: the query's own predicate, and what joins have published.
     predicate: Arc<Predicate>,
     filter: Arc<RowFilter>,
@@ -304,6 +351,7 @@ impl Part {
         self.filter = Arc::new(RowFilter::new(self.table.schema(), &predicate));
         self.value_bytes = self.value_bytes.max(self.filter.value_bytes());
         self.predicate = Arc::new(predicate);
+        self.access.shorten();
         Ok(())
     }
 
@@ -334,23 +382,24 @@ impl Part {
     /// Reads blocks of the next part until the batch is full or the part ends; returns false if there is no part.
     fn read_columns(&mut self, columns: &Columns) -> Result<bool> {
         let Some(part) = columns.parts.get(self.next) else { return Ok(false) };
+        let since = now();
         let (filter, scratch) = (&self.filter, &mut self.scratch);
-        let mut has_more = false;
-        match part {
-            access::Part::Pages(task) => self.read_task(task)?,
-            access::Part::Delta(view, rows) => view.visit_delta(rows.clone(), &mut |key, value| {
+        let (mut has_more, mut waited) = (false, Duration::ZERO);
+        match &part.source {
+            Source::Pages(task) => self.read_task(task)?,
+            Source::Delta(view, rows) => view.visit_delta(rows.clone(), &mut |key, value| {
                 if filter.matches(key, value, scratch) {
                     self.decoder.append(key, value);
                 }
             }),
-            access::Part::FarDelta(far, rows) => {
+            Source::FarDelta(far, rows) => {
                 for (key, value) in far.view().delta_part(rows.clone()) {
                     if filter.matches(key, value, scratch) {
                         self.decoder.append(key, value);
                     }
                 }
             }
-            access::Part::Segment(view, segment) => {
+            Source::Segment(view, segment) => {
                 let chunks = segment.chunks();
                 let predicate = Arc::clone(&self.predicate);
                 let filter = ColumnFilter::new(self.table.schema(), &predicate, &chunks);
@@ -358,7 +407,7 @@ impl Part {
                 has_more =
                     Self::read_blocks(&mut self.decoder, &mut self.block, segment.rows(), &chunks, &filter, select);
             }
-            access::Part::FarSegment(far, number) => {
+            Source::FarSegment(far, number) => {
                 let segment = &far.segments()[*number];
                 let table = Arc::clone(&self.table);
                 let chunks = far_chunks(far, segment, &table).map_err(|error| failed(&error))?;
@@ -370,12 +419,50 @@ impl Part {
                 // What was read counts only if it was kept until now.
                 far.pin().check().map_err(|error| failed(&error))?;
             }
+            Source::FarRun(far, _) => {
+                if !self.runs.is_decoding() {
+                    waited = self.read_run(columns)?;
+                }
+                has_more = self.runs.decode(far, &self.table, &self.columns, &mut self.decoder)?;
+            }
         }
+        self.spent_ns += since.elapsed().saturating_sub(waited).as_nanos() as u64;
         if !has_more {
             self.next += self.step;
             self.block = 0;
+            let ns = std::mem::take(&mut self.spent_ns);
+            let path = match (&part.meter, &part.source) {
+                (Some(meter), Source::Pages(_) | Source::FarSegment(..) | Source::FarRun(..)) => {
+                    meter.add(ns);
+                    meter.choice.path.name()
+                }
+                (_, Source::Pages(_)) => PathKind::Rows.name(),
+                _ => PathKind::Direct.name(),
+            };
+            if let Some(times) = &self.times {
+                times(path, ns);
+            }
         }
         Ok(true)
+    }
+
+    /// Reads the next part, a run, and has the one after it under way. Returns how long this thread has waited; the time that the run took
+    /// counts as the part's.
+    fn read_run(&mut self, columns: &Columns) -> Result<Duration> {
+        for number in [self.next, self.next + self.step] {
+            if let Some((Source::FarRun(far, segments), Some(meter))) =
+                columns.parts.get(number).map(|part| (&part.source, &part.meter))
+            {
+                let run = Run { far, segments: segments.clone(), meter };
+                self.runs.ask(number, &run, &self.table, &self.predicate, &self.columns)?;
+            }
+        }
+        let Some(meter) = columns.parts.get(self.next).and_then(|part| part.meter.as_ref()) else {
+            return Ok(Duration::ZERO);
+        };
+        let since = now();
+        self.spent_ns += self.runs.receive(meter)?;
+        Ok(since.elapsed())
     }
 
     /// Reads blocks of a segment, from `at` on, until the batch is full; returns whether some are left.

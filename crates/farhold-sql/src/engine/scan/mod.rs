@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   Snapshot ─┬► page tasks ─► partitions ─► per row: filter on bytes ─► wanted columns to Arrow ─► batches
-//!             └► column segments ─► partitions ─► per block: filter on codes ─► the same columns of the rows that pass
+//!             ├► column segments ─► partitions ─► per block: filter on codes ─► the same columns of the rows that pass
+//!             └► those of other nodes ─► access path (paths) ─► what passes (far) ─► the same
 //!   joins above: the keys of their build sides ──► one more filter, once they are known
 //!   Txn ──────► rows of a key range ──────► the same filter and decoder ──► batches, kept for the plan (Gathered)
 //! ```
@@ -10,7 +11,9 @@
 mod access;
 mod decode;
 mod exec;
+mod far;
 mod filter;
+mod paths;
 mod provider;
 mod runtime;
 mod sample;
@@ -18,5 +21,9 @@ mod sample;
 pub(crate) use decode::BatchDecoder;
 pub(crate) use exec::{filtered_scan, is_same_scan};
 pub(crate) use filter::ScanFilter;
-pub(crate) use provider::{FarTable, Gathered, QueryInput, RowSource, ScanKey, TableAt, scan_key};
+pub(crate) use paths::Paths;
+pub(crate) use provider::{FarTable, Gathered, PathsOf, QueryInput, RowSource, ScanKey, TableAt, scan_key};
 pub(crate) use sample::SampleCache;
+
+/// Rows per batch.
+pub(crate) const BATCH_ROWS: usize = 8192;

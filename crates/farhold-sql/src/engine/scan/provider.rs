@@ -17,11 +17,13 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExecBuilder;
+use farhold_scan::model::PathKind;
 use farhold_txn::{NoColumns, NodeColumns, NodeId, PageTask, Placement, Snapshot, TableId};
 
-use super::access::Access;
+use super::access::{Access, Wanted};
 use super::exec::SnapshotScan;
 use super::filter::ScanFilter;
+use super::paths::Paths;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
 
@@ -29,13 +31,20 @@ use crate::engine::catalog::TableInfo;
 pub(crate) enum RowSource {
     /// No rows, for planning only.
     Nothing,
-    /// A snapshot of the database, and the tables that the plan scans.
-    Snapshot(Arc<Snapshot>, HashMap<TableId, TableAt>),
+    /// A snapshot of the database, the tables that the plan scans, and the paths to columns of other nodes.
+    Snapshot(Arc<Snapshot>, HashMap<TableId, TableAt>, PathsOf),
     /// The rows that a transaction has read for this plan, by [`scan_key`], and their memory reservation.
     Gathered(
         HashMap<ScanKey, Gathered>,
         #[expect(dead_code, reason = "held as long as the rows")] Option<MemoryReservation>,
     ),
+}
+
+/// The access paths to columns of other nodes.
+pub(crate) struct PathsOf {
+    pub(crate) paths: Arc<Paths>,
+    /// The one that the session requires.
+    pub(crate) forced: Option<PathKind>,
 }
 
 /// The pages and column segments of a table at the snapshot.
@@ -194,7 +203,7 @@ impl FarTable {
                 let (batches, schema) = (std::slice::from_ref(&gathered.batches), Arc::clone(&gathered.schema));
                 Ok(MemorySourceConfig::try_new_exec(batches, schema, Some(places))?)
             }
-            RowSource::Snapshot(snapshot, tables) => {
+            RowSource::Snapshot(snapshot, tables, PathsOf { paths, forced }) => {
                 let at = tables.get(&self.info.table.id()).ok_or_else(|| {
                     DataFusionError::Internal(format!("the pages of {} were not asked for", self.info.name))
                 })?;
@@ -204,12 +213,15 @@ impl FarTable {
                 } else {
                     sample.statistics(&self.info, (&columns, &schema), &filter, self.row_count())
                 };
-                let access = Access::of(at, &self.info, &filter, &columns);
+                let threads = state.config().target_partitions();
+                let wanted = Wanted { filter: &filter, columns: &columns, threads };
+                let access = Access::of(at, &self.info, &wanted, (paths, *forced));
+                let access = access.map_err(|error| DataFusionError::External(Box::new(error)))?;
                 Ok(Arc::new(SnapshotScan::new(
                     (Arc::clone(&self.info), schema, columns),
                     (Arc::clone(snapshot), access),
                     (&filter, filters.to_vec()),
-                    state.config().target_partitions(),
+                    threads,
                     limit,
                     input.cancel.clone(),
                     statistics,

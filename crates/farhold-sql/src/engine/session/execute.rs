@@ -15,7 +15,7 @@ use crate::engine::output::{Long, Prepared, QueryRows};
 use crate::engine::parse::Tree;
 use crate::engine::query::{NumberSource, PlanScan, PlannedQuery, all_narrow, scans, snapshot};
 use crate::engine::scalar::{ParameterTypes, Parameters, cut_to};
-use crate::engine::scan::RowSource;
+use crate::engine::scan::{PathsOf, RowSource};
 use crate::engine::types::cast;
 use crate::engine::{ColumnType, CommandTag, Datum, Output, OutputColumn, Rows, error};
 use crate::{SqlError, SqlState};
@@ -280,9 +280,10 @@ impl Session {
 
     /// Taking a snapshot may wait for a disk, or for a node that does not answer.
     async fn snapshot_unless_cancelled(&self, scans: &[PlanScan]) -> Result<RowSource, SqlError> {
+        let paths = PathsOf { paths: Arc::clone(&self.engine.paths), forced: self.settings.access_path() };
         tokio::select! {
             biased;
-            taken = snapshot(scans, &self.worker) => taken,
+            taken = snapshot(scans, &self.worker, paths) => taken,
             () = self.cancel.cancelled() => Err(self.cancel.error()),
         }
     }

@@ -28,7 +28,7 @@ mod view;
 pub use far::{Asked, BlockBits, Damaged, FarView, FarViewChunk, FarViewSegment};
 pub use merge::Merged;
 pub use segment::Segment;
-pub use view::{ColumnView, DELTA_RUN_ROWS, ViewPart};
+pub use view::{ColumnView, DELTA_RUN_ROWS, PlacedChunks, ViewPart};
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -91,6 +91,17 @@ impl Segment {
         ChunkPlace { at: self.chunks.offset() + at, bytes }
     }
 
+    /// The chunk of a column.
+    pub(super) fn chunk_bytes(&self, column: usize) -> &[u8] {
+        let ChunkPlace { at, bytes } = self.columns[column];
+        self.chunks.part(at, bytes as usize)
+    }
+
+    /// How many columns it has, those included that are not kept.
+    pub(super) fn columns(&self) -> usize {
+        self.columns.len()
+    }
+
     pub(super) fn first_slot(&self) -> u32 {
         self.first_slot
     }

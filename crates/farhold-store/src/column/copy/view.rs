@@ -76,3 +76,36 @@ impl ColumnView {
         self.delta.read().visit(part, self.epoch, visit);
     }
 }
+
+/// The chunks of a view by where they are in column memory, for a reader who names them so.
+#[derive(Debug)]
+pub struct PlacedChunks {
+    view: ColumnView,
+    /// Offset, number of the segment, column; in order.
+    places: Vec<(u64, u32, u32)>,
+}
+
+impl PlacedChunks {
+    /// Of this view, which it keeps.
+    #[must_use]
+    pub fn new(view: ColumnView) -> Self {
+        let of_segment = |(number, segment): (usize, &Arc<Segment>)| {
+            let segment = segment.clone();
+            let kept = (0..segment.columns()).filter(|column| view.kept.has(*column));
+            let place = |column: usize| (segment.chunk_place(column).at, number as u32, column as u32);
+            kept.map(place).collect::<Vec<_>>()
+        };
+        let mut places: Vec<_> = view.segments.iter().enumerate().flat_map(of_segment).collect();
+        places.sort_unstable();
+        Self { view, places }
+    }
+
+    /// The chunk that begins there and has so many bytes.
+    #[must_use]
+    pub fn chunk(&self, offset: u64, bytes: u32) -> Option<&[u8]> {
+        let found = self.places.binary_search_by_key(&offset, |(at, ..)| *at).ok()?;
+        let (_, segment, column) = self.places[found];
+        let chunk = self.view.segments[segment as usize].chunk_bytes(column as usize);
+        (chunk.len() == bytes as usize).then_some(chunk)
+    }
+}

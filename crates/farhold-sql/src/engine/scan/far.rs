@@ -1,0 +1,205 @@
+//! Runs of segments of other nodes: copied by the thread of far reads, decoded here, with one more run under way.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use arrow::error::ArrowError;
+use datafusion::error::{DataFusionError, Result};
+use farhold_scan::access_path::ScanError;
+use farhold_scan::kernels::Bits;
+use farhold_scan::predicate::Predicate;
+use farhold_store::column::copy::FarViewSegment;
+use farhold_store::column::{BLOCK_ROWS, CHUNK_ROWS_MAX, Chunk};
+use farhold_txn::{FarColumns, FarScan, FarScanError, FarScanned, NodeId, ScannedSegment, TxnError};
+
+use super::decode::BatchDecoder;
+use super::paths::{self, Meter, Queued};
+use crate::engine::catalog::TableInfo;
+use crate::engine::error;
+use crate::{SqlError, SqlState};
+
+/// What a run reads.
+pub(super) struct Run<'a> {
+    pub(super) far: &'a Arc<FarColumns>,
+    pub(super) segments: Range<usize>,
+    pub(super) meter: &'a Meter,
+}
+
+/// The runs of one thread.
+#[derive(Default)]
+pub(super) struct FarRuns {
+    /// The numbers of parts that are being read: the next one, and the one after it.
+    asked: VecDeque<(usize, Asked)>,
+    current: Option<Decoding>,
+}
+
+struct Asked {
+    answer: Receiver<Result<FarScanned, FarScanError>>,
+    _queued: Queued,
+}
+
+/// A run that has been read, and how far it has been decoded.
+struct Decoding {
+    scanned: FarScanned,
+    segment: usize,
+    block: usize,
+}
+
+impl FarRuns {
+    /// Begins to read a part, unless it is being read.
+    pub(super) fn ask(
+        &mut self,
+        number: usize,
+        run: &Run<'_>,
+        table: &TableInfo,
+        predicate: &Arc<Predicate>,
+        columns: &Arc<[usize]>,
+    ) -> Result<()> {
+        if self.asked.iter().any(|(asked, _)| *asked == number) {
+            return Ok(());
+        }
+        let (meter, segments) = (run.meter, run.segments.clone());
+        let path = paths::copying(meter.choice.path);
+        let path = path.ok_or_else(|| DataFusionError::Internal("a run by a path that does not copy".to_owned()))?;
+        let bytes = run.far.segments()[segments.clone()].iter().flat_map(FarViewSegment::chunks);
+        let queued = meter.paths.queue(bytes.map(|chunk| u64::from(chunk.bytes)).sum());
+        let scan = FarScan {
+            columns: Arc::clone(run.far),
+            table: table.table.clone(),
+            segments,
+            predicate: Arc::clone(predicate),
+            wanted: Arc::clone(columns),
+            path,
+            settings: meter.paths.settings,
+        };
+        let answer = scan.start().map_err(|error| failed(error, meter.node))?;
+        self.asked.push_back((number, Asked { answer, _queued: queued }));
+        Ok(())
+    }
+
+    /// Whether a run has rows that have not been decoded yet.
+    pub(super) fn is_decoding(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Waits for the first run that has been asked for, and returns how long it took in nanoseconds. It ends within the fabric's time-outs.
+    pub(super) fn receive(&mut self, meter: &Meter) -> Result<u64> {
+        let node = meter.node;
+        let gone = || FarScanError::Txn(TxnError::NodeUnavailable { node, committed: false });
+        let asked = self.asked.pop_front().map(|(_, asked)| asked);
+        let asked = asked.ok_or_else(|| DataFusionError::Internal("no run was asked for".to_owned()))?;
+        let scanned = asked.answer.recv().unwrap_or_else(|_| Err(gone()));
+        let scanned = scanned.map_err(|error| failed(error, node))?;
+        meter.paths.measured(node, scanned.latency_ns);
+        let took_ns = scanned.took_ns;
+        self.current = Some(Decoding { scanned, segment: 0, block: 0 });
+        Ok(took_ns)
+    }
+
+    /// Decodes until the batch is full; returns whether the run has more.
+    pub(super) fn decode(
+        &mut self,
+        far: &FarColumns,
+        table: &TableInfo,
+        columns: &[usize],
+        decoder: &mut BatchDecoder,
+    ) -> Result<bool> {
+        let Some(at) = &mut self.current else { return Ok(false) };
+        while let Some(found) = at.scanned.segments.get(at.segment) {
+            if decoder.is_full() {
+                return Ok(true);
+            }
+            let segment = &far.segments()[found.segment];
+            let chunks = open(found, segment, table, columns)?;
+            let blocks = found.bits.len();
+            if found.is_of_passing {
+                // The chunks have nothing but the rows that pass, so few that they are decoded at once.
+                for (block, bits) in kept_of_passing(found, segment).iter().enumerate() {
+                    append(decoder, &chunks, block, bits);
+                }
+                at.block = blocks;
+            }
+            while at.block < blocks && !decoder.is_full() {
+                let mut bits = found.bits[at.block];
+                segment.select(at.block, &mut bits);
+                append(decoder, &chunks, at.block, &bits);
+                at.block += 1;
+            }
+            if at.block < blocks {
+                return Ok(true);
+            }
+            (at.segment, at.block) = (at.segment + 1, 0);
+        }
+        self.current = None;
+        Ok(false)
+    }
+}
+
+fn append(decoder: &mut BatchDecoder, chunks: &[Chunk<'_>], block: usize, bits: &Bits) {
+    if bits.iter().any(|word| *word != 0) {
+        decoder.append_block(chunks, block, bits);
+    }
+}
+
+/// Of the rows that pass, those that have not ended: a bit for each, in their order.
+fn kept_of_passing(found: &ScannedSegment, segment: &FarViewSegment) -> Vec<Bits> {
+    let mut kept = vec![Bits::default(); found.passing.div_ceil(BLOCK_ROWS)];
+    let mut place = 0;
+    for (block, passing) in found.bits.iter().enumerate() {
+        let mut stays = *passing;
+        segment.select(block, &mut stays);
+        for (word, passing) in passing.iter().enumerate() {
+            let mut left = *passing;
+            while left != 0 {
+                let bit = left.trailing_zeros();
+                left &= left - 1;
+                if stays[word] >> bit & 1 == 1 {
+                    kept[place / BLOCK_ROWS][place % BLOCK_ROWS / 64] |= 1 << (place % 64);
+                }
+                place += 1;
+            }
+        }
+    }
+    kept
+}
+
+/// A chunk for each column of the table. Those that were not asked for are another column's.
+fn open<'a>(
+    found: &'a ScannedSegment,
+    segment: &FarViewSegment,
+    table: &TableInfo,
+    columns: &[usize],
+) -> Result<Vec<Chunk<'a>>> {
+    let rows = if found.is_of_passing { found.passing } else { segment.rows() };
+    debug_assert!(rows <= CHUNK_ROWS_MAX);
+    let types = table.schema().columns();
+    let mut all: Vec<Chunk<'a>> = Vec::new();
+    for (column, bytes) in columns.iter().zip(&found.chunks) {
+        let chunk = Chunk::open_for(types[*column].data_type, rows, bytes)
+            .map_err(|error| DataFusionError::ArrowError(Box::new(ArrowError::ParseError(error.to_string())), None))?;
+        all.resize(all.len().max(types.len()), chunk);
+        all[*column] = chunk;
+    }
+    Ok(all)
+}
+
+/// A scan that failed, as an error of the statement. One that may come right is tried again.
+fn failed(error: FarScanError, node: NodeId) -> DataFusionError {
+    let error = match error {
+        FarScanError::Txn(error) => error::from_txn(&error),
+        // Another start of the node has other memory; and a pin that stands no longer keeps nothing.
+        FarScanError::Scan(
+            ScanError::Fabric(farhold_fabric::FabricError::StaleKey { .. }) | ScanError::Segment { .. },
+        ) => error::from_txn(&TxnError::Recovering { node }),
+        FarScanError::Scan(ScanError::Fabric(_)) => {
+            error::from_txn(&TxnError::NodeUnavailable { node, committed: false })
+        }
+        FarScanError::Scan(error @ ScanError::Unusable { .. }) => {
+            SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, error.to_string())
+        }
+        FarScanError::Scan(error) => SqlError::new(SqlState::DATA_CORRUPTED, error.to_string()),
+    };
+    DataFusionError::External(Box::new(error))
+}

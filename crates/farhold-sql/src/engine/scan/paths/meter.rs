@@ -1,0 +1,62 @@
+//! The time of a scan of another node's part of a table, added up over its parts and threads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use farhold_scan::model::{Choice, PathKind};
+use farhold_txn::NodeId;
+
+use super::Paths;
+
+/// Reports to the model once all parts have been read. A scan that ends early, or that a filter of a join makes shorter, is not reported.
+pub(in crate::engine::scan) struct Meter {
+    pub(in crate::engine::scan) paths: Arc<Paths>,
+    pub(in crate::engine::scan) choice: Choice,
+    pub(in crate::engine::scan) node: NodeId,
+    threads: usize,
+    ns: AtomicU64,
+    /// Parts that have not been read yet.
+    left: AtomicUsize,
+    is_shortened: AtomicBool,
+}
+
+impl Meter {
+    /// A meter of a scan that so many threads read.
+    pub(in crate::engine::scan) fn new(paths: &Arc<Paths>, choice: Choice, node: NodeId, threads: usize) -> Self {
+        Self {
+            paths: Arc::clone(paths),
+            choice,
+            node,
+            threads: threads.max(1),
+            ns: AtomicU64::new(0),
+            left: AtomicUsize::new(0),
+            is_shortened: AtomicBool::new(false),
+        }
+    }
+
+    /// A meter of a scan by a path that was not chosen. It reports nothing.
+    pub(in crate::engine::scan) fn of_grid(paths: &Arc<Paths>, path: PathKind, node: NodeId) -> Self {
+        Self::new(paths, Choice::forced(path), node, 1)
+    }
+
+    /// There is one more part.
+    pub(in crate::engine::scan) fn expect_part(&self) {
+        self.left.fetch_add(1, Relaxed);
+    }
+
+    /// Other rows are read than the choice was made for.
+    pub(in crate::engine::scan) fn shorten(&self) {
+        self.is_shortened.store(true, Relaxed);
+    }
+
+    /// A part has been read, in so many nanoseconds of one thread.
+    pub(in crate::engine::scan) fn add(&self, ns: u64) {
+        self.ns.fetch_add(ns, Relaxed);
+        // A plan that runs again has nothing left.
+        let left = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        if left == Ok(1) && !self.is_shortened.load(Relaxed) {
+            let ns = self.ns.load(Relaxed) as f64 / self.threads as f64;
+            self.paths.finished(&self.choice, ns);
+        }
+    }
+}

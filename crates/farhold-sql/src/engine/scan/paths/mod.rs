@@ -1,0 +1,290 @@
+//! Which access path a scan takes to the columns of another node, and what the node learns from each scan.
+//!
+//! ```text
+//!   planning    features of each path ──► model ──► choice ──► parts of the scan, EXPLAIN
+//!   running     each part ──► its time ──► meter ── all parts read ──► the model learns
+//!   first scan  a grid of small scans on another thread ──► the model, and its file
+//! ```
+
+mod calibrate;
+mod meter;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use farhold_scan::access_path::{self, AccessPath};
+use farhold_scan::model::{Candidates, Choice, Features, Model, ModelError, PathKind, Settings, file};
+use farhold_scan::predicate::Predicate;
+use farhold_txn::{FarColumns, Node, NodeId};
+
+pub(super) use calibrate::Grid;
+pub(super) use meter::Meter;
+
+use crate::{SqlError, SqlState};
+
+/// Scans between two times that the model is written to its file.
+const SCANS_PER_FILE: u32 = 256;
+/// The latency to a node whose latency has not been measured yet.
+const LATENCY_NS: f64 = 1_000.0;
+/// How much a newly measured latency counts beside those before.
+const LATENCY_SHARE: f64 = 0.2;
+
+/// The paths of a node to the columns of the others.
+pub(crate) struct Paths {
+    node: Arc<Node>,
+    learned: Mutex<Learned>,
+    /// Bytes of scans that the thread of far reads has been asked for.
+    queued: AtomicU64,
+    is_calibrating: AtomicBool,
+    /// What may be tuned of the paths.
+    pub(super) settings: access_path::Settings,
+    /// Why the file gave no model.
+    warning: Option<String>,
+}
+
+struct Learned {
+    model: Model,
+    /// Of a small read, by the node.
+    latency_ns: HashMap<NodeId, f64>,
+    /// Scans since the file was written.
+    unsaved: u32,
+}
+
+/// A scan of the part of a table that another node has, as a choice sees it.
+#[derive(Clone, Copy)]
+pub(super) struct FarPart<'a> {
+    pub(super) far: &'a FarColumns,
+    /// Bytes of the pages of the same rows.
+    pub(super) page_bytes: u64,
+    /// The columns that are wanted.
+    pub(super) columns: &'a [usize],
+    pub(super) predicate: &'a Predicate,
+    /// The threads that read it.
+    pub(super) threads: usize,
+}
+
+impl Paths {
+    /// The paths of a node, with what its file says of them.
+    pub(crate) fn open(node: &Arc<Node>) -> Self {
+        let settings = Settings::default();
+        let unknown = || Model::new(settings).expect("the default settings");
+        let read = node
+            .config()
+            .journal
+            .as_ref()
+            .map(|journal| file::load(&*journal.directory, node.id(), fingerprint(node), settings));
+        let (model, warning) = match read {
+            None | Some(Err(file::FileError::Absent)) => (unknown(), None),
+            Some(Ok(model)) => (model, None),
+            Some(Err(error)) => {
+                let name = file::name(node.id());
+                (unknown(), Some(format!("{name}: {error}; the access paths of scans are measured again")))
+            }
+        };
+        Self {
+            node: Arc::clone(node),
+            learned: Mutex::new(Learned { model, latency_ns: HashMap::new(), unsaved: 0 }),
+            queued: AtomicU64::new(0),
+            is_calibrating: AtomicBool::new(false),
+            settings: access_path::Settings::default(),
+            warning,
+        }
+    }
+
+    /// Why the node's file gave no model, if it should have.
+    pub(crate) fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+
+    /// The path for a scan of another node's part of a table. `forced`: the one that the session requires.
+    pub(super) fn choose(&self, part: FarPart<'_>, forced: Option<PathKind>) -> Result<Choice, SqlError> {
+        let candidates = self.candidates(part);
+        let mut learned = self.learned();
+        let is_known = |path: PathKind| learned.model.path(path).observations() > 0;
+        let is_any_known = PathKind::ALL.into_iter().any(|path| candidates[path as usize].is_some() && is_known(path));
+        // Until there is a model, columns are read in place, or copied where they are not mapped.
+        let forced_or_first = forced.or_else(|| {
+            let first = if part.far.is_mapped() { PathKind::Direct } else { PathKind::Offload };
+            (!is_any_known).then_some(first)
+        });
+        learned.model.choose(&candidates, forced_or_first).map_err(|error| match error {
+            ModelError::Unusable { path } => {
+                let node = part.far.pin().node();
+                SqlError::new(
+                    SqlState::FEATURE_NOT_SUPPORTED,
+                    format!("the access path {} cannot be used: {}", path.name(), why(path, node)),
+                )
+                .with_hint("SET farhold.access_path = 'auto' lets each scan choose.")
+            }
+            other => SqlError::internal(other.to_string()),
+        })
+    }
+
+    /// The features of each path that can be used.
+    fn candidates(&self, part: FarPart<'_>) -> Candidates {
+        let mut candidates = Candidates::default();
+        let of_columns = self.features(part);
+        let threads = part.threads.max(1) as f64;
+        for path in usable(part.far) {
+            let features = match path {
+                PathKind::Rows => Features { bytes: part.page_bytes as f64 / threads, queue_bytes: 0.0, ..of_columns },
+                PathKind::Direct => Features { queue_bytes: 0.0, ..of_columns },
+                _ => of_columns,
+            };
+            candidates[path as usize] = Some(features);
+        }
+        candidates
+    }
+
+    /// Of a path that reads columns. All are of one thread's share, because a path's time is one thread's.
+    fn features(&self, part: FarPart<'_>) -> Features {
+        let filtered = part.predicate.columns();
+        let places = |columns: &[usize]| columns.iter().filter_map(|column| part.far.place_of(*column)).collect();
+        let (first, late): (Vec<usize>, Vec<usize>) = if filtered.is_empty() {
+            (places(part.columns), Vec::new())
+        } else {
+            let late: Vec<usize> = part.columns.iter().copied().filter(|column| !filtered.contains(column)).collect();
+            (places(&filtered), places(&late))
+        };
+        let selectivity = part.predicate.selectivity().clamp(0.0, 1.0);
+        let (mut bytes, mut result_bytes) = (0.0, 0.0);
+        for segment in part.far.segments() {
+            let of = |places: &[usize]| places.iter().map(|at| f64::from(segment.chunks()[*at].bytes)).sum::<f64>();
+            let (first, late) = (of(&first), of(&late));
+            // A column that is read late is read whole, if any row of its segment passes.
+            let passes = 1.0 - (1.0 - selectivity).powi(i32::try_from(segment.rows()).unwrap_or(i32::MAX));
+            bytes += first + late * passes;
+            result_bytes += (first + late) * selectivity;
+        }
+        let threads = part.threads.max(1) as f64;
+        let latency_ns = self.learned().latency_ns.get(&part.far.pin().node()).copied().unwrap_or(LATENCY_NS);
+        Features {
+            bytes: bytes / threads,
+            latency_ns,
+            result_bytes: result_bytes / threads,
+            traffic_bytes_s: 0.0,
+            queue_bytes: self.queued.load(Relaxed) as f64,
+        }
+    }
+
+    /// A scan has finished.
+    pub(super) fn finished(&self, choice: &Choice, ns: f64) {
+        let mut learned = self.learned();
+        // A time or a feature out of its limits teaches nothing.
+        if learned.model.finished(choice, ns.max(1.0)).is_ok() {
+            learned.unsaved += 1;
+            if learned.unsaved >= SCANS_PER_FILE {
+                self.save(learned);
+            }
+        }
+    }
+
+    /// A small read has taken this long.
+    pub(super) fn measured(&self, node: NodeId, ns: u64) {
+        let ns = ns as f64;
+        let mut learned = self.learned();
+        let known = learned.latency_ns.entry(node).or_insert(ns);
+        *known += (ns - *known) * LATENCY_SHARE;
+    }
+
+    /// Counts bytes that the thread of far reads has been asked for, until the value is dropped.
+    pub(super) fn queue(self: &Arc<Self>, bytes: u64) -> Queued {
+        self.queued.fetch_add(bytes, Relaxed);
+        Queued { paths: Arc::clone(self), bytes }
+    }
+
+    /// Writes the file. Without one, or if the disk does not take it, the next start measures again.
+    fn save(&self, mut learned: MutexGuard<'_, Learned>) {
+        learned.unsaved = 0;
+        let model = learned.model.clone();
+        drop(learned);
+        if let Some(journal) = &self.node.config().journal {
+            let _ = file::save(&model, &*journal.directory, self.node.id(), fingerprint(&self.node));
+        }
+    }
+
+    fn learned(&self) -> MutexGuard<'_, Learned> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Paths {
+    fn drop(&mut self) {
+        if self.learned().unsaved > 0 {
+            self.save(self.learned());
+        }
+    }
+}
+
+/// Bytes that wait for the thread of far reads.
+pub(super) struct Queued {
+    paths: Arc<Paths>,
+    bytes: u64,
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.paths.queued.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// The paths that queries may take to these columns.
+fn usable(far: &FarColumns) -> Vec<PathKind> {
+    let direct = far.is_mapped().then_some(PathKind::Direct);
+    [PathKind::Rows, PathKind::Offload, PathKind::Pushdown, PathKind::Relaxed].into_iter().chain(direct).collect()
+}
+
+/// Why a path is none of the [usable] ones.
+fn why(path: PathKind, node: NodeId) -> String {
+    match path {
+        PathKind::Direct => format!("the memory of node {} is not mapped here", node.0),
+        _ => "queries do not use it".to_owned(),
+    }
+}
+
+/// The clock by which scans are timed.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "query threads have no executor's clock, and nothing depends on the times but the choice of paths"
+)]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}
+
+/// The access path that copies columns, of a path that does.
+pub(super) fn copying(path: PathKind) -> Option<&'static AccessPath> {
+    match path {
+        PathKind::Rows | PathKind::Direct => None,
+        PathKind::Offload | PathKind::Pushdown | PathKind::Relaxed => access_path::by_name(path.name()),
+    }
+}
+
+/// What all times depend on: the processor, the fabric, the build.
+fn fingerprint(node: &Node) -> u64 {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let build = (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions));
+    // Another compiler may hash otherwise: then the times are measured again.
+    let mut hasher = std::hash::DefaultHasher::new();
+    (model, threads, node.fabric().provider(), build).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The text in EXPLAIN: the path, and what each path was predicted to take.
+pub(super) fn describe(choice: &Choice, node: NodeId, settings: &access_path::Settings) -> String {
+    let mut text = format!("access_path={} of node {}", choice.path.name(), node.0);
+    if choice.path == PathKind::Offload {
+        let _ = write!(text, " in blocks of {} bytes", settings.block_bytes);
+    }
+    let predicted = PathKind::ALL.into_iter().zip(choice.predicted_ns);
+    let predicted: Vec<String> =
+        predicted.filter_map(|(path, ns)| ns.map(|ns| format!("{} {:.3} ms", path.name(), ns / 1e6))).collect();
+    let predicted = if predicted.is_empty() { "not measured yet".to_owned() } else { predicted.join(", ") };
+    let _ = write!(text, " (predicted: {predicted})");
+    text
+}

@@ -1,0 +1,190 @@
+//! Scans of another node's columns by an access path that copies, for threads that have no worker.
+//!
+//! The thread of far reads runs the access path, and keeps what passes of each segment until all segments of the scan have been read. So
+//! a scan should be of a few segments. The caller decodes them meanwhile, and has the next scan under way.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::base::error::TxnError;
+use crate::base::table::Table;
+use crate::node::far_pages::FarTools;
+use crate::protocol::far_columns::FarColumns;
+use farhold_fabric::{Batch, Endpoint, FabricError};
+use farhold_scan::access_path::{
+    self, AccessPath, Counters, FarChunk, FarSegment, Found, Reader, Scan, ScanError, Settings, Values, Wanted,
+};
+use farhold_scan::kernels::Bits;
+use farhold_scan::model::PathKind;
+use farhold_scan::predicate::Predicate;
+use farhold_store::column::copy::FarViewSegment;
+
+/// Bytes of a read whose time is the latency.
+const PROBE_BYTES: usize = 8;
+
+/// What is scanned, and how.
+#[derive(Clone, Debug)]
+pub struct FarScan {
+    /// The columns of another node.
+    pub columns: Arc<FarColumns>,
+    /// Their table.
+    pub table: Table,
+    /// Some of their segments.
+    pub segments: Range<usize>,
+    /// Which rows pass.
+    pub predicate: Arc<Predicate>,
+    /// The columns whose values are wanted.
+    pub wanted: Arc<[usize]>,
+    /// How they are read.
+    pub path: &'static AccessPath,
+    /// What may be tuned of it.
+    pub settings: Settings,
+}
+
+/// What a scan has found.
+#[derive(Clone, Debug, Default)]
+pub struct FarScanned {
+    /// The segments of which a row passes, in order.
+    pub segments: Vec<ScannedSegment>,
+    /// What the path did.
+    pub counters: Counters,
+    /// How long a small read took just before, in nanoseconds.
+    pub latency_ns: u64,
+    /// How long the scan took, in nanoseconds.
+    pub took_ns: u64,
+}
+
+/// What passes of a segment.
+#[derive(Clone, Debug)]
+pub struct ScannedSegment {
+    /// Its number in the columns.
+    pub segment: usize,
+    /// Which rows pass, a bit a row, a word array a block. Rows that have ended at the snapshot are among them
+    /// ([`FarViewSegment::select`]).
+    pub bits: Vec<Bits>,
+    /// How many.
+    pub passing: usize,
+    /// A chunk a wanted column.
+    pub chunks: Vec<Vec<u8>>,
+    /// The chunks have the rows that pass, and not all of the segment.
+    pub is_of_passing: bool,
+}
+
+/// Why a scan failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FarScanError {
+    /// The snapshot is not kept any more, or the node has no thread for the scan.
+    #[error(transparent)]
+    Txn(#[from] TxnError),
+    /// The access path failed.
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+}
+
+impl FarScan {
+    /// Begins the scan on the thread of far reads. Its result comes later. It ends within the fabric's time-outs.
+    ///
+    /// # Errors
+    /// [`FarScanError::Txn`]: the thread could not be started.
+    pub fn start(self) -> Result<Receiver<Result<FarScanned, FarScanError>>, FarScanError> {
+        let (answer, answered) = channel();
+        let node = self.columns.pin().snapshot().node().clone();
+        node.far_pages.run(&node, Box::new(move |tools| Box::pin(self.answer(tools, answer))))?;
+        Ok(answered)
+    }
+
+    /// The caller may be gone: then the answer is lost.
+    async fn answer(self, tools: FarTools<'_>, answer: Sender<Result<FarScanned, FarScanError>>) {
+        let _ = answer.send(self.run(&tools).await);
+    }
+
+    async fn run(&self, tools: &FarTools<'_>) -> Result<FarScanned, FarScanError> {
+        let FarTools { endpoint, mover, lines } = *tools;
+        let handle = endpoint.handle();
+        let latency_ns = self.probe(endpoint).await?;
+        let since_ns = handle.now_ns();
+        let of = &self.columns.segments()[self.segments.clone()];
+        let segments: Vec<FarSegment> = of.iter().map(|segment| self.far_segment(segment)).collect();
+        let line = lines.line(self.table.id(), self.columns.view().epoch());
+        let pinned = self.columns.pin();
+        let reader = Reader { endpoint, pinned, mover, line: Some(&*line), settings: self.settings };
+        let (schema, predicate) = (self.table.schema(), &*self.predicate);
+        let scan = Scan { schema, segments: &segments, predicate, wanted: Wanted::Columns(&self.wanted) };
+        let mut scanned = FarScanned { latency_ns, ..FarScanned::default() };
+        let found = &mut scanned.segments;
+        let mut counters = self.scan_by(self.path, &reader, &scan, found).await;
+        if self.path.kind() == PathKind::Pushdown && is_refused(&counters) {
+            // The home has merged these chunks, or has too much to do. They are still there to be read.
+            found.clear();
+            counters = self.scan_by(reading(), &reader, &scan, found).await;
+        }
+        let counters = counters?;
+        // What was read counts only if it was kept until now.
+        self.columns.pin().snapshot().check_leased(handle)?;
+        scanned.counters = counters;
+        scanned.took_ns = handle.now_ns().saturating_sub(since_ns);
+        Ok(scanned)
+    }
+
+    async fn scan_by<'a>(
+        &self,
+        path: &AccessPath,
+        reader: &'a Reader<'a>,
+        scan: &'a Scan<'a>,
+        found: &mut Vec<ScannedSegment>,
+    ) -> Result<Counters, ScanError> {
+        let first = self.segments.start;
+        let mut sink = |of: &Found<'_>| {
+            found.push(ScannedSegment::of(of, first));
+            ControlFlow::Continue(())
+        };
+        path.scan(reader, scan, &mut sink).await
+    }
+
+    /// How long a small read takes.
+    async fn probe(&self, endpoint: &Endpoint) -> Result<u64, FarScanError> {
+        let first = self.columns.segments().get(self.segments.start).and_then(|segment| segment.chunks().first());
+        let Some(first) = first else { return Ok(0) };
+        let mut batch = Batch::new();
+        let since_ns = endpoint.handle().now_ns();
+        batch.read(first.at, PROBE_BYTES.min(first.bytes as usize));
+        endpoint.submit(batch).await.all_done().map_err(ScanError::from)?;
+        Ok(endpoint.handle().now_ns().saturating_sub(since_ns))
+    }
+
+    /// With a chunk for each column of the table. Those that the home has not sent are another column's: nobody asks for them.
+    fn far_segment(&self, segment: &FarViewSegment) -> FarSegment {
+        let chunks = segment.chunks();
+        let place = |column: usize| self.columns.place_of(column).unwrap_or(0);
+        let far = |column: usize| FarChunk { at: chunks[place(column)].at, bytes: chunks[place(column)].bytes };
+        FarSegment { rows: segment.rows(), chunks: (0..self.table.schema().columns().len()).map(far).collect() }
+    }
+}
+
+/// Whether the home does not scan; it may do so later.
+fn is_refused(scanned: &Result<Counters, ScanError>) -> bool {
+    matches!(scanned, Err(ScanError::Refused(_) | ScanError::Fabric(FabricError::Unsupported { .. })))
+}
+
+/// The path that can always be used.
+fn reading() -> &'static AccessPath {
+    access_path::by_name(PathKind::Relaxed.name()).expect("one of the access paths")
+}
+
+impl ScannedSegment {
+    fn of(found: &Found<'_>, first: usize) -> Self {
+        let (chunks, is_of_passing) = match found.values {
+            Values::OfAll(chunks) => (chunks, false),
+            Values::OfPassing(chunks) => (chunks, true),
+            Values::Aggregates(_) => (&[][..], true),
+        };
+        Self {
+            segment: first + found.segment,
+            bits: found.bits.to_vec(),
+            passing: found.passing,
+            chunks: chunks.iter().map(|chunk| chunk.as_bytes().to_vec()).collect(),
+            is_of_passing,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Scans of columns by the node that has them.
+//!
+//! ```text
+//!   asker                                             home
+//!   ScanColumns(snapshot, number, request) ─────────► the snapshot is open here; a view at its epoch has the chunks
+//!                        ◄── a message of the reply ─ scans until it has one, or for a while
+//!   ScanColumns(snapshot, number, nothing) ─────────► goes on
+//! ```
+//!
+//! The asker draws the reply message by message. So the home never waits for an asker, and keeps what passes of one segment for each scan.
+//! Between two questions it serves others. A scan that is not asked for any more makes room for others once its snapshot is closed there,
+//! or after twice the time that a request may take.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Weak;
+
+use crate::base::error::TxnError;
+use crate::base::ident::COLUMNS;
+use crate::base::wire::Writer;
+use crate::node::column_scans::{ColumnScan, ScannedHome};
+use crate::node::far_pages::Lines;
+use crate::protocol::core::Core;
+use crate::rpc::message::Request;
+use farhold_fabric::executor::JoinHandle;
+use farhold_fabric::{FabricError, FarPtr, NodeId};
+use farhold_scan::access_path::pushdown::{Line, Serving, Step, Waiting, number_of_request};
+use farhold_store::column::copy::PlacedChunks;
+use farhold_store::{Holder, TableId};
+
+/// How long the home scans for one question, if nothing passes: its other work waits meanwhile.
+const SCAN_NS: u64 = 500_000;
+
+impl Core {
+    /// Answers [`Request::ScanColumns`]: with a message of the reply, or with nothing yet.
+    pub fn scan_columns(
+        &self,
+        holder: Holder,
+        (table, epoch): (TableId, u32),
+        number: u64,
+        body: &[u8],
+        w: &mut Writer,
+    ) -> Result<(), TxnError> {
+        let superblock = self.node.store.superblock();
+        if !superblock.has_open(holder, epoch) {
+            return Err(TxnError::Recovering { node: self.me });
+        }
+        let scans = &self.node.column_scans;
+        let gone = || TxnError::NotFound { what: "the scan".into() };
+        let mut scan = if body.is_empty() {
+            let taken = scans.take(holder.node, number).ok_or_else(gone)?;
+            (taken.holder == holder && taken.epoch == epoch).then_some(taken).ok_or_else(gone)?
+        } else {
+            let table = self.table_handle(table)?;
+            let view = self.node.column_copy(&table).ok().and_then(|(_, copy)| copy.view(epoch).ok());
+            let chunks = PlacedChunks::new(view.ok_or_else(gone)?);
+            let home = ScannedHome { table, chunks, origin: FarPtr::new(self.me, COLUMNS, 0) };
+            ColumnScan { holder, epoch, serving: Serving::new(body), home, asked_ns: 0 }
+        };
+        let now_ns = self.handle.now_ns();
+        scan.asked_ns = now_ns;
+        while let Some(step) = scan.serving.next(&scan.home) {
+            match step {
+                Step::Message(message) => {
+                    w.0.extend(message);
+                    break;
+                }
+                Step::Nothing if self.handle.now_ns() >= now_ns + SCAN_NS => break,
+                Step::Nothing => {}
+            }
+        }
+        if scan.serving.is_over() {
+            return Ok(());
+        }
+        let since_ns = now_ns.saturating_sub(2 * self.node.config.request_timeout_ns);
+        scans.keep(number, scan, |it| it.asked_ns >= since_ns && superblock.has_open(it.holder, it.epoch))
+    }
+}
+
+impl Lines for Core {
+    fn line(&self, table: TableId, epoch: u32) -> Box<dyn Line> {
+        Box::new(HomeLine {
+            core: self.this.clone(),
+            table,
+            epoch,
+            number: Cell::new(self.handle.unrepeated_u64()),
+            asked: RefCell::default(),
+        })
+    }
+}
+
+/// Requests of one scan, and their replies.
+struct HomeLine {
+    core: Weak<Core>,
+    table: TableId,
+    epoch: u32,
+    number: Cell<u64>,
+    /// By number: the home, and the question under way.
+    asked: RefCell<HashMap<u64, (NodeId, Option<Question>)>>,
+}
+
+type Question = JoinHandle<Result<Vec<u8>, FabricError>>;
+
+impl HomeLine {
+    fn ask(&self, node: NodeId, number: u64, body: Vec<u8>) -> Result<Question, FabricError> {
+        let unavailable = FabricError::NodeUnavailable { node };
+        let core = self.core.upgrade().ok_or(unavailable)?;
+        let (table, epoch) = (self.table, self.epoch);
+        Ok(core.handle.clone().spawn(async move {
+            let incarnation = core.node.store.incarnation();
+            let request = Request::ScanColumns { incarnation, table, epoch, number, body: &body };
+            core.call(node, &request).await.map_err(|error| match error {
+                TxnError::NodeUnavailable { .. } => FabricError::NodeUnavailable { node },
+                _ => FabricError::Unsupported { what: "a scan by the home node, which has refused it" },
+            })
+        }))
+    }
+}
+
+impl Line for HomeLine {
+    fn number(&self) -> u64 {
+        self.number.set(self.number.get().wrapping_add(1));
+        self.number.get()
+    }
+
+    fn send<'a>(&'a self, node: NodeId, request: &'a [u8]) -> Waiting<'a, ()> {
+        let number = number_of_request(request);
+        let asked = self.ask(node, number, request.to_vec());
+        Box::pin(std::future::ready(asked.map(|question| {
+            self.asked.borrow_mut().insert(number, (node, Some(question)));
+        })))
+    }
+
+    fn receive(&self, number: u64) -> Waiting<'_, Vec<u8>> {
+        Box::pin(async move {
+            loop {
+                let taken = self.asked.borrow_mut().get_mut(&number).map(|(node, question)| (*node, question.take()));
+                let Some((node, question)) = taken else {
+                    return Err(FabricError::Unsupported { what: "receiving a reply that was not asked for" });
+                };
+                let question = question.map_or_else(|| self.ask(node, number, Vec::new()), Ok)?;
+                let message = question.await?;
+                if !message.is_empty() {
+                    return Ok(message);
+                }
+            }
+        })
+    }
+
+    fn forget(&self, number: u64) {
+        self.asked.borrow_mut().remove(&number);
+    }
+}
