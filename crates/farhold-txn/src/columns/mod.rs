@@ -10,8 +10,6 @@
 //! takes, so a commit does nothing for it. The chunks of copies are in a region of the node, which other nodes read. Copies are built anew
 //! when the node starts.
 
-mod waits;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -22,6 +20,7 @@ use crate::base::bell::Bell;
 use crate::base::definition::KeptColumns;
 use crate::base::table::Table;
 use farhold_fabric::NodeId;
+use farhold_fabric::latencies::LatencyRecorder;
 use farhold_store::TableId;
 use farhold_store::column::copy::{ColumnCopy, ColumnView, CopySize, Kept, RowChange};
 use farhold_store::column::memory::ColumnMemory;
@@ -140,7 +139,7 @@ pub(crate) struct ColumnFeed {
     views: AtomicU64,
     losses: AtomicU64,
     /// From a snapshot to each view of it.
-    pub waits: waits::Waits,
+    pub waits: LatencyRecorder,
 }
 
 /// What a node's column copies are and do.

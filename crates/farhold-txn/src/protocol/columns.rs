@@ -41,7 +41,7 @@ impl Worker {
         };
         found.inspect(|view| {
             journaling.feed.count_view(view);
-            journaling.feed.waits.count(self.handle().shared_now_ns().saturating_sub(snapshot.taken_ns()));
+            journaling.feed.waits.record_shared(self.handle().shared_now_ns().saturating_sub(snapshot.taken_ns()));
         })
     }
 
