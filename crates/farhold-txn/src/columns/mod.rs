@@ -41,9 +41,6 @@ pub enum NoColumns {
     /// They are made from the journal, and this node has none.
     #[error("they are made from the journal, and the node has none")]
     NoJournal,
-    /// The rows are on several nodes, and each has columns of its own rows only.
-    #[error("the rows are on several nodes")]
-    ManyNodes,
     /// On several nodes they are made where each row is on one node.
     #[error("they are not made on several nodes with replicas")]
     Replicas,
@@ -72,13 +69,12 @@ impl NoColumns {
             Self::Lacking => (1, 0),
             Self::NoRoom => (2, 0),
             Self::NoJournal => (3, 0),
-            Self::ManyNodes => (4, 0),
+            Self::Replicas => (4, 0),
             Self::Building => (5, 0),
             Self::Behind(epoch) => (6, epoch),
             Self::Past(epoch) => (7, epoch),
             Self::Unreachable => (8, 0),
             Self::Damaged => (9, 0),
-            Self::Replicas => (10, 0),
         }
     }
 
@@ -89,31 +85,29 @@ impl NoColumns {
             1 => Self::Lacking,
             2 => Self::NoRoom,
             3 => Self::NoJournal,
-            4 => Self::ManyNodes,
+            4 => Self::Replicas,
             5 => Self::Building,
             6 => Self::Behind(epoch),
             7 => Self::Past(epoch),
             8 => Self::Unreachable,
             9 => Self::Damaged,
-            10 => Self::Replicas,
             _ => return None,
         })
     }
 
     /// One of each.
     #[cfg(test)]
-    pub(crate) const EXAMPLES: [Self; 11] = [
+    pub(crate) const EXAMPLES: [Self; 10] = [
         Self::NotKept,
         Self::Lacking,
         Self::NoRoom,
         Self::NoJournal,
-        Self::ManyNodes,
+        Self::Replicas,
         Self::Building,
         Self::Behind(5),
         Self::Past(6),
         Self::Unreachable,
         Self::Damaged,
-        Self::Replicas,
     ];
 }
 
