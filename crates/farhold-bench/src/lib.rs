@@ -6,7 +6,7 @@
 //!   workload/smallbank  two tables of accounts, six short transactions, the audit of the money
 //!   fabric          what the fabric's instructions, counters and latches cost on this machine
 //!   workload/kv     gets of far rows by one-sided reads, puts by message or transaction; the same gets against a Redis
-//!   measure         counters and latency histograms of workers, readable while they run
+//!   measure         counters of workers, readable while they run
 //! ```
 //!
 //! This is only a library: the `farhold` binary and the tests of the crates above call it. Clock and executor come in through

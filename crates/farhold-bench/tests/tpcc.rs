@@ -15,7 +15,6 @@ use farhold_bench::workload::tpcc::{Scale, check};
 use farhold_fabric::{Executor, Fabric, NodeId};
 use farhold_store::row::{Datum, StackKey};
 use farhold_txn::{HomeAgent, Node, NodeConfig, Retry, ScanSpec, Txn, TxnError, Worker};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tempfile::TempDir;
@@ -29,9 +28,7 @@ struct Directory(TempDir);
 
 impl Directory {
     fn new() -> Self {
-        let shm = Path::new("/dev/shm");
-        let root = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
-        Self(tempfile::Builder::new().prefix("farhold-").tempdir_in(root).unwrap())
+        Self(farhold_testkit::memory_directory())
     }
 
     fn node(&self, node: u8, nodes: u8) -> Arc<Node> {

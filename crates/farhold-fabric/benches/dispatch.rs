@@ -63,7 +63,7 @@ struct Bed {
 
 impl Bed {
     fn new(quick: bool) -> Self {
-        let cluster = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
+        let cluster = farhold_testkit::memory_directory();
         let fabric = Fabric::join_shm(&cluster, NodeId(0)).expect("join");
         let len = if quick { 4 << 20 } else { 512 << 20 };
         let memory = fabric.create_region(REGION, len).expect("a region");

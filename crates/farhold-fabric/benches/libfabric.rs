@@ -101,7 +101,7 @@ struct Bed {
 
 impl Bed {
     fn new(join: impl Fn(&Path, NodeId) -> Fabric) -> Self {
-        let dir = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
+        let dir = farhold_testkit::memory_directory();
         let nodes = Served::new(|| [0, 1].map(|node| join(dir.path(), NodeId(node))));
         let memory = nodes.made[1].create_region(REGION, BYTES).expect("a region");
         let executor = Executor::real(1);

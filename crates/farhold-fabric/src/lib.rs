@@ -16,6 +16,7 @@ pub mod batch;
 pub mod bytes;
 pub mod ephemeral;
 pub mod executor;
+pub mod latencies;
 pub mod mover;
 pub mod object;
 pub mod persist;

@@ -25,7 +25,7 @@ struct Cluster {
 
 impl Cluster {
     fn new(provider: &'static str, test: &'static str) -> Self {
-        let dir = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").unwrap();
+        let dir = farhold_testkit::memory_directory();
         Self { dir, provider, test }
     }
 

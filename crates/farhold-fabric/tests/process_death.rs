@@ -21,7 +21,7 @@ struct Cluster(TempDir);
 
 impl Cluster {
     fn new() -> Self {
-        Self(tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").unwrap())
+        Self(farhold_testkit::memory_directory())
     }
 
     fn child(&self, test: &str) -> Child {

@@ -27,7 +27,7 @@
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -41,6 +41,7 @@ use farhold_scan::access_path::{FarChunk, FarSegment, Found, Pinned, Reader, Sca
 use farhold_scan::predicate::{Comparison, Condition, Constant, Predicate};
 use farhold_store::column::{CHUNK_ROWS_MAX, Nulls, encode_integers};
 use farhold_store::row::{Column, ColumnType, Schema};
+use farhold_testkit::{TempDir, memory_directory};
 
 const READER: NodeId = NodeId(1);
 const HOME: NodeId = NodeId(2);
@@ -70,7 +71,7 @@ fn main() {
         run(&mut bench);
     }
     if let Some(path) = value("--json") {
-        bench.report.write(&PathBuf::from(path)).expect("the file of the figures");
+        bench.report.write(Path::new(path)).expect("the file of the figures");
     }
 }
 
@@ -88,7 +89,8 @@ unsafe impl Pinned for Always {
 struct Bench {
     report: Report,
     executor: Executor,
-    directory: Option<PathBuf>,
+    #[cfg_attr(not(feature = "libfabric"), expect(dead_code, reason = "kept for its end, which removes it"))]
+    directory: Option<TempDir>,
     nodes: [Fabric; 2],
     endpoint: Endpoint,
     agent: Endpoint,
@@ -113,12 +115,12 @@ impl Far {
 
 impl Bench {
     fn new(provider: &str, bytes: usize, quick: bool) -> Self {
-        let directory = PathBuf::from(format!("/dev/shm/farhold-bench-paths-{}", std::process::id()));
+        let directory = memory_directory();
         let (executor, nodes) = match provider {
             "shm" => {
                 (Executor::real(1), [READER, HOME].map(|node| Fabric::join_shm(&directory, node).expect("a node")))
             }
-            "tcp" => (Executor::real(1), [READER, HOME].map(|node| join_tcp(&directory, node, 64 << 10))),
+            "tcp" => (Executor::real(1), [READER, HOME].map(|node| join_tcp(directory.path(), node, 64 << 10))),
             "sim" => {
                 let executor = Executor::virtual_time(1);
                 let sim = Sim::new(&executor.handle(), Numa, Faults::default());
@@ -278,14 +280,8 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        self.directory.iter().for_each(|directory| drop(std::fs::remove_dir_all(directory)));
-    }
-}
-
 #[cfg(feature = "libfabric")]
-fn join_tcp(directory: &std::path::Path, node: NodeId, bulk_bytes_min: usize) -> Fabric {
+fn join_tcp(directory: &Path, node: NodeId, bulk_bytes_min: usize) -> Fabric {
     use farhold_fabric::provider::libfabric::{Config, Secret};
     let mut config = Config::new("tcp;ofi_rxm", Secret::new(b"the secret of the bench").expect("a secret"));
     config.bulk_bytes_min = bulk_bytes_min;
@@ -293,7 +289,7 @@ fn join_tcp(directory: &std::path::Path, node: NodeId, bulk_bytes_min: usize) ->
 }
 
 #[cfg(not(feature = "libfabric"))]
-fn join_tcp(_: &std::path::Path, _: NodeId, _: usize) -> Fabric {
+fn join_tcp(_: &Path, _: NodeId, _: usize) -> Fabric {
     panic!("--provider tcp needs --features libfabric")
 }
 
@@ -455,7 +451,7 @@ fn relaxed(bench: &mut Bench) {
     #[cfg(feature = "libfabric")]
     if bench.endpoint.mapped(HOME, BYTES).is_none() && !bench.executor.handle().is_virtual() {
         // A node whose NIC reads nothing else.
-        let directory = bench.directory.as_ref().expect("libfabric's nodes have a directory").join("agents");
+        let directory = bench.directory.as_ref().expect("libfabric's nodes have a directory").path().join("agents");
         bench.nodes = [READER, HOME].map(|node| join_tcp(&directory, node, usize::MAX));
         let handle = bench.executor.handle();
         bench.endpoint = bench.nodes[0].endpoint(&handle).expect("an endpoint");

@@ -40,7 +40,7 @@ fn main() {
 }
 
 fn run(scale: Scale, threads: usize, rounds: u32) {
-    let dir = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
+    let dir = farhold_testkit::memory_directory();
     let fabric = Fabric::join_shm(&dir, NodeId(0)).expect("the fabric");
     let region_bytes = (scale.warehouses as u64 * 160 + 200) << 20;
     let node = Node::open(fabric, NodeConfig { region_bytes, ..NodeConfig::default() }).expect("a node");

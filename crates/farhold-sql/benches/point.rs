@@ -29,7 +29,7 @@ pub fn main() {
 }
 
 fn run(turns: &Turns) -> Vec<(&'static str, f64)> {
-    let dir = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
+    let dir = farhold_testkit::memory_directory();
     let fabric = Fabric::join_shm(&dir, NodeId(0)).expect("the fabric");
     let node = Node::open(fabric, NodeConfig { region_bytes: 512 << 20, ..NodeConfig::default() }).expect("a node");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

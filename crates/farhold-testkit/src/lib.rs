@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use tempfile::TempDir;
+pub use tempfile::TempDir;
 
 /// The environment variable with the file of what was skipped.
 const LIST: &str = "FARHOLD_SKIPPED";
@@ -39,6 +39,14 @@ pub fn has_program(name: &str) -> bool {
         skipped(&format!("no {name} on this machine; scripts/install-deps test installs it"));
     }
     is_found
+}
+
+/// A directory in shared memory, where a cluster has its regions; below the system's temporary directory if there is no
+/// `/dev/shm`. Removed when dropped.
+pub fn memory_directory() -> TempDir {
+    let shm = Path::new("/dev/shm");
+    let root = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
+    tempfile::Builder::new().prefix("farhold-").tempdir_in(root).expect("a directory")
 }
 
 /// A mounted tmpfs, which a test may fill; unmounted when dropped.

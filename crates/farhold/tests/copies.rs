@@ -9,7 +9,7 @@ use std::time::Duration;
 /// A transaction that is given up releases its keys on other nodes, also when it is the last work of its thread.
 #[test]
 fn what_is_given_up_is_free_again() {
-    let dir = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
+    let dir = farhold_testkit::memory_directory();
     // Other tests may have all processors for a while.
     let config =
         |node| Config::at(dir.path()).node(node, 2).memory_bytes(32 << 20).replicas(2).lease(Duration::from_secs(10));

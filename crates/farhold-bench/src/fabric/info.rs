@@ -1,9 +1,9 @@
 //! What the fabric's providers are on this machine, which instructions the hardware executes, which a program emulates, and what
 //! each costs: the measures behind `farhold fabric info`.
 
-use crate::measure::LatencyRecorder;
 use farhold_fabric::batch::OpKind;
 use farhold_fabric::ephemeral::Ephemeral;
+use farhold_fabric::latencies::LatencyRecorder;
 use farhold_fabric::provider::{self, Doer, Kind};
 use farhold_fabric::{
     Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, Meta, NodeId, RegionId, Slot, Version, object,

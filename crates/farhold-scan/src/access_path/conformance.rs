@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::future::{Future, poll_fn};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,6 +15,7 @@ use farhold_fabric::provider::sim::{Faults, Rdma, Sim};
 use farhold_fabric::{Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId, RegionMemory};
 use farhold_store::column::{BLOCK_ROWS, CHUNK_ROWS_MAX, Chunk, double_of, real_of};
 use farhold_store::row::{ColumnType, Datum, Schema};
+use farhold_testkit::{TempDir, memory_directory};
 
 use super::pushdown::{Messages, RegionHome, answer};
 use super::*;
@@ -32,51 +32,38 @@ const LONG_NS: u64 = 60_000_000_000;
 /// A cluster of two nodes by one provider.
 struct Bed {
     executor: Executor,
-    directory: Option<PathBuf>,
+    /// Removed with it.
+    _directory: Option<TempDir>,
     nodes: [Fabric; 2],
 }
 
 impl Bed {
     fn shm() -> Self {
-        let directory = Self::directory();
+        let directory = memory_directory();
         let nodes = [READER, HOME].map(|node| Fabric::join_shm(&directory, node).unwrap());
-        Self { executor: Executor::real(1), directory: Some(directory), nodes }
+        Self { executor: Executor::real(1), _directory: Some(directory), nodes }
     }
 
     #[cfg(feature = "libfabric")]
     fn tcp() -> Self {
         use farhold_fabric::provider::libfabric::{Config, Secret};
-        let directory = Self::directory();
+        let directory = memory_directory();
         let mut config = Config::new("tcp;ofi_rxm", Secret::new(b"the tests' own secret").unwrap());
         (config.connect_timeout_ns, config.request_timeout_ns) = (LONG_NS, LONG_NS);
         let nodes = [READER, HOME].map(|node| Fabric::join_libfabric(&directory, node, config.clone()).unwrap());
-        Self { executor: Executor::real(1), directory: Some(directory), nodes }
+        Self { executor: Executor::real(1), _directory: Some(directory), nodes }
     }
 
     fn sim() -> Self {
         let executor = Executor::virtual_time(1);
         let sim = Sim::new(&executor.handle(), Rdma, Faults::default());
         let nodes = [READER, HOME].map(|node| sim.join(node).unwrap());
-        Self { executor, directory: None, nodes }
-    }
-
-    fn directory() -> PathBuf {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let directory = PathBuf::from(format!("/dev/shm/farhold-paths-{}-{number}", std::process::id()));
-        farhold_fabric::provider::shm::remove(&directory).unwrap();
-        directory
+        Self { executor, _directory: None, nodes }
     }
 
     /// Whether regions of the home node are mapped at the reader.
     fn maps(&self) -> bool {
         self.nodes[0].provider() == "shm"
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        self.directory.iter().for_each(|directory| drop(std::fs::remove_dir_all(directory)));
     }
 }
 

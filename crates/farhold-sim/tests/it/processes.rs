@@ -19,7 +19,6 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tempfile::TempDir;
 
 const NODE: &str = "FARHOLD_NODE";
 const CLUSTER: &str = "FARHOLD_CLUSTER";
@@ -344,14 +343,9 @@ fn rows_are_taken_over_where_no_thread_can_help() {
     one_is_replaced(&[(CROWDED, "yes")]);
 }
 
-/// The directory of a cluster's shared memory.
-fn cluster() -> TempDir {
-    tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory")
-}
-
 fn one_is_replaced(more: &[(&str, &str)]) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let cluster = cluster();
+    let cluster = farhold_testkit::memory_directory();
     let start = |number: u8, counter: i32| Process::start_with(cluster.path(), number, counter, more);
     let mut nodes: Vec<Process> = (0..NODES).map(|number| start(number, COUNTERS + i32::from(number))).collect();
     for node in &mut nodes {
@@ -380,7 +374,7 @@ fn one_is_replaced(more: &[(&str, &str)]) {
 /// With copies and journals: one node is killed, comes back or not, and then all are, in the middle of their work.
 fn all_are_killed(replicas: u8, comes_back: bool, on: &[(&str, &str)]) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let (cluster, journal) = (cluster(), tempfile::tempdir().expect("a directory"));
+    let (cluster, journal) = (farhold_testkit::memory_directory(), tempfile::tempdir().expect("a directory"));
     let (replicas, path) = (replicas.to_string(), journal.path().display().to_string());
     let more = [&[(JOURNAL, &*path), (REPLICAS, &*replicas)], on].concat();
     let mut clients = 0;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use farhold_fabric::Executor;
 use farhold_sql::{ColumnType, Datum, EngineConfig, TransactionState};
 use farhold_store::row::{Column, Schema};
+use farhold_testkit::memory_directory;
 use farhold_txn::TableDef;
 
-use crate::harness::{Client, Db, directory};
+use crate::harness::{Client, Db};
 
 /// The error for an unsupported plan must not contain the planner's own terms.
 #[test]
@@ -394,7 +395,7 @@ fn a_table_that_cannot_be_read_can_be_dropped() {
 
 #[test]
 fn a_full_region_is_an_error() {
-    let db = Db::open(directory(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
+    let db = Db::open(memory_directory(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
     let client = db.client();
     client.ok("CREATE TABLE t (id INT PRIMARY KEY, s TEXT NOT NULL)");
     let mut rounds = 0;
@@ -419,7 +420,7 @@ fn a_full_region_is_an_error() {
 /// space leaves nothing behind.
 #[test]
 fn a_full_region_has_room_after_a_drop() {
-    let db = Db::open(directory(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
+    let db = Db::open(memory_directory(), EngineConfig { query_threads: 1, ..EngineConfig::default() }, 16 << 20);
     let client = db.client();
     for round in 1..4 {
         let bytes = 1500 / round;

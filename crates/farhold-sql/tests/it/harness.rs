@@ -1,6 +1,5 @@
 //! A database of one node in a directory of its own, and clients that each run on a thread, as connections do.
 
-use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,18 +12,12 @@ use farhold_sql::{
     TransactionState, format_datum,
 };
 use farhold_store::durable::power::Volatile;
+use farhold_testkit::memory_directory;
 use farhold_txn::{
     CopyConfig, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, Node, NodeConfig, NodeId,
     ReplicationConfig,
 };
 use tempfile::TempDir;
-
-/// A temporary directory, in shared memory if available.
-pub fn directory() -> TempDir {
-    let shm = Path::new("/dev/shm");
-    let root = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
-    tempfile::Builder::new().prefix("farhold-").tempdir_in(root).expect("a directory")
-}
 
 /// A running database. The directory is removed last.
 pub struct Db {
@@ -127,12 +120,12 @@ impl Db {
     }
 
     pub fn with(config: EngineConfig) -> Self {
-        Self::open(directory(), config, 256 << 20)
+        Self::open(memory_directory(), config, 256 << 20)
     }
 
     /// Several nodes in one directory.
     pub fn cluster(nodes: u8) -> Vec<Self> {
-        let dir = Arc::new(directory());
+        let dir = Arc::new(memory_directory());
         let opened: Vec<_> = (0..nodes)
             .map(|id| {
                 let fabric = Fabric::join_shm(&*dir, NodeId(id)).expect("the fabric");
@@ -157,7 +150,7 @@ impl Db {
 
     /// Several nodes whose tables are kept as columns too.
     pub fn cluster_with_columns(nodes: u8, columns: CopyConfig) -> Vec<Self> {
-        let (dir, disk) = (Arc::new(directory()), Volatile::default());
+        let (dir, disk) = (Arc::new(memory_directory()), Volatile::default());
         let opened: Vec<_> = (0..nodes)
             .map(|id| {
                 let config = NodeConfig {
@@ -200,7 +193,7 @@ impl Db {
 
     /// A database whose tables are kept as columns too.
     pub fn with_columns(columns: CopyConfig) -> Self {
-        let dir = Arc::new(directory());
+        let dir = Arc::new(memory_directory());
         let config = EngineConfig { query_threads: 2, columns: KeptColumns::All, ..EngineConfig::default() };
         let of_node = NodeConfig { region_bytes: 256 << 20, columns, ..NodeConfig::default() };
         let mut db = Self::over(journaled(&dir, 16 << 20, of_node), None, dir, config);
@@ -210,7 +203,7 @@ impl Db {
 
     /// A database with a journal on an in-memory disk. Only [`Self::step_until`] writes the journal.
     pub fn with_journal() -> Self {
-        let dir = Arc::new(directory());
+        let dir = Arc::new(memory_directory());
         let node = journaled(&dir, 64 << 10, NodeConfig { region_bytes: 64 << 20, ..NodeConfig::default() });
         Self::over(node, None, dir, EngineConfig { query_threads: 1, ..EngineConfig::default() })
     }

@@ -273,7 +273,7 @@ fn next(state: &mut u64) -> u64 {
 
 impl Bed {
     fn new(quick: bool, objects: u64) -> Self {
-        let cluster = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").expect("a directory");
+        let cluster = farhold_testkit::memory_directory();
         let home = Fabric::join_shm(&cluster, NodeId(0)).expect("join");
         // The layouts take up to half as much again as their payloads.
         let bytes = if objects == 0 { FAR_BYTES * 3 / 2 * ALL.len() as u64 } else { 4 << 20 };

@@ -261,7 +261,7 @@ fn simulated_reads_tear_and_are_never_used() {
 
 /// Real threads on shared memory: two writers, a reader in place, a reader through a fabric.
 fn threads(mechanism: &'static dyn Mechanism) {
-    let cluster = tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").unwrap();
+    let cluster = farhold_testkit::memory_directory();
     let home = Fabric::join_shm(&cluster, NodeId(0)).unwrap();
     let memory = home.create_region(REGION, 64 << 10).unwrap();
     let len = |number: u64| 8 + (number as usize * 337) % 2000;

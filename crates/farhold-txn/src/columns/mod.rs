@@ -10,8 +10,6 @@
 //! takes, so a commit does nothing for it. The chunks of copies are in a region of the node, which other nodes read. Copies are built anew
 //! when the node starts.
 
-mod waits;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -22,6 +20,7 @@ use crate::base::bell::Bell;
 use crate::base::definition::KeptColumns;
 use crate::base::table::Table;
 use farhold_fabric::NodeId;
+use farhold_fabric::latencies::LatencyRecorder;
 use farhold_store::TableId;
 use farhold_store::column::copy::{ColumnCopy, ColumnView, CopySize, Kept, RowChange};
 use farhold_store::column::memory::ColumnMemory;
@@ -42,9 +41,6 @@ pub enum NoColumns {
     /// They are made from the journal, and this node has none.
     #[error("they are made from the journal, and the node has none")]
     NoJournal,
-    /// The rows are on several nodes, and each has columns of its own rows only.
-    #[error("the rows are on several nodes")]
-    ManyNodes,
     /// On several nodes they are made where each row is on one node.
     #[error("they are not made on several nodes with replicas")]
     Replicas,
@@ -76,14 +72,13 @@ impl NoColumns {
             Self::Lacking => (1, 0),
             Self::NoRoom => (2, 0),
             Self::NoJournal => (3, 0),
-            Self::ManyNodes => (4, 0),
+            Self::Replicas => (4, 0),
             Self::Building => (5, 0),
             Self::Behind(epoch) => (6, epoch),
             Self::Past(epoch) => (7, epoch),
             Self::Unreachable => (8, 0),
             Self::Damaged => (9, 0),
-            Self::Replicas => (10, 0),
-            Self::NotWanted => (11, 0),
+            Self::NotWanted => (10, 0),
         }
     }
 
@@ -94,32 +89,30 @@ impl NoColumns {
             1 => Self::Lacking,
             2 => Self::NoRoom,
             3 => Self::NoJournal,
-            4 => Self::ManyNodes,
+            4 => Self::Replicas,
             5 => Self::Building,
             6 => Self::Behind(epoch),
             7 => Self::Past(epoch),
             8 => Self::Unreachable,
             9 => Self::Damaged,
-            10 => Self::Replicas,
-            11 => Self::NotWanted,
+            10 => Self::NotWanted,
             _ => return None,
         })
     }
 
     /// One of each.
     #[cfg(test)]
-    pub(crate) const EXAMPLES: [Self; 12] = [
+    pub(crate) const EXAMPLES: [Self; 11] = [
         Self::NotKept,
         Self::Lacking,
         Self::NoRoom,
         Self::NoJournal,
-        Self::ManyNodes,
+        Self::Replicas,
         Self::Building,
         Self::Behind(5),
         Self::Past(6),
         Self::Unreachable,
         Self::Damaged,
-        Self::Replicas,
         Self::NotWanted,
     ];
 }
@@ -146,7 +139,7 @@ pub(crate) struct ColumnFeed {
     views: AtomicU64,
     losses: AtomicU64,
     /// From a snapshot to each view of it.
-    pub waits: waits::Waits,
+    pub waits: LatencyRecorder,
 }
 
 /// What a node's column copies are and do.

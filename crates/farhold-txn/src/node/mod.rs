@@ -334,11 +334,12 @@ impl Node {
         feed.statistics(building, self.store.superblock().snapshots_open())
     }
 
-    /// How long queries have waited for columns, from a snapshot to each view of a table's columns at its epoch: (longest in
-    /// nanoseconds, views) of the lengths that occurred, ascending.
+    /// How long queries have waited for columns, from a snapshot to each view of a table's columns at its epoch: (upper
+    /// bound of a bucket in nanoseconds, views in it), ascending, without empty buckets.
     #[must_use]
     pub fn column_waits(&self) -> Vec<(u64, u64)> {
-        self.journaling.as_ref().map(|journaling| journaling.feed.waits.counts()).unwrap_or_default()
+        let latencies = self.journaling.as_ref().map(|journaling| journaling.feed.waits.latencies());
+        latencies.unwrap_or_default().buckets().collect()
     }
 
     /// What the columns of this node's rows of a table consist of, and why they cannot be read, if they cannot. While they are being

@@ -13,23 +13,9 @@ use farhold_store::TableId;
 use farhold_store::column::copy::{ColumnCopy, ColumnView, NoView};
 
 impl Worker {
-    /// The columns of a table at a snapshot's epoch: the rows that a scan of the snapshot finds. Waits until the copy has taken all
-    /// that was committed up to it, so that it shows what was acknowledged before the snapshot was taken.
-    ///
-    /// # Errors
-    /// [`NoColumns`]: the caller scans rows. [`NoColumns::ManyNodes`]: other nodes have rows of the table too.
-    pub async fn columns(&self, snapshot: &Snapshot, table: &Table) -> Result<ColumnView, NoColumns> {
-        if !table.0.route.is_local_only() {
-            return Err(match self.node().column_copy(table) {
-                Err(reason @ (NoColumns::NotKept | NoColumns::NoJournal | NoColumns::Replicas)) => reason,
-                _ => NoColumns::ManyNodes,
-            });
-        }
-        self.home_columns(snapshot, table).await
-    }
-
-    /// As [`Self::columns`], of the rows of the table that this node has: those that a scan of the snapshot finds in the pages of
-    /// this node.
+    /// The columns of a table at a snapshot's epoch, with the rows of this node: those that a scan of the snapshot finds in the pages
+    /// of this node. Waits until the copy has taken all that was committed up to the epoch, so that it shows what was acknowledged
+    /// before the snapshot was taken.
     ///
     /// # Errors
     /// [`NoColumns`]: the caller scans this node's pages.
@@ -41,7 +27,7 @@ impl Worker {
         };
         found.inspect(|view| {
             journaling.feed.count_view(view);
-            journaling.feed.waits.count(self.handle().shared_now_ns().saturating_sub(snapshot.taken_ns()));
+            journaling.feed.waits.record_shared(self.handle().shared_now_ns().saturating_sub(snapshot.taken_ns()));
         })
     }
 

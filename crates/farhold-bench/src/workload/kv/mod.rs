@@ -17,9 +17,10 @@ mod zipf;
 
 pub use zipf::{Spread, Zipf};
 
-use crate::measure::{Counter, Latencies, LatencyRecorder};
+use crate::measure::Counter;
 use crate::random::Random;
 use farhold_fabric::ephemeral::Ephemeral;
+use farhold_fabric::latencies::{Latencies, LatencyRecorder};
 use farhold_fabric::{Executor, Fabric, FabricError, Handle, NodeId, processor};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use farhold_txn::{HomeAgent, Node, NodeConfig, Placement, Retry, Table, TableDef, TxnError};

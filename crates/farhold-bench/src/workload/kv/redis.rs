@@ -2,8 +2,9 @@
 //! batch (pipelined). The clients are this program's and Redis's own `redis-benchmark`. For the comparison only.
 
 use super::{KvError, Outcome, Plan, Zipf};
-use crate::measure::{Counter, Latencies, LatencyRecorder};
+use crate::measure::Counter;
 use crate::random::Random;
+use farhold_fabric::latencies::{Latencies, LatencyRecorder};
 use farhold_fabric::{Executor, processor};
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};

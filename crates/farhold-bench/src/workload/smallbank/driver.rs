@@ -3,8 +3,9 @@
 use super::Tables;
 use super::input::{Inputs, Kind};
 use super::procedure;
-use crate::measure::{Counter, Latencies, LatencyRecorder};
+use crate::measure::Counter;
 use crate::random::Random;
+use farhold_fabric::latencies::{Latencies, LatencyRecorder};
 use farhold_txn::{Retry, TxnError, Worker};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 

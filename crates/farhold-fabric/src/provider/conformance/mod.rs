@@ -9,10 +9,9 @@ mod regions;
 
 use super::sim;
 use crate::{Batch, Endpoint, Executor, Fabric, FabricError, FarPtr, Handle, NodeId, RegionId};
+use farhold_testkit::{TempDir, memory_directory};
 use std::future::Future;
-use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Somewhere to test: a cluster of one provider.
 pub(crate) struct Bed {
@@ -22,9 +21,9 @@ pub(crate) struct Bed {
 }
 
 enum Place {
-    Directory(PathBuf),
+    Directory(TempDir),
     #[cfg(feature = "libfabric")]
-    Libfabric(PathBuf, super::libfabric::Config),
+    Libfabric(TempDir, super::libfabric::Config),
     Sim(sim::Sim),
 }
 
@@ -33,11 +32,7 @@ pub(crate) type Start = Box<dyn FnOnce(Endpoint) -> Task + Send>;
 
 impl Bed {
     pub(crate) fn shm(seed: u64) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let cluster = PathBuf::from(format!("/dev/shm/farhold-test-{}-{number}", std::process::id()));
-        super::shm::remove(&cluster).unwrap();
-        Self { executor: Executor::real(seed), place: Place::Directory(cluster), seed }
+        Self { executor: Executor::real(seed), place: Place::Directory(memory_directory()), seed }
     }
 
     #[cfg(feature = "libfabric")]
@@ -54,13 +49,10 @@ impl Bed {
     fn libfabric(provider: &str, seed: u64) -> Self {
         use super::libfabric::{Config, Secret};
         println!("libfabric's {provider}");
-        let mut bed = Self::shm(seed);
-        let Place::Directory(cluster) = &bed.place else { unreachable!("of shm") };
         let mut config = Config::new(provider, Secret::new(b"the tests' own secret").unwrap());
         // Dead nodes are known by their processes; a late answer here means a thread that waits for a processor.
         (config.connect_timeout_ns, config.request_timeout_ns) = (30_000_000_000, 30_000_000_000);
-        bed.place = Place::Libfabric(cluster.clone(), config);
-        bed
+        Self { executor: Executor::real(seed), place: Place::Libfabric(memory_directory(), config), seed }
     }
 
     pub(crate) fn sim(seed: u64) -> Self {
@@ -105,17 +97,6 @@ impl Bed {
                 });
             }
         });
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        match &self.place {
-            Place::Directory(cluster) => drop(std::fs::remove_dir_all(cluster)),
-            #[cfg(feature = "libfabric")]
-            Place::Libfabric(cluster, _) => drop(std::fs::remove_dir_all(cluster)),
-            Place::Sim(_) => {}
-        }
     }
 }
 

@@ -26,7 +26,7 @@ struct Dir(TempDir);
 
 impl Dir {
     fn new() -> Self {
-        Self(shm::tests::cluster())
+        Self(farhold_testkit::memory_directory())
     }
 
     fn join(&self, node: u8, config: &Config) -> Fabric {

@@ -59,10 +59,10 @@ pub(super) mod tests {
     use super::*;
     use crate::address::{NodeId, RegionId};
     use crate::provider::{Membership, Provider};
+    use farhold_testkit::memory_directory;
     use std::fs;
     use std::path::Path;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use tempfile::TempDir;
 
     /// Removed files of that kind which this process still maps.
     fn removed_but_mapped(cluster: &Path, kind: &str) -> usize {
@@ -74,7 +74,7 @@ pub(super) mod tests {
     /// The memory of a removed region is free when the threads that have used it have slept for a while.
     #[test]
     fn a_sleeper_lets_go_of_a_removed_region() {
-        let cluster = cluster();
+        let cluster = memory_directory();
         let cluster = cluster.path();
         let (one, two) = (Member::join(cluster, NodeId(1)).unwrap(), Member::join(cluster, NodeId(2)).unwrap());
         let region = RegionId(5);
@@ -95,15 +95,10 @@ pub(super) mod tests {
         assert!(endpoint.mapped(NodeId(2), region).is_some());
     }
 
-    /// The directory of a test's cluster.
-    pub fn cluster() -> TempDir {
-        tempfile::Builder::new().prefix("farhold-").tempdir_in("/dev/shm").unwrap()
-    }
-
     /// A sender that never sends to an ended port again does not keep its inbox, 64 MiB of addresses, for ever.
     #[test]
     fn lanes_into_ended_inboxes_are_let_go() {
-        let cluster = cluster();
+        let cluster = memory_directory();
         let member = Member::join(cluster.path(), NodeId(1)).unwrap();
         let sender = member.clone().open(None).unwrap();
         for _ in 0..10 {
@@ -118,7 +113,7 @@ pub(super) mod tests {
     /// A process may end at any moment: a region's name never leads to a file that is no region yet.
     #[test]
     fn a_region_has_its_length_when_it_has_its_name() {
-        let cluster = cluster();
+        let cluster = memory_directory();
         let member = Member::join(cluster.path(), NodeId(1)).unwrap();
         let region = RegionId(5);
         let (path, done) = (region_path(cluster.path(), NodeId(1), region), AtomicBool::new(false));

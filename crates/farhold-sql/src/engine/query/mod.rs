@@ -45,6 +45,7 @@ mod gathered;
 mod guard;
 mod halves;
 mod held;
+mod interval_literals;
 mod intervals;
 mod laterals;
 mod limits;

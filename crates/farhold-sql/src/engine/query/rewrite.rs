@@ -10,10 +10,8 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType as SqlType, DateTimeField, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArguments, GroupByExpr, Ident, Interval, IntervalFields as SqlFields, NamedWindowDefinition,
-    NamedWindowExpr, ObjectName, ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value,
-    ValueWithSpan, Visitor, VisitorMut, WindowFrame, WindowFrameBound, WindowSpec, WindowType,
+    BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
+    Ident, ObjectName, ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value, Visitor, VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -26,6 +24,7 @@ use datafusion_pg_catalog::sql::rules::{
 
 use super::casts;
 use super::frame_bounds::FrameBounds;
+use super::interval_literals::Intervals;
 use super::listed_values::ListedValues;
 use super::named_windows::NamedWindows;
 use super::names;
@@ -44,7 +43,7 @@ use crate::engine::parse::{Origin, parse_expr, parse_one, to_text, unnested};
 use crate::engine::scalar::{built_in_name, fold, without_regclass};
 use crate::engine::sequence::Call;
 use crate::engine::settings::SERVER_VERSION;
-use crate::value::{IntervalField, IntervalFields, exact_decimal, parse_interval_of, put_interval, written};
+use crate::value::exact_decimal;
 
 use super::parameters::to_sql as sql_type;
 use crate::engine::walk;
@@ -444,137 +443,6 @@ impl VisitorMut for LongNumbers {
         }
         ControlFlow::Continue(())
     }
-}
-
-/// `INTERVAL '26:00:00'` becomes `CAST('26:00:00' AS INTERVAL)`, and `INTERVAL '2' DAY` that of '2 days': DataFusion
-/// parses intervals differently from PostgreSQL. In frame bounds DataFusion accepts only literals, so there casts
-/// become literals.
-struct Intervals;
-
-impl Intervals {
-    fn literals(frame: &mut WindowFrame) {
-        for bound in [Some(&mut frame.start_bound), frame.end_bound.as_mut()].into_iter().flatten() {
-            let (WindowFrameBound::Preceding(Some(distance)) | WindowFrameBound::Following(Some(distance))) = bound
-            else {
-                continue;
-            };
-            if let Expr::Cast { expr: value, data_type: SqlType::Interval { .. }, .. } = distance.as_mut()
-                && matches!(value.as_ref(), Expr::Value(_))
-            {
-                let value = std::mem::replace(value, Box::new(Expr::value(Value::Null)));
-                **distance = Expr::Interval(Interval {
-                    value,
-                    leading_field: None,
-                    leading_precision: None,
-                    last_field: None,
-                    fractional_seconds_precision: None,
-                });
-            }
-        }
-    }
-
-    fn in_window(window: &mut WindowSpec) {
-        window.window_frame.iter_mut().for_each(Self::literals);
-    }
-}
-
-impl VisitorMut for Intervals {
-    type Break = SqlError;
-
-    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<SqlError> {
-        for NamedWindowDefinition(_, window) in &mut select.named_window {
-            if let NamedWindowExpr::WindowSpec(window) = window {
-                Self::in_window(window);
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
-        if let Expr::Function(Function { over: Some(WindowType::WindowSpec(window)), .. }) = expr {
-            Self::in_window(window);
-        }
-        let (value, of) = match expr {
-            Expr::Interval(interval) => match fields_of_literal(interval) {
-                Some(of) => (interval.value.as_ref(), of),
-                None => return ControlFlow::Continue(()),
-            },
-            Expr::Cast { expr: value, data_type: SqlType::Interval { fields, precision }, .. }
-                if fields.is_some() || precision.is_some() =>
-            {
-                (unnested(value), interval_fields(fields.as_ref(), *precision))
-            }
-            _ => return ControlFlow::Continue(()),
-        };
-        let Expr::Value(ValueWithSpan { value: Value::SingleQuotedString(text), .. }) = value else {
-            return ControlFlow::Continue(());
-        };
-        let text = if of == IntervalFields::default() {
-            text.clone()
-        } else {
-            match parse_interval_of(text, of) {
-                Ok(interval) => written(|out| put_interval(interval, out)),
-                Err(error) => return ControlFlow::Break(error),
-            }
-        };
-        *expr = Expr::Cast {
-            kind: CastKind::Cast,
-            expr: Box::new(Expr::value(Value::SingleQuotedString(text))),
-            data_type: SqlType::Interval { fields: None, precision: None },
-            array: false,
-            format: None,
-        };
-        ControlFlow::Continue(())
-    }
-}
-
-/// The fields named by a literal; `None` for fields of other databases.
-fn fields_of_literal(interval: &Interval) -> Option<IntervalFields> {
-    use IntervalField as F;
-    let field = |field: &DateTimeField| {
-        Some(match field {
-            DateTimeField::Year | DateTimeField::Years => F::Year,
-            DateTimeField::Month | DateTimeField::Months => F::Month,
-            DateTimeField::Day | DateTimeField::Days => F::Day,
-            DateTimeField::Hour | DateTimeField::Hours => F::Hour,
-            DateTimeField::Minute | DateTimeField::Minutes => F::Minute,
-            DateTimeField::Second | DateTimeField::Seconds => F::Second,
-            _ => return None,
-        })
-    };
-    let fields = match (&interval.leading_field, &interval.last_field) {
-        (None, _) => None,
-        (Some(first), None) => Some((field(first)?, field(first)?)),
-        (Some(first), Some(last)) => Some((field(first)?, field(last)?)),
-    };
-    // After SECOND alone the parser takes the digits for the precision of a leading field.
-    let digits = match fields {
-        Some((F::Second, _)) => interval.leading_precision.or(interval.fractional_seconds_precision),
-        _ if interval.leading_precision.is_some() => return None,
-        _ => interval.fractional_seconds_precision,
-    };
-    Some(IntervalFields { fields, digits: digits.and_then(|digits| u8::try_from(digits).ok()) })
-}
-
-/// The fields named by a type.
-fn interval_fields(fields: Option<&SqlFields>, digits: Option<u64>) -> IntervalFields {
-    use IntervalField as F;
-    let fields = fields.map(|fields| match fields {
-        SqlFields::Year => (F::Year, F::Year),
-        SqlFields::Month => (F::Month, F::Month),
-        SqlFields::Day => (F::Day, F::Day),
-        SqlFields::Hour => (F::Hour, F::Hour),
-        SqlFields::Minute => (F::Minute, F::Minute),
-        SqlFields::Second => (F::Second, F::Second),
-        SqlFields::YearToMonth => (F::Year, F::Month),
-        SqlFields::DayToHour => (F::Day, F::Hour),
-        SqlFields::DayToMinute => (F::Day, F::Minute),
-        SqlFields::DayToSecond => (F::Day, F::Second),
-        SqlFields::HourToMinute => (F::Hour, F::Minute),
-        SqlFields::HourToSecond => (F::Hour, F::Second),
-        SqlFields::MinuteToSecond => (F::Minute, F::Second),
-    });
-    IntervalFields { fields, digits: digits.and_then(|digits| u8::try_from(digits).ok()) }
 }
 
 /// `pg_catalog.nextval('s'::regclass)` becomes `nextval('s')`, with the name instead of the OID of the sequence.
