@@ -1,5 +1,7 @@
 //! Tables that are kept as columns: what EXPLAIN says of them, and rows that change. `slt.rs` runs all suites on such tables.
 
+use farhold_fabric::{Fabric, NodeId};
+use farhold_testkit::memory_directory;
 use farhold_txn::CopyConfig;
 
 use crate::harness::{Client, Db, wait_until};
@@ -218,10 +220,34 @@ fn keys_of_joins_reach_the_scan() {
     }
 }
 
-/// Each node reads its own columns and, in place, those of the others. The answers are those of rows, while all nodes change both.
 #[test]
 fn queries_read_the_columns_of_all_nodes() {
-    let nodes = Db::cluster_with_columns(3, CopyConfig { segment_rows: 64, changes_min: 16, changed_part: 8 });
+    read_columns_of_all_nodes("shm", &["auto", "direct", "offload", "pushdown", "relaxed", "rows"]);
+}
+
+#[test]
+fn queries_read_the_columns_of_all_nodes_over_a_network() {
+    const PROVIDER: &str = "libfabric:tcp;ofi_rxm?timeout-ms=60000";
+    if let Err(error) = Fabric::join(memory_directory(), NodeId(0), PROVIDER) {
+        return farhold_testkit::skipped(&format!("columns over a network: {error}"));
+    }
+    let nodes = read_columns_of_all_nodes(PROVIDER, &["auto", "offload", "pushdown", "relaxed", "rows"]);
+    let client = nodes[0].client();
+    client.ok("SET farhold.access_path = 'direct'");
+    wait_until("there are columns of another node", || client.run("SELECT sum(n) FROM t").is_err());
+    let error = client.err("SELECT sum(n) FROM t");
+    assert_eq!(error.state.code(), "0A000", "{error}");
+    assert!(error.message.contains("the access path direct cannot be used: the memory of node"), "{error}");
+    client.ok("SET farhold.access_path = 'auto'");
+    client.ok("SELECT sum(n) FROM t");
+    let error = client.err("SET farhold.access_path = 'fast'");
+    assert_eq!(error.state.code(), "22023", "{error}");
+}
+
+/// Each node reads its own columns and, by each path, those of the others. The answers are those of rows, while all nodes change both.
+fn read_columns_of_all_nodes(provider: &str, paths: &[&str]) -> Vec<Db> {
+    let config = CopyConfig { segment_rows: 64, changes_min: 16, changed_part: 8 };
+    let nodes = Db::cluster_with_columns(provider, 3, config);
     let clients: Vec<Client> = nodes.iter().map(Db::client).collect();
     for (table, columns) in [("t", "all"), ("some", "id, n"), ("rows", "none")] {
         clients[0].ok(&format!(
@@ -241,7 +267,10 @@ fn queries_read_the_columns_of_all_nodes() {
             first + 99
         ));
     }
-    let same = || {
+    let same = |path: &str| {
+        for client in &clients {
+            client.ok(&format!("SET farhold.access_path = '{path}'"));
+        }
         for query in [
             "SELECT count(*), sum(n), min(name), max(id), sum(p) FROM {}",
             "SELECT n, count(*), sum(id) FROM {} WHERE n < 40 GROUP BY n",
@@ -252,31 +281,54 @@ fn queries_read_the_columns_of_all_nodes() {
             for client in &clients {
                 let [of_columns, of_some, of_rows] =
                     ["t", "some", "rows"].map(|table| client.sorted(&query.replace("{}", table)));
-                assert_eq!(of_columns, of_rows, "{query}");
-                assert_eq!(of_some, of_rows, "{query}");
+                assert_eq!(of_columns, of_rows, "{path}: {query}");
+                assert_eq!(of_some, of_rows, "{path}: {query}");
             }
         }
     };
-    same();
+    for path in paths {
+        same(path);
+    }
+    let copying = ["offload", "pushdown", "relaxed"];
     for client in &clients {
-        wait_until("columns of all nodes are read", || {
+        for path in copying {
+            client.ok(&format!("SET farhold.access_path = '{path}'"));
+            wait_until("columns of all nodes are read", || {
+                let line = scan(client, "SELECT sum(p) FROM t");
+                line.contains(&format!("access_path={path} of node "))
+                    && !line.contains("page_tasks")
+                    && number(&line, "column_segments") >= 1500 / 64
+            });
+            let analyzed = client.rows("EXPLAIN ANALYZE SELECT sum(p) FROM t");
+            assert!(analyzed.iter().any(|line| line.contains(&format!("{path}_time="))), "{analyzed:?}");
+        }
+        client.ok("SET farhold.access_path = 'rows'");
+        let line = scan(client, "SELECT sum(p) FROM t");
+        assert!(line.contains("no column segments: the session requires rows"), "{line}");
+        client.ok("SET farhold.access_path = 'auto'");
+        // All paths have been measured once a query has found columns of another node.
+        wait_until("the paths are measured", || {
             let line = scan(client, "SELECT sum(p) FROM t");
-            line.contains("far_segments=")
-                && !line.contains("page_tasks")
-                && number(&line, "column_segments") >= 1500 / 64
+            copying.iter().chain(&["rows"]).all(|path| line.contains(&format!("{path} ")) && line.contains(" ms"))
         });
+        client.ok(&format!("SET farhold.access_path = '{}'", paths[1]));
         wait_until("columns of some", || scan(client, "SELECT sum(n) FROM some").contains("far_segments="));
         assert!(scan(client, "SELECT sum(p) FROM some").contains("they lack a column that the query needs"));
-        let line = scan(client, "SELECT sum(n) FROM t WHERE n > 1000");
-        assert!(number(&line, "column_segments") == 0 && number(&line, "segments_skipped") > 0, "{line}");
+        if paths.contains(&"direct") {
+            let line = scan(client, "SELECT sum(n) FROM t WHERE n > 1000");
+            assert!(number(&line, "column_segments") == 0 && number(&line, "segments_skipped") > 0, "{line}");
+        }
     }
     for round in 0..6 {
         change(&format!("UPDATE {{}} SET n = n + 1, name = repeat('x', {round} * 40) WHERE id % 11 = {round}"));
         change(&format!("DELETE FROM {{}} WHERE id % 37 = {round}"));
         change(&format!("UPDATE {{}} SET id = id + 100000 WHERE id % 101 = {round}"));
-        same();
+        same(paths[round % paths.len()]);
     }
     change("TRUNCATE {}");
     change("INSERT INTO {} VALUES (1, 'one', 1, 1), (2, 'two', 2, 2), (3, 'three', 3, 3)");
-    same();
+    same("auto");
+    change("INSERT INTO {} SELECT i, 'name', i % 100, i / 8.0 FROM generate_series(10, 999) g(i)");
+    drop(clients);
+    nodes
 }

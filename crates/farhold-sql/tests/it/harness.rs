@@ -51,15 +51,21 @@ pub fn wait_for_columns(node: &Node) {
 
 /// A node with a journal on an in-memory disk.
 fn journaled(dir: &TempDir, segment_bytes: u64, config: NodeConfig) -> Arc<Node> {
-    journaled_on(&Volatile::default(), dir, (NodeId(0), segment_bytes), config)
+    journaled_on("shm", &Volatile::default(), dir, (NodeId(0), segment_bytes), config)
 }
 
 /// A node with a journal on a disk that others may share.
-fn journaled_on(disk: &Volatile, dir: &TempDir, (id, segment_bytes): (NodeId, u64), config: NodeConfig) -> Arc<Node> {
+fn journaled_on(
+    provider: &str,
+    disk: &Volatile,
+    dir: &TempDir,
+    (id, segment_bytes): (NodeId, u64),
+    config: NodeConfig,
+) -> Arc<Node> {
     let journal = JournalConfig { segment_bytes, ..JournalConfig::new(Arc::new(disk.clone())) };
     let nodes = config.nodes;
     let generation = Generation::begin(&journal, id, nodes, &ReplicationConfig::default()).expect("a generation");
-    let fabric = Fabric::join_shm(dir, id).expect("the fabric");
+    let fabric = Fabric::join(dir, id, provider).expect("the fabric");
     Node::open_durable(fabric, NodeConfig { journal: Some(journal), ..config }, generation).expect("a node")
 }
 
@@ -149,7 +155,7 @@ impl Db {
     }
 
     /// Several nodes whose tables are kept as columns too.
-    pub fn cluster_with_columns(nodes: u8, columns: CopyConfig) -> Vec<Self> {
+    pub fn cluster_with_columns(provider: &str, nodes: u8, columns: CopyConfig) -> Vec<Self> {
         let (dir, disk) = (Arc::new(memory_directory()), Volatile::default());
         let opened: Vec<_> = (0..nodes)
             .map(|id| {
@@ -160,7 +166,7 @@ impl Db {
                     request_timeout_ns: 60_000_000_000,
                     ..NodeConfig::default()
                 };
-                let node = journaled_on(&disk, &dir, (NodeId(id), 1 << 20), config);
+                let node = journaled_on(provider, &disk, &dir, (NodeId(id), 1 << 20), config);
                 let agent = HomeAgent::start(&node).expect("an agent");
                 let threads = JournalThreads::start(&node).expect("threads");
                 (node, agent, threads)

@@ -185,6 +185,9 @@ pub fn start(database: &Database, engine: EngineConfig, config: ServerConfig) ->
         .run(async |worker, _| Engine::open(database.node().clone(), engine, &worker).await)
         .map_err(|error| error.to_string())?
         .map_err(|error| error.to_string())?;
+    if let Some(warning) = engine.warning() {
+        eprintln!("farhold: {warning}");
+    }
     Server::start(engine, database.node(), config).map_err(|error| error.to_string())
 }
 
