@@ -12,7 +12,7 @@ help: ## This list
 
 demo: ## Three nodes on this machine: TPC-C and SQL over the same rows (KILL=1: one is killed; ARGS="--warehouses 9 --seconds 30")
 	@scripts/install-deps build
-	$(CARGO) build --bin farhold
+	$(CARGO) build -p farhold --bin farhold
 	target/debug/farhold demo $(if $(KILL),--kill) $(ARGS)
 
 test: ## Every check
@@ -50,7 +50,7 @@ network-suite: ## Three hosts (network namespaces) with copies of rows and an et
 
 kills: ## A hundred kills of nodes under SmallBank, and thirty with journals, of all nodes at once too: nothing acknowledged may be lost; the tests of whole clusters in all their ways (half an hour)
 	@scripts/install-deps test
-	$(CARGO) build --bin farhold
+	$(CARGO) build -p farhold --bin farhold
 	.tools/python/bin/python scripts/kill-tests
 	.tools/python/bin/python scripts/kill-tests --kills 30 --journal
 	.tools/python/bin/python scripts/e2e-tests --long demo tpcc
@@ -61,7 +61,7 @@ clients: ## psql, psycopg, asyncpg and JDBC against a running server
 
 fuzz: ## Random statements in Farhold and in PostgreSQL (QUERIES=100000 SEED=2 PROCESSES=4; other seeds are other statements)
 	@scripts/install-deps test
-	$(CARGO) build --bin farhold
+	$(CARGO) build -p farhold --bin farhold
 	.tools/python/bin/python scripts/fuzz-postgres --queries $(or $(QUERIES),100000) --seed $(or $(SEED),2) --processes $(or $(PROCESSES),$(shell nproc))
 
 starved: ## Every test of the crates and of whole clusters on a third of one processor, where each must pass as well (two hours; takes root)
@@ -72,7 +72,7 @@ starved: ## Every test of the crates and of whole clusters on a third of one pro
 
 release: ## The optimised binary, target/shipped/farhold, for processors with AVX2 (TARGET_CPU=x86-64 for older ones; half an hour on 4 cores)
 	@scripts/install-deps build
-	RUSTFLAGS="$(if $(TARGET_CPU),-C target-cpu=$(TARGET_CPU))" $(CARGO) build --profile shipped --bin farhold
+	RUSTFLAGS="$(if $(TARGET_CPU),-C target-cpu=$(TARGET_CPU))" $(CARGO) build --profile shipped -p farhold --bin farhold
 
 figures: ## Measures this machine and rewrites figures/ (release build; see docs/guide/figures.md)
 	@scripts/install-deps test

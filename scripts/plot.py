@@ -78,9 +78,10 @@ def bars(path, groups):
     write(path, panels)
 
 
-def lines(path, groups, evenly=False, from_zero=False):
+def lines(path, groups, evenly=False, from_zero=False, guides=()):
     """One panel a group (title, name of the x axis, {series: [(x, y)]}): lines over a logarithmic x axis, with a place for each x, or over a
-    linear one that begins at 0."""
+    linear one that begins at 0, where the points of a line are joined in the order in which they are given. A series in `guides` is a dashed line
+    without points."""
     panels = []
     for title, axis, series in groups:
         points = [point for values in series.values() for point in values]
@@ -91,10 +92,12 @@ def lines(path, groups, evenly=False, from_zero=False):
         low, high = (along(f(marks)) for f in (min, max))
         place = lambda x: LEFT + 20 + (along(x) - low) / ((high - low) or 1) * (WIDTH - LEGEND - LEFT - 40)
         bottom = panel.top + HEIGHT - BOTTOM
-        for index, values in enumerate(series.values()):
-            path_points = " ".join(f"{place(x):.1f},{panel.y(y):.1f}" for x, y in sorted(values))
-            panel.parts.append(f'<polyline points="{path_points}" fill="none" stroke="{colour(index)}" stroke-width="2"/>')
-            panel.parts += [f'<circle cx="{place(x):.1f}" cy="{panel.y(y):.1f}" r="3" fill="{colour(index)}"/>' for x, y in values]
+        for index, (name, values) in enumerate(series.items()):
+            path_points = " ".join(f"{place(x):.1f},{panel.y(y):.1f}" for x, y in (values if from_zero else sorted(values)))
+            dashes = ' stroke-dasharray="5 4"' if name in guides else ""
+            panel.parts.append(f'<polyline points="{path_points}" fill="none" stroke="{colour(index)}" stroke-width="2"{dashes}/>')
+            if name not in guides:
+                panel.parts += [f'<circle cx="{place(x):.1f}" cy="{panel.y(y):.1f}" r="3" fill="{colour(index)}"/>' for x, y in values]
         panel.parts += [text(place(x), bottom + 16, f"{x:,g}" if from_zero else f"{x:g}", size=11) for x in marks]
         panel.parts.append(text((LEFT + WIDTH - LEGEND) / 2, bottom + 34, axis))
         panel.legend(series)

@@ -1,56 +1,12 @@
 """26-columns: CH-benCHmark's queries on columns, on rows, and in DuckDB over the same rows in memory; the bytes of the columns."""
-import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 
-from .common import FARHOLD, ROOT, spread, write
-
-
-class Served:
-    """A node with CH-benCHmark's tables that answers SQL until the block ends."""
-
-    def __init__(self, warehouses, *flags):
-        command = [str(FARHOLD), "bench", "--json", "ch", "--warehouses", str(warehouses), "--stay", *flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-    def __enter__(self):
-        import psycopg
-
-        said = self.process.stdout.readline()
-        if not said:
-            sys.exit("farhold bench ch has ended before it was ready")
-        host, port = json.loads(said)["listen"].rsplit(":", 1)
-        self.connection = psycopg.connect(host=host, port=port, user="farhold", dbname="farhold", autocommit=True)
-        return self
-
-    def __exit__(self, *_):
-        self.connection.close()
-        self.process.terminate()
-        self.process.wait()
-
-    def run(self, sql):
-        return self.connection.execute(sql).fetchall()
-
-    def wait_for_columns(self):
-        """Until all columns that are wanted have been built, and merging has come to rest."""
-        until, before = time.monotonic() + 600, None
-        while (now := self.run("SELECT relname, state, segments, segment_rows, delta_rows FROM pg_catalog.farhold_columns ORDER BY relname")) != before or any(
-                row[1] == "building" for row in now):
-            if time.monotonic() > until:
-                sys.exit("the columns do not come to rest within ten minutes")
-            before = now
-            time.sleep(2)
-
-
-def seconds(run, sql):
-    started = time.perf_counter()
-    rows = run(sql)
-    return time.perf_counter() - started, rows
+from .common import ROOT, spread, write
+from .served import Served, seconds
 
 
 def columns(args):
@@ -60,8 +16,9 @@ def columns(args):
 
     queries = {int(path.stem[1:]): path.read_text() for path in ch_oracle.QUERIES}
     times = {number: {"columns": [], "rows": [], "duckdb": []} for number in queries}
-    with tempfile.TemporaryDirectory() as folder, Served(args.warehouses) as rows, Served(
-            args.warehouses, "--durability", "disk", "--journal", str(pathlib.Path(folder) / "journal")) as kept:
+    bench = ["bench", "--json", "ch", "--warehouses", args.warehouses, "--stay"]
+    with tempfile.TemporaryDirectory() as folder, Served(*bench) as rows, Served(
+            *bench, "--durability", "disk", "--journal", pathlib.Path(folder) / "journal") as kept:
         kept.wait_for_columns()
         duck = ch_oracle.copy_to_duckdb(rows.connection, None)
         duck.execute(f"SET threads = {os.cpu_count()}")

@@ -33,6 +33,8 @@ def htap(args):
              + (" So there is at most one worker and one query client by default." if settings["processors"] <= 2 else ""),
              *([f"In {', '.join(partial)} some queries were never answered within the time: the rate is that of the others."] if partial else []), "",
              "## Throughput frontier", "", "![transactions and queries a second](frontier.svg)", "",
+             "The dashed, proportional lines join the most transactions a second with the most queries a second. A frontier above its line makes more of both at the same"
+             " time than in turns. Below: the lines of a fixed number of workers, and those of a fixed number of clients.", "",
              "| W:Q | transactions/s on columns | on rows | queries/s on columns | on rows | queries: columns / rows, pair by pair |", "|---|---|---|---|---|---|"]
     for mix, kinds in frontier.items():
         cells = [f"{kinds[kind][figure]['median']:,.1f}" for figure in ("transactions_per_second", "queries_per_second") for kind in KINDS]
@@ -46,7 +48,7 @@ def htap(args):
             lines.append(row(f"{mix} on columns, beside {workers(mix)}:0 on rows (wanted, with a core for the queries: at most 0.10)", cost["of_both"]))
     lines += ["", "## Freshness", "",
               "A query waits until its columns contain all that was committed before its snapshot. The wait is from the snapshot to each view of a table's columns, in ms:"
-              " quantiles of each run.", "", "| | median | min – max |", "|---|---|---|"]
+              " quantiles of each run.", "", "![waits for the columns](freshness.svg)", "", "| | median | min – max |", "|---|---|---|"]
     for mix, of_mix in waits.items():
         lines += [row(f"{mix}, {figure}" + (" (wanted: at most 20)" if figure == "p99" and workers(mix) else ""), values) for figure, values in of_mix.items()]
     lines += ["", "Beside each worker, a client commits one number after the other. Before each query, a client notes the numbers that are acknowledged, and then reads them by a"

@@ -12,9 +12,7 @@ from .common import ROOT, SHIPPED_FLAGS, recorded, write
 def tpch(args):
     results, lines = {}, []
     for scale in args.scale.split(","):
-        # With `-p farhold` the features are those of the binary, and DataFusion is compiled once for both.
-        command = ["cargo", "bench", "-q", "--profile", "shipped", "-p", "farhold", "-p", "farhold-bench", "--features", "farhold-bench/tpch", "--bench", "tpch", "--",
-                   "--scale", scale, "--memory", args.memory, "--runs", str(args.runs), "--engines", "farhold,plain"]
+        command = [*bench("shipped", scale), "--memory", args.memory, "--runs", str(args.runs), "--engines", "farhold,plain"]
         if args.python:
             command += ["--rival", f"{args.python} {ROOT / 'scripts/duckdb-queries'}"]
         done, result = recorded(command, stdout=subprocess.PIPE, env=os.environ | {"RUSTFLAGS": SHIPPED_FLAGS})
@@ -24,6 +22,13 @@ def tpch(args):
         lines += tpch_table(scale, result)
     write("08-tpch", "TPC-H over Parquet files", {"results": results}, lines, profile="shipped (`make release`)")
     tpch_plot(ROOT / "figures/08-tpch/plot.svg", results)
+
+
+def bench(profile, scale):
+    """The command of the bench, which other flags may follow."""
+    # With `-p farhold` the features are those of the binary, and DataFusion is compiled once for both.
+    return ["cargo", "bench", "-q", "--profile", profile, "-p", "farhold", "-p", "farhold-bench", "--features", "farhold-bench/tpch", "--bench", "tpch", "--",
+            "--scale", scale]
 
 
 def tpch_table(scale, result):
