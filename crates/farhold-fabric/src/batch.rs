@@ -228,6 +228,12 @@ impl Batch {
         }
     }
 
+    /// Bytes that its instructions read and write.
+    #[inline]
+    pub(crate) fn bytes_used(&self) -> usize {
+        self.content.as_ref().map_or(0, |content| content.used)
+    }
+
     #[inline]
     fn push(&mut self, kind: OpKind, at: FarPtr, a: u64, b: u64, start: usize, len: usize) -> Slot {
         let ops = &mut self.content.get_or_insert_default().ops;

@@ -6,6 +6,7 @@ use crate::error::FabricError;
 use crate::executor::Handle;
 use crate::memory::RegionMemory;
 use crate::provider::{Inbox, Posted, Provider, Ticket};
+use crate::traffic::Moved;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
@@ -28,12 +29,13 @@ pub struct Endpoint {
     handle: Handle,
     /// In virtual time: the time of the timer for a task that waits here, and the task's waker.
     alarm: RefCell<Option<(u64, Waker)>>,
+    moved: Arc<Moved>,
     _not_send: PhantomData<*const ()>,
 }
 
 impl Endpoint {
-    pub(crate) fn new(provider: Box<dyn Provider>, handle: Handle) -> Self {
-        Self { provider, handle, alarm: RefCell::default(), _not_send: PhantomData }
+    pub(crate) fn new(provider: Box<dyn Provider>, handle: Handle, moved: Arc<Moved>) -> Self {
+        Self { provider, handle, alarm: RefCell::default(), moved, _not_send: PhantomData }
     }
 
     /// The address of this endpoint's inbox.
@@ -211,12 +213,14 @@ impl Future for Submit<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Batch> {
         let this = &mut *self;
         let provider = &*this.endpoint.provider;
-        let ticket = match this.ticket {
-            Some(ticket) => ticket,
-            None => match provider.post(&mut this.batch) {
+        let ticket = if let Some(ticket) = this.ticket {
+            ticket
+        } else {
+            this.endpoint.moved.add(this.batch.bytes_used());
+            match provider.post(&mut this.batch) {
                 Posted::Done => return Poll::Ready(std::mem::take(&mut this.batch)),
                 Posted::UnderWay(ticket) => *this.ticket.insert(ticket),
-            },
+            }
         };
         match provider.poll(ticket, &mut this.batch, cx) {
             Poll::Ready(()) => {

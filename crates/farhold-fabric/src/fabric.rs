@@ -6,6 +6,7 @@ use crate::error::FabricError;
 use crate::executor::Handle;
 use crate::memory::RegionMemory;
 use crate::provider::{self, Membership, shm};
+use crate::traffic::Traffic;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,11 +31,12 @@ fn known_here() -> String {
 #[derive(Clone)]
 pub struct Fabric {
     membership: Arc<dyn Membership>,
+    traffic: Arc<Traffic>,
 }
 
 impl Fabric {
     pub(crate) fn new(membership: Arc<dyn Membership>) -> Self {
-        Self { membership }
+        Self { membership, traffic: Arc::default() }
     }
 
     /// Joins the cluster of processes that share the directory `cluster`, as `node`. See [`shm`].
@@ -144,12 +146,19 @@ impl Fabric {
         self.membership.remove_region(region)
     }
 
+    /// Bytes that this membership's endpoints have read and written by instructions so far; messages are not counted.
+    #[must_use]
+    pub fn bytes_moved(&self) -> u64 {
+        self.traffic.bytes()
+    }
+
     /// Opens an endpoint for this thread, with an inbox on a free port.
     ///
     /// # Errors
     /// [`FabricError::Io`]; [`FabricError::PortInUse`] if all ports are taken.
     pub fn endpoint(&self, handle: &Handle) -> Result<Endpoint, FabricError> {
-        self.membership.clone().endpoint(handle, None).map(|provider| Endpoint::new(provider, handle.clone()))
+        let provider = self.membership.clone().endpoint(handle, None)?;
+        Ok(Endpoint::new(provider, handle.clone(), self.traffic.endpoint()))
     }
 
     /// Opens an endpoint with an inbox on a given port, at least 1.
@@ -157,7 +166,8 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::PortInUse`], also for port 0, which is the home inbox; [`FabricError::Io`].
     pub fn endpoint_at(&self, handle: &Handle, port: u16) -> Result<Endpoint, FabricError> {
-        self.membership.clone().endpoint(handle, Some(port)).map(|provider| Endpoint::new(provider, handle.clone()))
+        let provider = self.membership.clone().endpoint(handle, Some(port))?;
+        Ok(Endpoint::new(provider, handle.clone(), self.traffic.endpoint()))
     }
 
     /// Fences the start of a node that has this [birth](Self::birth). When it has returned true, no instruction that this start

@@ -32,6 +32,7 @@ mod error;
 mod fabric;
 mod memory;
 mod room;
+mod traffic;
 
 pub use address::{Address, FarPtr, NodeId, RegionId, RegionKey};
 pub use batch::{Batch, ObjectView, Slot};

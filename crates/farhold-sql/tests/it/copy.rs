@@ -174,3 +174,21 @@ fn lists_and_intervals_are_copied_as_they_are_sent() {
     let lines = client.rows("COPY (SELECT ARRAY[1, NULL, 3], INTERVAL '1 mon 2 days') TO STDOUT");
     assert_eq!(lines, ["{1,NULL,3}\t1 mon 2 days"]);
 }
+
+/// All rows or none are one transaction, for which the journal has a limit.
+#[test]
+fn more_rows_than_the_journal_takes_at_once() {
+    let db = Db::with_journal();
+    let client = db.client();
+    std::thread::scope(|scope| {
+        let created = std::sync::mpsc::channel();
+        let (client, told) = (&client, created.0);
+        let created = created.1;
+        scope.spawn(move || told.send(client.run("CREATE TABLE t (id INT PRIMARY KEY, s TEXT)").is_ok()));
+        assert!(db.step_until(&created));
+    });
+    let rows: Vec<String> = (0..400).map(|id| format!("{id}\t{}\n", "x".repeat(100))).collect();
+    let error = client.copy("COPY t FROM STDIN", &rows.concat()).expect_err("more than a quarter of a segment");
+    assert_eq!(error.state.code(), "54000", "{error}");
+    assert!(error.hint.as_deref().is_some_and(|hint| hint.contains("farhold.copy_chunk_rows")), "{error:?}");
+}

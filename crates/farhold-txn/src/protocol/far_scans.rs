@@ -49,6 +49,8 @@ pub struct FarScanned {
     pub segments: Vec<ScannedSegment>,
     /// What the path did.
     pub counters: Counters,
+    /// Bytes that the fabric's instructions have moved for it: none where a mover copies, or the home scans.
+    pub fabric_bytes: u64,
     /// How long a small read took just before, in nanoseconds.
     pub latency_ns: u64,
     /// How long the scan took, in nanoseconds.
@@ -113,8 +115,10 @@ impl FarScan {
         let scan = Scan { schema, segments: &segments, predicate, wanted: Wanted::Columns(&self.wanted) };
         let mut scanned = FarScanned { latency_ns, ..FarScanned::default() };
         let found = &mut scanned.segments;
+        let mut path = self.path.kind();
         let mut counters = self.scan_by(self.path, &reader, &scan, found).await;
-        if self.path.kind() == PathKind::Pushdown && is_refused(&counters) {
+        if path == PathKind::Pushdown && is_refused(&counters) {
+            path = PathKind::Relaxed;
             // The home has merged these chunks, or has too much to do. They are still there to be read.
             found.clear();
             counters = self.scan_by(reading(), &reader, &scan, found).await;
@@ -123,6 +127,8 @@ impl FarScan {
         // What was read counts only if it was kept until now.
         self.columns.pin().snapshot().check_leased(handle)?;
         scanned.counters = counters;
+        let is_moved = path == PathKind::Offload && mover.is_some() && self.columns.is_mapped();
+        scanned.fabric_bytes = if is_moved || path == PathKind::Pushdown { 0 } else { counters.bytes_moved };
         scanned.took_ns = handle.now_ns().saturating_sub(since_ns);
         Ok(scanned)
     }

@@ -160,6 +160,9 @@ impl CopyIn {
                 return error
                     .with_hint(format!("The first {rows} rows have been committed (farhold.copy_chunk_rows)."));
             }
+            CopyTxn::Own { chunk_rows: 0, .. } if error.state == SqlState::PROGRAM_LIMIT_EXCEEDED => {
+                return error.with_hint("SET farhold.copy_chunk_rows = 10000 commits after every so many rows.");
+            }
             CopyTxn::Own { .. } | CopyTxn::Gone => {}
         }
         error

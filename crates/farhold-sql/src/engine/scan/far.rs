@@ -92,7 +92,7 @@ impl FarRuns {
         let asked = asked.ok_or_else(|| DataFusionError::Internal("no run was asked for".to_owned()))?;
         let scanned = asked.answer.recv().unwrap_or_else(|_| Err(gone()));
         let scanned = scanned.map_err(|error| failed(error, node))?;
-        meter.paths.measured(node, scanned.latency_ns);
+        meter.paths.measured(node, scanned.latency_ns, scanned.fabric_bytes);
         let took_ns = scanned.took_ns;
         self.current = Some(Decoding { scanned, segment: 0, block: 0 });
         Ok(took_ns)

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farhold_scan::access_path::{self, AccessPath};
 use farhold_scan::model::{Candidates, Choice, Features, Model, ModelError, PathKind, Settings, file};
@@ -30,6 +30,8 @@ use crate::{SqlError, SqlState};
 const SCANS_PER_FILE: u32 = 256;
 /// The latency to a node whose latency has not been measured yet.
 const LATENCY_NS: f64 = 1_000.0;
+/// The shortest time over which traffic is measured.
+const TRAFFIC_TIME: Duration = Duration::from_millis(20);
 /// How much a newly measured latency counts beside those before.
 const LATENCY_SHARE: f64 = 0.2;
 
@@ -52,6 +54,7 @@ struct Learned {
     latency_ns: HashMap<NodeId, f64>,
     /// Scans since the file was written.
     unsaved: u32,
+    traffic: Traffic,
 }
 
 /// A scan of the part of a table that another node has, as a choice sees it.
@@ -87,7 +90,7 @@ impl Paths {
         };
         Self {
             node: Arc::clone(node),
-            learned: Mutex::new(Learned { model, latency_ns: HashMap::new(), unsaved: 0 }),
+            learned: Mutex::new(Learned { model, latency_ns: HashMap::new(), unsaved: 0, traffic: Traffic::new() }),
             queued: AtomicU64::new(0),
             is_calibrating: AtomicBool::new(false),
             settings: access_path::Settings::default(),
@@ -161,12 +164,15 @@ impl Paths {
             result_bytes += (first + late) * selectivity;
         }
         let threads = part.threads.max(1) as f64;
-        let latency_ns = self.learned().latency_ns.get(&part.far.pin().node()).copied().unwrap_or(LATENCY_NS);
+        let mut learned = self.learned();
+        let latency_ns = learned.latency_ns.get(&part.far.pin().node()).copied().unwrap_or(LATENCY_NS);
+        let traffic_bytes_s = learned.traffic.rate(&self.node);
+        drop(learned);
         Features {
             bytes: bytes / threads,
             latency_ns,
             result_bytes: result_bytes / threads,
-            traffic_bytes_s: 0.0,
+            traffic_bytes_s,
             queue_bytes: self.queued.load(Relaxed) as f64,
         }
     }
@@ -183,10 +189,11 @@ impl Paths {
         }
     }
 
-    /// A small read has taken this long.
-    pub(super) fn measured(&self, node: NodeId, ns: u64) {
+    /// A run has been read: how long a small read took before it, and how many bytes the fabric has moved for it.
+    pub(super) fn measured(&self, node: NodeId, ns: u64, bytes: u64) {
         let ns = ns as f64;
         let mut learned = self.learned();
+        learned.traffic.of_scans += bytes;
         let known = learned.latency_ns.entry(node).or_insert(ns);
         *known += (ns - *known) * LATENCY_SHARE;
     }
@@ -217,6 +224,33 @@ impl Drop for Paths {
         if self.learned().unsaved > 0 {
             self.save(self.learned());
         }
+    }
+}
+
+/// What other instructions of this node move: all of them, without those of scans.
+struct Traffic {
+    /// Bytes that the fabric has moved for scans.
+    of_scans: u64,
+    /// At this time, so many had been moved for others.
+    since: (Instant, u64),
+    bytes_s: f64,
+}
+
+impl Traffic {
+    fn new() -> Self {
+        Self { of_scans: 0, since: (now(), 0), bytes_s: 0.0 }
+    }
+
+    /// Bytes a second, of the time since the last look that was long enough ago.
+    fn rate(&mut self, node: &Node) -> f64 {
+        let (at, before) = self.since;
+        let (now, moved) = (now(), node.fabric().bytes_moved().saturating_sub(self.of_scans));
+        let passed = now - at;
+        if passed >= TRAFFIC_TIME {
+            self.bytes_s = moved.saturating_sub(before) as f64 / passed.as_secs_f64();
+            self.since = (now, moved);
+        }
+        self.bytes_s
     }
 }
 
