@@ -58,7 +58,7 @@ impl Journaling {
         }
         // It has been met, so its last start is the one that takes part in this generation.
         let identity = Identity { node, ..self.shape.identity };
-        Follower::at_end(self.shape.directory.clone(), identity, heard.closed.load(SeqCst))
+        Follower::at_end(self.shape.directory.clone(), identity, None, heard.closed.load(SeqCst))
     }
 
     /// Applies all records up to what each node has closed, as far as this node has heard. One thread does so.
