@@ -22,7 +22,7 @@ const READER: NodeId = NodeId(0);
 /// It has the rows.
 const HOME: NodeId = NodeId(1);
 const COLUMNS: RegionId = RegionId(2);
-const ALL: [usize; 3] = [0, 1, 2];
+pub const ALL: [usize; 3] = [0, 1, 2];
 
 /// A node with its threads, which end before it.
 struct Running {
@@ -144,7 +144,7 @@ async fn columns(reader: &Worker, table: &Table) -> (Arc<Snapshot>, FarColumns) 
 }
 
 /// The rows of a view; a text if its memory has something else.
-async fn rows_of(endpoint: &Endpoint, columns: &FarColumns, schema: &Schema) -> Result<Vec<Row>, String> {
+pub async fn rows_of(endpoint: &Endpoint, columns: &FarColumns, schema: &Schema) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for segment in columns.segments() {
         let mut batch = Batch::new();
@@ -405,7 +405,7 @@ fn as_another_process() {
     });
 }
 
-struct Killed(Child);
+pub struct Killed(pub Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
