@@ -133,6 +133,8 @@ pub enum Defect {
     CopiesNotHeld,
     /// Memory of column chunks is used again although a snapshot of another node may read them.
     ColumnsNotHeld,
+    /// Column copies go on when the configuration changes.
+    ColumnsNotForgotten,
     /// A worker takes slots for a table from its stock for a dropped one.
     StaleCache,
     /// A run of pages is given up although one of its slots is in use.

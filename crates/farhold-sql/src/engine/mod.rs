@@ -109,6 +109,12 @@ impl Engine {
     }
 }
 
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.paths.close();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::EngineConfig;

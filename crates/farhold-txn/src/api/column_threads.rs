@@ -1,6 +1,7 @@
 //! The threads of a node's column copies: one applies what the journals bring, one builds copies and merges them.
 
 use crate::base::error::TxnError;
+use crate::base::slots::WORKERS_MAX;
 use crate::base::table::Table;
 use crate::columns::ColumnFeed;
 use crate::durability::follow::Applied;
@@ -63,15 +64,24 @@ pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &
     let executor = Executor::real(u64::from(node.id().0));
     let feed = &journaling.feed;
     let (mut seen, mut next_look_ns, mut failures) = (0, 0, Failures::default());
+    // The other nodes, where each is needed; with replicas those of the configuration are there.
+    let has_all = || node.replication.is_some() || journaling.unknown().is_empty();
     while !stop.load(SeqCst) {
         let now_ns = executor.handle().now_ns();
         let is_time = now_ns >= next_look_ns;
         if is_time {
             next_look_ns = now_ns + IDLE.as_nanos() as u64;
             follow_definitions(node, feed);
-            if now_ns >= failures.until_ns && journaling.failure().is_none() && journaling.unknown().is_empty() {
-                let has_failed = build_new(node, journaling, &executor, stop).is_err();
-                failures.note(has_failed, executor.handle().now_ns());
+            // None are begun while the configuration changes, nor while some rows have no home.
+            let configuration = node.settled_configuration().ok();
+            failures.forget_other(configuration);
+            if let Some(configuration) = configuration
+                && now_ns >= failures.until_ns
+                && journaling.failure().is_none()
+                && has_all()
+            {
+                let built = build_new(node, journaling, configuration, &executor, stop);
+                failures.note(built.is_err(), executor.handle().now_ns());
             }
         }
         for (table, copy) in feed.copies() {
@@ -83,6 +93,9 @@ pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &
                 feed.set_without_room(table, &copy, copy.size().segment_bytes, now_ns);
             }
         }
+        let (superblock, now_ns_shared) = (node.store.superblock(), executor.handle().shared_now_ns());
+        let timeout_ns = node.config.request_timeout_ns;
+        node.column_scans.retain(|scan| scan.is_wanted(superblock, now_ns_shared, timeout_ns));
         reclaim(node, feed);
         if is_time {
             make_room(feed, node.config.columns_bytes_max, now_ns);
@@ -94,8 +107,7 @@ pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &
 /// Frees the memory of segments that are gone, as far as no snapshot of any node may read them.
 fn reclaim(node: &Node, feed: &ColumnFeed) {
     if let Some(memory) = feed.memory() {
-        let superblock = node.store.superblock();
-        memory.reclaim(|| superblock.epoch(), || superblock.oldest_snapshot());
+        node.reclaim_columns(memory);
     }
 }
 
@@ -124,12 +136,21 @@ fn make_room(feed: &ColumnFeed, bytes_max: u64, now_ns: u64) {
 /// When to try again.
 #[derive(Default)]
 struct Failures {
+    /// The configuration in which they were.
+    of: Option<u64>,
     count: u32,
     /// Not before this time, by the thread's clock.
     until_ns: u64,
 }
 
 impl Failures {
+    /// In another configuration it may succeed at once.
+    fn forget_other(&mut self, configuration: Option<u64>) {
+        if self.of != configuration {
+            *self = Self { of: configuration, ..Self::default() };
+        }
+    }
+
     fn note(&mut self, has_failed: bool, now_ns: u64) {
         self.count = if has_failed { self.count + 1 } else { 0 };
         let pause_ns = AGAIN_NS.saturating_mul(1 << self.count.min(10)).min(AGAIN_NS_MAX);
@@ -141,6 +162,7 @@ impl Failures {
 fn build_new(
     node: &Arc<Node>,
     journaling: &Journaling,
+    configuration: u64,
     executor: &Executor,
     stop: &AtomicBool,
 ) -> Result<(), TxnError> {
@@ -150,6 +172,10 @@ fn build_new(
     let tables = node.tables().into_iter().filter(is_missing);
     let wanted: Vec<_> = tables.filter_map(|table| feed.wanted(&table).map(|kept| (table, kept))).collect();
     if wanted.is_empty() {
+        return Ok(());
+    }
+    let of = node.configuration().filter(|of| of.number == configuration);
+    if node.replication.is_some() && of.is_none() {
         return Ok(());
     }
     let mut worker = None;
@@ -162,16 +188,22 @@ fn build_new(
         }
         let worker = match &mut worker {
             Some(worker) => worker,
-            none => none.insert(node.worker(&executor.handle())?),
+            // It writes nothing, so it leaves the numbers with rings to others.
+            none => none.insert(Worker::with_slot(node, &executor.handle(), node.slots.take_last(WORKERS_MAX)?)?),
         };
         let copy = Arc::new(ColumnCopy::new(table.schema(), kept, node.config.columns, memory));
-        feed.add(table.id(), copy.clone());
-        let followed = journaling.follow();
-        let built = followed.and_then(|()| executor.run(build(worker, feed, table.id(), &copy, stop)));
+        if !feed.add(table.id(), copy.clone(), configuration) {
+            return Ok(());
+        }
+        let followed = journaling.follow(of.as_deref());
+        let building = || executor.run(build(worker, feed, (table.id(), configuration), &copy, stop));
+        let built = followed.and_then(|()| building());
         match built {
             Ok(Built::Complete) => feed.forget_need(table.id()),
             Ok(Built::NoRoom { bytes }) => feed.set_without_room(table.id(), &copy, bytes, now_ns),
             Ok(Built::GivenUp) => feed.retain(|other, _| other != table.id()),
+            // All copies have been forgotten.
+            Err(_) if node.settled_configuration() != Ok(configuration) => return Ok(()),
             Err(error) => {
                 feed.retain(|other, _| other != table.id());
                 result = Err(error);
@@ -196,7 +228,7 @@ enum Built {
 async fn build(
     worker: &Worker,
     feed: &ColumnFeed,
-    table: TableId,
+    (table, configuration): (TableId, u64),
     copy: &ColumnCopy,
     stop: &AtomicBool,
 ) -> Result<Built, TxnError> {
@@ -204,6 +236,9 @@ async fn build(
     let Some(table) = node.table_by_id(table) else { return Ok(Built::GivenUp) };
     let Some(snapshot) = until(stop, worker.handle(), worker.snapshot()).await else { return Ok(Built::GivenUp) };
     let snapshot = snapshot?;
+    if snapshot.configuration() != configuration {
+        return Ok(Built::GivenUp);
+    }
     let room = || node.config().columns_bytes_max.saturating_sub(feed.bytes_without(Some(table.id())));
     let mut tasks = snapshot.own_pages(&table)?;
     tasks.sort_by_key(PageTask::first_page);

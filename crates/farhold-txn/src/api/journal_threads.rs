@@ -61,15 +61,13 @@ impl JournalThreads {
         };
         this.threads.push(spawn("farhold-journal", Box::new(steps))?);
         this.threads.push(spawn("farhold-files", Box::new(checkpoints))?);
-        if journaling.makes_columns() {
-            let (of_applying, of_building) = (node.clone(), node.clone());
-            let (applied, built) = (journaling.clone(), journaling);
-            let (stop_applying, stop_building) = (stop.clone(), stop);
-            let apply = move || column_threads::apply(&of_applying, &applied, &stop_applying);
-            let build = move || column_threads::build_and_merge(&of_building, &built, &stop_building);
-            this.threads.push(spawn("farhold-columns", Box::new(apply))?);
-            this.threads.push(spawn("farhold-merges", Box::new(build))?);
-        }
+        let (of_applying, of_building) = (node.clone(), node.clone());
+        let (applied, built) = (journaling.clone(), journaling);
+        let (stop_applying, stop_building) = (stop.clone(), stop);
+        let apply = move || column_threads::apply(&of_applying, &applied, &stop_applying);
+        let build = move || column_threads::build_and_merge(&of_building, &built, &stop_building);
+        this.threads.push(spawn("farhold-columns", Box::new(apply))?);
+        this.threads.push(spawn("farhold-merges", Box::new(build))?);
         Ok(Some(this))
     }
 }

@@ -41,9 +41,9 @@ pub enum NoColumns {
     /// They are made from the journal, and this node has none.
     #[error("they are made from the journal, and the node has none")]
     NoJournal,
-    /// On several nodes they are made where each row is on one node.
-    #[error("they are not made on several nodes with replicas")]
-    Replicas,
+    /// The nodes that have the rows are changing, or have changed since the snapshot.
+    #[error("the cluster's configuration is changing")]
+    Changing,
     /// They are being built.
     #[error("they are being built")]
     Building,
@@ -72,13 +72,13 @@ impl NoColumns {
             Self::Lacking => (1, 0),
             Self::NoRoom => (2, 0),
             Self::NoJournal => (3, 0),
-            Self::Replicas => (4, 0),
             Self::Building => (5, 0),
             Self::Behind(epoch) => (6, epoch),
             Self::Past(epoch) => (7, epoch),
             Self::Unreachable => (8, 0),
             Self::Damaged => (9, 0),
             Self::NotWanted => (10, 0),
+            Self::Changing => (4, 0),
         }
     }
 
@@ -89,13 +89,13 @@ impl NoColumns {
             1 => Self::Lacking,
             2 => Self::NoRoom,
             3 => Self::NoJournal,
-            4 => Self::Replicas,
             5 => Self::Building,
             6 => Self::Behind(epoch),
             7 => Self::Past(epoch),
             8 => Self::Unreachable,
             9 => Self::Damaged,
             10 => Self::NotWanted,
+            4 => Self::Changing,
             _ => return None,
         })
     }
@@ -107,25 +107,24 @@ impl NoColumns {
         Self::Lacking,
         Self::NoRoom,
         Self::NoJournal,
-        Self::Replicas,
         Self::Building,
         Self::Behind(5),
         Self::Past(6),
         Self::Unreachable,
         Self::Damaged,
         Self::NotWanted,
+        Self::Changing,
     ];
 }
 
 /// The copies of a node, and the records that they are to take.
-#[derive(Default)]
 pub(crate) struct ColumnFeed {
     /// Where the chunks of copies are. None until the node is open, and if there was no room for its region.
     memory: OnceLock<Arc<ColumnMemory>>,
     /// There is a copy: records are wanted.
     is_wanted: AtomicBool,
     queue: Mutex<Queue>,
-    copies: Mutex<BTreeMap<TableId, Arc<ColumnCopy>>>,
+    copies: Mutex<Copies>,
     /// Tables whose columns have no room.
     without_room: Mutex<BTreeMap<TableId, Need>>,
     waiters: Mutex<Vec<Waker>>,
@@ -161,6 +160,14 @@ pub struct ColumnStatistics {
     pub is_merged: bool,
 }
 
+/// The copies, all of one configuration.
+#[derive(Default)]
+struct Copies {
+    /// The number of the configuration whose nodes' records they take. `None`: it is changing, and none may begin.
+    of: Option<u64>,
+    tables: BTreeMap<TableId, Arc<ColumnCopy>>,
+}
+
 /// What a copy that had no room would keep, about how many bytes it needs, and when it may be tried again.
 struct Need {
     kept: Kept,
@@ -186,6 +193,61 @@ struct Queue {
 const QUEUE_BYTES_MAX: usize = 256 << 20;
 
 impl ColumnFeed {
+    /// No copies. Where configurations change, none begin before the node is in one.
+    pub fn new(is_replicated: bool) -> Self {
+        let of = (!is_replicated).then_some(0);
+        Self {
+            memory: OnceLock::new(),
+            is_wanted: AtomicBool::new(false),
+            queue: Mutex::default(),
+            copies: Mutex::new(Copies { of, tables: BTreeMap::new() }),
+            without_room: Mutex::default(),
+            waiters: Mutex::default(),
+            bell: Bell::default(),
+            has_thread: AtomicBool::new(false),
+            merge_bell: Bell::default(),
+            views: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
+            waits: LatencyRecorder::default(),
+        }
+    }
+
+    /// The configuration changes: which rows this node has, and which nodes' records change them. All copies are forgotten, and none
+    /// begins until the node is in another one.
+    pub fn leave_configuration(&self) {
+        self.change_configuration(None);
+    }
+
+    /// The node is in this configuration, and may begin copies for it.
+    pub fn enter_configuration(&self, number: u64) {
+        self.change_configuration(Some(number));
+    }
+
+    fn change_configuration(&self, of: Option<u64>) {
+        let mut copies = held(&self.copies);
+        if copies.of == of {
+            return;
+        }
+        copies.of = of;
+        if !planted!(ColumnsNotForgotten) {
+            copies.tables.clear();
+            self.want_nothing();
+        }
+        drop(copies);
+        self.wake();
+    }
+
+    /// There are no copies any more. Under their lock, or else a new one would miss records.
+    fn want_nothing(&self) {
+        self.is_wanted.store(false, SeqCst);
+        *held(&self.queue) = Queue::default();
+    }
+
+    /// The configuration that copies are of, if it does not change.
+    pub fn configuration(&self) -> Option<u64> {
+        held(&self.copies).of
+    }
+
     /// Takes a copy of records, each complete with its mark. Called for all that the journal takes, and before their epoch is closed.
     pub fn offer(&self, records: &[u8]) {
         if self.is_wanted.load(SeqCst) && !records.is_empty() {
@@ -219,23 +281,28 @@ impl ColumnFeed {
         let _ = self.memory.set(memory);
     }
 
-    /// Begins a copy. It takes the records of all commits whose epoch is raised from here on, and perhaps earlier ones.
-    pub fn add(&self, table: TableId, copy: Arc<ColumnCopy>) {
-        held(&self.copies).insert(table, copy);
-        self.is_wanted.store(true, SeqCst);
+    /// Begins a copy. It takes the records of all commits whose epoch is raised from here on, and perhaps earlier ones. False: the node
+    /// is not in this configuration any more.
+    pub fn add(&self, table: TableId, copy: Arc<ColumnCopy>, configuration: u64) -> bool {
+        let mut copies = held(&self.copies);
+        let is_of_it = copies.of == Some(configuration);
+        if is_of_it {
+            copies.tables.insert(table, copy);
+            self.is_wanted.store(true, SeqCst);
+        }
+        is_of_it
     }
 
     /// Forgets the copies for which `stays` does not hold.
     pub fn retain(&self, stays: impl Fn(TableId, &ColumnCopy) -> bool) {
         let mut copies = held(&self.copies);
-        let before = copies.len();
-        copies.retain(|table, copy| stays(*table, copy));
-        if copies.len() == before && before > 0 {
+        let before = copies.tables.len();
+        copies.tables.retain(|table, copy| stays(*table, copy));
+        if copies.tables.len() == before && before > 0 {
             return;
         }
-        if copies.is_empty() {
-            self.is_wanted.store(false, SeqCst);
-            *held(&self.queue) = Queue::default();
+        if copies.tables.is_empty() {
+            self.want_nothing();
         }
         drop(copies);
         self.wake();
@@ -300,12 +367,18 @@ impl ColumnFeed {
 
     /// A table's copy.
     pub fn copy(&self, table: TableId) -> Option<Arc<ColumnCopy>> {
-        held(&self.copies).get(&table).cloned()
+        held(&self.copies).tables.get(&table).cloned()
+    }
+
+    /// A table's copy, if it is of this configuration.
+    pub fn copy_of(&self, table: TableId, configuration: u64) -> Option<Arc<ColumnCopy>> {
+        let copies = held(&self.copies);
+        copies.tables.get(&table).filter(|_| copies.of == Some(configuration)).cloned()
     }
 
     /// All copies.
     pub fn copies(&self) -> Vec<(TableId, Arc<ColumnCopy>)> {
-        held(&self.copies).iter().map(|(table, copy)| (*table, copy.clone())).collect()
+        held(&self.copies).all()
     }
 
     /// Whether there is a copy, or one begins.
@@ -324,7 +397,8 @@ impl ColumnFeed {
             self.lose();
         }
         // Last: a copy that begins later needs none of these records.
-        Taken { blocks, closed, copies: self.copies(), has_changes: false }
+        let copies = held(&self.copies);
+        Taken { blocks, closed, configuration: copies.of, copies: copies.all(), has_changes: false }
     }
 
     /// All that was taken has been applied, and all records up to this epoch.
@@ -347,7 +421,7 @@ impl ColumnFeed {
 
     /// Forgets all copies: they lack changes. Queries read rows.
     pub fn forget_all(&self) {
-        held(&self.copies).clear();
+        held(&self.copies).tables.clear();
     }
 
     /// That a query has got a view.
@@ -396,11 +470,19 @@ impl ColumnFeed {
     }
 }
 
+impl Copies {
+    fn all(&self) -> Vec<(TableId, Arc<ColumnCopy>)> {
+        self.tables.iter().map(|(table, copy)| (*table, copy.clone())).collect()
+    }
+}
+
 /// What the queue had, and the copies that take it.
 pub(crate) struct Taken {
     blocks: Vec<Box<[u8]>>,
     /// All records of this node up to this epoch are in it, or came before.
     pub closed: u32,
+    /// Of the copies.
+    pub configuration: Option<u64>,
     copies: Vec<(TableId, Arc<ColumnCopy>)>,
     has_changes: bool,
 }
@@ -424,7 +506,8 @@ impl Taken {
                 continue;
             };
             for entry in record.entries() {
-                let Ok(entry) = entry else {
+                // A journal's records have whole rows.
+                let Some(entry) = entry.ok().filter(|entry| entry.change != Change::Patch) else {
                     is_whole = false;
                     break;
                 };
@@ -443,7 +526,6 @@ impl Taken {
 }
 
 fn change_of<'r>(entry: &Entry<'r>, epoch: u32) -> RowChange<'r> {
-    debug_assert!(entry.change != Change::Patch, "a journal's records have whole rows");
     let row = (entry.change != Change::Delete).then_some((entry.key, entry.value));
     RowChange { reference: entry.reference, version: entry.new, epoch, row }
 }

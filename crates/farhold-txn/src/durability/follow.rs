@@ -4,10 +4,11 @@
 //!   heard: the others' closed epochs ──► ends ──► copies looked at ──► each journal is read to its end ──► complete up to the least
 //! ```
 //!
-//! A transaction's record is in its coordinator's journal alone, whatever node has the rows. Why nothing is missed:
-//! `docs/design/0027-columns.md`.
+//! A transaction's record is in its coordinator's journal alone, whatever node has the rows. Where rows have replicas, copies and followers
+//! are of one configuration: of its nodes, and of the starts of them that it names. Why nothing is missed: `docs/design/0027-columns.md`.
 
 use crate::base::error::TxnError;
+use crate::cluster::configuration::Configuration;
 use crate::durability::journaling::{Journaling, held};
 use crate::durability::open::refused;
 use farhold_fabric::NodeId;
@@ -21,7 +22,9 @@ const UNSEEN_NS_MAX: u64 = 10_000_000_000;
 
 /// The followers of all other nodes' journals, while there are copies.
 pub(super) struct Followers {
-    followers: Vec<Follower>,
+    /// The number of the configuration whose nodes they are of.
+    of: u64,
+    all: Vec<Follower>,
     /// Since when something that was closed cannot be seen.
     unseen_since_ns: Option<u64>,
 }
@@ -36,29 +39,42 @@ pub(crate) enum Applied {
 }
 
 impl Journaling {
-    /// Begins to follow the other nodes' journals, if that has not begun. To be called when a copy has been added, and before the
-    /// snapshot is taken of which it is made: records of later epochs are then read.
+    /// Begins to follow the journals of the other nodes of a configuration, if that has not begun; of all nodes, if there are no
+    /// configurations. To be called when a copy has been added, and before the snapshot is taken of which it is made: records of later
+    /// epochs are then read.
     ///
     /// # Errors
-    /// [`TxnError::Durable`]: a journal cannot be read.
-    pub fn follow(&self) -> Result<(), TxnError> {
+    /// [`TxnError::Durable`]: a journal cannot be read; [`TxnError::Recovering`]: it is of a later configuration already.
+    pub fn follow(&self, configuration: Option<&Configuration>) -> Result<(), TxnError> {
+        let of = configuration.map_or(0, |configuration| configuration.number);
         let mut others = held(&self.others);
-        if others.is_none() {
-            let nodes = (0..self.nodes).map(NodeId).filter(|node| *node != self.me);
-            let followers = nodes.map(|node| self.follow_node(node)).collect::<Result<_, _>>().map_err(refused)?;
-            *others = Some(Followers { followers, unseen_since_ns: None });
+        if others.as_ref().is_some_and(|followers| followers.of == of) {
+            return Ok(());
         }
+        let mut all = Vec::new();
+        for node in (0..self.nodes).map(NodeId).filter(|node| *node != self.me) {
+            if configuration.is_some_and(|it| !it.contains(node)) {
+                continue;
+            }
+            let follower = self.follow_node(node, configuration).map_err(refused)?;
+            if configuration.is_some() && follower.configuration() > of {
+                return Err(TxnError::Recovering { node });
+            }
+            all.push(follower);
+        }
+        *others = Some(Followers { of, all, unseen_since_ns: None });
         Ok(())
     }
 
-    fn follow_node(&self, node: NodeId) -> Result<Follower, DurableError> {
+    fn follow_node(&self, node: NodeId, configuration: Option<&Configuration>) -> Result<Follower, DurableError> {
         let heard = &self.heard[usize::from(node.0)];
-        if !heard.is_met() {
+        // Without configurations: once a node has been met, its last start is the one that takes part in this generation.
+        let start = configuration.map(|it| it.births[usize::from(node.0)] as u32);
+        if start.is_none() && !heard.is_met() {
             return Err(DurableError::Busy { who: format!("{node} has not started yet").into() });
         }
-        // It has been met, so its last start is the one that takes part in this generation.
         let identity = Identity { node, ..self.shape.identity };
-        Follower::at_end(self.shape.directory.clone(), identity, heard.closed.load(SeqCst))
+        Follower::at_end(self.shape.directory.clone(), identity, start, heard.closed.load(SeqCst))
     }
 
     /// Applies all records up to what each node has closed, as far as this node has heard. One thread does so.
@@ -72,13 +88,22 @@ impl Journaling {
         let ends: Vec<u32> = self.heard.iter().map(|heard| heard.closed.load(SeqCst)).collect();
         let mut taken = self.feed.take();
         taken.apply_own(self.me);
+        let Some(of) = taken.configuration else {
+            *others = None;
+            return Applied::All;
+        };
+        others.take_if(|followers| followers.of != of);
         let mut closed = taken.closed;
         let (mut is_all, mut is_whole) = (true, true);
         match others.as_mut() {
             Some(followers) => {
-                for follower in &mut followers.followers {
+                for follower in &mut followers.all {
                     let end = ends[usize::from(follower.node().0)];
-                    let read = follower.read(end, &mut |body, _| {
+                    let read = follower.read(end, &mut |body, closing| {
+                        // A node that the others go on without may not know. What they commit then is not for its rows.
+                        if of != 0 && closing.configuration > of {
+                            return Err("its node is in a later configuration");
+                        }
                         is_whole &= taken.apply(self.me, records(body));
                         Ok(())
                     });

@@ -159,7 +159,7 @@ impl Journaling {
             heard: (0..identity.nodes).map(|_| Heard::default()).collect(),
             members: Mutex::new(Members::new(identity.nodes, is_replicated)),
             bell: Bell::default(),
-            feed: ColumnFeed::default(),
+            feed: ColumnFeed::new(is_replicated),
             others: Mutex::default(),
             generation,
             config,
@@ -400,6 +400,8 @@ impl Journaling {
         let again = members.freeze(next);
         self.forget_heard(&again);
         drop(members);
+        // Before any row is redone or gets another home: that happens once all members are frozen.
+        self.feed.leave_configuration();
         self.epoch()
     }
 
@@ -431,6 +433,8 @@ impl Journaling {
         let again = members.install(next);
         self.forget_heard(&again);
         drop(members);
+        // All that was committed before has an epoch below the configuration's first, so each snapshot of it shows that.
+        self.feed.enter_configuration(next.number);
         self.bell.ring();
     }
 
@@ -440,11 +444,6 @@ impl Journaling {
             || !held(&self.waiters).is_empty()
             || self.checkpointing.wanted.load(SeqCst) > self.durable()
             || held(&self.members).has_news()
-    }
-
-    /// Are columns made from it?
-    pub fn makes_columns(&self) -> bool {
-        self.nodes == 1 || !self.has_copies
     }
 
     /// Is everything durable that has ever been visible on this node's cluster of one? A written record need not count

@@ -5,6 +5,7 @@ use crate::base::ident::DATA;
 use crate::cluster::configuration::Configuration;
 use crate::cluster::settings::ReplicationConfig;
 use crate::durability::JournalConfig;
+use crate::durability::follow::Applied;
 use crate::durability::journaling::{Journaling, Step};
 use crate::durability::open::Generation;
 use crate::durability::watch::{HANG_LOOK_NS_MAX, HANG_NS_MAX};
@@ -12,6 +13,9 @@ use crate::node::{Node, NodeConfig};
 use crate::protocol::worker::{Retry, Worker};
 use farhold_fabric::{Executor, Fabric, FarPtr, NodeId, RegionMemory, Version};
 use farhold_store::Store;
+use farhold_store::TableId;
+use farhold_store::column::copy::{ColumnCopy, CopyConfig, Kept};
+use farhold_store::column::memory::ColumnMemory;
 use farhold_store::durable::DurableError;
 use farhold_store::durable::files::Directory;
 use farhold_store::durable::journal::{self};
@@ -67,6 +71,82 @@ fn an_empty_region_is_no_checkpoint_of_the_rows_before() {
     assert_eq!(again(&joining), (Ok(true), false));
     let joined = Configuration { births: vec![4, 1], rows_since: vec![4, 1], ..joining.joined(NodeId(0)) };
     assert_eq!(again(&joined), (Ok(true), false));
+}
+
+/// Begins a table's copy, which must be of this configuration.
+fn begin_copy(journaling: &Journaling, configuration: u64) -> bool {
+    let memory = RegionMemory::anonymous(FarPtr::new(NodeId(0), DATA, 0), 1 << 20).expect("memory");
+    let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+    let memory = ColumnMemory::new(Arc::new(memory));
+    let copy = ColumnCopy::new(&schema, Kept::All, CopyConfig::default(), &memory);
+    journaling.feed.add(TableId(20), Arc::new(copy), configuration)
+}
+
+/// Closes an epoch in a configuration; the keeper's word is not needed for it.
+fn close(journaling: &Journaling, store: &Store, epoch: u32) {
+    journaling.settle(epoch + 1);
+    while journaling.closed() < epoch {
+        journaling.step(store);
+    }
+}
+
+/// Copies are of the configuration that the node is in, and of no other; none begin while it changes. What follows the nodes of an earlier
+/// configuration says nothing of the next.
+#[test]
+fn copies_are_of_one_configuration() {
+    let directory = Volatile::default();
+    let founded = Configuration { births: vec![1, 1], ..Configuration::first(2, 2) };
+    let (node, store) = start(&directory, NodeId(0));
+    let (other, others_store) = start(&directory, NodeId(1));
+    let has_copy = |configuration| node.feed.copy_of(TableId(20), configuration).is_some();
+    assert!(!begin_copy(&node, 0) && !begin_copy(&node, founded.number), "it is in none");
+    node.install(&founded);
+    other.install(&founded);
+    assert!(!begin_copy(&node, 0) && begin_copy(&node, founded.number));
+    assert!(has_copy(founded.number) && !has_copy(0));
+    node.follow(Some(&founded)).expect("a journal");
+    close(&other, &others_store, 9);
+    node.heard[1].closed.store(other.closed(), SeqCst);
+    let complete = || node.feed.copy(TableId(20)).expect("a copy").complete_to();
+    close(&node, &store, 3);
+    assert_eq!((node.apply_to_columns(0), complete()), (Applied::All, 3));
+    let alone = founded.without(&[NodeId(1)], NodeId(0)).promoted(NodeId(1), NodeId(0));
+    node.freeze(&alone);
+    assert!(!has_copy(founded.number) && !node.feed.is_wanted());
+    assert!(!begin_copy(&node, founded.number) && !begin_copy(&node, alone.number));
+    node.install(&alone);
+    assert!(!has_copy(alone.number) && begin_copy(&node, alone.number));
+    close(&node, &store, 5);
+    assert_eq!((node.apply_to_columns(0), complete()), (Applied::All, 0), "nothing is followed yet");
+    node.follow(Some(&alone)).expect("nothing to follow");
+    assert_eq!((node.apply_to_columns(0), complete()), (Applied::All, 5));
+}
+
+/// The others go on without a node that does not know. What they commit then is not for its rows, and its copies end.
+#[test]
+fn what_is_written_in_a_later_configuration_is_not_followed() {
+    let directory = Volatile::default();
+    let founded = Configuration { births: vec![1, 1], ..Configuration::first(2, 2) };
+    let (left, _) = start(&directory, NodeId(0));
+    let (other, store) = start(&directory, NodeId(1));
+    left.install(&founded);
+    let go_on = |configuration: &Configuration, epoch| {
+        other.install(configuration);
+        close(&other, &store, epoch);
+        left.heard[1].closed.store(other.closed(), SeqCst);
+    };
+    go_on(&founded, 5);
+    assert!(begin_copy(&left, founded.number));
+    left.follow(Some(&founded)).expect("a journal");
+    assert_eq!((left.apply_to_columns(0), left.feed.copies().len()), (Applied::All, 1));
+    let without = founded.without(&[NodeId(0)], NodeId(1)).promoted(NodeId(0), NodeId(1));
+    go_on(&without, 7);
+    left.apply_to_columns(0);
+    assert_eq!(left.feed.copies().len(), 0, "records of the later configuration are not for this node");
+    assert_eq!(left.feed.statistics(0, false).losses, 1);
+    assert!(begin_copy(&left, founded.number));
+    let followed = left.follow(Some(&founded));
+    assert!(matches!(followed, Err(TxnError::Recovering { node: NodeId(1) })), "{followed:?}");
 }
 
 /// More records than the existing segments hold, on a full disk: they are written when there is room again.

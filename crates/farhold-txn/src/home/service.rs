@@ -205,11 +205,13 @@ impl Core {
                 }
                 w.u16(self.node.store.incarnation());
             }
-            Request::ColumnView { incarnation, table, epoch, columns } => {
-                self.describe_columns(Holder { node: sender, incarnation }, (table, epoch), &columns, &mut w)?;
+            Request::ColumnView { incarnation, table, epoch, configuration, columns } => {
+                let (holder, at) = (Holder { node: sender, incarnation }, (table, epoch, configuration));
+                self.describe_columns(holder, at, &columns, &mut w)?;
             }
-            Request::ScanColumns { incarnation, table, epoch, number, body } => {
-                self.scan_columns(Holder { node: sender, incarnation }, (table, epoch), number, body, &mut w)?;
+            Request::ScanColumns { incarnation, table, epoch, configuration, number, body } => {
+                let (holder, at) = (Holder { node: sender, incarnation }, (table, epoch, configuration));
+                self.scan_columns(holder, at, number, body, &mut w)?;
             }
             Request::Confirm { incarnation, number, epoch } => {
                 let holder = Holder { node: sender, incarnation };

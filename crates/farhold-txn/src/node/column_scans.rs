@@ -8,9 +8,9 @@ use crate::base::table::Table;
 use farhold_fabric::{FarPtr, NodeId};
 use farhold_scan::access_path::FarChunk;
 use farhold_scan::access_path::pushdown::{Home, Serving};
-use farhold_store::Holder;
 use farhold_store::column::copy::PlacedChunks;
 use farhold_store::row::Schema;
+use farhold_store::{Holder, Superblock};
 
 /// How many there may be: each holds what passes of one segment.
 const SCANS_MAX: usize = 16;
@@ -26,7 +26,7 @@ pub(crate) struct ColumnScan {
     pub epoch: u32,
     pub serving: Serving,
     pub home: ScannedHome,
-    /// The last question about it.
+    /// The last question about it, by the clock that all threads share.
     pub asked_ns: u64,
 }
 
@@ -49,9 +49,21 @@ impl Home for ScannedHome {
     }
 }
 
+impl ColumnScan {
+    /// Whether somebody may still ask for it.
+    pub fn is_wanted(&self, superblock: Superblock<'_>, now_ns: u64, timeout_ns: u64) -> bool {
+        self.asked_ns >= now_ns.saturating_sub(2 * timeout_ns) && superblock.has_open(self.holder, self.epoch)
+    }
+}
+
 impl ColumnScans {
     fn all(&self) -> MutexGuard<'_, HashMap<(NodeId, u64), ColumnScan>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives up those for which `stays` does not hold. Each owns the segments of its table.
+    pub fn retain(&self, stays: impl Fn(&ColumnScan) -> bool) {
+        self.all().retain(|_, scan| stays(scan));
     }
 
     /// Takes out the scan of this number that a node has asked for: only one thread goes on with it.

@@ -11,6 +11,7 @@ use farhold_fabric::mover::Mover;
 use farhold_scan::access_path::pushdown::Line;
 use farhold_store::TableId;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -39,8 +40,8 @@ pub(crate) struct FarTools<'t> {
 
 /// Lines to the home nodes of columns.
 pub(crate) trait Lines {
-    /// For scans of a table at the epoch of an open snapshot.
-    fn line(&self, table: TableId, epoch: u32) -> Box<dyn Line>;
+    /// For scans of a table at the epoch of an open snapshot, which was taken in this configuration.
+    fn line(&self, table: TableId, epoch: u32, configuration: u64) -> Box<dyn Line>;
 }
 
 /// Reads other nodes' memory beside other tasks of the thread. It is bounded by the fabric's time-outs.
@@ -79,7 +80,11 @@ type Answerer = fn(Arc<Node>, Receiver<Question>, &Sender<Result<(), TxnError>>)
 
 /// A node's thread for this, if it runs.
 #[derive(Default)]
-pub(crate) struct FarPages(pub Mutex<Option<Running>>);
+pub(crate) struct FarPages {
+    pub running: Mutex<Option<Running>>,
+    /// The node is closed: none starts any more.
+    is_closed: AtomicBool,
+}
 
 pub(crate) struct Running {
     questions: Sender<Question>,
@@ -89,13 +94,16 @@ pub(crate) struct Running {
 impl FarPages {
     /// Puts a question to the thread; starts it by `answer` if there is none.
     pub fn ask(&self, asker: &Arc<Node>, mut question: Question, answer: Answerer) -> Result<(), TxnError> {
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(it) = &*running {
             match it.questions.send(question) {
                 Ok(()) => return Ok(()),
                 // The thread has just ended because it had no questions.
                 Err(unsent) => question = unsent.0,
             }
+        }
+        if self.is_closed.load(Acquire) {
+            return Err(TxnError::Corrupt { what: "the node is closed" });
         }
         let (questions, asked) = channel();
         let _ = questions.send(question);
@@ -111,7 +119,13 @@ impl FarPages {
 
     /// Ends the thread, if there is one.
     pub fn close(&self) {
-        let running = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_closed.store(true, Release);
+        let running = {
+            let taken = running.take();
+            drop(running);
+            taken
+        };
         if let Some(Running { questions, thread }) = running {
             drop(questions);
             let _ = thread.join();

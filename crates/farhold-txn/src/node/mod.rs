@@ -31,7 +31,7 @@ use crate::node::unsent::Unsent;
 use crate::replication::Replication;
 use farhold_fabric::{Fabric, Handle, NodeId};
 use farhold_store::column::copy::{ColumnCopy, CopyConfig, CopySize};
-use farhold_store::column::memory::MemoryStatistics;
+use farhold_store::column::memory::{ColumnMemory, MemoryStatistics};
 use farhold_store::table::{Damaged, Rebuilt};
 use farhold_store::{Store, TableId};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -323,9 +323,7 @@ impl Node {
     /// Its column copies. None of them where none are [made](crate::NoColumns).
     #[must_use]
     pub fn columns(&self) -> ColumnStatistics {
-        let Some(journaling) = self.journaling.as_ref().filter(|journaling| journaling.makes_columns()) else {
-            return ColumnStatistics::default();
-        };
+        let Some(journaling) = &self.journaling else { return ColumnStatistics::default() };
         let feed = &journaling.feed;
         let is_built = |table: &Table| feed.copy(table.id()).is_some_and(|copy| copy.is_built());
         let is_building =
@@ -354,22 +352,45 @@ impl Node {
 
     /// The copy of a table's columns, which may still be being built.
     pub(crate) fn column_copy(&self, table: &Table) -> Result<(&Arc<Journaling>, Arc<ColumnCopy>), NoColumns> {
+        let configuration = self.settled_configuration().unwrap_or(u64::MAX);
+        self.column_copy_of(table, configuration)
+    }
+
+    /// As [`Self::column_copy`], for snapshots that are taken in this configuration: in another one the node may be the home of other rows.
+    pub(crate) fn column_copy_of(
+        &self,
+        table: &Table,
+        configuration: u64,
+    ) -> Result<(&Arc<Journaling>, Arc<ColumnCopy>), NoColumns> {
         let is_small = || table.row_count() < KeptColumns::AUTO_ROWS;
-        let Some(journaling) = self.journaling.as_ref().filter(|journaling| journaling.makes_columns()) else {
+        let Some(journaling) = &self.journaling else {
             return Err(match table.kept_columns() {
                 KeptColumns::None => NoColumns::NotKept,
                 KeptColumns::Auto if is_small() => NoColumns::NotKept,
-                _ if self.journaling.is_none() => NoColumns::NoJournal,
-                _ => NoColumns::Replicas,
+                _ => NoColumns::NoJournal,
             });
         };
         let feed = &journaling.feed;
-        match feed.copy(table.id()) {
+        match feed.copy_of(table.id(), configuration) {
             Some(copy) => Ok((journaling, copy)),
             None if feed.wanted(table).is_none() => Err(NoColumns::NotKept),
             None if feed.memory().is_none() || feed.is_without_room(table.id()) => Err(NoColumns::NoRoom),
+            None if feed.configuration() != Some(configuration) => Err(NoColumns::Changing),
             None => Err(NoColumns::Building),
         }
+    }
+
+    /// Frees the memory of column chunks that are gone, as far as no snapshot of any node may read it.
+    pub(crate) fn reclaim_columns(&self, memory: &ColumnMemory) {
+        let superblock = self.store.superblock();
+        let oldest = || {
+            let oldest = superblock.oldest_snapshot();
+            // A change of the configuration closes the snapshots of nodes that leave, and their processes may read for a moment longer: until
+            // the node is in the next configuration. Looked at second: the node is frozen before it closes them.
+            let may_read_on = self.replication.as_ref().is_some_and(|it| it.view.is_frozen());
+            if may_read_on { 0 } else { oldest }
+        };
+        memory.reclaim(|| superblock.epoch(), oldest);
     }
 
     /// Bytes of its region that no table uses.

@@ -20,7 +20,7 @@ impl Worker {
     /// # Errors
     /// [`NoColumns`]: the caller scans this node's pages.
     pub async fn home_columns(&self, snapshot: &Snapshot, table: &Table) -> Result<ColumnView, NoColumns> {
-        let (journaling, copy) = self.node().column_copy(table)?;
+        let (journaling, copy) = self.node().column_copy_of(table, snapshot.configuration())?;
         let found = match copy.view(snapshot.epoch()) {
             Err(NoView::Behind { .. }) => self.catch_up(journaling, (table.id(), &copy), snapshot.epoch()).await,
             found => found.map_err(reason),

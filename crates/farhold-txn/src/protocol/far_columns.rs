@@ -81,7 +81,7 @@ impl Core {
     pub fn describe_columns(
         &self,
         holder: Holder,
-        (table, epoch): (TableId, u32),
+        (table, epoch, configuration): (TableId, u32, u64),
         columns: &[u16],
         w: &mut Writer,
     ) -> Result<(), TxnError> {
@@ -90,15 +90,20 @@ impl Core {
             return Err(TxnError::Recovering { node: self.me });
         }
         let answer = match self.table_handle(table) {
-            Ok(table) => self.describe(&table, epoch, columns).unwrap_or_else(ViewAnswer::None),
+            Ok(table) => self.describe(&table, (epoch, configuration), columns).unwrap_or_else(ViewAnswer::None),
             Err(_) => ViewAnswer::None(NoColumns::NotKept),
         };
         answer.encode(w);
         Ok(())
     }
 
-    fn describe(&self, table: &Table, epoch: u32, columns: &[u16]) -> Result<ViewAnswer, NoColumns> {
-        let (journaling, copy) = self.node.column_copy(table)?;
+    fn describe(
+        &self,
+        table: &Table,
+        (epoch, configuration): (u32, u64),
+        columns: &[u16],
+    ) -> Result<ViewAnswer, NoColumns> {
+        let (journaling, copy) = self.node.column_copy_of(table, configuration)?;
         let feed = &journaling.feed;
         let view = match copy.view(epoch) {
             Err(NoView::Behind { complete }) if feed.is_applied_to(table.id(), &copy) => {
@@ -119,8 +124,7 @@ impl Core {
         let described = view.describe(table.id(), &columns, DESCRIPTION_BYTES_MAX as usize);
         let described = described.ok_or(NoColumns::NoRoom)?;
         let memory = feed.memory().ok_or(NoColumns::NoRoom)?;
-        let superblock = self.node.store.superblock();
-        memory.reclaim(|| superblock.epoch(), || superblock.oldest_snapshot());
+        self.node.reclaim_columns(memory);
         let now = memory.statistics();
         if now.held_bytes + described.len() as u64 > now.bytes / HELD_PART {
             return Err(NoColumns::NoRoom);
@@ -293,7 +297,7 @@ impl Worker {
             return all;
         }
         // Another node keeps no columns either where this one does not make any.
-        let makes_columns = self.node().journaling.as_ref().is_some_and(|journaling| journaling.makes_columns());
+        let makes_columns = self.node().journaling.is_some();
         if !makes_columns || table.kept_columns() == KeptColumns::None {
             let reason = all[0].1.as_ref().err().copied().unwrap_or(NoColumns::NotKept);
             all.extend(snapshot.nodes().filter(|node| *node != me).map(|node| (node, Err(reason))));
@@ -361,7 +365,8 @@ impl Worker {
         let incarnation = self.node().store.incarnation();
         let columns = columns.iter().map(|column| u16::try_from(*column)).collect::<Result<Vec<_>, _>>();
         let columns = columns.map_err(|_| NoColumns::Lacking)?;
-        let request = Request::ColumnView { incarnation, table: table.id(), epoch: snapshot.epoch(), columns };
+        let (epoch, configuration) = (snapshot.epoch(), snapshot.configuration());
+        let request = Request::ColumnView { incarnation, table: table.id(), epoch, configuration, columns };
         let until_ns = core.handle.now_ns() + self.node().config.request_timeout_ns.min(COMING_NS_MAX);
         let mut pause_ns = ASK_NS;
         loop {
@@ -404,6 +409,39 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::configuration::Configuration;
+    use crate::cluster::settings::ReplicationConfig;
+    use crate::node::{Node, NodeConfig};
+    use farhold_fabric::Fabric;
+    use farhold_store::column::memory::ColumnMemory;
+
+    /// The snapshots of a node that leaves are closed while the configuration changes, and its process may read for a moment longer. Until
+    /// the next configuration begins, nothing that it may read is used again.
+    #[test]
+    fn nothing_is_freed_while_the_configuration_changes() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let fabric = Fabric::join_shm(directory.path(), NodeId(0)).expect("the fabric");
+        let replication =
+            ReplicationConfig { replicas: 2, rings: 3, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
+        let config = NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..NodeConfig::default() };
+        let node = Node::open(fabric, config).expect("a node");
+        let region = RegionMemory::anonymous(FarPtr::new(NodeId(0), COLUMNS, 0), 1 << 20).expect("memory");
+        let memory = ColumnMemory::new(Arc::new(region));
+        let view = &node.replication.as_ref().expect("copies").view;
+        let founded = Configuration::first(2, 2);
+        view.install(&Arc::new(founded.clone()), &node.catalog);
+        let used_after_dropping_some = || {
+            drop(memory.store([&[1; 100][..]]).expect("room"));
+            node.reclaim_columns(&memory);
+            memory.statistics().held_bytes
+        };
+        assert_eq!(used_after_dropping_some(), 0);
+        let without = Arc::new(founded.without(&[NodeId(1)], NodeId(0)));
+        assert!(view.freeze(&without, &node.catalog));
+        assert_eq!(used_after_dropping_some(), 128);
+        view.install(&without, &node.catalog);
+        assert_eq!(used_after_dropping_some(), 0);
+    }
 
     #[test]
     fn answers_come_back() {

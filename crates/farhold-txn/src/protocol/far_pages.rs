@@ -63,7 +63,7 @@ fn run(node: Arc<Node>, asked: Receiver<Question>, started: &Sender<Result<(), T
 
 fn answer_all(executor: &Executor, worker: &Worker, mut asked: Receiver<Question>) {
     let mover = Rc::new(OnceCell::new());
-    while let Some((first, rest)) = next_question(asked, IDLE, &worker.node().far_pages.0) {
+    while let Some((first, rest)) = next_question(asked, IDLE, &worker.node().far_pages.running) {
         asked = rest;
         executor.run(async {
             let under_way = Rc::new(Cell::new(0));

@@ -5,6 +5,7 @@
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::base::error::TxnError;
@@ -40,6 +41,8 @@ pub struct FarScan {
     pub path: &'static AccessPath,
     /// What may be tuned of it.
     pub settings: Settings,
+    /// Set it if nobody wants the result any more.
+    pub is_given_up: Arc<AtomicBool>,
 }
 
 /// What a scan has found.
@@ -104,11 +107,15 @@ impl FarScan {
     async fn run(&self, tools: &FarTools<'_>) -> Result<FarScanned, FarScanError> {
         let FarTools { endpoint, mover, lines } = *tools;
         let handle = endpoint.handle();
+        if self.is_given_up.load(Relaxed) {
+            return Ok(FarScanned::default());
+        }
         let latency_ns = self.probe(endpoint).await?;
         let since_ns = handle.now_ns();
         let of = &self.columns.segments()[self.segments.clone()];
         let segments: Vec<FarSegment> = of.iter().map(|segment| self.far_segment(segment)).collect();
-        let line = lines.line(self.table.id(), self.columns.view().epoch());
+        let snapshot = self.columns.pin().snapshot();
+        let line = lines.line(self.table.id(), snapshot.epoch(), snapshot.configuration());
         let pinned = self.columns.pin();
         let reader = Reader { endpoint, pinned, mover, line: Some(&*line), settings: self.settings };
         let (schema, predicate) = (self.table.schema(), &*self.predicate);
@@ -123,9 +130,9 @@ impl FarScan {
             found.clear();
             counters = self.scan_by(reading(), &reader, &scan, found).await;
         }
+        // What was read counts only if it was kept until now; and what was not kept may be an error for that reason.
+        snapshot.check_leased(handle)?;
         let counters = counters?;
-        // What was read counts only if it was kept until now.
-        self.columns.pin().snapshot().check_leased(handle)?;
         scanned.counters = counters;
         let is_moved = path == PathKind::Offload && mover.is_some() && self.columns.is_mapped();
         scanned.fabric_bytes = if is_moved || path == PathKind::Pushdown { 0 } else { counters.bytes_moved };
@@ -143,20 +150,29 @@ impl FarScan {
         let first = self.segments.start;
         let mut sink = |of: &Found<'_>| {
             found.push(ScannedSegment::of(of, first));
-            ControlFlow::Continue(())
+            if self.is_given_up.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         path.scan(reader, scan, &mut sink).await
     }
 
-    /// How long a small read takes.
+    /// How long a small read takes. It also makes the endpoint learn of another start of the home, which has a region of its own.
     async fn probe(&self, endpoint: &Endpoint) -> Result<u64, FarScanError> {
         let first = self.columns.segments().get(self.segments.start).and_then(|segment| segment.chunks().first());
         let Some(first) = first else { return Ok(0) };
-        let mut batch = Batch::new();
-        let since_ns = endpoint.handle().now_ns();
-        batch.read(first.at, PROBE_BYTES.min(first.bytes as usize));
-        endpoint.submit(batch).await.all_done().map_err(ScanError::from)?;
-        Ok(endpoint.handle().now_ns().saturating_sub(since_ns))
+        let mut is_refreshed = false;
+        loop {
+            let mut batch = Batch::new();
+            let since_ns = endpoint.handle().now_ns();
+            batch.read(first.at, PROBE_BYTES.min(first.bytes as usize));
+            match endpoint.submit(batch).await.all_done() {
+                Ok(()) => return Ok(endpoint.handle().now_ns().saturating_sub(since_ns)),
+                Err(FabricError::StaleKey { .. } | FabricError::NoSuchRegion { .. }) if !is_refreshed => {
+                    is_refreshed = true;
+                    let _ = endpoint.refresh(first.at.node(), first.at.region());
+                }
+                Err(error) => return Err(ScanError::from(error).into()),
+            }
+        }
     }
 
     /// With a chunk for each column of the table. Those that the home has not sent are another column's: nobody asks for them.
@@ -168,9 +184,11 @@ impl FarScan {
     }
 }
 
-/// Whether the home does not scan; it may do so later.
+/// Whether the home does not scan, or not in time. Its memory may be read all the same.
 fn is_refused(scanned: &Result<Counters, ScanError>) -> bool {
-    matches!(scanned, Err(ScanError::Refused(_) | ScanError::Fabric(FabricError::Unsupported { .. })))
+    use FabricError::{NodeUnavailable, Timeout, Unsupported};
+    let refused = matches!(scanned, Err(ScanError::Refused(_) | ScanError::Unusable { .. }));
+    refused || matches!(scanned, Err(ScanError::Fabric(Unsupported { .. } | NodeUnavailable { .. } | Timeout { .. })))
 }
 
 /// The path that can always be used.

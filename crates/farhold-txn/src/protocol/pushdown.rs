@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The asker draws the reply message by message. So the home never waits for an asker, and keeps what passes of one segment for each scan.
-//! Between two questions it serves others. A scan that is not asked for any more makes room for others once its snapshot is closed there,
-//! or after twice the time that a request may take.
+//! Between two questions it serves others. A scan is given up once its snapshot is closed there, or when it has not been asked for in twice
+//! the time that a request may take; the thread that frees column memory looks for such scans.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use farhold_scan::access_path::pushdown::{Line, Serving, Step, Waiting, number_o
 use farhold_store::column::copy::PlacedChunks;
 use farhold_store::{Holder, TableId};
 
-/// How long the home scans for one question, if nothing passes: its other work waits meanwhile.
+/// How long the home scans for one question, if nothing passes: its other work waits meanwhile. A segment is scanned in one piece.
 const SCAN_NS: u64 = 500_000;
 
 impl Core {
@@ -36,7 +36,7 @@ impl Core {
     pub fn scan_columns(
         &self,
         holder: Holder,
-        (table, epoch): (TableId, u32),
+        (table, epoch, configuration): (TableId, u32, u64),
         number: u64,
         body: &[u8],
         w: &mut Writer,
@@ -52,13 +52,14 @@ impl Core {
             (taken.holder == holder && taken.epoch == epoch).then_some(taken).ok_or_else(gone)?
         } else {
             let table = self.table_handle(table)?;
-            let view = self.node.column_copy(&table).ok().and_then(|(_, copy)| copy.view(epoch).ok());
-            let chunks = PlacedChunks::new(view.ok_or_else(gone)?);
+            let copy = self.node.column_copy_of(&table, configuration).ok();
+            let view = copy.and_then(|(_, copy)| copy.view(epoch).ok());
+            let chunks = PlacedChunks::new(&view.ok_or_else(gone)?);
             let home = ScannedHome { table, chunks, origin: FarPtr::new(self.me, COLUMNS, 0) };
             ColumnScan { holder, epoch, serving: Serving::new(body), home, asked_ns: 0 }
         };
         let now_ns = self.handle.now_ns();
-        scan.asked_ns = now_ns;
+        scan.asked_ns = self.handle.shared_now_ns();
         while let Some(step) = scan.serving.next(&scan.home) {
             match step {
                 Step::Message(message) => {
@@ -72,17 +73,17 @@ impl Core {
         if scan.serving.is_over() {
             return Ok(());
         }
-        let since_ns = now_ns.saturating_sub(2 * self.node.config.request_timeout_ns);
-        scans.keep(number, scan, |it| it.asked_ns >= since_ns && superblock.has_open(it.holder, it.epoch))
+        let asked_ns = scan.asked_ns;
+        let stays = |it: &ColumnScan| it.is_wanted(superblock, asked_ns, self.node.config.request_timeout_ns);
+        scans.keep(number, scan, stays)
     }
 }
 
 impl Lines for Core {
-    fn line(&self, table: TableId, epoch: u32) -> Box<dyn Line> {
+    fn line(&self, table: TableId, epoch: u32, configuration: u64) -> Box<dyn Line> {
         Box::new(HomeLine {
             core: self.this.clone(),
-            table,
-            epoch,
+            at: (table, epoch, configuration),
             number: Cell::new(self.handle.unrepeated_u64()),
             asked: RefCell::default(),
         })
@@ -92,8 +93,8 @@ impl Lines for Core {
 /// Requests of one scan, and their replies.
 struct HomeLine {
     core: Weak<Core>,
-    table: TableId,
-    epoch: u32,
+    /// The table, and the epoch and the configuration of the snapshot.
+    at: (TableId, u32, u64),
     number: Cell<u64>,
     /// By number: the home, and the question under way.
     asked: RefCell<HashMap<u64, (NodeId, Option<Question>)>>,
@@ -105,10 +106,10 @@ impl HomeLine {
     fn ask(&self, node: NodeId, number: u64, body: Vec<u8>) -> Result<Question, FabricError> {
         let unavailable = FabricError::NodeUnavailable { node };
         let core = self.core.upgrade().ok_or(unavailable)?;
-        let (table, epoch) = (self.table, self.epoch);
+        let (table, epoch, configuration) = self.at;
         Ok(core.handle.clone().spawn(async move {
             let incarnation = core.node.store.incarnation();
-            let request = Request::ScanColumns { incarnation, table, epoch, number, body: &body };
+            let request = Request::ScanColumns { incarnation, table, epoch, configuration, number, body: &body };
             core.call(node, &request).await.map_err(|error| match error {
                 TxnError::NodeUnavailable { .. } => FabricError::NodeUnavailable { node },
                 _ => FabricError::Unsupported { what: "a scan by the home node, which has refused it" },

@@ -72,12 +72,12 @@ pub(crate) enum Request<'a> {
     Publish { table: TableId, references: Vec<ObjectRef>, replaced: Vec<ObjectRef> },
     /// Which runs of pages hold the table's rows, from that page on? The first of them: see `protocol::runs::RUNS_MAX`.
     Pages { table: TableId, from_page: u32 },
-    /// Where are these columns of the table's rows here, at the epoch of a snapshot that this start of the sender has open here? Answer:
-    /// see `protocol/far_columns.rs`.
-    ColumnView { incarnation: u16, table: TableId, epoch: u32, columns: Vec<u16> },
-    /// Scan columns that lie here, for a snapshot that this start of the sender has open here; or, without a body, go on with the scan of
-    /// this number. Answer: see `protocol/pushdown.rs`.
-    ScanColumns { incarnation: u16, table: TableId, epoch: u32, number: u64, body: &'a [u8] },
+    /// Where are these columns of the table's rows here, at the epoch of a snapshot that this start of the sender has open here, and that it
+    /// has taken in this configuration? Answer: see `protocol/far_columns.rs`.
+    ColumnView { incarnation: u16, table: TableId, epoch: u32, configuration: u64, columns: Vec<u16> },
+    /// Scan columns that lie here, for a snapshot that this start of the sender has open here and has taken in this configuration; or,
+    /// without a body, go on with the scan of this number. Answer: see `protocol/pushdown.rs`.
+    ScanColumns { incarnation: u16, table: TableId, epoch: u32, configuration: u64, number: u64, body: &'a [u8] },
     /// Replication and recovery: see `rpc/recovery.rs`.
     Recovery { body: &'a [u8] },
 }
@@ -226,13 +226,13 @@ impl<'a> Request<'a> {
                 w.bytes(body);
             }
             Self::FollowColumns => {}
-            Self::ColumnView { incarnation, table, epoch, columns } => {
-                w.u16(*incarnation).u32(table.0).u32(*epoch).list(columns, |w, column| {
+            Self::ColumnView { incarnation, table, epoch, configuration, columns } => {
+                w.u16(*incarnation).u32(table.0).u32(*epoch).u64(*configuration).list(columns, |w, column| {
                     w.u16(*column);
                 });
             }
-            Self::ScanColumns { incarnation, table, epoch, number, body } => {
-                w.u16(*incarnation).u32(table.0).u32(*epoch).u64(*number).bytes(body);
+            Self::ScanColumns { incarnation, table, epoch, configuration, number, body } => {
+                w.u16(*incarnation).u32(table.0).u32(*epoch).u64(*configuration).u64(*number).bytes(body);
             }
             Self::Count { table } => {
                 w.u32(table.0);
@@ -352,12 +352,14 @@ impl<'a> Request<'a> {
                 incarnation: r.u16()?,
                 table: table(&mut r)?,
                 epoch: r.u32()?,
+                configuration: r.u64()?,
                 columns: r.list(Reader::u16)?,
             },
             28 => Self::ScanColumns {
                 incarnation: r.u16()?,
                 table: table(&mut r)?,
                 epoch: r.u32()?,
+                configuration: r.u64()?,
                 number: r.u64()?,
                 body: r.bytes()?,
             },
@@ -489,8 +491,8 @@ mod tests {
             Request::StillOpen { incarnation: 2, first: 3, next: 9, open: vec![3, 8] },
             Request::Pages { table, from_page: 77 },
             Request::FollowColumns,
-            Request::ColumnView { incarnation: 2, table, epoch: 8, columns: vec![0, 5] },
-            Request::ScanColumns { incarnation: 2, table, epoch: 8, number: 1 << 40, body: b"scan" },
+            Request::ColumnView { incarnation: 2, table, epoch: 8, configuration: 1 << 40, columns: vec![0, 5] },
+            Request::ScanColumns { incarnation: 2, table, epoch: 8, configuration: 7, number: 1 << 40, body: b"scan" },
         ]
     }
 

@@ -78,7 +78,7 @@ pub fn decode(schema: &Schema, key: &[u8], value: &[u8]) -> Row {
     )
 }
 
-fn rows_of_columns(view: &ColumnView, schema: &Schema) -> Vec<Row> {
+pub fn rows_of_columns(view: &ColumnView, schema: &Schema) -> Vec<Row> {
     let mut rows = Vec::new();
     for part in view.parts() {
         match part {
@@ -487,12 +487,12 @@ impl Cluster {
 }
 
 #[derive(Default)]
-struct Running {
-    stop: AtomicBool,
-    done: AtomicU64,
+pub struct Running {
+    pub stop: AtomicBool,
+    pub done: AtomicU64,
 }
 
-fn table_of(node: &Node, name: &str) -> Table {
+pub fn table_of(node: &Node, name: &str) -> Table {
     node.table(name).expect("the table is on all nodes")
 }
 
@@ -587,24 +587,36 @@ fn each_node_has_the_columns_of_its_rows() {
 
 /// A directory whose files of some name cannot be opened while it is held.
 #[derive(Clone, Debug)]
-struct Slow {
-    disk: Volatile,
-    prefix: &'static str,
-    hold: Arc<(Mutex<bool>, Condvar)>,
+pub struct Slow {
+    pub disk: Volatile,
+    pub prefix: &'static str,
+    pub hold: Arc<(Mutex<Hold>, Condvar)>,
+}
+
+/// Whether files cannot be opened, and how many threads wait for that.
+#[derive(Debug, Default)]
+pub struct Hold {
+    is_held: bool,
+    waiting: usize,
 }
 
 impl Slow {
     fn hold(&self, is_held: bool) {
-        *self.hold.0.lock().expect("no panic") = is_held;
+        self.hold.0.lock().expect("no panic").is_held = is_held;
         self.hold.1.notify_all();
+    }
+
+    /// Does a thread wait?
+    pub fn is_waited_for(&self) -> bool {
+        self.hold.0.lock().expect("no panic").waiting > 0
     }
 }
 
 /// Held until this is dropped, also when an assertion fails.
-struct Held<'s>(&'s Slow);
+pub struct Held<'s>(&'s Slow);
 
 impl<'s> Held<'s> {
-    fn new(slow: &'s Slow) -> Self {
+    pub fn new(slow: &'s Slow) -> Self {
         slow.hold(true);
         Self(slow)
     }
@@ -627,8 +639,10 @@ impl Directory for Slow {
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DurableFile>> {
         if name.starts_with(self.prefix) {
-            let is_held = self.hold.0.lock().expect("no panic");
-            drop(self.hold.1.wait_while(is_held, |is_held| *is_held).expect("no panic"));
+            let mut hold = self.hold.0.lock().expect("no panic");
+            hold.waiting += 1;
+            let mut hold = self.hold.1.wait_while(hold, |hold| hold.is_held).expect("no panic");
+            hold.waiting -= 1;
         }
         self.disk.open(name)
     }

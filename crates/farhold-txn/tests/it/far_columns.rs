@@ -23,7 +23,7 @@ const READER: NodeId = NodeId(0);
 /// It has the rows.
 const HOME: NodeId = NodeId(1);
 const COLUMNS: RegionId = RegionId(2);
-const ALL: [usize; 3] = [0, 1, 2];
+pub const ALL: [usize; 3] = [0, 1, 2];
 
 /// A node with its threads, which end before it.
 struct Running {
@@ -145,7 +145,7 @@ async fn columns(reader: &Worker, table: &Table) -> (Arc<Snapshot>, FarColumns) 
 }
 
 /// The rows of a view; a text if its memory has something else.
-async fn rows_of(endpoint: &Endpoint, columns: &FarColumns, schema: &Schema) -> Result<Vec<Row>, String> {
+pub async fn rows_of(endpoint: &Endpoint, columns: &FarColumns, schema: &Schema) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for segment in columns.segments() {
         let mut batch = Batch::new();
@@ -240,7 +240,7 @@ fn views_from_afar_have_the_rows_of_their_snapshots() {
 /// A table's columns go, and others take their memory, while a snapshot of another node has a view of them. True if the view still has its
 /// rows.
 /// The rows that a path finds in a view, four segments at a time.
-fn rows_by(
+pub(crate) fn rows_by(
     path: &'static AccessPath,
     columns: &Arc<FarColumns>,
     table: &Table,
@@ -256,6 +256,7 @@ fn rows_by(
             wanted: Arc::from(ALL),
             path,
             settings: Settings { block_bytes: 512, ..Settings::default() },
+            is_given_up: Arc::default(),
         };
         let answered = scan.start().map_err(|error| error.to_string())?;
         let scanned = answered.recv().map_err(|_| "no answer")?.map_err(|error| error.to_string())?;
@@ -497,7 +498,7 @@ fn as_another_process() {
     });
 }
 
-struct Killed(Child);
+pub struct Killed(pub Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {

@@ -13,5 +13,6 @@ mod local;
 mod numbers;
 #[cfg(feature = "libfabric")]
 mod over_libfabric;
+mod replicated_columns;
 mod shapes;
 mod silent;

@@ -115,9 +115,9 @@ impl CopyIn {
         }
         match std::mem::replace(&mut self.txn, CopyTxn::Gone) {
             CopyTxn::Borrowed(txn, loan) => loan.give_back(CopyReturn::Whole(txn)),
-            CopyTxn::Own { txn, .. } => {
+            CopyTxn::Own { txn, chunk_rows } => {
                 if let Err(error) = txn.commit().await {
-                    let error = self.insert.table.explain(&error, None);
+                    let error = in_chunks(self.insert.table.explain(&error, None), chunk_rows);
                     return Err(self.report_error(error).await);
                 }
             }
@@ -160,10 +160,8 @@ impl CopyIn {
                 return error
                     .with_hint(format!("The first {rows} rows have been committed (farhold.copy_chunk_rows)."));
             }
-            CopyTxn::Own { chunk_rows: 0, .. } if error.state == SqlState::PROGRAM_LIMIT_EXCEEDED => {
-                return error.with_hint("SET farhold.copy_chunk_rows = 10000 commits after every so many rows.");
-            }
-            CopyTxn::Own { .. } | CopyTxn::Gone => {}
+            CopyTxn::Own { chunk_rows, .. } => return in_chunks(error, chunk_rows),
+            CopyTxn::Gone => {}
         }
         error
     }
@@ -234,4 +232,12 @@ impl CopyIn {
         };
         error.with_detail(detail)
     }
+}
+
+/// Says how to load more than one transaction takes, after an error of a COPY that commits all of its rows at once.
+fn in_chunks(error: SqlError, chunk_rows: u64) -> SqlError {
+    if error.state == SqlState::PROGRAM_LIMIT_EXCEEDED && chunk_rows == 0 {
+        return error.with_hint("SET farhold.copy_chunk_rows = 10000 commits after every so many rows.");
+    }
+    error
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use farhold_scan::columns::ColumnFilter;
-use farhold_scan::model::PathKind;
+use farhold_scan::model::{Choice, PathKind};
 use farhold_store::column::Chunk;
 use farhold_store::column::copy::{ColumnView, DELTA_RUN_ROWS, FarViewSegment, Segment, ViewPart};
 use farhold_txn::{FarColumns, NoColumns, NodeColumns, NodeId, PageTask, TxnError};
@@ -65,6 +65,8 @@ pub(super) enum Source {
 
 /// Segments that one part copies, and keeps until they are decoded: the path has something to run ahead on.
 const RUN_SEGMENTS: usize = 4;
+/// Bytes of all columns of such segments, if they are more than one.
+const RUN_BYTES: u64 = 16 << 20;
 
 /// What a scan reads, and with how many threads.
 pub(super) struct Wanted<'a> {
@@ -101,10 +103,12 @@ impl Access {
             match readable {
                 Ok(NodeColumns::Own(view)) => parts.add_own(view, table, wanted.filter),
                 Ok(NodeColumns::Far(far)) => {
+                    let segments = may_pass(far, table, wanted.filter);
+                    parts.skipped += far.segments().len() - segments.len();
                     let page_bytes = pages().map(|task| task.bytes()).sum();
                     let (columns, predicate) = (wanted.columns, wanted.filter.predicate());
-                    let threads = wanted.threads.min(far.segments().len()).max(1);
-                    let part = FarPart { far, page_bytes, columns, predicate, threads };
+                    let threads = wanted.threads.min(segments.len()).max(1);
+                    let part = FarPart { far, segments: &segments, page_bytes, columns, predicate, threads };
                     let choice = paths.choose(part, forced)?;
                     paths.calibrate(far, || Grid {
                         table: Arc::clone(table),
@@ -112,8 +116,8 @@ impl Access {
                         far: Arc::clone(far),
                         pages: pages().collect(),
                     });
-                    let meter = Arc::new(Meter::new(paths, choice, *node, threads));
-                    parts.add_far(far, &meter, table, wanted, pages());
+                    let meter = Meter::new(paths, choice, *node);
+                    parts.add_far(far, &segments, meter, wanted, pages());
                 }
                 Err(reason) => {
                     parts.all.extend(pages().map(|task| Part { source: Source::Pages(task), meter: None }));
@@ -141,10 +145,13 @@ impl Access {
         let sources: Vec<Source> = match path {
             PathKind::Rows => pages.iter().cloned().map(Source::Pages).collect(),
             PathKind::Direct => (0..segments).map(|number| Source::FarSegment(Arc::clone(far), number)).collect(),
-            _ => runs(segments).map(|run| Source::FarRun(Arc::clone(far), run)).collect(),
+            _ => {
+                let numbers: Vec<usize> = (0..segments).collect();
+                runs(far, &numbers).into_iter().map(|run| Source::FarRun(Arc::clone(far), run)).collect()
+            }
         };
-        // Without a part to expect it reports nothing: the grid has its own times.
-        let meter = Arc::new(Meter::of_grid(paths, path, far.pin().node()));
+        // It expects no part, and so reports nothing: the grid has its own times.
+        let meter = Arc::new(Meter::new(paths, Choice::forced(path), far.pin().node()));
         let part = |source| Part { source, meter: Some(Arc::clone(&meter)) };
         let parts = sources.into_iter().map(part).collect();
         Self::Columns(Columns { of: Arc::from([]), parts, skipped: 0, meters: Arc::from([]) })
@@ -175,8 +182,37 @@ impl Access {
     }
 }
 
-fn runs(segments: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..segments).step_by(RUN_SEGMENTS).map(move |from| from..(from + RUN_SEGMENTS).min(segments))
+/// The segments of another node that may have a row that passes: all of them where their memory is not mapped.
+fn may_pass(far: &FarColumns, table: &TableInfo, filter: &ScanFilter) -> Vec<usize> {
+    let may_pass = |(number, segment)| {
+        // What cannot be read is an error of the scan.
+        let is_nothing = far.is_mapped()
+            && far_chunks(far, segment, table).is_ok_and(|chunks| {
+                let of_some = chunks.of_some();
+                ColumnFilter::of_some(table.schema(), filter.predicate(), segment.rows(), of_some).is_nothing()
+            });
+        (!is_nothing).then_some(number)
+    };
+    far.segments().iter().enumerate().filter_map(may_pass).collect()
+}
+
+/// Neighbours among these segments, as many as a run may have.
+fn runs(far: &FarColumns, segments: &[usize]) -> Vec<Range<usize>> {
+    let bytes =
+        |number: usize| -> u64 { far.segments()[number].chunks().iter().map(|chunk| u64::from(chunk.bytes)).sum() };
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let mut run_bytes = 0;
+    for &number in segments {
+        run_bytes += bytes(number);
+        let joins = |run: &&mut Range<usize>| run.end == number && run.len() < RUN_SEGMENTS && run_bytes <= RUN_BYTES;
+        if let Some(run) = runs.last_mut().filter(joins) {
+            run.end += 1;
+        } else {
+            run_bytes = bytes(number);
+            runs.push(number..number + 1);
+        }
+    }
+    runs
 }
 
 #[derive(Default)]
@@ -207,41 +243,25 @@ impl Parts {
     fn add_far(
         &mut self,
         far: &Arc<FarColumns>,
-        meter: &Arc<Meter>,
-        table: &TableInfo,
+        segments: &[usize],
+        meter: Meter,
         wanted: &Wanted<'_>,
         pages: impl Iterator<Item = PageTask>,
     ) {
-        let mut push = |source| {
-            meter.expect_part();
-            self.all.push(Part { source, meter: Some(Arc::clone(meter)) });
+        let sources: Vec<Source> = match meter.choice.path {
+            PathKind::Rows => pages.map(Source::Pages).collect(),
+            PathKind::Direct => segments.iter().map(|number| Source::FarSegment(Arc::clone(far), *number)).collect(),
+            _ => runs(far, segments).into_iter().map(|run| Source::FarRun(Arc::clone(far), run)).collect(),
         };
-        match meter.choice.path {
-            PathKind::Rows => pages.map(Source::Pages).for_each(&mut push),
-            PathKind::Direct => {
-                for (number, segment) in far.segments().iter().enumerate() {
-                    // What cannot be read is an error of the scan.
-                    let is_nothing = far_chunks(far, segment, table).is_ok_and(|chunks| {
-                        let (predicate, of_some) = (wanted.filter.predicate(), chunks.of_some());
-                        ColumnFilter::of_some(table.schema(), predicate, segment.rows(), of_some).is_nothing()
-                    });
-                    if is_nothing {
-                        self.skipped += 1;
-                        meter.shorten();
-                    } else {
-                        push(Source::FarSegment(Arc::clone(far), number));
-                    }
-                }
-            }
-            _ => runs(far.segments().len()).for_each(|run| push(Source::FarRun(Arc::clone(far), run))),
-        }
+        let meter = Arc::new(meter.of_parts(sources.len(), wanted.threads));
+        self.all.extend(sources.into_iter().map(|source| Part { source, meter: Some(Arc::clone(&meter)) }));
         if meter.choice.path != PathKind::Rows {
             let rows = far.view().delta_rows();
             let deltas = (0..rows).step_by(DELTA_RUN_ROWS).map(|from| from..(from + DELTA_RUN_ROWS).min(rows));
             let part = |run| Part { source: Source::FarDelta(Arc::clone(far), run), meter: None };
             self.all.extend(deltas.map(part));
         }
-        self.meters.push(Arc::clone(meter));
+        self.meters.push(meter);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The scan of a snapshot, which decodes pages or column segments to batches.
 
 use std::fmt;
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::Statistics;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr, PhysicalExprRef};
@@ -25,7 +27,7 @@ use farhold_store::column::{BLOCK_ROWS, Chunk};
 use farhold_txn::{PageTask, Snapshot, TxnError};
 
 use super::BATCH_ROWS;
-use super::access::{Access, Columns, Source, far_chunks};
+use super::access::{self, Access, Columns, Source, far_chunks};
 use super::decode::BatchDecoder;
 use super::far::{FarRuns, Run};
 use super::filter::ScanFilter;
@@ -111,7 +113,13 @@ impl SnapshotScan {
     }
 
     /// The execution state of a partition.
-    fn part(&self, partition: usize, batch_rows: usize, snapshot: Arc<Snapshot>) -> Part {
+    fn part(
+        &self,
+        partition: usize,
+        batch_rows: usize,
+        snapshot: Arc<Snapshot>,
+        room: Option<MemoryReservation>,
+    ) -> Part {
         let decoder = BatchDecoder::new(&self.table, &self.columns, Arc::clone(&self.schema), batch_rows);
         Part {
             value_bytes: decoder.value_bytes().max(self.filter.value_bytes()),
@@ -122,7 +130,8 @@ impl SnapshotScan {
             table: Arc::clone(&self.table),
             access: self.access.clone(),
             block: 0,
-            runs: FarRuns::default(),
+            runs: FarRuns::new(room),
+            reads_ahead: self.limit.is_none(),
             spent_ns: 0,
             times: None,
             predicate: Arc::clone(&self.predicate),
@@ -165,7 +174,7 @@ pub(super) fn read_all(
         CancelHandle::default(),
         statistics,
     );
-    let mut part = scan.part(0, BATCH_ROWS, Arc::clone(snapshot));
+    let mut part = scan.part(0, BATCH_ROWS, Arc::clone(snapshot), None);
     while part.next_batch()?.is_some() {}
     Ok(())
 }
@@ -267,7 +276,8 @@ impl ExecutionPlan for SnapshotScan {
             return Err(DataFusionError::Internal("a scan without rows to read".to_owned()));
         };
         let batch_rows = context.session_config().batch_size();
-        let mut part = self.part(partition, batch_rows, snapshot);
+        let room = MemoryConsumer::new("columns of other nodes").register(context.memory_pool());
+        let mut part = self.part(partition, batch_rows, snapshot, Some(room));
         let metrics = BaselineMetrics::new(&self.metrics, partition);
         let set = self.metrics.clone();
         part.times = Some(Box::new(move |path, ns| {
@@ -304,6 +314,7 @@ struct Part {
     block: usize,
     /// Runs of other nodes' segments.
     runs: FarRuns,
+    reads_ahead: bool,
     /// The time that the part has taken so far.
     spent_ns: u64,
     /// Takes the name of an access path, and the time of a part that it has read.
@@ -384,7 +395,7 @@ impl Part {
         let Some(part) = columns.parts.get(self.next) else { return Ok(false) };
         let since = now();
         let (filter, scratch) = (&self.filter, &mut self.scratch);
-        let (mut has_more, mut waited) = (false, Duration::ZERO);
+        let mut has_more = false;
         match &part.source {
             Source::Pages(task) => self.read_task(task)?,
             Source::Delta(view, rows) => view.visit_delta(rows.clone(), &mut |key, value| {
@@ -421,12 +432,12 @@ impl Part {
             }
             Source::FarRun(far, _) => {
                 if !self.runs.is_decoding() {
-                    waited = self.read_run(columns)?;
+                    self.read_run(columns)?;
                 }
                 has_more = self.runs.decode(far, &self.table, &self.columns, &mut self.decoder)?;
             }
         }
-        self.spent_ns += since.elapsed().saturating_sub(waited).as_nanos() as u64;
+        self.spent_ns += since.elapsed().as_nanos() as u64;
         if !has_more {
             self.next += self.step;
             self.block = 0;
@@ -446,23 +457,23 @@ impl Part {
         Ok(true)
     }
 
-    /// Reads the next part, a run, and has the one after it under way. Returns how long this thread has waited; the time that the run took
-    /// counts as the part's.
-    fn read_run(&mut self, columns: &Columns) -> Result<Duration> {
-        for number in [self.next, self.next + self.step] {
-            if let Some((Source::FarRun(far, segments), Some(meter))) =
-                columns.parts.get(number).map(|part| (&part.source, &part.meter))
-            {
-                let run = Run { far, segments: segments.clone(), meter };
-                self.runs.ask(number, &run, &self.table, &self.predicate, &self.columns)?;
-            }
+    /// Waits for the next part, a run, and has the one after it under way. A limit may be reached before that.
+    fn read_run(&mut self, columns: &Columns) -> Result<()> {
+        let ahead = self.reads_ahead.then_some(self.next + self.step);
+        for number in iter::once(self.next).chain(ahead) {
+            let Some(access::Part { source: Source::FarRun(far, segments), meter: Some(meter) }) =
+                columns.parts.get(number)
+            else {
+                continue;
+            };
+            let run = Run { far, segments: segments.clone(), meter };
+            let is_needed = number == self.next;
+            self.runs.ask(number, is_needed, &run, &self.table, &self.predicate, &self.columns)?;
         }
-        let Some(meter) = columns.parts.get(self.next).and_then(|part| part.meter.as_ref()) else {
-            return Ok(Duration::ZERO);
-        };
-        let since = now();
-        self.spent_ns += self.runs.receive(meter)?;
-        Ok(since.elapsed())
+        match columns.parts.get(self.next).and_then(|part| part.meter.as_ref()) {
+            Some(meter) => self.runs.receive(meter, &self.cancel),
+            None => Ok(()),
+        }
     }
 
     /// Reads blocks of a segment, from `at` on, until the batch is full; returns whether some are left.

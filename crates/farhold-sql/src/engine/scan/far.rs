@@ -3,10 +3,14 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use arrow::error::ArrowError;
 use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::MemoryReservation;
+use farhold_fabric::FabricError;
 use farhold_scan::access_path::ScanError;
 use farhold_scan::kernels::Bits;
 use farhold_scan::predicate::Predicate;
@@ -16,6 +20,7 @@ use farhold_txn::{FarColumns, FarScan, FarScanError, FarScanned, NodeId, Scanned
 
 use super::decode::BatchDecoder;
 use super::paths::{self, Meter, Queued};
+use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
 use crate::engine::error;
 use crate::{SqlError, SqlState};
@@ -27,17 +32,38 @@ pub(super) struct Run<'a> {
     pub(super) meter: &'a Meter,
 }
 
+/// How often a thread that waits for a run looks whether its statement is cancelled.
+const LOOK: Duration = Duration::from_millis(10);
+
+impl Run<'_> {
+    /// Of the chunks at a place.
+    fn bytes_of(&self, place: usize) -> u64 {
+        self.far.segments()[self.segments.clone()].iter().map(|segment| u64::from(segment.chunks()[place].bytes)).sum()
+    }
+}
+
 /// The runs of one thread.
-#[derive(Default)]
 pub(super) struct FarRuns {
     /// The numbers of parts that are being read: the next one, and the one after it.
     asked: VecDeque<(usize, Asked)>,
     current: Option<Decoding>,
+    /// Memory of the queries for what has been asked for and not been decoded.
+    room: Option<MemoryReservation>,
 }
 
+/// A run that is being read. It is given up when it is dropped.
 struct Asked {
     answer: Receiver<Result<FarScanned, FarScanError>>,
+    is_given_up: Arc<AtomicBool>,
+    /// Bytes that its result may have.
+    bytes: usize,
     _queued: Queued,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.is_given_up.store(true, Relaxed);
+    }
 }
 
 /// A run that has been read, and how far it has been decoded.
@@ -45,13 +71,20 @@ struct Decoding {
     scanned: FarScanned,
     segment: usize,
     block: usize,
+    bytes: usize,
 }
 
 impl FarRuns {
-    /// Begins to read a part, unless it is being read.
+    /// `room`: where their memory is counted.
+    pub(super) fn new(room: Option<MemoryReservation>) -> Self {
+        Self { asked: VecDeque::new(), current: None, room }
+    }
+
+    /// Begins to read a part, unless it is being read. One that is not `needed` yet is not read if there is no memory for it.
     pub(super) fn ask(
         &mut self,
         number: usize,
+        is_needed: bool,
         run: &Run<'_>,
         table: &TableInfo,
         predicate: &Arc<Predicate>,
@@ -60,11 +93,17 @@ impl FarRuns {
         if self.asked.iter().any(|(asked, _)| *asked == number) {
             return Ok(());
         }
+        let wanted = columns.iter().filter_map(|column| run.far.place_of(*column));
+        let bytes = wanted.map(|place| run.bytes_of(place)).sum::<u64>() as usize;
+        if let Some(Err(error)) = self.room.as_ref().map(|room| room.try_grow(bytes)) {
+            return if is_needed { Err(error) } else { Ok(()) };
+        }
         let (meter, segments) = (run.meter, run.segments.clone());
         let path = paths::copying(meter.choice.path);
         let path = path.ok_or_else(|| DataFusionError::Internal("a run by a path that does not copy".to_owned()))?;
-        let bytes = run.far.segments()[segments.clone()].iter().flat_map(FarViewSegment::chunks);
-        let queued = meter.paths.queue(bytes.map(|chunk| u64::from(chunk.bytes)).sum());
+        let of_all = run.far.segments()[segments.clone()].iter().flat_map(FarViewSegment::chunks);
+        let is_given_up = Arc::new(AtomicBool::new(false));
+        let queued = meter.paths.queue(of_all.map(|chunk| u64::from(chunk.bytes)).sum());
         let scan = FarScan {
             columns: Arc::clone(run.far),
             table: table.table.clone(),
@@ -73,9 +112,10 @@ impl FarRuns {
             wanted: Arc::clone(columns),
             path,
             settings: meter.paths.settings,
+            is_given_up: Arc::clone(&is_given_up),
         };
         let answer = scan.start().map_err(|error| failed(error, meter.node))?;
-        self.asked.push_back((number, Asked { answer, _queued: queued }));
+        self.asked.push_back((number, Asked { answer, is_given_up, bytes, _queued: queued }));
         Ok(())
     }
 
@@ -84,18 +124,25 @@ impl FarRuns {
         self.current.is_some()
     }
 
-    /// Waits for the first run that has been asked for, and returns how long it took in nanoseconds. It ends within the fabric's time-outs.
-    pub(super) fn receive(&mut self, meter: &Meter) -> Result<u64> {
+    /// Waits for the first run that has been asked for.
+    pub(super) fn receive(&mut self, meter: &Meter, cancel: &CancelHandle) -> Result<()> {
         let node = meter.node;
         let gone = || FarScanError::Txn(TxnError::NodeUnavailable { node, committed: false });
         let asked = self.asked.pop_front().map(|(_, asked)| asked);
         let asked = asked.ok_or_else(|| DataFusionError::Internal("no run was asked for".to_owned()))?;
-        let scanned = asked.answer.recv().unwrap_or_else(|_| Err(gone()));
+        let scanned = loop {
+            match asked.answer.recv_timeout(LOOK) {
+                Ok(scanned) => break scanned,
+                Err(RecvTimeoutError::Disconnected) => break Err(gone()),
+                Err(RecvTimeoutError::Timeout) => {
+                    cancel.check().map_err(|error| DataFusionError::External(Box::new(error)))?;
+                }
+            }
+        };
         let scanned = scanned.map_err(|error| failed(error, node))?;
         meter.paths.measured(node, scanned.latency_ns, scanned.fabric_bytes);
-        let took_ns = scanned.took_ns;
-        self.current = Some(Decoding { scanned, segment: 0, block: 0 });
-        Ok(took_ns)
+        self.current = Some(Decoding { scanned, segment: 0, block: 0, bytes: asked.bytes });
+        Ok(())
     }
 
     /// Decodes until the batch is full; returns whether the run has more.
@@ -113,17 +160,17 @@ impl FarRuns {
             }
             let segment = &far.segments()[found.segment];
             let chunks = open(found, segment, table, columns)?;
-            let blocks = found.bits.len();
-            if found.is_of_passing {
-                // The chunks have nothing but the rows that pass, so few that they are decoded at once.
-                for (block, bits) in kept_of_passing(found, segment).iter().enumerate() {
-                    append(decoder, &chunks, block, bits);
-                }
-                at.block = blocks;
-            }
+            let of_passing = found.is_of_passing.then(|| kept_of_passing(found, segment));
+            let blocks = of_passing.as_ref().map_or(found.bits.len(), Vec::len);
             while at.block < blocks && !decoder.is_full() {
-                let mut bits = found.bits[at.block];
-                segment.select(at.block, &mut bits);
+                let bits = of_passing.as_ref().map_or_else(
+                    || {
+                        let mut bits = found.bits[at.block];
+                        segment.select(at.block, &mut bits);
+                        bits
+                    },
+                    |of_passing| of_passing[at.block],
+                );
                 append(decoder, &chunks, at.block, &bits);
                 at.block += 1;
             }
@@ -132,7 +179,9 @@ impl FarRuns {
             }
             (at.segment, at.block) = (at.segment + 1, 0);
         }
-        self.current = None;
+        if let (Some(at), Some(room)) = (self.current.take(), &self.room) {
+            room.shrink(at.bytes);
+        }
         Ok(false)
     }
 }
@@ -190,15 +239,16 @@ fn failed(error: FarScanError, node: NodeId) -> DataFusionError {
     let error = match error {
         FarScanError::Txn(error) => error::from_txn(&error),
         // Another start of the node has other memory; and a pin that stands no longer keeps nothing.
-        FarScanError::Scan(
-            ScanError::Fabric(farhold_fabric::FabricError::StaleKey { .. }) | ScanError::Segment { .. },
-        ) => error::from_txn(&TxnError::Recovering { node }),
-        FarScanError::Scan(ScanError::Fabric(_)) => {
+        FarScanError::Scan(ScanError::Fabric(FabricError::StaleKey { .. }) | ScanError::Segment { .. }) => {
+            error::from_txn(&TxnError::Recovering { node })
+        }
+        FarScanError::Scan(ScanError::Fabric(FabricError::NodeUnavailable { .. } | FabricError::Timeout { .. })) => {
             error::from_txn(&TxnError::NodeUnavailable { node, committed: false })
         }
         FarScanError::Scan(error @ ScanError::Unusable { .. }) => {
             SqlError::new(SqlState::FEATURE_NOT_SUPPORTED, error.to_string())
         }
+        FarScanError::Scan(error @ ScanError::Fabric(_)) => SqlError::internal(error.to_string()),
         FarScanError::Scan(error) => SqlError::new(SqlState::DATA_CORRUPTED, error.to_string()),
     };
     DataFusionError::External(Box::new(error))

@@ -97,9 +97,15 @@ impl Segment {
         self.chunks.part(at, bytes as usize)
     }
 
-    /// How many columns it has, those included that are not kept.
-    pub(super) fn columns(&self) -> usize {
-        self.columns.len()
+    /// Where its first chunk is in the region of column memory.
+    pub(super) fn place(&self) -> u64 {
+        self.chunks.offset()
+    }
+
+    /// The column whose chunk begins there.
+    pub(super) fn column_at(&self, offset: u64) -> Option<usize> {
+        let at = offset.checked_sub(self.chunks.offset())?;
+        self.columns.binary_search_by_key(&at, |place| place.at).ok()
     }
 
     pub(super) fn first_slot(&self) -> u32 {

@@ -77,35 +77,30 @@ impl ColumnView {
     }
 }
 
-/// The chunks of a view by where they are in column memory, for a reader who names them so.
+/// The chunks of a view by where they are in column memory, for a reader who names them so. It keeps the segments and not the delta.
 #[derive(Debug)]
 pub struct PlacedChunks {
-    view: ColumnView,
-    /// Offset, number of the segment, column; in order.
-    places: Vec<(u64, u32, u32)>,
+    kept: Kept,
+    /// In the order of their places.
+    segments: Vec<Arc<Segment>>,
 }
 
 impl PlacedChunks {
-    /// Of this view, which it keeps.
+    /// Of this view.
     #[must_use]
-    pub fn new(view: ColumnView) -> Self {
-        let of_segment = |(number, segment): (usize, &Arc<Segment>)| {
-            let segment = segment.clone();
-            let kept = (0..segment.columns()).filter(|column| view.kept.has(*column));
-            let place = |column: usize| (segment.chunk_place(column).at, number as u32, column as u32);
-            kept.map(place).collect::<Vec<_>>()
-        };
-        let mut places: Vec<_> = view.segments.iter().enumerate().flat_map(of_segment).collect();
-        places.sort_unstable();
-        Self { view, places }
+    pub fn new(view: &ColumnView) -> Self {
+        let mut segments = view.segments.to_vec();
+        segments.sort_unstable_by_key(|segment| segment.place());
+        Self { kept: view.kept.clone(), segments }
     }
 
-    /// The chunk that begins there and has so many bytes.
+    /// The chunk of a kept column that begins there and has so many bytes.
     #[must_use]
     pub fn chunk(&self, offset: u64, bytes: u32) -> Option<&[u8]> {
-        let found = self.places.binary_search_by_key(&offset, |(at, ..)| *at).ok()?;
-        let (_, segment, column) = self.places[found];
-        let chunk = self.view.segments[segment as usize].chunk_bytes(column as usize);
+        let behind = self.segments.partition_point(|segment| segment.place() <= offset);
+        let segment = self.segments.get(behind.checked_sub(1)?)?;
+        let column = segment.column_at(offset).filter(|column| self.kept.has(*column))?;
+        let chunk = segment.chunk_bytes(column);
         (chunk.len() == bytes as usize).then_some(chunk)
     }
 }

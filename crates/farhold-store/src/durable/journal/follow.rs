@@ -30,6 +30,8 @@ pub struct Follower {
     /// The lsn of the last batch, 0 before the first.
     last: u64,
     closed: u32,
+    /// The latest of the batches.
+    configuration: u64,
     bytes: Vec<u8>,
 }
 
@@ -40,19 +42,25 @@ enum Found {
 }
 
 impl Follower {
-    /// Near the end of the journal of a node's last start, which has closed `closed`. What it passes over was written before this call.
-    /// `identity` is the followed node's.
+    /// Near the end of the journal of a node's start, which has closed `closed`; of its last one, if `of` does not say which. What it
+    /// passes over was written before this call. `identity` is the followed node's.
     ///
     /// # Errors
     /// As [`Self::read`]; it has no journal.
-    pub fn at_end(directory: Arc<dyn Directory>, identity: Identity, closed: u32) -> Result<Self, DurableError> {
+    pub fn at_end(
+        directory: Arc<dyn Directory>,
+        identity: Identity,
+        of: Option<u32>,
+        closed: u32,
+    ) -> Result<Self, DurableError> {
         let names = directory.list().map_err(|error| DurableError::io("list", &error))?;
-        let all = segments(&names, identity.node);
+        let mut all = segments(&names, identity.node);
+        all.retain(|(start, _)| of.is_none_or(|of| *start == of));
         let Some(&(start, number)) = all.last() else {
             return Err(DurableError::Busy { who: format!("{} has no journal", identity.node).into() });
         };
-        let mut this =
-            Self { directory, identity, start, number, at: HEADER_BYTES, last: 0, closed: 0, bytes: Vec::new() };
+        let (at, bytes) = (HEADER_BYTES, Vec::new());
+        let mut this = Self { directory, identity, start, number, at, last: 0, closed: 0, configuration: 0, bytes };
         // The last segments may be empty. The last batch of all closes that epoch or a later one.
         for (_, number) in all.into_iter().rev().filter(|(found, _)| *found == start) {
             this.number = number;
@@ -74,6 +82,13 @@ impl Follower {
     #[must_use]
     pub fn closed(&self) -> u32 {
         self.closed
+    }
+
+    /// The latest configuration that a batch names among those that have been read or passed over: the first batch of each segment names
+    /// the one that its node is in, and so does the first batch after each change. 0: none does.
+    #[must_use]
+    pub fn configuration(&self) -> u64 {
+        self.configuration
     }
 
     /// Visits the items of the batches up to the one that closes an epoch, which the node has said to be closed. False: some of them
@@ -137,6 +152,7 @@ impl Follower {
                 let closing = Closing::of(&words);
                 visit(&bytes[used + BATCH_HEADER..used + size], closing).map_err(damaged)?;
                 (self.last, self.closed) = (lsn, self.closed.max(closing.closed));
+                self.configuration = self.configuration.max(closing.configuration);
                 used += size;
             }
             if used > 0 {
@@ -225,7 +241,7 @@ mod tests {
             let segment_bytes = SEGMENT_BYTES_MIN;
             let shape = Shape { directory: shared.clone(), identity: IDENTITY, start: 3, segment_bytes, inventory };
             let journal = Journal::new(shape.clone(), shape.make_segment(0).expect("a segment"));
-            let follower = Follower::at_end(shared, IDENTITY, 0).expect("a journal");
+            let follower = Follower::at_end(shared, IDENTITY, None, 0).expect("a journal");
             Self { directory, shape, journal, written: Vec::new(), follower, read: Vec::new() }
         }
 
@@ -292,7 +308,7 @@ mod tests {
         assert_eq!(pair.read, pair.written);
         assert!(pair.journal.next_number() > 10);
         // One that begins now reads what comes.
-        pair.follower = Follower::at_end(pair.shape.directory.clone(), IDENTITY, closed).expect("a journal");
+        pair.follower = Follower::at_end(pair.shape.directory.clone(), IDENTITY, Some(3), closed).expect("a journal");
         assert_eq!(pair.follower.closed(), closed);
         pair.read.clear();
         pair.write(closed + 1, &[1, 2]);
@@ -315,6 +331,22 @@ mod tests {
         pair.journal.forget(5).expect("removed");
         assert!(matches!(pair.follow(6), Err(DurableError::Damaged { .. })));
         assert_eq!(pair.read.len(), 9);
+    }
+
+    /// A node has started again, which the reader has not heard of: what it follows is the start that it has asked for.
+    #[test]
+    fn a_follower_is_of_one_start() {
+        let mut pair = Pair::new();
+        pair.write(1, &[3]);
+        let later = Shape { start: 4, ..pair.shape.clone() };
+        let mut other = Journal::new(later.clone(), later.make_segment(0).expect("a segment"));
+        let closing = Closing { closed: 9, epoch_max: 9, configuration: 7 };
+        other.write(&[], closing).expect("written");
+        let at_end = |of, closed| Follower::at_end(pair.shape.directory.clone(), IDENTITY, of, closed);
+        let closed = |of, closed| at_end(of, closed).map(|it| (it.closed(), it.configuration()));
+        assert_eq!((closed(Some(3), 1), closed(None, 9)), (Ok((1, 0)), Ok((9, 7))));
+        assert_eq!(closed(Some(3), 9), Ok((1, 0)), "what the other start has closed is not there");
+        assert!(matches!(closed(Some(5), 0), Err(DurableError::Busy { .. })));
     }
 
     #[test]

@@ -229,6 +229,11 @@ impl Snapshot {
         self.as_of.epoch
     }
 
+    /// The number of the configuration in which it was taken; 0 without replicas.
+    pub(crate) fn configuration(&self) -> u64 {
+        self.as_of.configuration
+    }
+
     /// When it was complete: by the clock that all threads of the machine share.
     pub(crate) fn taken_ns(&self) -> u64 {
         self.taken_ns

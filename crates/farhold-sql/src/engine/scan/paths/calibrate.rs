@@ -1,7 +1,7 @@
 //! The first model: a grid of small scans of columns that a query is about to read.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Release};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::time::Duration;
 
 use farhold_scan::model::PathKind;
@@ -19,6 +19,10 @@ const GRID_TIME: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 3;
 /// Segments of a scan of the grid.
 const SEGMENTS: [usize; 4] = [1, 4, 16, 64];
+/// Fewer say nothing of the time of a byte.
+const SEGMENTS_MIN: usize = 4;
+/// How long nothing is measured after a scan of the grid has failed.
+const PAUSE: Duration = Duration::from_mins(1);
 
 /// What the grid reads: columns of another node, and the pages of the same rows.
 pub(in crate::engine::scan) struct Grid {
@@ -31,19 +35,20 @@ pub(in crate::engine::scan) struct Grid {
 impl Paths {
     /// Begins to measure the paths to these columns, unless they have been or are being measured.
     pub(in crate::engine::scan) fn calibrate(self: &Arc<Self>, far: &FarColumns, grid: impl FnOnce() -> Grid) {
-        let is_unknown = |path: &PathKind| self.learned().model.path(*path).observations() == 0;
-        if far.segments().is_empty() || !usable(far).iter().any(is_unknown) {
+        let is_wanted = {
+            let learned = self.learned();
+            let is_unknown = |path: &PathKind| learned.model.path(*path).observations() == 0;
+            usable(far).iter().any(is_unknown) && now() >= learned.calibrate_after
+        };
+        if far.segments().len() < SEGMENTS_MIN || !is_wanted {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if self.is_calibrating.swap(true, AcqRel) {
             return;
         }
-        let (paths, grid) = (Arc::clone(self), grid());
-        runtime.spawn_blocking(move || {
-            paths.measure(&grid);
-            paths.is_calibrating.store(false, Release);
-        });
+        let (turn, grid) = (Turn(Arc::clone(self)), grid());
+        runtime.spawn_blocking(move || turn.0.measure(&grid));
     }
 
     /// Scans the grid, in an order in which all paths have some observations when the time is over.
@@ -52,30 +57,40 @@ impl Paths {
         let paths = usable(&grid.far);
         let mut observed: Vec<Vec<_>> = vec![Vec::new(); paths.len()];
         let all = grid.far.segments().len();
+        let mut has_failed = false;
         let mut sizes: Vec<usize> = SEGMENTS.into_iter().filter(|size| *size < all).collect();
         sizes.push(all.min(SEGMENTS[SEGMENTS.len() - 1]));
         'grid: for _ in 0..ROUNDS {
             for &segments in &sizes {
                 for columns in column_sets(grid) {
                     for (path, observed) in paths.iter().zip(&mut observed) {
-                        if now() >= until {
+                        if now() >= until || self.is_closed.load(Relaxed) {
                             break 'grid;
                         }
-                        let Some(observation) = self.observe(grid, *path, segments, &columns) else { break 'grid };
-                        observed.push(observation);
+                        match self.observe(grid, *path, segments, &columns) {
+                            Some(observation) => observed.push(observation),
+                            None => has_failed = true,
+                        }
                     }
                 }
             }
         }
         let mut learned = self.learned();
-        for (path, observed) in paths.iter().zip(&observed).filter(|(_, observed)| !observed.is_empty()) {
-            // Times and features that are out of their limits give no model; the path stays unknown.
-            let _ = learned.model.calibrate(*path, observed);
+        for (path, observed) in paths.iter().zip(&observed) {
+            // Scans may have taught the model meanwhile.
+            if learned.model.path(*path).observations() == 0 && !observed.is_empty() {
+                // Times and features that are out of their limits give no model; the path stays unknown.
+                let _ = learned.model.calibrate(*path, observed);
+            }
         }
-        self.save(learned);
+        if has_failed {
+            learned.calibrate_after = now() + PAUSE;
+        }
+        drop(learned);
+        self.save();
     }
 
-    /// Scans some segments by a path; `None`: that failed, and so would the rest.
+    /// Scans some segments by a path; `None`: that failed.
     fn observe(
         self: &Arc<Self>,
         grid: &Grid,
@@ -87,16 +102,23 @@ impl Paths {
         let pages = &grid.pages[..(grid.pages.len() * segments).div_ceil(all).min(grid.pages.len())];
         let predicate = Predicate::default();
         let page_bytes = pages.iter().map(PageTask::bytes).sum();
-        let part = FarPart { far: &grid.far, page_bytes, columns, predicate: &predicate, threads: 1 };
-        let mut features = self.candidates(part)[path as usize]?;
-        if path != PathKind::Rows {
-            features.bytes *= segments as f64 / all as f64;
-        }
-        features.result_bytes *= segments as f64 / all as f64;
+        let numbers: Vec<usize> = (0..segments).collect();
+        let far = &*grid.far;
+        let part = FarPart { far, segments: &numbers, page_bytes, columns, predicate: &predicate, threads: 1 };
+        let features = self.candidates(part)[path as usize]?;
         let access = Access::of_grid(self, &grid.far, path, segments, pages);
         let since = now();
         read_all(&grid.table, &grid.snapshot, access, columns).ok()?;
         Some((features, since.elapsed().as_nanos() as f64))
+    }
+}
+
+/// The turn of the one calibration.
+struct Turn(Arc<Paths>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.is_calibrating.store(false, Release);
     }
 }
 

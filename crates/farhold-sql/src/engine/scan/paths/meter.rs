@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use farhold_scan::model::{Choice, PathKind};
+use farhold_scan::model::Choice;
 use farhold_txn::NodeId;
 
 use super::Paths;
@@ -21,27 +21,22 @@ pub(in crate::engine::scan) struct Meter {
 }
 
 impl Meter {
-    /// A meter of a scan that so many threads read.
-    pub(in crate::engine::scan) fn new(paths: &Arc<Paths>, choice: Choice, node: NodeId, threads: usize) -> Self {
+    /// A meter of a scan without parts, which reports nothing.
+    pub(in crate::engine::scan) fn new(paths: &Arc<Paths>, choice: Choice, node: NodeId) -> Self {
         Self {
             paths: Arc::clone(paths),
             choice,
             node,
-            threads: threads.max(1),
+            threads: 1,
             ns: AtomicU64::new(0),
             left: AtomicUsize::new(0),
             is_shortened: AtomicBool::new(false),
         }
     }
 
-    /// A meter of a scan by a path that was not chosen. It reports nothing.
-    pub(in crate::engine::scan) fn of_grid(paths: &Arc<Paths>, path: PathKind, node: NodeId) -> Self {
-        Self::new(paths, Choice::forced(path), node, 1)
-    }
-
-    /// There is one more part.
-    pub(in crate::engine::scan) fn expect_part(&self) {
-        self.left.fetch_add(1, Relaxed);
+    /// A meter of so many parts, for at most so many threads.
+    pub(in crate::engine::scan) fn of_parts(self, parts: usize, threads: usize) -> Self {
+        Self { left: AtomicUsize::new(parts), threads: threads.min(parts).max(1), ..self }
     }
 
     /// Other rows are read than the choice was made for.

@@ -42,6 +42,10 @@ pub(crate) struct Paths {
     /// Bytes of scans that the thread of far reads has been asked for.
     queued: AtomicU64,
     is_calibrating: AtomicBool,
+    /// Nothing is measured any more.
+    is_closed: AtomicBool,
+    /// Held by the thread that writes the file.
+    file: Mutex<()>,
     /// What may be tuned of the paths.
     pub(super) settings: access_path::Settings,
     /// Why the file gave no model.
@@ -55,13 +59,17 @@ struct Learned {
     /// Scans since the file was written.
     unsaved: u32,
     traffic: Traffic,
+    /// Not before this time, because a calibration has failed.
+    calibrate_after: Instant,
 }
 
 /// A scan of the part of a table that another node has, as a choice sees it.
 #[derive(Clone, Copy)]
 pub(super) struct FarPart<'a> {
     pub(super) far: &'a FarColumns,
-    /// Bytes of the pages of the same rows.
+    /// Its segments that may have a row that passes.
+    pub(super) segments: &'a [usize],
+    /// Bytes of the pages of all rows.
     pub(super) page_bytes: u64,
     /// The columns that are wanted.
     pub(super) columns: &'a [usize],
@@ -90,10 +98,21 @@ impl Paths {
         };
         Self {
             node: Arc::clone(node),
-            learned: Mutex::new(Learned { model, latency_ns: HashMap::new(), unsaved: 0, traffic: Traffic::new() }),
+            learned: Mutex::new(Learned {
+                model,
+                latency_ns: HashMap::new(),
+                unsaved: 0,
+                traffic: Traffic::new(),
+                calibrate_after: now(),
+            }),
             queued: AtomicU64::new(0),
             is_calibrating: AtomicBool::new(false),
-            settings: access_path::Settings::default(),
+            is_closed: AtomicBool::new(false),
+            file: Mutex::new(()),
+            settings: access_path::Settings {
+                reply_ns_max: 2 * node.config().request_timeout_ns,
+                ..access_path::Settings::default()
+            },
             warning,
         }
     }
@@ -133,9 +152,13 @@ impl Paths {
         let of_columns = self.features(part);
         let threads = part.threads.max(1) as f64;
         for path in usable(part.far) {
+            // One thread of the node reads what is not mapped, and all that is copied. The rest is shared by the query's threads.
             let features = match path {
-                PathKind::Rows => Features { bytes: part.page_bytes as f64 / threads, queue_bytes: 0.0, ..of_columns },
-                PathKind::Direct => Features { queue_bytes: 0.0, ..of_columns },
+                PathKind::Rows if part.far.is_mapped() => {
+                    Features { bytes: part.page_bytes as f64 / threads, queue_bytes: 0.0, ..of_columns }
+                }
+                PathKind::Rows => Features { bytes: part.page_bytes as f64, ..of_columns },
+                PathKind::Direct => Features { bytes: of_columns.bytes / threads, queue_bytes: 0.0, ..of_columns },
                 _ => of_columns,
             };
             candidates[path as usize] = Some(features);
@@ -143,7 +166,7 @@ impl Paths {
         candidates
     }
 
-    /// Of a path that reads columns. All are of one thread's share, because a path's time is one thread's.
+    /// Of a path that copies columns. Results are decoded by all threads of the query.
     fn features(&self, part: FarPart<'_>) -> Features {
         let filtered = part.predicate.columns();
         let places = |columns: &[usize]| columns.iter().filter_map(|column| part.far.place_of(*column)).collect();
@@ -155,7 +178,7 @@ impl Paths {
         };
         let selectivity = part.predicate.selectivity().clamp(0.0, 1.0);
         let (mut bytes, mut result_bytes) = (0.0, 0.0);
-        for segment in part.far.segments() {
+        for segment in part.segments.iter().map(|number| &part.far.segments()[*number]) {
             let of = |places: &[usize]| places.iter().map(|at| f64::from(segment.chunks()[*at].bytes)).sum::<f64>();
             let (first, late) = (of(&first), of(&late));
             // A column that is read late is read whole, if any row of its segment passes.
@@ -169,7 +192,7 @@ impl Paths {
         let traffic_bytes_s = learned.traffic.rate(&self.node);
         drop(learned);
         Features {
-            bytes: bytes / threads,
+            bytes,
             latency_ns,
             result_bytes: result_bytes / threads,
             traffic_bytes_s,
@@ -178,14 +201,20 @@ impl Paths {
     }
 
     /// A scan has finished.
-    pub(super) fn finished(&self, choice: &Choice, ns: f64) {
+    pub(super) fn finished(self: &Arc<Self>, choice: &Choice, ns: f64) {
         let mut learned = self.learned();
         // A time or a feature out of its limits teaches nothing.
-        if learned.model.finished(choice, ns.max(1.0)).is_ok() {
-            learned.unsaved += 1;
-            if learned.unsaved >= SCANS_PER_FILE {
-                self.save(learned);
-            }
+        if learned.model.finished(choice, ns.max(1.0)).is_err() {
+            return;
+        }
+        learned.unsaved += 1;
+        if learned.unsaved >= SCANS_PER_FILE
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            learned.unsaved = 0;
+            drop(learned);
+            let paths = Arc::clone(self);
+            runtime.spawn_blocking(move || paths.save());
         }
     }
 
@@ -205,13 +234,21 @@ impl Paths {
     }
 
     /// Writes the file. Without one, or if the disk does not take it, the next start measures again.
-    fn save(&self, mut learned: MutexGuard<'_, Learned>) {
-        learned.unsaved = 0;
-        let model = learned.model.clone();
-        drop(learned);
+    fn save(&self) {
+        let _file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let model = {
+            let mut learned = self.learned();
+            learned.unsaved = 0;
+            learned.model.clone()
+        };
         if let Some(journal) = &self.node.config().journal {
             let _ = file::save(&model, &*journal.directory, self.node.id(), fingerprint(&self.node));
         }
+    }
+
+    /// Measures nothing any more: the engine closes.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Relaxed);
     }
 
     fn learned(&self) -> MutexGuard<'_, Learned> {
@@ -221,8 +258,9 @@ impl Paths {
 
 impl Drop for Paths {
     fn drop(&mut self) {
-        if self.learned().unsaved > 0 {
-            self.save(self.learned());
+        let unsaved = self.learned().unsaved;
+        if unsaved > 0 {
+            self.save();
         }
     }
 }
