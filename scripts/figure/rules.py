@@ -1,7 +1,7 @@
 """22-rules: each rule around the joins: two nodes with the same rows, of which one makes plans of CH-benCHmark's queries without it."""
 from .common import farhold, write
 
-RULES = ("enabled", "reduce", "common", "decimals", "cheap_first", "texts")
+RULES = ("enabled", "reduce", "common", "decimals")
 
 
 def rules(args):

@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! - The bytes of an extent never change from [`ColumnMemory::store`] until it is free again.
-//! - An extent is free only when no snapshot that could have learned of it is open: the proof is in docs/design/0027-columns.md.
+//! - An extent is free only when no snapshot that could have learned of it is open: the proof is in docs/design/0030-columns-of-several-nodes.md.
 //!
 //! First fit over the free extents, in the order of their addresses: a segment is one extent, so there are few, and what is low is used
 //! again first, because memory of the system is taken for each byte at its first use. (`offset-allocator` finds an extent in constant

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A transaction's record is in its coordinator's journal alone, whatever node has the rows. Where rows have replicas, copies and followers
-//! are of one configuration: of its nodes, and of the starts of them that it names. Why nothing is missed: `docs/design/0027-columns.md`.
+//! are of one configuration: of its nodes, and of the starts of them that it names. Why nothing is missed: `docs/design/0030-columns-of-several-nodes.md`.
 
 use crate::base::error::TxnError;
 use crate::cluster::configuration::Configuration;

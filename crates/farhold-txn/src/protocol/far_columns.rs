@@ -8,7 +8,7 @@
 //!   reads chunks, until the snapshot is closed
 //! ```
 //!
-//! Chunks and the description stay where they are until S is closed on the home: docs/design/0027-columns.md.
+//! Chunks and the description stay where they are until S is closed on the home: docs/design/0030-columns-of-several-nodes.md.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -206,7 +206,7 @@ impl FarColumns {
             return Err(gone);
         }
         // SAFETY: the pin covers these bytes, and was asked after the region had been mapped. So they do not change while the snapshot is
-        // open, which `self` owns, and the mapping stays as long as `memory`: docs/design/0027-columns.md, "A claim that the reader did
+        // open, which `self` owns, and the mapping stays as long as `memory`: docs/design/0030-columns-of-several-nodes.md, "A claim that the reader did
         // not give up". A process that the others go on without has been ended before its claims go.
         unsafe { memory.immutable(offset, bytes as usize) }.map_err(|_| TxnError::Recovering { node })
     }
@@ -221,7 +221,7 @@ impl FarColumns {
 // SAFETY: what the pin covers is a part of a chunk that the home has described for an open snapshot. The chunk was written before it was
 // described. Its extent is used again only behind the last snapshot that may know of it, those of dead nodes included: they are fenced
 // before their claims go. A later start of the home has a new file. Covering is asked of the snapshot each time, and what it covered once
-// stays as it was until the snapshot, which the pin owns, is closed: docs/design/0027-columns.md, claims 11 to 15.
+// stays as it was until the snapshot, which the pin owns, is closed: docs/design/0030-columns-of-several-nodes.md, claims 5 to 9.
 unsafe impl Pinned for ColumnPin {
     fn covers(&self, chunk: FarChunk) -> bool {
         self.covers(chunk.at.node(), chunk.at.region(), chunk.at.offset(), chunk.bytes)

@@ -48,6 +48,8 @@ pub(super) fn session_state(
         .with_batch_size(BATCH_ROWS);
     let mut joins = JoinConfig::default();
     joins.spill_directory = config.spill_directory.to_string_lossy().into_owned();
+    // They gain nothing over this database's scans, which decide most conditions themselves and read no files (docs/design/0024).
+    (joins.texts, joins.cheap_first, joins.files) = (false, false, false);
     for rule in &config.without_rules {
         ExtensionOptions::set(&mut joins, rule, "false")?;
     }

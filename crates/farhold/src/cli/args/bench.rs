@@ -222,7 +222,7 @@ pub struct ChArgs {
     #[arg(long, conflicts_with = "without")]
     pub against_arrow: bool,
     /// Also run each query in a second node that makes plans without this rule around the joins (`farhold_join.`), in turn.
-    #[arg(long, value_name = "RULE", conflicts_with = "durability", value_parser = ["cheap_first", "common", "decimals", "enabled", "reduce", "texts"])]
+    #[arg(long, value_name = "RULE", conflicts_with = "durability", value_parser = ["common", "decimals", "enabled", "reduce"])]
     pub without: Option<String>,
     /// Durability. With a journal, large tables are kept as columns too.
     #[command(flatten)]
