@@ -437,6 +437,34 @@ impl<'a> Chunk<'a> {
         }
     }
 
+    /// The codes of a block of texts in a dictionary; those of NULLs and beyond the last row have no meaning.
+    ///
+    /// # Panics
+    /// If there is no such block, or the encoding is another.
+    pub fn text_codes(&self, block: usize, out: &mut [u32; BLOCK_ROWS]) {
+        assert!(
+            self.header.encoding == Encoding::TextDictionary,
+            "{:?} has no dictionary of texts",
+            self.header.encoding
+        );
+        let packed = self.codes(block);
+        match lane_bits(self.header.width) {
+            8 => self.codes_in::<u8>(packed, out),
+            16 => self.codes_in::<u16>(packed, out),
+            32 => self.codes_in::<u32>(packed, out),
+            _ => self.codes_in::<u64>(packed, out),
+        }
+    }
+
+    fn codes_in<T: Lane>(&self, packed: &[u8], out: &mut [u32; BLOCK_ROWS]) {
+        let mut codes = [T::default(); BLOCK_ROWS];
+        T::unpack(packed, self.header.width, &mut codes);
+        for (out, code) in out.iter_mut().zip(codes) {
+            // No dictionary has so many entries.
+            *out = u32::try_from(code.into()).unwrap_or(u32::MAX);
+        }
+    }
+
     /// The integers of a block; those of NULLs and beyond the last row have no meaning.
     ///
     /// # Panics

@@ -1,13 +1,14 @@
 //! Decodes the projected columns of rows or column segments to Arrow.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryBuilder, BinaryViewBuilder, BooleanArray, BooleanBufferBuilder, Date32Array, Decimal128Array,
-    Float32Array, Float64Array, Int16Array, Int32Array, Int64Array, RecordBatch, RecordBatchOptions,
-    TimestampMicrosecondArray,
+    ArrayRef, BinaryBuilder, BooleanArray, BooleanBufferBuilder, Date32Array, Decimal128Array, Float32Array,
+    Float64Array, Int16Array, Int32Array, Int64Array, RecordBatch, RecordBatchOptions, StringViewArray,
+    TimestampMicrosecondArray, make_view,
 };
-use arrow::buffer::{NullBuffer, ScalarBuffer};
+use arrow::buffer::{Buffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, SchemaRef};
 use arrow::error::ArrowError;
 use farhold_scan::kernels::Bits;
@@ -31,7 +32,7 @@ enum Values {
     I128(Vec<i128>),
     F32(Vec<f32>),
     F64(Vec<f64>),
-    Text(BinaryViewBuilder),
+    Text(Views),
     Bytes(BinaryBuilder),
 }
 
@@ -130,7 +131,7 @@ impl Values {
             Stored::I128 => Self::I128(Vec::with_capacity(capacity)),
             Stored::F32 => Self::F32(Vec::with_capacity(capacity)),
             Stored::F64 => Self::F64(Vec::with_capacity(capacity)),
-            Stored::Text => Self::Text(BinaryViewBuilder::with_capacity(capacity)),
+            Stored::Text => Self::Text(Views::with_capacity(capacity)),
             Stored::Bytes => Self::Bytes(BinaryBuilder::with_capacity(capacity, capacity * TEXT_BYTES)),
         }
     }
@@ -149,9 +150,9 @@ impl Column {
             Values::I32(values) => values.push(reader.i32(key, value)),
             Values::I64(values) => values.push(reader.i64(key, value)),
             Values::I128(values) => values.push(reader.wide(key, value)),
-            Values::Text(builder) => {
+            Values::Text(views) => {
                 let bytes = reader.bytes(key, value, scratch);
-                builder.append_value(bytes);
+                views.push(bytes);
                 return bytes.len();
             }
             Values::I16(values) => values.push(reader.i16(key, value)),
@@ -178,9 +179,20 @@ impl Column {
         let first = block * BLOCK_ROWS;
         let mut bytes = 0;
         match &mut self.values {
-            Values::Text(builder) => each_set(bits, |row| {
+            Values::Text(views) if count >= UNPACKED_ROWS_MIN && is_short_dictionary(chunk) => {
+                let texts = chunk.texts();
+                let short: Vec<(u128, usize)> = (0..texts.len()).map(|code| short_view(texts.get(code))).collect();
+                let mut codes = [0; BLOCK_ROWS];
+                chunk.text_codes(block, &mut codes);
+                each_set(bits, |row| {
+                    let (view, len) = short.get(codes[row] as usize).copied().unwrap_or_default();
+                    views.each.push(view);
+                    bytes += len;
+                });
+            }
+            Values::Text(views) => each_set(bits, |row| {
                 let text = chunk.text(first + row).unwrap_or_default();
-                builder.append_value(text);
+                views.push(text);
                 bytes += text.len();
             }),
             Values::Bytes(builder) => each_set(bits, |row| {
@@ -200,8 +212,8 @@ impl Column {
                 }
                 macro_rules! push {
                     ($values:expr, $of:expr) => {
-                        if count == BLOCK_ROWS {
-                            $values.extend(integers.iter().map(|value| $of(*value)));
+                        if count >= DENSE_ROWS_MIN {
+                            each_run(bits, |rows| $values.extend(integers[rows].iter().map(|value| $of(*value))));
                         } else {
                             each_set(bits, |row| $values.push($of(integers[row])));
                         }
@@ -242,11 +254,7 @@ impl Column {
             }
             (Values::F32(v), _) => Arc::new(Float32Array::new(ScalarBuffer::from(v), nulls)),
             (Values::F64(v), _) => Arc::new(Float64Array::new(ScalarBuffer::from(v), nulls)),
-            (Values::Text(mut builder), _) => {
-                let array = builder.finish().to_string_view()?;
-                let (views, buffers, _) = array.into_parts();
-                Arc::new(arrow::array::StringViewArray::try_new(views, buffers, nulls)?)
-            }
+            (Values::Text(views), _) => Arc::new(views.finish(nulls)?),
             (Values::Bytes(mut builder), _) => {
                 let (offsets, values, _) = builder.finish().into_parts();
                 Arc::new(arrow::array::BinaryArray::try_new(offsets, values, nulls)?)
@@ -258,6 +266,88 @@ impl Column {
 /// The number of rows of a block from which the codes of the whole block are unpacked at once.
 const UNPACKED_ROWS_MIN: usize = BLOCK_ROWS / 16;
 
+/// The number of rows of a block from which runs of rows are copied, and not rows.
+const DENSE_ROWS_MIN: usize = BLOCK_ROWS / 2;
+/// Texts up to this length are in their views.
+const SHORT_BYTES: usize = 12;
+/// Texts of a dictionary whose views are made for each block.
+const SHORT_TEXTS_MAX: usize = 64;
+
+/// Texts, as Arrow's views of them.
+struct Views {
+    each: Vec<u128>,
+    /// Of the texts that are not in their views.
+    bytes: Vec<u8>,
+    full: Vec<Buffer>,
+}
+
+impl Views {
+    fn with_capacity(capacity: usize) -> Self {
+        Self { each: Vec::with_capacity(capacity), bytes: Vec::new(), full: Vec::new() }
+    }
+
+    #[inline]
+    fn push(&mut self, text: &[u8]) {
+        if text.len() <= SHORT_BYTES {
+            self.each.push(make_view(text, 0, 0));
+            return;
+        }
+        if self.bytes.len() + text.len() > BUFFER_BYTES_MAX && !self.bytes.is_empty() {
+            self.full.push(Buffer::from_vec(std::mem::take(&mut self.bytes)));
+        }
+        self.each.push(make_view(text, self.full.len() as u32, self.bytes.len() as u32));
+        self.bytes.extend_from_slice(text);
+    }
+
+    /// Checks that all are UTF-8: they may be bytes of another node.
+    fn finish(mut self, nulls: Option<NullBuffer>) -> Result<StringViewArray, ArrowError> {
+        if !self.bytes.is_empty() {
+            self.full.push(Buffer::from_vec(self.bytes));
+        }
+        StringViewArray::try_new(ScalarBuffer::from(self.each), self.full, nulls)
+    }
+}
+
+/// Bytes of a buffer of texts, if they are more than one.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+
+/// Whether the views of a chunk's texts are few and need no buffer.
+fn is_short_dictionary(chunk: &Chunk<'_>) -> bool {
+    chunk.encoding() == Encoding::TextDictionary && {
+        let texts = chunk.texts();
+        texts.len() <= SHORT_TEXTS_MAX && (0..texts.len()).all(|code| texts.get(code).len() <= SHORT_BYTES)
+    }
+}
+
+fn short_view(text: &[u8]) -> (u128, usize) {
+    (make_view(text, 0, 0), text.len())
+}
+
+/// Calls `visit` with each range of set bits, in ascending order.
+#[inline(always)]
+fn each_run(bits: &Bits, mut visit: impl FnMut(Range<usize>)) {
+    let mut start = None;
+    for (word, bits) in bits.iter().enumerate() {
+        let (mut at, first) = (0, word * 64);
+        while at < 64 {
+            let rest = bits >> at;
+            // Of the run that goes on, or of the gap that does.
+            let len = if start.is_some() { rest.trailing_ones() } else { rest.trailing_zeros() }.min(64 - at);
+            at += len;
+            if at == 64 {
+                break;
+            }
+            match start.take() {
+                Some(from) => visit(from..first + at as usize),
+                None => start = Some(first + at as usize),
+            }
+        }
+    }
+    if let Some(from) = start {
+        visit(from..bits.len() * 64);
+    }
+}
+
 /// Calls `visit` with the index of each set bit, in ascending order.
 #[inline(always)]
 fn each_set(bits: &Bits, mut visit: impl FnMut(usize)) {
@@ -267,5 +357,56 @@ fn each_set(bits: &Bits, mut visit: impl FnMut(usize)) {
             visit(word * 64 + left.trailing_zeros() as usize);
             left &= left - 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(bits: &Bits) -> Vec<usize> {
+        let mut rows = Vec::new();
+        each_set(bits, |row| rows.push(row));
+        rows
+    }
+
+    #[test]
+    fn runs_are_the_set_bits() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut all = vec![[0; BLOCK_ROWS / 64], [u64::MAX; BLOCK_ROWS / 64]];
+        for density in 0..60 {
+            // Long and short runs, across words.
+            let mut bits = [0_u64; BLOCK_ROWS / 64];
+            let (mut row, mut is_set) = (0, random.bool());
+            while row < BLOCK_ROWS {
+                let end = (row + random.usize(1..=(1 << (density % 9)))).min(BLOCK_ROWS);
+                for row in (row..end).filter(|_| is_set) {
+                    bits[row / 64] |= 1 << (row % 64);
+                }
+                (row, is_set) = (end, !is_set);
+            }
+            all.push(bits);
+        }
+        for bits in all {
+            let mut found: Vec<Range<usize>> = Vec::new();
+            each_run(&bits, |run| found.push(run));
+            assert!(found.iter().all(|run| !run.is_empty()) && found.windows(2).all(|two| two[0].end < two[1].start));
+            assert_eq!(found.into_iter().flatten().collect::<Vec<_>>(), rows(&bits));
+        }
+    }
+
+    #[test]
+    fn texts_of_every_length_come_back() {
+        let texts: Vec<String> = (0..3_000).map(|n| "x".repeat(n % 40) + &n.to_string()).collect();
+        let mut views = Views::with_capacity(8);
+        texts.iter().for_each(|text| views.push(text.as_bytes()));
+        views.push("y".repeat(BUFFER_BYTES_MAX).as_bytes());
+        views.push("after it, and longer than a view".as_bytes());
+        let array = views.finish(None).expect("UTF-8");
+        assert!(array.iter().take(3_000).eq(texts.iter().map(|text| Some(text.as_str()))));
+        assert_eq!(array.value(3_001), "after it, and longer than a view");
+        let mut views = Views::with_capacity(1);
+        views.push(&[0xff]);
+        assert!(views.finish(None).is_err());
     }
 }
