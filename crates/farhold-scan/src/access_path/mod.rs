@@ -30,6 +30,7 @@ mod relaxed;
 
 pub use aggregate::{Aggregate, Value};
 pub use error::{ScanError, Why};
+pub use stage::first_and_late;
 
 use std::future::Future;
 use std::ops::ControlFlow;

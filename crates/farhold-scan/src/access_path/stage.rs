@@ -8,6 +8,7 @@ use super::aggregate::aggregate;
 use super::{Counters, FarChunk, Found, Pinned, Scan, ScanError, Sink, Values, Wanted};
 use crate::columns::ColumnFilter;
 use crate::kernels::Bits;
+use crate::predicate::Predicate;
 
 /// A scan, with the columns that it reads.
 pub(super) struct Stage<'a> {
@@ -23,6 +24,18 @@ pub(super) struct Stage<'a> {
     pub(super) is_filtered: bool,
 }
 
+fn is_filtered(predicate: &Predicate) -> bool {
+    !predicate.conditions().is_empty()
+}
+
+/// The columns that every path reads of each segment, and those that it reads only if a row passes.
+#[must_use]
+pub fn first_and_late(predicate: &Predicate, wanted: &[usize]) -> (Vec<usize>, Vec<usize>) {
+    let first = if is_filtered(predicate) { predicate.columns() } else { wanted.to_vec() };
+    let late = wanted.iter().copied().filter(|column| !first.contains(column)).collect();
+    (first, late)
+}
+
 impl<'a> Stage<'a> {
     pub(super) fn new(scan: &'a Scan<'a>, pinned: &'a dyn Pinned) -> Self {
         let mut wanted: Vec<usize> = match scan.wanted {
@@ -31,10 +44,8 @@ impl<'a> Stage<'a> {
         };
         wanted.sort_unstable();
         wanted.dedup();
-        let filter = scan.predicate.columns();
-        let is_filtered = !scan.predicate.conditions().is_empty();
-        let first = if is_filtered { filter } else { wanted.clone() };
-        let late = wanted.iter().copied().filter(|column| !first.contains(column)).collect();
+        let is_filtered = is_filtered(scan.predicate);
+        let (first, late) = first_and_late(scan.predicate, &wanted);
         Self { scan, pinned, wanted, first, late, is_filtered }
     }
 

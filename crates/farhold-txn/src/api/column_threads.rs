@@ -93,10 +93,7 @@ pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &
                 feed.set_without_room(table, &copy, copy.size().segment_bytes, now_ns);
             }
         }
-        let (superblock, now_ns_shared) = (node.store.superblock(), executor.handle().shared_now_ns());
-        let timeout_ns = node.config.request_timeout_ns;
-        node.column_scans.retain(|scan| scan.is_wanted(superblock, now_ns_shared, timeout_ns));
-        reclaim(node, feed);
+        reclaim(node, feed, executor.handle().shared_now_ns());
         if is_time {
             make_room(feed, node.config.columns_bytes_max, now_ns);
         }
@@ -104,8 +101,11 @@ pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &
     }
 }
 
-/// Frees the memory of segments that are gone, as far as no snapshot of any node may read them.
-fn reclaim(node: &Node, feed: &ColumnFeed) {
+/// Frees the memory of segments that are gone, as far as no snapshot of any node may read them. Scans of other nodes that nobody asks for
+/// any more give theirs up before.
+fn reclaim(node: &Node, feed: &ColumnFeed, now_ns: u64) {
+    let (superblock, timeout_ns) = (node.store.superblock(), node.config.request_timeout_ns);
+    node.column_scans.retain(|scan| scan.is_wanted(superblock, now_ns, timeout_ns));
     if let Some(memory) = feed.memory() {
         node.reclaim_columns(memory);
     }

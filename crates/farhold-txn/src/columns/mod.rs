@@ -72,13 +72,13 @@ impl NoColumns {
             Self::Lacking => (1, 0),
             Self::NoRoom => (2, 0),
             Self::NoJournal => (3, 0),
+            Self::Changing => (4, 0),
             Self::Building => (5, 0),
             Self::Behind(epoch) => (6, epoch),
             Self::Past(epoch) => (7, epoch),
             Self::Unreachable => (8, 0),
             Self::Damaged => (9, 0),
             Self::NotWanted => (10, 0),
-            Self::Changing => (4, 0),
         }
     }
 
@@ -89,13 +89,13 @@ impl NoColumns {
             1 => Self::Lacking,
             2 => Self::NoRoom,
             3 => Self::NoJournal,
+            4 => Self::Changing,
             5 => Self::Building,
             6 => Self::Behind(epoch),
             7 => Self::Past(epoch),
             8 => Self::Unreachable,
             9 => Self::Damaged,
             10 => Self::NotWanted,
-            4 => Self::Changing,
             _ => return None,
         })
     }

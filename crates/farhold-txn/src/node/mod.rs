@@ -1,7 +1,7 @@
 //! What the workers of a node share: one process's (or one simulated machine's) part of the database.
 
 pub(crate) mod column_scans;
-pub(crate) mod far_pages;
+pub(crate) mod far_reads;
 mod inspect;
 pub(crate) mod memory;
 pub(crate) mod parts;
@@ -24,7 +24,7 @@ use crate::columns::{ColumnStatistics, NoColumns};
 use crate::durability::JournalConfig;
 use crate::durability::journaling::Journaling;
 use crate::node::column_scans::ColumnScans;
-use crate::node::far_pages::FarPages;
+use crate::node::far_reads::FarReads;
 use crate::node::reservations::Reservations;
 use crate::node::snapshots::{FarHolds, OpenSnapshots};
 use crate::node::unsent::Unsent;
@@ -144,7 +144,7 @@ pub struct Node {
     pub(crate) open_snapshots: OpenSnapshots,
     pub(crate) far_holds: FarHolds,
     recovered: Mutex<Recovered>,
-    pub(crate) far_pages: FarPages,
+    pub(crate) far_reads: FarReads,
     /// Scans of this node's columns for other nodes.
     pub(crate) column_scans: ColumnScans,
     /// Tells this node's table handles from those of other nodes in the same process.
@@ -425,7 +425,7 @@ impl Node {
 
     /// Records an orderly end for the next start to find. No transaction may run any more.
     pub fn close(&self) {
-        self.far_pages.close();
+        self.far_reads.close();
         self.store.close();
     }
 }

@@ -12,7 +12,7 @@ use crate::cluster::configuration::Configuration;
 use crate::durability::journaling::Journaling;
 use crate::durability::open::Generation;
 use crate::node::column_scans::ColumnScans;
-use crate::node::far_pages::FarPages;
+use crate::node::far_reads::FarReads;
 use crate::node::reservations::Reservations;
 use crate::node::snapshots::{FarHolds, OpenSnapshots};
 use crate::node::unsent::Unsent;
@@ -175,7 +175,7 @@ impl Node {
             open_snapshots: OpenSnapshots::default(),
             far_holds: FarHolds::default(),
             recovered: Mutex::default(),
-            far_pages: FarPages::default(),
+            far_reads: FarReads::default(),
             column_scans: ColumnScans::default(),
             tag,
         };

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::base::error::TxnError;
 use crate::base::table::Table;
-use crate::node::far_pages::FarTools;
+use crate::node::far_reads::FarTools;
 use crate::protocol::far_columns::FarColumns;
 use farhold_fabric::{Batch, Endpoint, FabricError};
 use farhold_scan::access_path::{
@@ -50,14 +50,10 @@ pub struct FarScan {
 pub struct FarScanned {
     /// The segments of which a row passes, in order.
     pub segments: Vec<ScannedSegment>,
-    /// What the path did.
-    pub counters: Counters,
     /// Bytes that the fabric's instructions have moved for it: none where a mover copies, or the home scans.
     pub fabric_bytes: u64,
     /// How long a small read took just before, in nanoseconds.
     pub latency_ns: u64,
-    /// How long the scan took, in nanoseconds.
-    pub took_ns: u64,
 }
 
 /// What passes of a segment.
@@ -95,7 +91,7 @@ impl FarScan {
     pub fn start(self) -> Result<Receiver<Result<FarScanned, FarScanError>>, FarScanError> {
         let (answer, answered) = channel();
         let node = self.columns.pin().snapshot().node().clone();
-        node.far_pages.run(&node, Box::new(move |tools| Box::pin(self.answer(tools, answer))))?;
+        node.far_reads.run(&node, Box::new(move |tools| Box::pin(self.answer(tools, answer))))?;
         Ok(answered)
     }
 
@@ -106,12 +102,10 @@ impl FarScan {
 
     async fn run(&self, tools: &FarTools<'_>) -> Result<FarScanned, FarScanError> {
         let FarTools { endpoint, mover, lines } = *tools;
-        let handle = endpoint.handle();
         if self.is_given_up.load(Relaxed) {
             return Ok(FarScanned::default());
         }
         let latency_ns = self.probe(endpoint).await?;
-        let since_ns = handle.now_ns();
         let of = &self.columns.segments()[self.segments.clone()];
         let segments: Vec<FarSegment> = of.iter().map(|segment| self.far_segment(segment)).collect();
         let snapshot = self.columns.pin().snapshot();
@@ -131,12 +125,10 @@ impl FarScan {
             counters = self.scan_by(reading(), &reader, &scan, found).await;
         }
         // What was read counts only if it was kept until now; and what was not kept may be an error for that reason.
-        snapshot.check_leased(handle)?;
+        snapshot.check_leased(endpoint.handle())?;
         let counters = counters?;
-        scanned.counters = counters;
         let is_moved = path == PathKind::Offload && mover.is_some() && self.columns.is_mapped();
         scanned.fabric_bytes = if is_moved || path == PathKind::Pushdown { 0 } else { counters.bytes_moved };
-        scanned.took_ns = handle.now_ns().saturating_sub(since_ns);
         Ok(scanned)
     }
 

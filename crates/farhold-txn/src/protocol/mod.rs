@@ -23,7 +23,7 @@ pub(crate) mod core;
 pub(crate) mod epoch;
 pub(crate) mod execute;
 pub(crate) mod far_columns;
-pub(crate) mod far_pages;
+pub(crate) mod far_reads;
 pub(crate) mod far_scans;
 pub(crate) mod home;
 pub(crate) mod pushdown;

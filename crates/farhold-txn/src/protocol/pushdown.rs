@@ -19,7 +19,7 @@ use crate::base::error::TxnError;
 use crate::base::ident::COLUMNS;
 use crate::base::wire::Writer;
 use crate::node::column_scans::{ColumnScan, ScannedHome};
-use crate::node::far_pages::Lines;
+use crate::node::far_reads::Lines;
 use crate::protocol::core::Core;
 use crate::rpc::message::Request;
 use farhold_fabric::executor::JoinHandle;

@@ -112,7 +112,6 @@ impl Access {
                     let choice = paths.choose(part, forced)?;
                     paths.calibrate(far, || Grid {
                         table: Arc::clone(table),
-                        snapshot: Arc::clone(far.pin().snapshot()),
                         far: Arc::clone(far),
                         pages: pages().collect(),
                     });
@@ -142,14 +141,8 @@ impl Access {
         segments: usize,
         pages: &[PageTask],
     ) -> Self {
-        let sources: Vec<Source> = match path {
-            PathKind::Rows => pages.iter().cloned().map(Source::Pages).collect(),
-            PathKind::Direct => (0..segments).map(|number| Source::FarSegment(Arc::clone(far), number)).collect(),
-            _ => {
-                let numbers: Vec<usize> = (0..segments).collect();
-                runs(far, &numbers).into_iter().map(|run| Source::FarRun(Arc::clone(far), run)).collect()
-            }
-        };
+        let numbers: Vec<usize> = (0..segments).collect();
+        let sources = sources(far, path, &numbers, pages.iter().cloned());
         // It expects no part, and so reports nothing: the grid has its own times.
         let meter = Arc::new(Meter::new(paths, Choice::forced(path), far.pin().node()));
         let part = |source| Part { source, meter: Some(Arc::clone(&meter)) };
@@ -196,10 +189,25 @@ fn may_pass(far: &FarColumns, table: &TableInfo, filter: &ScanFilter) -> Vec<usi
     far.segments().iter().enumerate().filter_map(may_pass).collect()
 }
 
+/// What a path reads of some segments of another node: these, or the pages of all rows.
+fn sources(
+    far: &Arc<FarColumns>,
+    path: PathKind,
+    segments: &[usize],
+    pages: impl Iterator<Item = PageTask>,
+) -> Vec<Source> {
+    match path {
+        PathKind::Rows => pages.map(Source::Pages).collect(),
+        PathKind::Direct => segments.iter().map(|number| Source::FarSegment(Arc::clone(far), *number)).collect(),
+        PathKind::Offload | PathKind::Pushdown | PathKind::Relaxed => {
+            runs(far, segments).into_iter().map(|run| Source::FarRun(Arc::clone(far), run)).collect()
+        }
+    }
+}
+
 /// Neighbours among these segments, as many as a run may have.
 fn runs(far: &FarColumns, segments: &[usize]) -> Vec<Range<usize>> {
-    let bytes =
-        |number: usize| -> u64 { far.segments()[number].chunks().iter().map(|chunk| u64::from(chunk.bytes)).sum() };
+    let bytes = |number: usize| far.segments()[number].bytes();
     let mut runs: Vec<Range<usize>> = Vec::new();
     let mut run_bytes = 0;
     for &number in segments {
@@ -248,11 +256,7 @@ impl Parts {
         wanted: &Wanted<'_>,
         pages: impl Iterator<Item = PageTask>,
     ) {
-        let sources: Vec<Source> = match meter.choice.path {
-            PathKind::Rows => pages.map(Source::Pages).collect(),
-            PathKind::Direct => segments.iter().map(|number| Source::FarSegment(Arc::clone(far), *number)).collect(),
-            _ => runs(far, segments).into_iter().map(|run| Source::FarRun(Arc::clone(far), run)).collect(),
-        };
+        let sources = sources(far, meter.choice.path, segments, pages);
         let meter = Arc::new(meter.of_parts(sources.len(), wanted.threads));
         self.all.extend(sources.into_iter().map(|source| Part { source, meter: Some(Arc::clone(&meter)) }));
         if meter.choice.path != PathKind::Rows {

@@ -15,12 +15,12 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr, PhysicalExprRef};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
-use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet};
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, Time};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use farhold_scan::columns::ColumnFilter;
 use farhold_scan::kernels::Bits;
-use farhold_scan::model::PathKind;
+use farhold_scan::model::{PATHS, PathKind};
 use farhold_scan::predicate::Predicate;
 use farhold_scan::rows::RowFilter;
 use farhold_store::column::{BLOCK_ROWS, Chunk};
@@ -279,11 +279,7 @@ impl ExecutionPlan for SnapshotScan {
         let room = MemoryConsumer::new("columns of other nodes").register(context.memory_pool());
         let mut part = self.part(partition, batch_rows, snapshot, Some(room));
         let metrics = BaselineMetrics::new(&self.metrics, partition);
-        let set = self.metrics.clone();
-        part.times = Some(Box::new(move |path, ns| {
-            let time = MetricBuilder::new(&set).subset_time(format!("{path}_time"), partition);
-            time.add_duration(Duration::from_nanos(ns));
-        }));
+        part.times = Some(PathTimes { set: self.metrics.clone(), partition, of: Default::default() });
         let batches = std::iter::from_fn(move || {
             let timer = metrics.elapsed_compute().timer();
             let batch = part.next_batch().transpose();
@@ -317,8 +313,8 @@ struct Part {
     reads_ahead: bool,
     /// The time that the part has taken so far.
     spent_ns: u64,
-    /// Takes the name of an access path, and the time of a part that it has read.
-    times: Option<Box<dyn Fn(&'static str, u64) + Send>>,
+    /// For EXPLAIN ANALYZE.
+    times: Option<PathTimes>,
     /// What rows must pass, for columns and for rows: the query's own predicate, and what joins have published.
     predicate: Arc<Predicate>,
     filter: Arc<RowFilter>,
@@ -328,6 +324,20 @@ struct Part {
     step: usize,
     left: usize,
     cancel: CancelHandle,
+}
+
+/// The time of each access path in a partition, as metrics of the scan.
+struct PathTimes {
+    set: ExecutionPlanMetricsSet,
+    partition: usize,
+    of: [Option<Time>; PATHS],
+}
+
+impl PathTimes {
+    fn add(&mut self, path: PathKind, ns: u64) {
+        let metric = || MetricBuilder::new(&self.set).subset_time(format!("{}_time", path.name()), self.partition);
+        self.of[path as usize].get_or_insert_with(metric).add_duration(Duration::from_nanos(ns));
+    }
 }
 
 impl Part {
@@ -445,13 +455,13 @@ impl Part {
             let path = match (&part.meter, &part.source) {
                 (Some(meter), Source::Pages(_) | Source::FarSegment(..) | Source::FarRun(..)) => {
                     meter.add(ns);
-                    meter.choice.path.name()
+                    meter.choice.path
                 }
-                (_, Source::Pages(_)) => PathKind::Rows.name(),
-                _ => PathKind::Direct.name(),
+                (_, Source::Pages(_)) => PathKind::Rows,
+                _ => PathKind::Direct,
             };
-            if let Some(times) = &self.times {
-                times(path, ns);
+            if let Some(times) = &mut self.times {
+                times.add(path, ns);
             }
         }
         Ok(true)
@@ -470,9 +480,11 @@ impl Part {
             let is_needed = number == self.next;
             self.runs.ask(number, is_needed, &run, &self.table, &self.predicate, &self.columns)?;
         }
-        match columns.parts.get(self.next).and_then(|part| part.meter.as_ref()) {
-            Some(meter) => self.runs.receive(meter, &self.cancel),
-            None => Ok(()),
+        match columns.parts.get(self.next) {
+            Some(access::Part { source: Source::FarRun(far, _), meter: Some(meter) }) => {
+                self.runs.receive(far, meter, &self.cancel)
+            }
+            _ => Ok(()),
         }
     }
 

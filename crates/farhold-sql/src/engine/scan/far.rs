@@ -101,9 +101,9 @@ impl FarRuns {
         let (meter, segments) = (run.meter, run.segments.clone());
         let path = paths::copying(meter.choice.path);
         let path = path.ok_or_else(|| DataFusionError::Internal("a run by a path that does not copy".to_owned()))?;
-        let of_all = run.far.segments()[segments.clone()].iter().flat_map(FarViewSegment::chunks);
+        let of_all = run.far.segments()[segments.clone()].iter().map(FarViewSegment::bytes).sum();
         let is_given_up = Arc::new(AtomicBool::new(false));
-        let queued = meter.paths.queue(of_all.map(|chunk| u64::from(chunk.bytes)).sum());
+        let queued = meter.paths.queue(of_all);
         let scan = FarScan {
             columns: Arc::clone(run.far),
             table: table.table.clone(),
@@ -125,7 +125,7 @@ impl FarRuns {
     }
 
     /// Waits for the first run that has been asked for.
-    pub(super) fn receive(&mut self, meter: &Meter, cancel: &CancelHandle) -> Result<()> {
+    pub(super) fn receive(&mut self, far: &FarColumns, meter: &Meter, cancel: &CancelHandle) -> Result<()> {
         let node = meter.node;
         let gone = || FarScanError::Txn(TxnError::NodeUnavailable { node, committed: false });
         let asked = self.asked.pop_front().map(|(_, asked)| asked);
@@ -139,7 +139,10 @@ impl FarRuns {
                 }
             }
         };
-        let scanned = scanned.map_err(|error| failed(error, node))?;
+        let mut scanned = scanned.map_err(|error| failed(error, node))?;
+        for found in &mut scanned.segments {
+            found.bits = without_ended(found, &far.segments()[found.segment]);
+        }
         meter.paths.measured(node, scanned.latency_ns, scanned.fabric_bytes);
         self.current = Some(Decoding { scanned, segment: 0, block: 0, bytes: asked.bytes });
         Ok(())
@@ -160,18 +163,12 @@ impl FarRuns {
             }
             let segment = &far.segments()[found.segment];
             let chunks = open(found, segment, table, columns)?;
-            let of_passing = found.is_of_passing.then(|| kept_of_passing(found, segment));
-            let blocks = of_passing.as_ref().map_or(found.bits.len(), Vec::len);
+            let blocks = found.bits.len();
             while at.block < blocks && !decoder.is_full() {
-                let bits = of_passing.as_ref().map_or_else(
-                    || {
-                        let mut bits = found.bits[at.block];
-                        segment.select(at.block, &mut bits);
-                        bits
-                    },
-                    |of_passing| of_passing[at.block],
-                );
-                append(decoder, &chunks, at.block, &bits);
+                let bits = &found.bits[at.block];
+                if bits.iter().any(|word| *word != 0) {
+                    decoder.append_block(&chunks, at.block, bits);
+                }
                 at.block += 1;
             }
             if at.block < blocks {
@@ -186,27 +183,24 @@ impl FarRuns {
     }
 }
 
-fn append(decoder: &mut BatchDecoder, chunks: &[Chunk<'_>], block: usize, bits: &Bits) {
-    if bits.iter().any(|word| *word != 0) {
-        decoder.append_block(chunks, block, bits);
+/// The rows of the chunks that pass and have not ended: a bit for each row of the chunks, a word array a block.
+fn without_ended(found: &ScannedSegment, segment: &FarViewSegment) -> Vec<Bits> {
+    let mut left = found.bits.clone();
+    left.iter_mut().enumerate().for_each(|(block, bits)| segment.select(block, bits));
+    if !found.is_of_passing {
+        return left;
     }
-}
-
-/// Of the rows that pass, those that have not ended: a bit for each, in their order.
-fn kept_of_passing(found: &ScannedSegment, segment: &FarViewSegment) -> Vec<Bits> {
+    // The chunks have the rows that pass, one behind the other.
     let mut kept = vec![Bits::default(); found.passing.div_ceil(BLOCK_ROWS)];
     let mut place = 0;
-    for (block, passing) in found.bits.iter().enumerate() {
-        let mut stays = *passing;
-        segment.select(block, &mut stays);
-        for (word, passing) in passing.iter().enumerate() {
-            let mut left = *passing;
-            while left != 0 {
-                let bit = left.trailing_zeros();
-                left &= left - 1;
-                if stays[word] >> bit & 1 == 1 {
+    for (passing, left) in found.bits.iter().zip(&left) {
+        for (passing, left) in passing.iter().zip(left) {
+            let mut rest = *passing;
+            while rest != 0 {
+                if left >> rest.trailing_zeros() & 1 == 1 {
                     kept[place / BLOCK_ROWS][place % BLOCK_ROWS / 64] |= 1 << (place % 64);
                 }
+                rest &= rest - 1;
                 place += 1;
             }
         }

@@ -64,6 +64,12 @@ impl FarViewSegment {
         &self.chunks
     }
 
+    /// Bytes of all these chunks.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.chunks.iter().map(|chunk| u64::from(chunk.bytes)).sum()
+    }
+
     /// Takes the rows of a block that are none of the view's out of `bits`.
     pub fn select(&self, block: usize, bits: &mut BlockBits) {
         if let Ok(found) = self.ended.binary_search_by_key(&block, |(block, _)| *block as usize) {

@@ -44,7 +44,7 @@ impl Snapshot {
     ) -> Result<(), TxnError> {
         let place = &self.places[task.place];
         let Some(mapped) = &place.mapped else {
-            let rows = self.node.far_pages.rows(&self.node, place.start, task.part, self.as_of);
+            let rows = self.node.far_reads.rows(&self.node, place.start, task.part, self.as_of);
             rows.map_err(|error| self.node.retryable(error))?.visit(visit);
             return Ok(());
         };

@@ -56,7 +56,7 @@ impl Snapshot {
         let mut tasks = self.mapped_pages(table)?;
         for (position, place) in self.places.iter().enumerate() {
             if place.mapped.is_none() && !table.0.route.is_local_only() {
-                let runs = self.node.far_pages.runs(&self.node, place.start, table.id());
+                let runs = self.node.far_reads.runs(&self.node, place.start, table.id());
                 let runs = runs.map_err(|error| self.node.retryable(error))?;
                 let task = |part| PageTask { node: place.start.node, place: position, part, table: table.clone() };
                 tasks.extend(runs.into_iter().map(task));

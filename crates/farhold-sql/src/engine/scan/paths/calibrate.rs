@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::time::Duration;
 
-use farhold_scan::model::PathKind;
+use farhold_scan::model::{Features, PathKind};
 use farhold_scan::predicate::Predicate;
-use farhold_txn::{FarColumns, PageTask, Snapshot};
+use farhold_txn::{FarColumns, PageTask};
 
 use super::{FarPart, Paths, now, usable};
 use crate::engine::catalog::TableInfo;
@@ -27,7 +27,6 @@ const PAUSE: Duration = Duration::from_mins(1);
 /// What the grid reads: columns of another node, and the pages of the same rows.
 pub(in crate::engine::scan) struct Grid {
     pub(in crate::engine::scan) table: Arc<TableInfo>,
-    pub(in crate::engine::scan) snapshot: Arc<Snapshot>,
     pub(in crate::engine::scan) far: Arc<FarColumns>,
     pub(in crate::engine::scan) pages: Vec<PageTask>,
 }
@@ -97,7 +96,7 @@ impl Paths {
         path: PathKind,
         segments: usize,
         columns: &[usize],
-    ) -> Option<(farhold_scan::model::Features, f64)> {
+    ) -> Option<(Features, f64)> {
         let all = grid.far.segments().len().max(1);
         let pages = &grid.pages[..(grid.pages.len() * segments).div_ceil(all).min(grid.pages.len())];
         let predicate = Predicate::default();
@@ -108,7 +107,7 @@ impl Paths {
         let features = self.candidates(part)[path as usize]?;
         let access = Access::of_grid(self, &grid.far, path, segments, pages);
         let since = now();
-        read_all(&grid.table, &grid.snapshot, access, columns).ok()?;
+        read_all(&grid.table, far.pin().snapshot(), access, columns).ok()?;
         Some((features, since.elapsed().as_nanos() as f64))
     }
 }

@@ -168,14 +168,11 @@ impl Paths {
 
     /// Of a path that copies columns. Results are decoded by all threads of the query.
     fn features(&self, part: FarPart<'_>) -> Features {
-        let filtered = part.predicate.columns();
-        let places = |columns: &[usize]| columns.iter().filter_map(|column| part.far.place_of(*column)).collect();
-        let (first, late): (Vec<usize>, Vec<usize>) = if filtered.is_empty() {
-            (places(part.columns), Vec::new())
-        } else {
-            let late: Vec<usize> = part.columns.iter().copied().filter(|column| !filtered.contains(column)).collect();
-            (places(&filtered), places(&late))
+        let (first, late) = access_path::first_and_late(part.predicate, part.columns);
+        let places = |columns: Vec<usize>| -> Vec<usize> {
+            columns.into_iter().filter_map(|column| part.far.place_of(column)).collect()
         };
+        let (first, late) = (places(first), places(late));
         let selectivity = part.predicate.selectivity().clamp(0.0, 1.0);
         let (mut bytes, mut result_bytes) = (0.0, 0.0);
         for segment in part.segments.iter().map(|number| &part.far.segments()[*number]) {

@@ -11,7 +11,7 @@
 use crate::base::error::TxnError;
 use crate::base::slots::WORKERS_MAX;
 use crate::node::Node;
-use crate::node::far_pages::{FarPages, FarTask, FarTools, IDLE, Question, Rows, next_question};
+use crate::node::far_reads::{FarReads, FarTask, FarTools, IDLE, Question, Rows, next_question};
 use crate::node::parts::{AsOf, Part, Start};
 use crate::protocol::worker::Worker;
 use farhold_fabric::Executor;
@@ -25,7 +25,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// Questions under way at a time: enough to keep the way to some nodes full, each answer being a run of pages.
 const QUESTIONS_MAX: usize = 16;
 
-impl FarPages {
+impl FarReads {
     /// A table's runs of pages on another node. Blocks the thread.
     pub fn runs(&self, asker: &Arc<Node>, start: Start, table: TableId) -> Result<Vec<Part>, TxnError> {
         let (answer, answered) = channel();
@@ -63,7 +63,7 @@ fn run(node: Arc<Node>, asked: Receiver<Question>, started: &Sender<Result<(), T
 
 fn answer_all(executor: &Executor, worker: &Worker, mut asked: Receiver<Question>) {
     let mover = Rc::new(OnceCell::new());
-    while let Some((first, rest)) = next_question(asked, IDLE, &worker.node().far_pages.running) {
+    while let Some((first, rest)) = next_question(asked, IDLE, &worker.node().far_reads.running) {
         asked = rest;
         executor.run(async {
             let under_way = Rc::new(Cell::new(0));

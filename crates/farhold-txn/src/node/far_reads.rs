@@ -80,7 +80,7 @@ type Answerer = fn(Arc<Node>, Receiver<Question>, &Sender<Result<(), TxnError>>)
 
 /// A node's thread for this, if it runs.
 #[derive(Default)]
-pub(crate) struct FarPages {
+pub(crate) struct FarReads {
     pub running: Mutex<Option<Running>>,
     /// The node is closed: none starts any more.
     is_closed: AtomicBool,
@@ -91,7 +91,7 @@ pub(crate) struct Running {
     thread: JoinHandle<()>,
 }
 
-impl FarPages {
+impl FarReads {
     /// Puts a question to the thread; starts it by `answer` if there is none.
     pub fn ask(&self, asker: &Arc<Node>, mut question: Question, answer: Answerer) -> Result<(), TxnError> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
