@@ -399,7 +399,9 @@ mod tests {
     fn texts_of_every_length_come_back() {
         let texts: Vec<String> = (0..3_000).map(|n| "x".repeat(n % 40) + &n.to_string()).collect();
         let mut views = Views::with_capacity(8);
-        texts.iter().for_each(|text| views.push(text.as_bytes()));
+        for text in &texts {
+            views.push(text.as_bytes());
+        }
         views.push("y".repeat(BUFFER_BYTES_MAX).as_bytes());
         views.push("after it, and longer than a view".as_bytes());
         let array = views.finish(None).expect("UTF-8");
