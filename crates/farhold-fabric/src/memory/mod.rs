@@ -253,6 +253,20 @@ impl RegionMemory {
         Ok(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset as usize), bytes) })
     }
 
+    /// Where bytes begin, for a device that reads them while this value lives.
+    ///
+    /// # Errors
+    /// [`FabricError::OutOfBounds`].
+    #[cfg_attr(
+        not(all(target_arch = "x86_64", target_os = "linux", not(miri))),
+        expect(dead_code, reason = "no device reads memory there")
+    )]
+    pub(crate) fn checked_ptr(&self, offset: u64, bytes: u64) -> Result<*const u8, FabricError> {
+        self.check(offset, bytes)?;
+        // SAFETY: inside of the memory, as just checked.
+        Ok(unsafe { self.base.as_ptr().add(offset as usize) })
+    }
+
     /// Copies bytes in; concurrent readers see each word old or new.
     ///
     /// # Errors

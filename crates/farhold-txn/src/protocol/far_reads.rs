@@ -15,7 +15,7 @@ use crate::node::far_reads::{FarReads, FarTask, FarTools, IDLE, Question, Rows, 
 use crate::node::parts::{AsOf, Part, Start};
 use crate::protocol::worker::Worker;
 use farhold_fabric::Executor;
-use farhold_fabric::mover::{Mover, Processor};
+use farhold_fabric::mover::{Mover, choose};
 use farhold_store::TableId;
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -105,7 +105,7 @@ async fn answer(worker: &Worker, mover: &OnceCell<Option<Mover>>, question: Ques
         Question::Other(task) => {
             let endpoint = &worker.core.endpoint;
             // Without a thread for it, the paths that need one cannot be used, and say so.
-            let start = || Mover::start(1, Processor).ok().filter(|_| endpoint.maps_others());
+            let start = || if endpoint.maps_others() { Mover::start(1, choose().engine).ok() } else { None };
             task(FarTools { endpoint, mover: mover.get_or_init(start).as_ref(), lines: &*worker.core }).await;
         }
     }

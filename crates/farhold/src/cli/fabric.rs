@@ -1,15 +1,22 @@
-//! `farhold fabric info`: the providers of memory instructions on this machine, and their costs.
+//! `farhold fabric info`: the providers of memory instructions on this machine, and their costs; the copy engine of its movers.
 
 use farhold_bench::fabric::info::{self, Figure, INSTRUCTIONS, Info};
+use farhold_fabric::mover;
 use serde_json::{Value, json};
 
 use super::args::FabricInfoArgs;
 
-/// Describes and measures the providers.
+/// Describes and measures the providers, and says what copies for the access path `offload`.
 pub fn info(args: &FabricInfoArgs, json: bool) {
     let providers = info::providers(u64::from(args.milliseconds) * 1_000_000);
+    let queue = mover::choose().queue;
     if json {
-        println!("{}", json!({ "providers": providers.iter().map(as_json).collect::<Vec<_>>() }));
+        let mover = match queue {
+            Ok(queue) => json!({ "engine": "dsa", "queue": queue }),
+            Err(reason) => json!({ "engine": "processor", "no_dsa_queue": reason }),
+        };
+        let providers = providers.iter().map(as_json).collect::<Vec<_>>();
+        println!("{}", json!({ "providers": providers, "mover": mover }));
         return;
     }
     for (number, provider) in providers.iter().enumerate() {
@@ -24,6 +31,10 @@ pub fn info(args: &FabricInfoArgs, json: bool) {
             Err(reason) => println!("  not measured: {reason}"),
             Ok(figures) => print_figures(figures),
         }
+    }
+    match queue {
+        Ok(queue) => println!("\nmover: the device of the DSA work queue {queue} copies"),
+        Err(reason) => println!("\nmover: the processor copies; no DSA work queue: {reason}"),
     }
 }
 

@@ -309,7 +309,8 @@ pub struct FabricArgs {
 /// The subcommands of `farhold fabric`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum FabricCommand {
-    /// Show each provider of this machine: native and emulated instructions, latency and bandwidth from 64 B to 1 MiB.
+    /// Show each provider of this machine: native and emulated instructions, latency and bandwidth from 64 B to 1 MiB. Then show what
+    /// copies for the access path `offload`: a work queue of Intel's DSA, or the processor and why.
     Info(FabricInfoArgs),
 }
 

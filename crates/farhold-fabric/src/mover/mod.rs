@@ -13,8 +13,14 @@
 //!   the caller drops, and in whatever order.
 //! - A transfer that is dropped is given up: the mover frees its buffer before the next step.
 //! - The bytes must not change meanwhile, or the caller must be able to tell: a copy is no snapshot.
-//! - A [`CopyEngine`] executes the steps: [`Processor`] by loads and stores. A copy engine of the machine (such as Intel's DSA)
-//!   takes its place.
+//! - A [`CopyEngine`] executes the steps: [`Processor`] by loads and stores, or a device of the machine. [`choose`] takes the device if there
+//!   is one that works: a work queue of Intel's DSA.
+
+#[cfg(test)]
+mod conformance;
+// Miri has no devices.
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+mod dsa;
 
 use crate::bytes::Bytes;
 use crate::error::FabricError;
@@ -29,7 +35,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
-/// Bytes that are copied between two looks whether the transfer has been given up: some 10 µs.
+/// Bytes that the processor copies between two looks whether the transfer has been given up: some 10 µs.
 pub const STEP_BYTES: usize = 64 << 10;
 /// Transfers that wait for a thread at most.
 pub const WAITING_MAX: usize = 256;
@@ -38,6 +44,11 @@ const SPINS: u32 = 2_000;
 
 /// Executes steps of transfers, on several threads at a time.
 pub trait CopyEngine: Send + Sync {
+    /// Bytes of a step at most, at least one: what it copies in some 10 µs.
+    fn step_bytes(&self) -> usize {
+        STEP_BYTES
+    }
+
     /// Copies bytes out of a region. It returns when all of them are there.
     ///
     /// # Errors
@@ -53,6 +64,38 @@ impl CopyEngine for Processor {
     fn copy(&self, from: &RegionMemory, offset: u64, to: &mut [u8]) -> Result<(), FabricError> {
         from.copy_out(offset, to)
     }
+}
+
+impl CopyEngine for Box<dyn CopyEngine> {
+    fn step_bytes(&self) -> usize {
+        (**self).step_bytes()
+    }
+
+    fn copy(&self, from: &RegionMemory, offset: u64, to: &mut [u8]) -> Result<(), FabricError> {
+        (**self).copy(from, offset, to)
+    }
+}
+
+/// The engine that a node's mover takes.
+pub struct Choice {
+    /// The engine.
+    pub engine: Box<dyn CopyEngine>,
+    /// The DSA work queue whose device copies; or why there is none, in words: the processor copies.
+    pub queue: Result<String, String>,
+}
+
+/// The first DSA work queue that this process may use and that copies a pattern without a mistake, or the processor. It opens the queue, which
+/// other processes cannot open meanwhile if it is a dedicated one; it takes a millisecond, or 0.1 s for each queue whose device is silent.
+#[must_use]
+pub fn choose() -> Choice {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+    let queue = match dsa::open() {
+        Ok((dsa, name)) => return Choice { engine: Box::new(dsa), queue: Ok(name) },
+        Err(reason) => reason,
+    };
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
+    let queue = "there are such devices on Linux for x86-64 only".to_owned();
+    Choice { engine: Box::new(Processor), queue: Err(queue) }
 }
 
 /// Bytes of a mapped region.
@@ -227,12 +270,13 @@ impl Shared {
 
     /// Copies step by step. A transfer that is given up ends early, and its buffer has no meaning.
     fn execute(&self, pieces: &[Piece], mut buffer: Bytes, ticket: &Ticket) -> Result<Bytes, FabricError> {
+        let step_bytes = self.engine.step_bytes();
         let mut rest: &mut [u8] = &mut buffer;
         for piece in pieces {
             let (to, behind) = rest.split_at_mut(piece.bytes);
             rest = behind;
             let mut offset = piece.offset;
-            for step in to.chunks_mut(STEP_BYTES) {
+            for step in to.chunks_mut(step_bytes) {
                 if ticket.given_up.load(Ordering::Acquire) || self.stop.load(Ordering::Acquire) {
                     return Err(FabricError::Unsupported { what: "going on with a transfer that has been given up" });
                 }
@@ -301,37 +345,19 @@ mod tests {
     use crate::{FarPtr, NodeId, RegionId};
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    fn region(bytes: usize) -> Arc<RegionMemory> {
+    pub(super) fn region(bytes: usize) -> Arc<RegionMemory> {
         let memory = RegionMemory::anonymous(FarPtr::new(NodeId(1), RegionId(1), 0), bytes as u64).unwrap();
         let content: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
         memory.copy_in(0, &content).unwrap();
         Arc::new(memory)
     }
 
-    fn piece(memory: &Arc<RegionMemory>, offset: u64, bytes: usize) -> Piece {
+    pub(super) fn piece(memory: &Arc<RegionMemory>, offset: u64, bytes: usize) -> Piece {
         Piece { memory: memory.clone(), offset, bytes }
     }
 
-    fn wait<T>(future: impl Future<Output = T>) -> T {
+    pub(super) fn wait<T>(future: impl Future<Output = T>) -> T {
         crate::Executor::real(1).run(future)
-    }
-
-    #[test]
-    fn pieces_come_one_behind_the_other() {
-        let mover = Mover::start(2, Processor).unwrap();
-        let memory = region(3 * STEP_BYTES);
-        let mut expected = vec![0; 3 * STEP_BYTES];
-        memory.copy_out(0, &mut expected).unwrap();
-        let lens = [0, 1, 100, STEP_BYTES, STEP_BYTES + 1, 2 * STEP_BYTES - 7];
-        for (first, second) in lens.iter().flat_map(|first| lens.map(|second| (*first, second))) {
-            let pieces = vec![piece(&memory, 5, first), piece(&memory, 77, second)];
-            let buffer = wait(mover.copy(pieces, Bytes::zeroed(first + second + 3)).unwrap()).unwrap();
-            assert_eq!(buffer[..first], expected[5..][..first]);
-            assert_eq!(buffer[first..][..second], expected[77..][..second]);
-        }
-        let outside = mover.copy(vec![piece(&memory, 3 * STEP_BYTES as u64 - 1, 2)], Bytes::zeroed(2)).unwrap();
-        assert!(matches!(wait(outside), Err(FabricError::OutOfBounds { .. })));
-        assert_eq!(mover.under_way(), 0);
     }
 
     /// An engine that says when it begins a step, and waits until it may go on.
@@ -433,20 +459,5 @@ mod tests {
         assert_eq!(begun.recv_timeout(std::time::Duration::from_secs(30)), Ok(1), "the thread has ended");
         assert!(wait(next).is_ok());
         assert!(wait(transfer).is_ok());
-    }
-
-    /// The end of a mover with transfers under way waits for one step at most.
-    #[test]
-    fn a_mover_may_end_at_any_time() {
-        let memory = region(64 * STEP_BYTES);
-        for _ in 0..20 {
-            let mover = Mover::start(2, Processor).unwrap();
-            for _ in 0..8 {
-                let pieces = vec![piece(&memory, 0, 64 * STEP_BYTES)];
-                std::mem::forget(mover.copy(pieces, Bytes::zeroed(64 * STEP_BYTES)).unwrap());
-            }
-            drop(mover);
-            assert_eq!(Arc::strong_count(&memory), 1);
-        }
     }
 }
