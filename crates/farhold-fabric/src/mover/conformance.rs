@@ -70,13 +70,13 @@ fn pieces_come_one_behind_the_other() {
 /// The end of a mover with transfers under way waits for one step at most.
 #[test]
 fn a_mover_may_end_at_any_time() {
-    let memory = region(64 * STEP_BYTES);
+    let memory = region(16 * STEP_BYTES);
     for _ in 0..5 {
         for (name, engine) in engines() {
             let mover = Mover::start(2, engine).unwrap();
             for _ in 0..8 {
-                let pieces = vec![piece(&memory, 0, 64 * STEP_BYTES)];
-                std::mem::forget(mover.copy(pieces, Bytes::zeroed(64 * STEP_BYTES)).unwrap());
+                let pieces = vec![piece(&memory, 0, 16 * STEP_BYTES)];
+                std::mem::forget(mover.copy(pieces, Bytes::zeroed(16 * STEP_BYTES)).unwrap());
             }
             drop(mover);
             assert_eq!(Arc::strong_count(&memory), 1, "{name}");

@@ -310,7 +310,7 @@ pub(super) fn found(entries: usize, transfer_bytes_max: usize) -> Found {
 }
 
 /// A device that is not silent is never given up, however busy the machine of the test is.
-pub(super) const LONG: Duration = Duration::from_mins(10);
+pub(super) const LONG: Duration = Duration::from_secs(30);
 
 /// An engine whose emulated device does what `act` says.
 pub(super) fn engine(found: &Found, act: fn(usize) -> Act) -> Dsa<Emulated> {

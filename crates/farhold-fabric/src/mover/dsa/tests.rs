@@ -10,17 +10,21 @@ const OFFSET: usize = 100;
 
 fn region() -> RegionMemory {
     let memory = RegionMemory::anonymous(FarPtr::new(NodeId(1), RegionId(1), 0), 2 * BYTES as u64).unwrap();
-    memory.copy_in(0, &(0..2 * BYTES).map(|at| (at * 31 % 251) as u8).collect::<Vec<_>>()).unwrap();
+    memory.copy_in(0, &(0..2 * BYTES).map(content).collect::<Vec<_>>()).unwrap();
     memory
+}
+
+fn content(at: usize) -> u8 {
+    (at * 31 % 251) as u8
 }
 
 /// Copies a step, and looks at every byte of the buffer.
 fn copy<Q: Queue>(dsa: &Dsa<Q>, memory: &RegionMemory) {
     let mut to = vec![0xee; BYTES + 2];
     dsa.copy(memory, OFFSET as u64, &mut to[1..=BYTES]).unwrap();
-    let mut expected = vec![0xee; BYTES + 2];
-    memory.copy_out(OFFSET as u64, &mut expected[1..=BYTES]).unwrap();
-    assert!(to == expected, "{:?}", dsa.counts());
+    // Not as the region has it: a device that copies the wrong way would change that.
+    assert!(to[1..=BYTES].iter().enumerate().all(|(at, byte)| *byte == content(OFFSET + at)), "{:?}", dsa.counts());
+    assert_eq!((to[0], to[BYTES + 1]), (0xee, 0xee));
 }
 
 fn orders(dsa: &Dsa<Emulated>) -> Vec<Order> {
