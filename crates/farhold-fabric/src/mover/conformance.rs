@@ -17,7 +17,11 @@ fn engines() -> Vec<(&'static str, Box<dyn CopyEngine>)> {
 }
 
 const REGION_BYTES: usize = 600_000;
-const LENS: [usize; 10] = [0, 1, 100, 4095, 4096, 4097, STEP_BYTES - 7, STEP_BYTES, STEP_BYTES + 1, 300_001];
+const LENS: &[usize] = if cfg!(miri) {
+    &[0, 1, 100, 4097]
+} else {
+    &[0, 1, 100, 4095, 4096, 4097, STEP_BYTES - 7, STEP_BYTES, STEP_BYTES + 1, 300_001]
+};
 
 #[test]
 fn bytes_are_those_of_the_region() {
@@ -25,7 +29,7 @@ fn bytes_are_those_of_the_region() {
     let mut expected = vec![0; REGION_BYTES];
     memory.copy_out(0, &mut expected).unwrap();
     for (name, engine) in engines() {
-        for (number, len) in LENS.into_iter().enumerate() {
+        for (number, len) in LENS.iter().copied().enumerate() {
             for offset in [0, 1, 4095, 8 * number, REGION_BYTES - len] {
                 // Bytes around what is asked for stay as they are.
                 let (before, behind) = (number * 3, 9);
@@ -54,7 +58,7 @@ fn pieces_come_one_behind_the_other() {
     memory.copy_out(0, &mut expected).unwrap();
     for (name, engine) in engines() {
         let mover = Mover::start(2, engine).unwrap();
-        for (first, second) in LENS.iter().flat_map(|first| LENS.map(|second| (*first, second))) {
+        for (first, second) in LENS.iter().flat_map(|first| LENS.iter().map(|second| (*first, *second))) {
             let pieces = vec![piece(&memory, 5, first), piece(&memory, 77, second)];
             let buffer = wait(mover.copy(pieces, Bytes::zeroed(first + second + 3)).unwrap()).unwrap();
             assert!(buffer[..first] == expected[5..][..first], "{name}: {first}, {second}");

@@ -1,6 +1,6 @@
 //! What a device and this process exchange: a descriptor of 64 bytes, and a completion record of 32.
 //!
-//! Source: Intel Data Streaming Accelerator Architecture Specification (341204), chapter 8, and Linux's `linux/idxd.h`
+//! Source: Intel Data Streaming Accelerator Architecture Specification (341204), "Descriptor Formats", and `linux/idxd.h`
 //! (`struct dsa_hw_desc`, `struct dsa_completion_record`).
 
 use std::mem::offset_of;
