@@ -192,7 +192,7 @@ fn one_queue(changed: &str, value: &str, has: Instructions) -> Result<Found, Str
         ("dsa0/wq0.0/mode", "shared"),
         ("dsa0/wq0.0/size", "16"),
         ("dsa0/wq0.0/max_transfer_size", "2097152"),
-        ("dsa0/wq0.0/block_on_fault", "0"),
+        ("dsa0/wq0.0/block_on_fault", "1"),
     ];
     let mut files = usual.map(|(path, content)| (path, if path == changed { value } else { content })).to_vec();
     if !usual.iter().any(|file| file.0 == changed) {
@@ -206,14 +206,16 @@ fn one_queue(changed: &str, value: &str, has: Instructions) -> Result<Found, Str
 
 #[test]
 fn a_queue_is_found_with_its_attributes() {
-    let usual = Found { mode: Mode::Shared, ..found(16, 2 << 20) };
-    assert_eq!(usual.to_string(), "wq0.0 (shared, 16 entries, 2097152 bytes a descriptor at most)");
+    let usual = Found { blocks_on_fault: true, ..found(16, 2 << 20) };
+    let words = "wq0.0 (shared, 16 entries, 2097152 bytes a descriptor at most, waits for missing pages)";
+    assert_eq!(usual.to_string(), words);
     let with = |changed, value| one_queue(changed, value, ALL);
     assert_eq!(with("dsa0/engine0.0/group_id", "0"), Ok(usual.clone()));
     assert_eq!(with("dsa0/wq0.0/mode", "dedicated"), Ok(Found { mode: Mode::Dedicated, ..usual.clone() }));
-    let blocks = Found { blocks_on_fault: true, ..usual.clone() };
-    assert_eq!(with("dsa0/wq0.0/block_on_fault", "1"), Ok(blocks));
-    assert_eq!(with("dsa0/wq0.0/prs_disable", "1"), Ok(usual));
+    assert_eq!(with("dsa0/wq0.0/prs_disable", "0"), Ok(usual.clone()));
+    let never_blocks = Found { blocks_on_fault: false, ..usual };
+    assert_eq!(with("dsa0/wq0.0/prs_disable", "1"), Ok(never_blocks.clone()));
+    assert_eq!(with("dsa0/wq0.0/block_on_fault", "0"), Ok(never_blocks));
     let refused = [
         ("dsa0/wq0.0/state", "disabled", "its state is \"disabled\", not \"enabled\""),
         ("dsa0/wq0.0/type", "kernel", "its type is \"kernel\", not \"user\""),
@@ -285,4 +287,29 @@ fn a_device_file_without_a_device_is_given_up() {
     // A mapping of it is memory, which takes descriptors and never answers.
     std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
     assert_eq!(opened(), "wq0.0: in the self-check, the device took no descriptor or did not answer");
+}
+
+/// The soundness of a wait that ends without an answer rests on this: a closed queue takes nothing, and its portal is unmapped.
+#[test]
+fn a_closed_queue_has_no_portal() {
+    if !Instructions::of_this_processor().movdir64b {
+        farhold_testkit::skipped("this processor has no MOVDIR64B");
+        return;
+    }
+    let (source, mut target, record) = ([1; 8], [0; 8], Record::default());
+    let descriptor = Descriptor::memory_move(source.as_ptr(), target.as_mut_ptr(), 8, &record, 0);
+    // Another thread may map something at the address at once.
+    let is_unmapped = (0..100).any(|_| {
+        let (queue, page) = WorkQueue::of_memory();
+        // SAFETY: no device reads the page.
+        let submit = || unsafe { queue.submit(&descriptor) };
+        assert_eq!(submit(), Submitted::Taken);
+        queue.close();
+        assert_eq!(submit(), Submitted::Closed);
+        queue.close();
+        // SAFETY: of a mapping that there may be, it changes no byte.
+        let done = unsafe { libc::msync(page.cast_mut().cast(), 4096, libc::MS_ASYNC) };
+        done != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM)
+    });
+    assert!(is_unmapped);
 }
