@@ -135,6 +135,8 @@ pub enum Defect {
     ColumnsNotHeld,
     /// Column copies go on when the configuration changes.
     ColumnsNotForgotten,
+    /// A commit without a journal does not ask whether a copy of columns has begun since it began.
+    CopyBegunUnseen,
     /// A worker takes slots for a table from its stock for a dropped one.
     StaleCache,
     /// A run of pages is given up although one of its slots is in use.

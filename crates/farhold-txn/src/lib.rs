@@ -27,6 +27,7 @@ mod recovery;
 mod replication;
 mod rpc;
 
+pub use api::column_threads::ColumnThreads;
 pub use api::journal_threads::{JournalThreads, JournalTurns};
 pub use api::row_counter::RowCounter;
 pub use base::definition::{KeptColumns, Placement, TableDef};

@@ -1,4 +1,4 @@
-//! The threads of a node's column copies: one applies what the journals bring, one builds copies and merges them.
+//! The threads of a node's column copies: one applies what commits and journals bring, one builds copies and merges them.
 
 use crate::base::error::TxnError;
 use crate::base::slots::WORKERS_MAX;
@@ -19,11 +19,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::Poll;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long the threads sleep without a call; a new table is found within this time.
 const IDLE: Duration = Duration::from_millis(20);
-/// Between two looks at a file that does not show yet what was written into it.
+/// Between two looks at a file that does not show yet what was written into it, or at a commit that is open for long.
 const UNSEEN: Duration = Duration::from_millis(1);
 /// Between two attempts to build a copy, after the first that failed; it doubles up to the longest.
 const AGAIN_NS: u64 = 50_000_000;
@@ -35,8 +36,62 @@ const DELTA_BYTES_MAX: u64 = 256 << 20;
 /// Rows between two looks whether the node is stopping.
 const ROWS_PER_LOOK: u64 = 4096;
 
+/// The threads that keep the tables of a node as columns too. Stopped and joined on drop; queries read rows from then on.
+pub struct ColumnThreads {
+    stop: Arc<AtomicBool>,
+    feed: Arc<ColumnFeed>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl ColumnThreads {
+    /// Starts the threads of a node without a journal; `None`: it keeps no columns, because it is not alone, or
+    /// [`JournalThreads`](crate::JournalThreads) keep them.
+    ///
+    /// # Errors
+    /// The system has no threads.
+    pub fn start(node: &Arc<Node>) -> Result<Option<Self>, TxnError> {
+        node.own_records.as_ref().map(|records| Self::spawn(node, &records.feed)).transpose()
+    }
+
+    pub(super) fn spawn(node: &Arc<Node>, feed: &Arc<ColumnFeed>) -> Result<Self, TxnError> {
+        let mut this = Self { stop: Arc::default(), feed: feed.clone(), threads: Vec::new() };
+        for (name, run) in [
+            ("farhold-columns", apply as fn(&Arc<Node>, &ColumnFeed, &AtomicBool)),
+            ("farhold-merges", build_and_merge),
+        ] {
+            let (node, feed, stop) = (node.clone(), feed.clone(), this.stop.clone());
+            this.threads.push(spawn(name, move || run(&node, &feed, &stop))?);
+        }
+        Ok(this)
+    }
+}
+
+impl Drop for ColumnThreads {
+    fn drop(&mut self) {
+        self.stop.store(true, SeqCst);
+        self.feed.bell.ring();
+        self.feed.merge_bell.ring();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        // One may have begun when the thread that applies had ended already.
+        self.feed.forget_all();
+    }
+}
+
+/// Starts a thread of the node.
+pub(super) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, TxnError> {
+    let hand_on = crate::base::planted::hand_on();
+    let run = move || {
+        hand_on();
+        run();
+    };
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(run);
+    spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })
+}
+
 /// Applies what is offered, and what the other nodes' journals have, until `stop`.
-pub(super) fn apply(node: &Node, journaling: &Journaling, stop: &AtomicBool) {
+fn apply(node: &Arc<Node>, feed: &ColumnFeed, stop: &AtomicBool) {
     /// Also after a panic nobody waits for what is never applied, and no query reads columns that lack changes.
     struct Applying<'f>(&'f ColumnFeed);
     impl Drop for Applying<'_> {
@@ -47,12 +102,16 @@ pub(super) fn apply(node: &Node, journaling: &Journaling, stop: &AtomicBool) {
     }
     let executor = Executor::real(u64::from(node.id().0));
     let mut seen = 0;
-    let feed = &journaling.feed;
     feed.set_applied(true);
     let _applying = Applying(feed);
     while !stop.load(SeqCst) {
         feed.bell.wait(&mut seen, IDLE);
-        if journaling.apply_to_columns(executor.handle().now_ns()) == Applied::Some {
+        let is_all = match (&node.journaling, &node.own_records) {
+            (Some(journaling), _) => journaling.apply_to_columns(executor.handle().now_ns()) == Applied::All,
+            (None, Some(records)) => records.apply(node.id(), node.store.superblock()),
+            (None, None) => true,
+        };
+        if !is_all {
             // Those who wait ring at once.
             std::thread::park_timeout(UNSEEN);
         }
@@ -60,12 +119,13 @@ pub(super) fn apply(node: &Node, journaling: &Journaling, stop: &AtomicBool) {
 }
 
 /// Builds the copies of new tables, forgets those of dropped ones, and merges, until `stop`.
-pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &AtomicBool) {
+fn build_and_merge(node: &Arc<Node>, feed: &ColumnFeed, stop: &AtomicBool) {
     let executor = Executor::real(u64::from(node.id().0));
-    let feed = &journaling.feed;
+    let journaling = node.journaling.as_deref();
     let (mut seen, mut next_look_ns, mut failures) = (0, 0, Failures::default());
     // The other nodes, where each is needed; with replicas those of the configuration are there.
-    let has_all = || node.replication.is_some() || journaling.unknown().is_empty();
+    let has_all = |journaling: &Journaling| node.replication.is_some() || journaling.unknown().is_empty();
+    let may_build = || journaling.is_none_or(|it| it.failure().is_none() && has_all(it));
     while !stop.load(SeqCst) {
         let now_ns = executor.handle().now_ns();
         let is_time = now_ns >= next_look_ns;
@@ -77,10 +137,9 @@ pub(super) fn build_and_merge(node: &Arc<Node>, journaling: &Journaling, stop: &
             failures.forget_other(configuration);
             if let Some(configuration) = configuration
                 && now_ns >= failures.until_ns
-                && journaling.failure().is_none()
-                && has_all()
+                && may_build()
             {
-                let built = build_new(node, journaling, configuration, &executor, stop);
+                let built = build_new(node, feed, configuration, &executor, stop);
                 failures.note(built.is_err(), executor.handle().now_ns());
             }
         }
@@ -161,12 +220,11 @@ impl Failures {
 /// Makes the copies that are wanted and not there. A table that cannot be read does not keep the others from theirs.
 fn build_new(
     node: &Arc<Node>,
-    journaling: &Journaling,
+    feed: &ColumnFeed,
     configuration: u64,
     executor: &Executor,
     stop: &AtomicBool,
 ) -> Result<(), TxnError> {
-    let feed = &journaling.feed;
     let Some(memory) = feed.memory() else { return Ok(()) };
     let is_missing = |table: &Table| feed.copy(table.id()).is_none();
     let tables = node.tables().into_iter().filter(is_missing);
@@ -195,7 +253,7 @@ fn build_new(
         if !feed.add(table.id(), copy.clone(), configuration) {
             return Ok(());
         }
-        let followed = journaling.follow(of.as_deref());
+        let followed = node.journaling.as_ref().map_or(Ok(()), |journaling| journaling.follow(of.as_deref()));
         let building = || executor.run(build(worker, feed, (table.id(), configuration), &copy, stop));
         let built = followed.and_then(|()| building());
         match built {

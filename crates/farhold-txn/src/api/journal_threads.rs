@@ -1,6 +1,6 @@
-//! The threads of a node's journal: one does its steps, one makes segments and checkpoints, and two keep the columns that are made from it.
+//! The threads of a node's journal: one does its steps, one makes segments and checkpoints, and [`ColumnThreads`] keep the columns that are made from it.
 
-use crate::api::column_threads;
+use crate::api::column_threads::{ColumnThreads, spawn};
 use crate::base::error::TxnError;
 use crate::durability::checkpoints::Checkpointed;
 use crate::durability::journaling::{Journaling, Step};
@@ -27,6 +27,7 @@ const END_NS: u64 = 5_000_000_000;
 
 /// The threads. Stopped and joined on drop, when everything that was committed is durable.
 pub struct JournalThreads {
+    columns: Option<ColumnThreads>,
     stop: Arc<AtomicBool>,
     journaling: Arc<Journaling>,
     threads: Vec<JoinHandle<()>>,
@@ -41,39 +42,26 @@ impl JournalThreads {
         let Some(journaling) = node.journaling.clone() else { return Ok(None) };
         journaling.has_thread.store(true, SeqCst);
         let stop = Arc::new(AtomicBool::new(false));
-        let mut this = Self { stop: stop.clone(), journaling: journaling.clone(), threads: Vec::new() };
+        let mut this = Self { columns: None, stop: stop.clone(), journaling: journaling.clone(), threads: Vec::new() };
         let steps = {
             let (node, journaling, stop) = (node.clone(), journaling.clone(), stop.clone());
             move || do_steps(&node, &journaling, &stop)
         };
         let checkpoints = {
-            let (node, journaling, stop) = (node.clone(), journaling.clone(), stop.clone());
+            let (node, journaling) = (node.clone(), journaling.clone());
             move || make_checkpoints(&node, &journaling, &stop)
         };
-        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            let hand_on = crate::base::planted::hand_on();
-            let run = move || {
-                hand_on();
-                run();
-            };
-            let spawned = std::thread::Builder::new().name(name.into()).spawn(run);
-            spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })
-        };
-        this.threads.push(spawn("farhold-journal", Box::new(steps))?);
-        this.threads.push(spawn("farhold-files", Box::new(checkpoints))?);
-        let (of_applying, of_building) = (node.clone(), node.clone());
-        let (applied, built) = (journaling.clone(), journaling);
-        let (stop_applying, stop_building) = (stop.clone(), stop);
-        let apply = move || column_threads::apply(&of_applying, &applied, &stop_applying);
-        let build = move || column_threads::build_and_merge(&of_building, &built, &stop_building);
-        this.threads.push(spawn("farhold-columns", Box::new(apply))?);
-        this.threads.push(spawn("farhold-merges", Box::new(build))?);
+        this.threads.push(spawn("farhold-journal", steps)?);
+        this.threads.push(spawn("farhold-files", checkpoints)?);
+        this.columns = Some(ColumnThreads::spawn(node, &journaling.feed)?);
         Ok(Some(this))
     }
 }
 
 impl Drop for JournalThreads {
     fn drop(&mut self) {
+        // A snapshot of theirs waits for the journal.
+        self.columns = None;
         self.stop.store(true, SeqCst);
         self.journaling.bell.ring();
         for thread in self.threads.drain(..) {

@@ -8,6 +8,7 @@ pub(crate) mod back_off;
 pub(crate) mod bell;
 pub(crate) mod catalog;
 pub(crate) mod definition;
+pub(crate) mod desks;
 pub(crate) mod epoch;
 pub(crate) mod error;
 pub(crate) mod ident;

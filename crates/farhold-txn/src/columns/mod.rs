@@ -7,8 +7,10 @@
 //! ```
 //!
 //! One record has several consumers: the journal's file, the mirrors on other nodes, and these copies. A copy takes what the journal
-//! takes, so a commit does nothing for it. The chunks of copies are in a region of the node, which other nodes read. Copies are built anew
+//! takes, so a commit does nothing for it. On a node that is alone and has no journal, commits leave records for the columns (`own.rs`). The chunks of copies are in a region of the node, which other nodes read. Copies are built anew
 //! when the node starts.
+
+pub(crate) mod own;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -38,8 +40,8 @@ pub enum NoColumns {
     /// There is no room for them within [`NodeConfig::columns_bytes_max`](crate::NodeConfig), or none in the memory of the system.
     #[error("there is no room for them")]
     NoRoom,
-    /// They are made from the journal, and this node has none.
-    #[error("they are made from the journal, and the node has none")]
+    /// Those of several nodes are made from the journals, and this cluster has none.
+    #[error("those of several nodes are made from their journals, and they have none")]
     NoJournal,
     /// The nodes that have the rows are changing, or have changed since the snapshot.
     #[error("the cluster's configuration is changing")]
@@ -121,8 +123,7 @@ impl NoColumns {
 pub(crate) struct ColumnFeed {
     /// Where the chunks of copies are. None until the node is open, and if there was no room for its region.
     memory: OnceLock<Arc<ColumnMemory>>,
-    /// There is a copy: records are wanted.
-    is_wanted: AtomicBool,
+    is_wanted: Wanted,
     queue: Mutex<Queue>,
     copies: Mutex<Copies>,
     /// Tables whose columns have no room.
@@ -140,6 +141,11 @@ pub(crate) struct ColumnFeed {
     /// From a snapshot to each view of it.
     pub waits: LatencyRecorder,
 }
+
+/// There is a copy: records are wanted. On a line of its own, because each commit of a node without a journal looks at it.
+#[derive(Default)]
+#[repr(align(128))]
+struct Wanted(AtomicBool);
 
 /// What a node's column copies are and do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -198,7 +204,7 @@ impl ColumnFeed {
         let of = (!is_replicated).then_some(0);
         Self {
             memory: OnceLock::new(),
-            is_wanted: AtomicBool::new(false),
+            is_wanted: Wanted::default(),
             queue: Mutex::default(),
             copies: Mutex::new(Copies { of, tables: BTreeMap::new() }),
             without_room: Mutex::default(),
@@ -239,7 +245,7 @@ impl ColumnFeed {
 
     /// There are no copies any more. Under their lock, or else a new one would miss records.
     fn want_nothing(&self) {
-        self.is_wanted.store(false, SeqCst);
+        self.is_wanted.0.store(false, SeqCst);
         *held(&self.queue) = Queue::default();
     }
 
@@ -250,7 +256,7 @@ impl ColumnFeed {
 
     /// Takes a copy of records, each complete with its mark. Called for all that the journal takes, and before their epoch is closed.
     pub fn offer(&self, records: &[u8]) {
-        if self.is_wanted.load(SeqCst) && !records.is_empty() {
+        if self.is_wanted() && !records.is_empty() {
             let mut queue = held(&self.queue);
             if queue.bytes + records.len() > QUEUE_BYTES_MAX {
                 (queue.blocks, queue.bytes) = (Vec::new(), 0);
@@ -263,12 +269,24 @@ impl ColumnFeed {
 
     /// All records up to this epoch have been offered.
     pub fn close(&self, epoch: u32) {
-        if self.is_wanted.load(SeqCst) {
-            let mut queue = held(&self.queue);
-            queue.closed = queue.closed.max(epoch);
-            drop(queue);
+        if self.set_closed(epoch) {
             self.bell.ring();
         }
+    }
+
+    /// As [`Self::close`], for the thread that applies; false: there are no copies.
+    fn set_closed(&self, epoch: u32) -> bool {
+        let is_wanted = self.is_wanted();
+        if is_wanted {
+            let mut queue = held(&self.queue);
+            queue.closed = queue.closed.max(epoch);
+        }
+        is_wanted
+    }
+
+    /// The last epoch of which all records have been offered.
+    fn closed(&self) -> u32 {
+        held(&self.queue).closed
     }
 
     /// Where the chunks of copies are, if there is room for any.
@@ -288,7 +306,7 @@ impl ColumnFeed {
         let is_of_it = copies.of == Some(configuration);
         if is_of_it {
             copies.tables.insert(table, copy);
-            self.is_wanted.store(true, SeqCst);
+            self.is_wanted.0.store(true, SeqCst);
         }
         is_of_it
     }
@@ -382,8 +400,9 @@ impl ColumnFeed {
     }
 
     /// Whether there is a copy, or one begins.
+    #[inline]
     pub fn is_wanted(&self) -> bool {
-        self.is_wanted.load(SeqCst)
+        self.is_wanted.0.load(SeqCst)
     }
 
     /// Takes what has been offered, for one thread. If records have been dropped, so are all copies, which are built again.
@@ -421,7 +440,9 @@ impl ColumnFeed {
 
     /// Forgets all copies: they lack changes. Queries read rows.
     pub fn forget_all(&self) {
-        held(&self.copies).tables.clear();
+        let mut copies = held(&self.copies);
+        copies.tables.clear();
+        self.want_nothing();
     }
 
     /// That a query has got a view.

@@ -1,10 +1,10 @@
 //! A node's journal, as its commits and the thread that writes it share it.
 
 use crate::base::bell::Bell;
+use crate::base::desks::Desks;
 use crate::base::epoch::EPOCH_LAST;
 use crate::base::error::TxnError;
 use crate::base::ident::DATA;
-use crate::base::slots::WORKERS_MAX;
 use crate::cluster::configuration::Configuration;
 use crate::columns::ColumnFeed;
 use crate::durability::JournalConfig;
@@ -30,22 +30,6 @@ pub(crate) const DURABLE_NS_MAX: u64 = 30_000_000_000;
 
 /// Bytes of page events that a step usually finds at most.
 pub(super) const EVENTS_BYTES: u64 = 4 << 10;
-/// No commit of this worker is open.
-const IDLE: u64 = u64::MAX;
-
-/// What one worker shares with the journal; on lines of its own.
-#[repr(align(128))]
-pub(super) struct Desk {
-    /// No open commit of this worker has an epoch below this.
-    open: AtomicU64,
-    pub buffer: Mutex<Buffer>,
-}
-
-#[derive(Default)]
-pub(super) struct Buffer {
-    pub bytes: Vec<u8>,
-    pub epoch_max: u32,
-}
 
 /// What is known of the journal of a node's start. Neither ever falls, so an old report is at most too low.
 #[derive(Default)]
@@ -83,7 +67,7 @@ pub(crate) struct Journaling {
     pub shape: Shape,
     pub(super) me: NodeId,
     pub(super) nodes: u8,
-    pub(super) desks: Box<[Desk]>,
+    pub desks: Desks,
     pub(super) epochs: Epochs,
     /// Bytes promised to commits or in buffers.
     pub(super) pending: AtomicU64,
@@ -111,7 +95,7 @@ pub(crate) struct Journaling {
     /// Wakes the thread.
     pub bell: Bell,
     /// What else takes the records.
-    pub feed: ColumnFeed,
+    pub feed: Arc<ColumnFeed>,
     /// What reads the other nodes' records for it.
     pub(super) others: Mutex<Option<Followers>>,
     /// Held for as long as the node runs.
@@ -137,11 +121,10 @@ impl Journaling {
             Some(first) => first,
             None => shape.make_segment(0)?,
         };
-        let desk = |_| Desk { open: AtomicU64::new(IDLE), buffer: Mutex::default() };
         Ok(Arc::new(Self {
             me: identity.node,
             nodes: identity.nodes,
-            desks: (0..WORKERS_MAX).map(desk).collect(),
+            desks: Desks::new(),
             epochs: Epochs::after(closed),
             pending: AtomicU64::new(0),
             journal: Mutex::new(Journal::new(shape.clone(), first)),
@@ -159,7 +142,7 @@ impl Journaling {
             heard: (0..identity.nodes).map(|_| Heard::default()).collect(),
             members: Mutex::new(Members::new(identity.nodes, is_replicated)),
             bell: Bell::default(),
-            feed: ColumnFeed::new(is_replicated),
+            feed: Arc::new(ColumnFeed::new(is_replicated)),
             others: Mutex::default(),
             generation,
             config,
@@ -229,17 +212,9 @@ impl Journaling {
         self.epochs.target.load(SeqCst)
     }
 
-    /// Notes a worker's oldest open commit; `None`: it has none.
-    pub fn set_open(&self, worker: u8, bound: Option<u32>) {
-        self.desks[usize::from(worker)].open.store(bound.map_or(IDLE, u64::from), SeqCst);
-    }
-
     /// A record, for which room was promised.
     pub fn append(&self, worker: u8, behind: &[u8], mark: u64, epoch: u32) {
-        let mut buffer = held(&self.desks[usize::from(worker)].buffer);
-        buffer.bytes.extend_from_slice(&mark.to_le_bytes());
-        buffer.bytes.extend_from_slice(behind);
-        buffer.epoch_max = buffer.epoch_max.max(epoch);
+        drop(self.desks.append(worker, behind, mark, epoch));
         self.epochs.done.fetch_max(epoch, SeqCst);
     }
 
@@ -455,9 +430,7 @@ impl Journaling {
     /// Has every commit of this node up to this epoch, which has been raised since, handed its record to the feed? A commit that opens
     /// from here on has a later epoch.
     pub fn is_offered(&self, epoch: u32) -> bool {
-        let is_open = |desk: &Desk| desk.open.load(SeqCst) <= u64::from(epoch);
-        let is_empty = |desk: &Desk| held(&desk.buffer).bytes.is_empty();
-        !self.desks.iter().any(is_open) && self.desks.iter().all(is_empty)
+        !self.desks.are_open_before(u64::from(epoch) + 1) && self.desks.are_empty()
     }
 
     /// Does one step: closes the epochs that are over, and raises the epoch for it if a commit waits.
@@ -495,8 +468,7 @@ impl Journaling {
             self.publish();
             return Step::Nothing;
         }
-        let is_open = |desk: &Desk| desk.open.load(SeqCst) < u64::from(target);
-        if self.desks.iter().any(is_open) && !planted!(OpenIgnored) {
+        if self.desks.are_open_before(u64::from(target)) && !planted!(OpenIgnored) {
             return Step::Open;
         }
         // A caller that gave up a commit with unknown outcome has said so before the commit was no longer open.

@@ -104,8 +104,7 @@ impl Journaling {
             // A checkpoint without these events is of an epoch before this one, so their segment stays until a later checkpoint.
             epoch_max = epoch_max.max(closed + 1);
         }
-        for desk in &self.desks {
-            let mut buffer = held(&desk.buffer);
+        for mut buffer in self.desks.buffers() {
             items.extend_from_slice(&buffer.bytes);
             // Under the lock of the buffer: a record that is in none of them has been offered.
             self.feed.offer(&buffer.bytes);

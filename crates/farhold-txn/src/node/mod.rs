@@ -20,7 +20,8 @@ use crate::base::slots::{Slots, Statistics};
 use crate::base::table::Table;
 use crate::cluster::configuration::Configuration;
 use crate::cluster::settings::ReplicationConfig;
-use crate::columns::{ColumnStatistics, NoColumns};
+use crate::columns::own::OwnRecords;
+use crate::columns::{ColumnFeed, ColumnStatistics, NoColumns};
 use crate::durability::JournalConfig;
 use crate::durability::journaling::Journaling;
 use crate::node::column_scans::ColumnScans;
@@ -128,6 +129,8 @@ pub struct Node {
     pub(crate) replication: Option<Arc<Replication>>,
     /// None without a journal.
     pub(crate) journaling: Option<Arc<Journaling>>,
+    /// What commits leave for the columns of a node that is alone and has no journal.
+    pub(crate) own_records: Option<OwnRecords>,
     /// It was restored from more than a checkpoint, or has none.
     pub(crate) needs_checkpoint: bool,
     /// The configuration that the founders of its cluster begin with.
@@ -317,26 +320,27 @@ impl Node {
     /// What its memory of column chunks consists of, if it has one.
     #[must_use]
     pub fn column_memory(&self) -> Option<MemoryStatistics> {
-        self.journaling.as_ref().and_then(|it| it.feed.memory()).map(|memory| memory.statistics())
+        self.column_feed().and_then(|feed| feed.memory()).map(|memory| memory.statistics())
     }
 
     /// Its column copies. None of them where none are [made](crate::NoColumns).
     #[must_use]
     pub fn columns(&self) -> ColumnStatistics {
-        let Some(journaling) = &self.journaling else { return ColumnStatistics::default() };
-        let feed = &journaling.feed;
+        let Some(feed) = self.column_feed() else { return ColumnStatistics::default() };
         let is_built = |table: &Table| feed.copy(table.id()).is_some_and(|copy| copy.is_built());
         let is_building =
             |table: &&Table| !is_built(table) && !feed.is_without_room(table.id()) && feed.wanted(table).is_some();
         let building = self.tables().iter().filter(is_building).count();
-        feed.statistics(building, self.store.superblock().snapshots_open())
+        let mut statistics = feed.statistics(building, self.store.superblock().snapshots_open());
+        statistics.is_merged &= self.own_records.as_ref().is_none_or(OwnRecords::are_applied);
+        statistics
     }
 
     /// How long queries have waited for columns, from a snapshot to each view of a table's columns at its epoch: (upper
     /// bound of a bucket in nanoseconds, views in it), ascending, without empty buckets.
     #[must_use]
     pub fn column_waits(&self) -> Vec<(u64, u64)> {
-        let latencies = self.journaling.as_ref().map(|journaling| journaling.feed.waits.latencies());
+        let latencies = self.column_feed().map(|feed| feed.waits.latencies());
         latencies.unwrap_or_default().buckets().collect()
     }
 
@@ -350,8 +354,14 @@ impl Node {
         }
     }
 
+    /// What brings its columns the records; `None`: it keeps none, because it has others beside it and no journal.
+    pub(crate) fn column_feed(&self) -> Option<&Arc<ColumnFeed>> {
+        let of_journal = self.journaling.as_ref().map(|journaling| &journaling.feed);
+        of_journal.or_else(|| self.own_records.as_ref().map(|records| &records.feed))
+    }
+
     /// The copy of a table's columns, which may still be being built.
-    pub(crate) fn column_copy(&self, table: &Table) -> Result<(&Arc<Journaling>, Arc<ColumnCopy>), NoColumns> {
+    pub(crate) fn column_copy(&self, table: &Table) -> Result<(&Arc<ColumnFeed>, Arc<ColumnCopy>), NoColumns> {
         let configuration = self.settled_configuration().unwrap_or(u64::MAX);
         self.column_copy_of(table, configuration)
     }
@@ -361,18 +371,17 @@ impl Node {
         &self,
         table: &Table,
         configuration: u64,
-    ) -> Result<(&Arc<Journaling>, Arc<ColumnCopy>), NoColumns> {
+    ) -> Result<(&Arc<ColumnFeed>, Arc<ColumnCopy>), NoColumns> {
         let is_small = || table.row_count() < KeptColumns::AUTO_ROWS;
-        let Some(journaling) = &self.journaling else {
+        let Some(feed) = self.column_feed() else {
             return Err(match table.kept_columns() {
                 KeptColumns::None => NoColumns::NotKept,
                 KeptColumns::Auto if is_small() => NoColumns::NotKept,
                 _ => NoColumns::NoJournal,
             });
         };
-        let feed = &journaling.feed;
         match feed.copy_of(table.id(), configuration) {
-            Some(copy) => Ok((journaling, copy)),
+            Some(copy) => Ok((feed, copy)),
             None if feed.wanted(table).is_none() => Err(NoColumns::NotKept),
             None if feed.memory().is_none() || feed.is_without_room(table.id()) => Err(NoColumns::NoRoom),
             None if feed.configuration() != Some(configuration) => Err(NoColumns::Changing),

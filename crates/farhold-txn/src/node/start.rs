@@ -9,6 +9,7 @@ use crate::base::nodes::NodeSet;
 use crate::base::processor::Processor;
 use crate::base::slots::Slots;
 use crate::cluster::configuration::Configuration;
+use crate::columns::own::OwnRecords;
 use crate::durability::journaling::Journaling;
 use crate::durability::open::Generation;
 use crate::node::column_scans::ColumnScans;
@@ -153,6 +154,8 @@ impl Node {
             let source = journaling.clone();
             store.record_pages(move || source.epoch());
         }
+        // Other nodes' commits would leave nothing here.
+        let own_records = (journaling.is_none() && config.nodes == 1).then(OwnRecords::new);
         let tag = TAGS.fetch_add(1, Relaxed);
         let hardware = config.hardware_transactions.then(Processor::detect).flatten();
         let slots = Arc::new(Slots::new());
@@ -166,6 +169,7 @@ impl Node {
             reservations: Reservations::default(),
             replication,
             journaling,
+            own_records,
             needs_checkpoint,
             founding,
             birth: start.map_or_else(OnceLock::new, OnceLock::from),
@@ -189,10 +193,10 @@ impl Node {
             node.restore_mirrors(journaling.generation())?;
         }
         node.add_recovered(recovered);
-        if let Some(journaling) = &node.journaling
+        if let Some(feed) = node.column_feed()
             && let Ok(memory) = make_column_region(&node.fabric, node.config.columns_bytes_max)
         {
-            journaling.feed.set_memory(memory);
+            feed.set_memory(memory);
         }
         node.fabric.open_region(DATA).map_err(|error| TxnError::far(error, id))?;
         Ok(Arc::new(node))

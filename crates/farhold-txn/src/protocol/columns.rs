@@ -6,7 +6,6 @@ use std::task::Poll;
 
 use crate::base::table::Table;
 use crate::columns::{ColumnFeed, NoColumns};
-use crate::durability::journaling::Journaling;
 use crate::protocol::snapshot::Snapshot;
 use crate::protocol::worker::Worker;
 use farhold_store::TableId;
@@ -20,30 +19,30 @@ impl Worker {
     /// # Errors
     /// [`NoColumns`]: the caller scans this node's pages.
     pub async fn home_columns(&self, snapshot: &Snapshot, table: &Table) -> Result<ColumnView, NoColumns> {
-        let (journaling, copy) = self.node().column_copy_of(table, snapshot.configuration())?;
+        let (feed, copy) = self.node().column_copy_of(table, snapshot.configuration())?;
         let found = match copy.view(snapshot.epoch()) {
-            Err(NoView::Behind { .. }) => self.catch_up(journaling, (table.id(), &copy), snapshot.epoch()).await,
+            Err(NoView::Behind { .. }) => self.catch_up(feed, (table.id(), &copy), snapshot.epoch()).await,
             found => found.map_err(reason),
         };
         found.inspect(|view| {
-            journaling.feed.count_view(view);
-            journaling.feed.waits.record_shared(self.handle().shared_now_ns().saturating_sub(snapshot.taken_ns()));
+            feed.count_view(view);
+            feed.waits.record_shared(self.handle().shared_now_ns().saturating_sub(snapshot.taken_ns()));
         })
     }
 
     async fn catch_up(
         &self,
-        journaling: &Journaling,
+        feed: &ColumnFeed,
         (table, copy): (TableId, &Arc<ColumnCopy>),
         epoch: u32,
     ) -> Result<ColumnView, NoColumns> {
-        let feed: &ColumnFeed = &journaling.feed;
         let behind = || NoColumns::Behind(copy.complete_to());
-        if self.node().config().nodes == 1 && journaling.is_offered(epoch) {
-            feed.close(epoch);
-        } else {
+        match &self.node().journaling {
+            Some(journaling) if self.node().config().nodes == 1 && journaling.is_offered(epoch) => feed.close(epoch),
             // A step of each node's journal closes the epoch, also if no node commits anything.
-            self.core.durable(epoch).await.map_err(|_| behind())?;
+            Some(_) => self.core.durable(epoch).await.map_err(|_| behind())?,
+            // The thread that applies closes it, when it is woken.
+            None => {}
         }
         let is_coming = || copy.complete_to() < epoch && feed.is_applied_to(table, copy);
         poll_fn(|context| {

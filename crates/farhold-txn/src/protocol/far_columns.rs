@@ -103,12 +103,11 @@ impl Core {
         (epoch, configuration): (u32, u64),
         columns: &[u16],
     ) -> Result<ViewAnswer, NoColumns> {
-        let (journaling, copy) = self.node.column_copy_of(table, configuration)?;
-        let feed = &journaling.feed;
+        let (feed, copy) = self.node.column_copy_of(table, configuration)?;
         let view = match copy.view(epoch) {
             Err(NoView::Behind { complete }) if feed.is_applied_to(table.id(), &copy) => {
                 // A step of each node's journal closes the epoch: somebody waits for it.
-                if journaling.durable() < epoch {
+                if let Some(journaling) = self.node.journaling.as_ref().filter(|it| it.durable() < epoch) {
                     journaling.wait_for(epoch, Waker::noop());
                 }
                 feed.bell.ring();
@@ -297,7 +296,7 @@ impl Worker {
             return all;
         }
         // Another node keeps no columns either where this one does not make any.
-        let makes_columns = self.node().journaling.is_some();
+        let makes_columns = self.node().column_feed().is_some();
         if !makes_columns || table.kept_columns() == KeptColumns::None {
             let reason = all[0].1.as_ref().err().copied().unwrap_or(NoColumns::NotKept);
             all.extend(snapshot.nodes().filter(|node| *node != me).map(|node| (node, Err(reason))));

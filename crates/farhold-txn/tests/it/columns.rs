@@ -8,8 +8,8 @@ use farhold_store::durable::files::{Directory, Disk, DurableFile};
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::{Column, ColumnReader, ColumnType, Datum, Schema};
 use farhold_txn::{
-    CopyConfig, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, NoColumns, Node, NodeConfig, NodeId,
-    Placement, ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError, Worker,
+    ColumnThreads, CopyConfig, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, NoColumns, Node,
+    NodeConfig, NodeId, Placement, ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError, Worker,
 };
 use fastrand::Rng;
 use std::io;
@@ -18,14 +18,60 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use tempfile::TempDir;
 
-fn open(disk: &Volatile) -> (Arc<Node>, TempDir) {
-    open_with(disk, u64::MAX)
+/// Where a node that is alone keeps its rows: it can be started there again.
+struct Place {
+    /// Its journal, if it has one.
+    disk: Option<Volatile>,
+    dir: TempDir,
 }
 
-fn open_with(disk: &Volatile, columns_bytes_max: u64) -> (Arc<Node>, TempDir) {
-    let dir = new_dir();
-    let journal = JournalConfig { segment_bytes: 1 << 20, threads: 2, ..JournalConfig::new(Arc::new(disk.clone())) };
-    (open_node(journal, dir.path(), (0, 1), columns_bytes_max), dir)
+/// The threads of a node.
+struct Threads {
+    _of_journal: Option<JournalThreads>,
+    _of_columns: Option<ColumnThreads>,
+}
+
+impl Place {
+    /// Without a journal.
+    fn in_memory() -> Self {
+        Self { disk: None, dir: new_dir() }
+    }
+
+    /// With a journal, and without.
+    fn both() -> [Self; 2] {
+        [Self { disk: Some(Volatile::default()), dir: new_dir() }, Self::in_memory()]
+    }
+
+    fn start(&self) -> (Arc<Node>, Threads) {
+        self.start_with(u64::MAX)
+    }
+
+    fn start_with(&self, columns_bytes_max: u64) -> (Arc<Node>, Threads) {
+        let node = if let Some(disk) = &self.disk {
+            let journal = JournalConfig::new(Arc::new(disk.clone()));
+            let journal = JournalConfig { segment_bytes: 1 << 20, threads: 2, ..journal };
+            open_node(journal, self.dir.path(), (0, 1), columns_bytes_max)
+        } else {
+            let fabric = Fabric::join_shm(self.dir.path(), NodeId(0)).expect("the fabric");
+            Node::open(fabric, config(1, columns_bytes_max)).expect("a node")
+        };
+        let of_journal = JournalThreads::start(&node).expect("threads");
+        let of_columns = ColumnThreads::start(&node).expect("threads");
+        assert_ne!(of_journal.is_some(), of_columns.is_some());
+        (node, Threads { _of_journal: of_journal, _of_columns: of_columns })
+    }
+}
+
+fn config(nodes: u8, columns_bytes_max: u64) -> NodeConfig {
+    NodeConfig {
+        nodes,
+        region_bytes: 64 << 20,
+        // Segments are short, and made often.
+        columns: CopyConfig { segment_rows: 32, changes_min: 8, changed_part: 8 },
+        columns_bytes_max,
+        request_timeout_ns: PATIENCE_NS,
+        ..NodeConfig::default()
+    }
 }
 
 fn open_node(journal: JournalConfig, dir: &Path, (node, nodes): (u8, u8), columns_bytes_max: u64) -> Arc<Node> {
@@ -33,16 +79,7 @@ fn open_node(journal: JournalConfig, dir: &Path, (node, nodes): (u8, u8), column
     let generation = Generation::begin(&journal, id, nodes, &ReplicationConfig::default()).expect("a generation");
     let regions = dir.join(generation.number().to_string());
     let fabric = Fabric::join_shm(regions, id).expect("the fabric");
-    let config = NodeConfig {
-        nodes,
-        region_bytes: 64 << 20,
-        journal: Some(journal),
-        // Segments are short, and made often.
-        columns: CopyConfig { segment_rows: 32, changes_min: 8, changed_part: 8 },
-        columns_bytes_max,
-        request_timeout_ns: PATIENCE_NS,
-        ..NodeConfig::default()
-    };
+    let config = NodeConfig { journal: Some(journal), ..config(nodes, columns_bytes_max) };
     Node::open_durable(fabric, config, generation).expect("a node")
 }
 
@@ -171,10 +208,9 @@ pub async fn change(worker: &Worker, table: &Table, random: &mut Rng, (ids, step
 /// again.
 #[test]
 fn views_have_the_rows_of_their_snapshots() {
-    let disk = Volatile::default();
-    for start in 0..2_u64 {
-        let (node, _dir) = open(&disk);
-        let threads = JournalThreads::start(&node).expect("threads");
+    let places = Place::both();
+    for (place, start) in [(&places[0], 0), (&places[0], 1), (&places[1], 0), (&places[1], 1)] {
+        let (node, threads) = place.start();
         let executor = Executor::real(1);
         let worker = node.worker(&executor.handle()).expect("a worker");
         executor.run(async {
@@ -241,36 +277,45 @@ impl Drop for Stop<'_> {
 /// A row that has just been committed is in the next view, also when nothing else happens on the node.
 #[test]
 fn a_view_has_what_was_committed_before() {
-    let (node, _dir) = open(&Volatile::default());
-    let _threads = JournalThreads::start(&node).expect("threads");
-    let executor = Executor::real(1);
-    let worker = node.worker(&executor.handle()).expect("a worker");
-    executor.run(async {
-        let table = worker.create_table(accounts()).await.expect("a table");
-        columns(&worker, &table).await;
-        for id in 0..50 {
-            let row = (id, Some(format!("owner {id}")), 0);
-            let (key, value) = encode(table.schema(), &row);
-            worker.run(Retry::never(), async |txn| txn.insert(&table, &key, &value).await.map(drop)).await.expect("in");
-            let snapshot = worker.snapshot().await.expect("a snapshot");
-            let view = worker.home_columns(&snapshot, &table).await.expect("columns");
-            assert_eq!(rows_of_columns(&view, table.schema()).last(), Some(&row));
-        }
-        worker.drop_table(&table).await.expect("dropped");
-        let again = worker.create_table(accounts()).await.expect("a table");
-        let (_snapshot, view) = columns(&worker, &again).await;
-        assert_eq!(rows_of_columns(&view, again.schema()), []);
-    });
+    for place in Place::both() {
+        let (node, _threads) = place.start();
+        let executor = Executor::real(1);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        executor.run(async {
+            let table = worker.create_table(accounts()).await.expect("a table");
+            columns(&worker, &table).await;
+            for id in 0..50 {
+                let row = (id, Some(format!("owner {id}")), 0);
+                let (key, value) = encode(table.schema(), &row);
+                worker
+                    .run(Retry::never(), async |txn| txn.insert(&table, &key, &value).await.map(drop))
+                    .await
+                    .expect("in");
+                let snapshot = worker.snapshot().await.expect("a snapshot");
+                let view = worker.home_columns(&snapshot, &table).await.expect("columns");
+                assert_eq!(rows_of_columns(&view, table.schema()).last(), Some(&row));
+            }
+            worker.drop_table(&table).await.expect("dropped");
+            let again = worker.create_table(accounts()).await.expect("a table");
+            let (_snapshot, view) = columns(&worker, &again).await;
+            assert_eq!(rows_of_columns(&view, again.schema()), []);
+        });
+    }
 }
 
-/// Why there are none is said.
+/// Why there are none is said: of two nodes without journals each would miss what the other commits.
 #[test]
 fn tables_without_columns() {
     let dir = new_dir();
-    let fabric = Fabric::join_shm(dir.path(), NodeId(0)).expect("the fabric");
-    let node = Node::open(fabric, NodeConfig { region_bytes: 16 << 20, ..NodeConfig::default() }).expect("a node");
     let executor = Executor::real(1);
-    let worker = node.worker(&executor.handle()).expect("a worker");
+    let nodes = [0, 1].map(|id| {
+        let fabric = Fabric::join_shm(dir.path(), NodeId(id)).expect("the fabric");
+        let node = Node::open(fabric, config(2, u64::MAX)).expect("a node");
+        assert!(ColumnThreads::start(&node).expect("none").is_none());
+        node
+    });
+    let _agent = HomeAgent::start(&nodes[1]).expect("an agent");
+    let worker = nodes[0].worker(&executor.handle()).expect("a worker");
     executor.run(async {
         let table = worker.create_table(accounts()).await.expect("a table");
         assert_eq!(table.kept_columns(), KeptColumns::All);
@@ -282,6 +327,102 @@ fn tables_without_columns() {
         assert_eq!(worker.home_columns(&snapshot, &table).await.err(), Some(NoColumns::NoJournal));
         assert_eq!(worker.home_columns(&snapshot, &plain).await.err(), Some(NoColumns::NotKept));
     });
+}
+
+/// Changes rows until it is stopped, on a thread that stops now and then where others can interfere.
+fn change_until(node: &Arc<Node>, table: &Table, stop: &AtomicBool, seed: u64) {
+    #[cfg(feature = "planted")]
+    farhold_planted::shake(seed);
+    let executor = Executor::real(2 + seed);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    let mut random = Rng::with_seed(seed);
+    while !stop.load(SeqCst) {
+        // So many ids that hardly any row is changed twice in a round.
+        executor.run(change(&worker, table, &mut random, (1 << 14, 1))).expect("committed");
+    }
+}
+
+/// Without a journal, while threads change rows, and the only copy begins and ends again and again: does each view have the rows of its
+/// snapshot?
+fn are_views_true() -> bool {
+    let place = Place::in_memory();
+    let (node, _threads) = place.start();
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    executor.run(async {
+        let table = worker.create_table(accounts()).await.expect("a table");
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let stopped = Stop(&stop);
+            for seed in 1..=2 {
+                let (node, table, stop, hand_on) = (&node, &table, &stop, farhold_planted::hand_on());
+                scope.spawn(move || {
+                    hand_on();
+                    change_until(node, table, stop, seed);
+                });
+            }
+            let are_true = executor.run(async {
+                for _ in 0..30 {
+                    for _ in 0..3 {
+                        let (snapshot, view) = columns(&worker, &table).await;
+                        if rows_of_columns(&view, table.schema()) != rows_of_pages(&snapshot, &table) {
+                            return false;
+                        }
+                    }
+                    worker.keep_columns(&table, KeptColumns::None).await.expect("changed");
+                    wait_until(&worker, || node.columns().tables == 0).await;
+                    worker.keep_columns(&table, KeptColumns::All).await.expect("changed");
+                }
+                true
+            });
+            drop(stopped);
+            are_true
+        })
+    })
+}
+
+#[test]
+fn a_copy_begins_while_rows_change() {
+    assert!(are_views_true());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn records_that_a_view_lacks_are_noticed() {
+    use farhold_planted::Defect;
+    for defect in [Defect::CopyBegunUnseen, Defect::OpenIgnored, Defect::LateRecord] {
+        assert!(!farhold_planted::with(defect, are_views_true), "{defect:?}");
+    }
+}
+
+/// Nothing is left for columns while there are none, and nothing waits once the threads have ended.
+#[test]
+fn without_threads_nothing_is_kept() {
+    let place = Place::in_memory();
+    let (node, threads) = place.start();
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    executor.run(async {
+        let table = worker.create_table(accounts()).await.expect("a table");
+        insert(&worker, &table, 0..100).await;
+        columns(&worker, &table).await;
+        wait_until(&worker, || node.columns().is_merged).await;
+        assert_eq!(node.columns().size.delta_rows, 0, "those of the last epoch included");
+        drop(threads);
+        insert(&worker, &table, 100..200).await;
+        assert_eq!((node.columns().tables, node.columns().losses), (0, 0));
+        let snapshot = worker.snapshot().await.expect("a snapshot");
+        assert_eq!(worker.home_columns(&snapshot, &table).await.err(), Some(NoColumns::Building));
+    });
+}
+
+/// Waits until something has happened that other threads do.
+async fn wait_until(worker: &Worker, mut has_happened: impl FnMut() -> bool) {
+    let until_ns = worker.handle().now_ns() + PATIENCE_NS;
+    while !has_happened() {
+        assert!(worker.handle().now_ns() < until_ns, "{:?}", worker.node().columns());
+        worker.handle().sleep_ns(1_000_000).await;
+    }
 }
 
 /// Inserts rows with these ids, and texts of so many bytes.
@@ -322,92 +463,93 @@ async fn wait_for(worker: &Worker, table: &Table, is_it: impl Fn(&Result<ColumnV
 /// Which columns are kept can be changed, and stands after a restart.
 #[test]
 fn what_is_kept_changes() {
-    let disk = Volatile::default();
-    let these = KeptColumns::These(vec![0, 2]);
-    {
-        let (node, _dir) = open(&disk);
-        let threads = JournalThreads::start(&node).expect("threads");
+    for place in Place::both() {
+        let these = KeptColumns::These(vec![0, 2]);
+        {
+            let (node, threads) = place.start();
+            let executor = Executor::real(1);
+            let worker = node.worker(&executor.handle()).expect("a worker");
+            executor.run(async {
+                let table = worker.create_table(accounts()).await.expect("a table");
+                insert(&worker, &table, 0..100).await;
+                let has =
+                    |view: &Result<ColumnView, NoColumns>, column| view.as_ref().is_ok_and(|it| it.kept().has(column));
+                wait_for(&worker, &table, |found| has(found, 1)).await;
+                worker.keep_columns(&table, these.clone()).await.expect("changed");
+                wait_for(&worker, &table, |found| has(found, 0) && !has(found, 1) && has(found, 2)).await;
+                worker.keep_columns(&table, KeptColumns::None).await.expect("changed");
+                wait_for(&worker, &table, |found| found.as_ref().err() == Some(&NoColumns::NotKept)).await;
+                worker.keep_columns(&table, KeptColumns::These(vec![3])).await.expect_err("no such column");
+                assert_eq!(table.kept_columns(), KeptColumns::None);
+                worker.keep_columns(&table, these.clone()).await.expect("changed");
+                worker.drop_table(&table).await.expect("dropped");
+                assert_eq!(worker.keep_columns(&table, KeptColumns::All).await, Err(TxnError::SchemaChanged));
+                let table = worker.create_table(accounts()).await.expect("a table");
+                insert(&worker, &table, 0..100).await;
+                worker.keep_columns(&table, these.clone()).await.expect("changed");
+            });
+            drop(worker);
+            drop(threads);
+        }
+        let (node, _threads) = place.start();
+        let table = node.table("accounts").expect("the table");
+        assert_eq!(table.kept_columns(), these);
         let executor = Executor::real(1);
         let worker = node.worker(&executor.handle()).expect("a worker");
-        executor.run(async {
-            let table = worker.create_table(accounts()).await.expect("a table");
-            insert(&worker, &table, 0..100).await;
-            let has =
-                |view: &Result<ColumnView, NoColumns>, column| view.as_ref().is_ok_and(|it| it.kept().has(column));
-            wait_for(&worker, &table, |found| has(found, 1)).await;
-            worker.keep_columns(&table, these.clone()).await.expect("changed");
-            wait_for(&worker, &table, |found| has(found, 0) && !has(found, 1) && has(found, 2)).await;
-            worker.keep_columns(&table, KeptColumns::None).await.expect("changed");
-            wait_for(&worker, &table, |found| found.as_ref().err() == Some(&NoColumns::NotKept)).await;
-            worker.keep_columns(&table, KeptColumns::These(vec![3])).await.expect_err("no such column");
-            assert_eq!(table.kept_columns(), KeptColumns::None);
-            worker.keep_columns(&table, these.clone()).await.expect("changed");
-            worker.drop_table(&table).await.expect("dropped");
-            assert_eq!(worker.keep_columns(&table, KeptColumns::All).await, Err(TxnError::SchemaChanged));
-            let table = worker.create_table(accounts()).await.expect("a table");
-            insert(&worker, &table, 0..100).await;
-            worker.keep_columns(&table, these.clone()).await.expect("changed");
-        });
-        drop(worker);
-        drop(threads);
+        executor.run(wait_for(&worker, &table, |found| found.as_ref().is_ok_and(|view| !view.kept().has(1))));
     }
-    let (node, _dir) = open(&disk);
-    let _threads = JournalThreads::start(&node).expect("threads");
-    let table = node.table("accounts").expect("the table");
-    assert_eq!(table.kept_columns(), these);
-    let executor = Executor::real(1);
-    let worker = node.worker(&executor.handle()).expect("a worker");
-    executor.run(wait_for(&worker, &table, |found| found.as_ref().is_ok_and(|view| !view.kept().has(1))));
 }
 
 /// A table is kept by itself once it is large.
 #[test]
 fn large_tables_are_kept_by_themselves() {
-    let (node, _dir) = open(&Volatile::default());
-    let _threads = JournalThreads::start(&node).expect("threads");
-    let executor = Executor::real(1);
-    let worker = node.worker(&executor.handle()).expect("a worker");
-    executor.run(async {
-        let definition = TableDef { columns: KeptColumns::Auto, ..accounts() };
-        let table = worker.create_table(definition).await.expect("a table");
-        let rows = KeptColumns::AUTO_ROWS.cast_signed();
-        insert(&worker, &table, 0..rows - 1).await;
-        let snapshot = worker.snapshot().await.expect("a snapshot");
-        assert_eq!(worker.home_columns(&snapshot, &table).await.err(), Some(NoColumns::NotKept));
-        drop(snapshot);
-        insert(&worker, &table, rows - 1..rows).await;
-        let (snapshot, view) = columns(&worker, &table).await;
-        assert_eq!(rows_of_columns(&view, table.schema()), rows_of_pages(&snapshot, &table));
-        let (size, reason) = node.columns_of(&table);
-        assert!(size.segments > 0 && reason.is_none(), "{size:?} {reason:?}");
-    });
+    for place in Place::both() {
+        let (node, _threads) = place.start();
+        let executor = Executor::real(1);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        executor.run(async {
+            let definition = TableDef { columns: KeptColumns::Auto, ..accounts() };
+            let table = worker.create_table(definition).await.expect("a table");
+            let rows = KeptColumns::AUTO_ROWS.cast_signed();
+            insert(&worker, &table, 0..rows - 1).await;
+            let snapshot = worker.snapshot().await.expect("a snapshot");
+            assert_eq!(worker.home_columns(&snapshot, &table).await.err(), Some(NoColumns::NotKept));
+            drop(snapshot);
+            insert(&worker, &table, rows - 1..rows).await;
+            let (snapshot, view) = columns(&worker, &table).await;
+            assert_eq!(rows_of_columns(&view, table.schema()), rows_of_pages(&snapshot, &table));
+            let (size, reason) = node.columns_of(&table);
+            assert!(size.segments > 0 && reason.is_none(), "{size:?} {reason:?}");
+        });
+    }
 }
 
 /// Columns that do not fit their room are forgotten, and there is none for them until a definition changes.
 #[test]
 fn columns_without_room() {
-    let (node, _dir) = open_with(&Volatile::default(), 4_000_000);
-    let _threads = JournalThreads::start(&node).expect("threads");
-    let executor = Executor::real(1);
-    let worker = node.worker(&executor.handle()).expect("a worker");
-    executor.run(async {
-        let small = worker.create_table(accounts()).await.expect("a table");
-        insert(&worker, &small, 0..100).await;
-        columns(&worker, &small).await;
-        // It grows out of its room.
-        let large = worker.create_table(TableDef { name: "large".into(), ..accounts() }).await.expect("a table");
-        columns(&worker, &large).await;
-        insert_long(&worker, &large, 0..20_000, 300).await;
-        wait_for(&worker, &large, |found| found.as_ref().err() == Some(&NoColumns::NoRoom)).await;
-        assert_eq!(node.columns().without_room, 1);
-        columns(&worker, &small).await;
-        // Other definitions change, and it still finds none while it is built.
-        let third = worker.create_table(TableDef { name: "third".into(), ..accounts() }).await.expect("a table");
-        columns(&worker, &third).await;
-        wait_for(&worker, &large, |found| found.as_ref().err() == Some(&NoColumns::NoRoom)).await;
-        worker.keep_columns(&large, KeptColumns::These(vec![2])).await.expect("changed");
-        wait_for(&worker, &large, Result::is_ok).await;
-    });
+    for place in Place::both() {
+        let (node, _threads) = place.start_with(4_000_000);
+        let executor = Executor::real(1);
+        let worker = node.worker(&executor.handle()).expect("a worker");
+        executor.run(async {
+            let small = worker.create_table(accounts()).await.expect("a table");
+            insert(&worker, &small, 0..100).await;
+            columns(&worker, &small).await;
+            // It grows out of its room.
+            let large = worker.create_table(TableDef { name: "large".into(), ..accounts() }).await.expect("a table");
+            columns(&worker, &large).await;
+            insert_long(&worker, &large, 0..20_000, 300).await;
+            wait_for(&worker, &large, |found| found.as_ref().err() == Some(&NoColumns::NoRoom)).await;
+            assert_eq!(node.columns().without_room, 1);
+            columns(&worker, &small).await;
+            // Other definitions change, and it still finds none while it is built.
+            let third = worker.create_table(TableDef { name: "third".into(), ..accounts() }).await.expect("a table");
+            columns(&worker, &third).await;
+            wait_for(&worker, &large, |found| found.as_ref().err() == Some(&NoColumns::NoRoom)).await;
+            worker.keep_columns(&large, KeptColumns::These(vec![2])).await.expect("changed");
+            wait_for(&worker, &large, Result::is_ok).await;
+        });
+    }
 }
 
 /// The nodes of a cluster in this process, with the threads of each. Dropped from the first on.

@@ -37,6 +37,7 @@ impl Txn {
     /// Commits it, or leaves everything as it was.
     pub(crate) async fn commit_distributed(mut self) -> Result<CommitInfo, TxnError> {
         let core = self.core.clone();
+        debug_assert!(core.node.own_records.is_none(), "a node that is alone commits near");
         let (epoch, promise) = match self.lock_and_validate(&core).await {
             Ok(reached) => reached,
             Err(error) => {

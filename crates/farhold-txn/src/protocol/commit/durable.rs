@@ -62,7 +62,7 @@ impl Drop for OpenCommit {
                 open.remove(&self.bound);
             }
         }
-        journaling.set_open(self.core.slot.number(), open.keys().next().copied());
+        journaling.desks.set_open(self.core.slot.number(), open.keys().next().copied());
     }
 }
 
@@ -177,7 +177,7 @@ impl Core {
         let bound = journaling.bound();
         *open.entry(bound).or_insert(0_u32) += 1;
         crate::base::planted::may_stop();
-        journaling.set_open(self.slot.number(), open.keys().next().copied());
+        journaling.desks.set_open(self.slot.number(), open.keys().next().copied());
         Some(OpenCommit { core: self.clone(), bound })
     }
 

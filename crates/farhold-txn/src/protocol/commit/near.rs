@@ -3,6 +3,7 @@
 use crate::base::error::TxnError;
 use crate::base::ident::Ident;
 use crate::base::planted::{last_epoch, next_serial};
+use crate::columns::own::{OwnRecords, Recording};
 use crate::protocol::commit::section::{Near, Refused, latch, validate};
 use crate::protocol::core::Core;
 use crate::protocol::txn::state::{RowState, State};
@@ -20,13 +21,18 @@ impl Txn {
         let core = self.core.clone();
         let near = self.all_near(&core, 0);
         let indexes_version = self.indexes_version;
+        let recording = core.begin_record();
         let serial = std::cell::Cell::new(0);
         let epoch = || {
             serial.set(next_serial());
             last_epoch(core.me, core.epoch.near().unwrap_or(0))
         };
-        let before_write = |epoch| before_write(&core, &near, indexes_version, epoch);
-        let is_plain = || is_plain(&core, indexes_version);
+        let is_recorded = || recording.is_some() || !core.wants_record();
+        let before_write = |epoch| {
+            // The first copy of columns begins: what this transaction writes would be missing there.
+            if is_recorded() { before_write(&core, &near, indexes_version, epoch) } else { Err(Refused::Changed) }
+        };
+        let is_plain = || is_recorded() && is_plain(&core, indexes_version);
         let in_hardware = if self.state.replacing.is_empty() && core.tries_hardware(near.order.len()) {
             core.commit_in_hardware(&near, epoch, is_plain)
         } else {
@@ -34,8 +40,19 @@ impl Txn {
         };
         let committed = in_hardware.unwrap_or_else(|| latch::commit(&near, epoch, before_write));
         let epoch = committed.map_err(|refused| self.refused(refused))?;
+        if let Some(recording) = recording {
+            self.leave_record(&core, recording, epoch);
+        }
         self.tidy_up(epoch);
         Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: serial.get() })
+    }
+
+    /// Leaves the record of what has been written for the columns.
+    fn leave_record(&self, core: &Core, recording: Recording<'_>, epoch: u32) {
+        let mut writer = core.record.borrow_mut();
+        self.make_record(&mut writer, 0, epoch);
+        let (behind, mark) = writer.place(0, 0);
+        recording.leave(behind, mark, epoch);
     }
 
     /// All its rows, of which all are near; the rows to write get `odd` as well.
@@ -83,6 +100,21 @@ impl Txn {
         }
         order.sort_unstable_by_key(|position| state.rows[*position as usize].ident);
         state.order = order;
+    }
+}
+
+impl Core {
+    /// A commit begins that leaves a record for the columns of a node without a journal. Before it reads its epoch.
+    #[inline]
+    fn begin_record(&self) -> Option<Recording<'_>> {
+        let records = self.node.own_records.as_ref()?;
+        records.begin(self.slot.number(), || self.node.store.superblock().epoch())
+    }
+
+    /// Whether such a commit must leave one. After it has read its epoch.
+    #[inline]
+    fn wants_record(&self) -> bool {
+        !planted!(CopyBegunUnseen) && self.node.own_records.as_ref().is_some_and(OwnRecords::is_wanted)
     }
 }
 

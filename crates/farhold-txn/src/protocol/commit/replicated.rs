@@ -220,8 +220,8 @@ impl Txn {
     /// The record of everything that it writes.
     pub(crate) fn make_record(&self, writer: &mut RecordWriter, configuration: u64, epoch: u32) {
         writer.begin(self.owner.word(), configuration, epoch);
-        // Mirrors have each version of a row before the next one. Journals are read in any order, so they get whole rows.
-        let is_patched = self.core.node.journaling.is_none();
+        // Mirrors have each version of a row before the next one. Journals and columns take records in any order, so they get whole rows.
+        let is_patched = self.core.node.column_feed().is_none();
         // Inserts first: the node that redoes the record gives them the index entries of the rows that they replace,
         // while those are there.
         let is_insert = |row: &&Row| (row.state == RowState::Inserted) != planted!(DeletesFirst);

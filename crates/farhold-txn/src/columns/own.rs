@@ -1,0 +1,124 @@
+//! The records of a node that is alone and has no journal, on their way from its commits to its columns.
+//!
+//! ```text
+//!   a commit                                                           the thread that applies: a pass
+//!   is there a copy? ─ no ──────► as without columns                   raise the epoch, if there is a record of it
+//!     │ yes                          (one began meanwhile: refused)    wait until no earlier commit is open
+//!     └─► open ─► epoch ─► rows ─► record into the buffer ─► closed    take the buffers ─► apply ─► complete up to the epoch before
+//! ```
+//!
+//! Nothing is kept of a record once it is applied, and nothing of it outlives the process, which has the only copies. Why nothing is
+//! missed: `docs/design/0027-columns.md`.
+
+use crate::base::desks::Desks;
+use crate::base::epoch::SNAPSHOT_EPOCH_LAST;
+use crate::columns::{ColumnFeed, held};
+use farhold_fabric::NodeId;
+use farhold_store::Superblock;
+use std::sync::{Arc, Mutex};
+
+/// A worker hands its buffer over when it has as many bytes, so that what waits is counted in one place.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+/// Looks of a pass at open commits, each of which takes microseconds unless its thread is not running.
+const OPEN_LOOKS_MAX: u32 = 1_000;
+
+/// What the workers have left for the columns.
+pub(crate) struct OwnRecords {
+    pub feed: Arc<ColumnFeed>,
+    desks: Desks,
+    /// The last epoch of what was taken. Held during a pass.
+    taken: Mutex<u32>,
+}
+
+/// A commit that leaves a record: from before it reads its epoch until the record is there, or the commit is refused.
+pub(crate) struct Recording<'r> {
+    records: &'r OwnRecords,
+    worker: u8,
+}
+
+impl OwnRecords {
+    pub fn new() -> Self {
+        Self { feed: Arc::new(ColumnFeed::new(false)), desks: Desks::new(), taken: Mutex::default() }
+    }
+
+    /// A commit of a worker begins, which reads its `epoch` afterwards. `None`: there is no copy. Then the commit must ask
+    /// [`Self::is_wanted`] after it has read its epoch.
+    #[inline]
+    pub fn begin(&self, worker: u8, epoch: impl Fn() -> u32) -> Option<Recording<'_>> {
+        if !self.is_wanted() {
+            return None;
+        }
+        self.desks.set_open(worker, Some(epoch()));
+        Some(Recording { records: self, worker })
+    }
+
+    /// Whether there is a copy: commits whose epoch is raised from here on must leave records.
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        self.feed.is_wanted()
+    }
+
+    /// A pass: takes what has been left and applies it. One thread does so. False: a commit of an earlier epoch is still open, so the
+    /// caller tries again soon.
+    pub fn apply(&self, me: NodeId, superblock: Superblock<'_>) -> bool {
+        let mut taken = held(&self.taken);
+        let left = self.desks.buffers().map(|buffer| buffer.epoch_max).max().unwrap_or(0);
+        let mut epoch = superblock.epoch();
+        if left.max(*taken) >= epoch && epoch < SNAPSHOT_EPOCH_LAST {
+            // No snapshot need ever do so, and what is of an epoch that is not over is in no segment.
+            epoch = superblock.advance_epoch() + 1;
+        }
+        let is_over = self.are_over_before(epoch);
+        for mut buffer in self.desks.buffers() {
+            self.feed.offer(&buffer.bytes);
+            buffer.bytes.clear();
+            *taken = (*taken).max(std::mem::take(&mut buffer.epoch_max));
+        }
+        if is_over {
+            self.feed.set_closed(epoch.saturating_sub(1));
+        }
+        let mut records = self.feed.take();
+        records.apply_own(me);
+        self.feed.complete(&records, records.closed);
+        is_over
+    }
+
+    fn are_over_before(&self, epoch: u32) -> bool {
+        for _ in 0..OPEN_LOOKS_MAX {
+            if !self.desks.are_open_before(u64::from(epoch)) || planted!(OpenIgnored) {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
+    }
+
+    /// Whether all records of commits that have been acknowledged are applied, and their epochs are over. Waits for a pass.
+    pub fn are_applied(&self) -> bool {
+        let taken = held(&self.taken);
+        !self.is_wanted() || self.desks.are_empty() && *taken <= self.feed.closed()
+    }
+}
+
+impl Recording<'_> {
+    /// Leaves the record, once all rows are written.
+    #[inline]
+    pub fn leave(self, behind: &[u8], mark: u64, epoch: u32) {
+        if planted!(LateRecord) {
+            self.records.desks.set_open(self.worker, None);
+            crate::base::planted::may_stop();
+        }
+        let mut buffer = self.records.desks.append(self.worker, behind, mark, epoch);
+        if buffer.bytes.len() >= BUFFER_BYTES_MAX {
+            self.records.feed.offer(&buffer.bytes);
+            buffer.bytes.clear();
+            self.records.feed.bell.ring();
+        }
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        self.records.desks.set_open(self.worker, None);
+    }
+}
