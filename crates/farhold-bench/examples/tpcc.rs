@@ -1,5 +1,5 @@
-//! TPC-C on one node of this process: `cargo run --release -p farhold-bench --example tpcc -- WAREHOUSES SECONDS WORKERS IN_FLIGHT [JOURNAL | latches]`
-//! (`latches`: no hardware transactions, where the processor has them.)
+//! TPC-C on one node of this process: `cargo run --release -p farhold-bench --example tpcc -- WAREHOUSES SECONDS WORKERS IN_FLIGHT [JOURNAL | latches | columns]`
+//! (`latches`: no hardware transactions, where the processor has them; `columns`: large tables are kept as columns too, without a journal.)
 //!
 //! The `farhold` binary measures clusters; this is the shortest way from a change to a number, and what a profiler is
 //! pointed at.
@@ -13,7 +13,10 @@ use farhold_bench::workload::tpcc::population::Population;
 use farhold_bench::workload::tpcc::tables::Tables;
 use farhold_fabric::{Executor, Fabric, NodeId};
 use farhold_store::durable::files::Disk;
-use farhold_txn::{Generation, JournalConfig, JournalThreads, Node, NodeConfig, ReplicationConfig, TxnError};
+use farhold_txn::{
+    ColumnThreads, Generation, JournalConfig, JournalThreads, KeptColumns, Node, NodeConfig, ReplicationConfig,
+    TxnError,
+};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -32,9 +35,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fabric = Fabric::join_shm(&directory, NodeId(0))?;
     let megabytes = 200 + warehouses as u64 * 250 + seconds * u64::from(workers) * 100;
     let region_bytes = megabytes << 20;
-    let journal = std::env::args().nth(5);
-    let hardware_transactions = journal.as_deref() != Some("latches");
-    let node = match journal.as_ref().filter(|_| hardware_transactions) {
+    let option = std::env::args().nth(5);
+    let hardware_transactions = option.as_deref() != Some("latches");
+    let has_columns = option.as_deref() == Some("columns");
+    let node = match option.as_ref().filter(|_| hardware_transactions && !has_columns) {
         None => Node::open(fabric, NodeConfig { region_bytes, hardware_transactions, ..NodeConfig::default() })?,
         Some(path) => {
             let journal = JournalConfig::new(Arc::new(Disk::open(path)?));
@@ -44,6 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     };
     let _journal = JournalThreads::start(&node)?;
+    let _columns = if has_columns { ColumnThreads::start(&node)? } else { None };
 
     let started = Instant::now();
     let now_us = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as i64;
@@ -58,6 +63,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         loader.items(scale).await?;
         for w_id in 1..=warehouses {
             loader.warehouse(scale, w_id).await?;
+        }
+        for table in node.tables().into_iter().filter(|_| has_columns) {
+            worker.keep_columns(&table, KeptColumns::Auto).await?;
         }
         Ok::<(), TxnError>(())
     })?;
@@ -124,6 +132,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     stop.store(true, Relaxed);
     for thread in threads {
         thread.join().map_err(|_| "a worker panicked")??;
+    }
+    if has_columns {
+        println!("{:?}", node.columns());
     }
     let rate = |n: u64| n as f64 / elapsed;
     println!(

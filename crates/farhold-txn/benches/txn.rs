@@ -5,7 +5,9 @@
 
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
-use farhold_txn::{HomeAgent, Node, NodeConfig, NodeId, Placement, ScanSpec, Table, TableDef, Worker};
+use farhold_txn::{
+    ColumnThreads, HomeAgent, KeptColumns, Node, NodeConfig, NodeId, Placement, ScanSpec, Table, TableDef, Worker,
+};
 use std::hint::black_box;
 
 const ROWS: u64 = 100_000;
@@ -92,20 +94,7 @@ async fn run(bench: &Bench, rows: u64) {
             txn.commit().await.expect("committed");
         })
         .await;
-    let count = table.layout().i64("count").expect("a column");
-    for rows_changed in [1, 10] {
-        bench
-            .time(&format!("read-modify-write of {rows_changed}"), async |_| {
-                let mut txn = worker.begin();
-                for _ in 0..rows_changed {
-                    let row = txn.get(table, &key(random())).await.expect("a read").expect("a row");
-                    let value = txn.value_mut(row);
-                    count.set(value, count.get(value) + 1);
-                }
-                txn.commit().await.expect("committed");
-            })
-            .await;
-    }
+    change(bench, table, "", random).await;
     let new = value(table);
     for (table, name) in [(&tables[0], "hash"), (&tables[1], "ordered")] {
         bench
@@ -139,13 +128,43 @@ async fn run(bench: &Bench, rows: u64) {
         .await;
 }
 
+/// Transactions that change rows with such numbers.
+async fn change(bench: &Bench, table: &Table, what: &str, number: impl Fn() -> u64) {
+    let worker = &bench.worker;
+    let count = table.layout().i64("count").expect("a column");
+    for rows_changed in [1, 10] {
+        bench
+            .time(&format!("{what}read-modify-write of {rows_changed}"), async |_| {
+                let mut txn = worker.begin();
+                for _ in 0..rows_changed {
+                    let row = txn.get(table, &key(number())).await.expect("a read").expect("a row");
+                    let value = txn.value_mut(row);
+                    count.set(value, count.get(value) + 1);
+                }
+                txn.commit().await.expect("committed");
+            })
+            .await;
+    }
+}
+
+/// Rows of a table that is kept as columns too, without a journal: what the records cost.
+async fn run_with_columns(bench: &Bench, rows: u64) {
+    let worker = &bench.worker;
+    let _threads = ColumnThreads::start(worker.node()).expect("threads");
+    let table = bench.table("kept", true, rows).await;
+    worker.keep_columns(&table, KeptColumns::All).await.expect("changed");
+    while worker.node().columns_of(&table).1.is_some() {
+        worker.handle().sleep_ns(1_000_000).await;
+    }
+    change(bench, &table, "kept as columns: ", || worker.handle().random_u64() % rows).await;
+}
+
 /// Rows of another node of this process: what the instructions cost, without the way between machines.
 async fn run_far(bench: &Bench, rows: u64) {
     let worker = &bench.worker;
     let table = bench.table("far", true, rows).await;
     // Odd keys are on this node: 1 is placed first.
     let far = || worker.handle().random_u64() % (rows / 2) * 2;
-    let count = table.layout().i64("count").expect("a column");
     bench
         .time("far: begin, get, commit", async |_| {
             let mut txn = worker.begin();
@@ -154,19 +173,7 @@ async fn run_far(bench: &Bench, rows: u64) {
             txn.commit().await.expect("committed");
         })
         .await;
-    for rows_changed in [1, 10] {
-        bench
-            .time(&format!("far: read-modify-write of {rows_changed}"), async |_| {
-                let mut txn = worker.begin();
-                for _ in 0..rows_changed {
-                    let row = txn.get(&table, &key(far())).await.expect("a read").expect("a row");
-                    let value = txn.value_mut(row);
-                    count.set(value, count.get(value) + 1);
-                }
-                txn.commit().await.expect("committed");
-            })
-            .await;
-    }
+    change(bench, &table, "far: ", far).await;
 }
 
 fn main() {
@@ -181,6 +188,7 @@ fn main() {
     let (rounds, per_round, rows) = if quick { (1, 50, 1_000) } else { (20, 20_000, ROWS) };
     let bench = Bench { worker, rounds, per_round };
     executor.run(run(&bench, rows));
+    executor.run(run_with_columns(&bench, rows));
     drop((bench, node));
 
     let open = |id| {

@@ -11,8 +11,8 @@ use farhold_store::durable::Progress;
 use farhold_store::durable::files::{Directory as Files, Disk};
 use farhold_store::durable::nvm::Nvm;
 use farhold_txn::{
-    FileRegister, Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig, ReplicationConfig, TxnError,
-    Worker,
+    ColumnThreads, FileRegister, Generation, HomeAgent, JournalConfig, JournalThreads, Node, NodeConfig,
+    ReplicationConfig, TxnError, Worker,
 };
 
 /// What a commit has survived when it is acknowledged.
@@ -224,6 +224,7 @@ pub struct Database {
     // go.
     agent: Option<HomeAgent>,
     journal: Option<JournalThreads>,
+    columns: Option<ColumnThreads>,
     node: Arc<Node>,
     dir: Directory,
 }
@@ -299,6 +300,7 @@ impl Database {
         };
         let node = node.map_err(OpenError::Node)?;
         let journal = JournalThreads::start(&node).map_err(OpenError::Node)?;
+        let columns = ColumnThreads::start(&node).map_err(OpenError::Node)?;
         let agent = if is_replicated {
             let agent = register.start_member(&node, config, dir.path())?;
             wait(&|| {
@@ -319,7 +321,7 @@ impl Database {
             // A cluster of one node has no other node to serve.
             None
         };
-        Ok(Self { agent, journal, node, dir })
+        Ok(Self { agent, journal, columns, node, dir })
     }
 
     /// The node: its tables and statistics; it makes workers for other threads.
@@ -358,6 +360,7 @@ impl Drop for Database {
     fn drop(&mut self) {
         drop(self.agent.take());
         drop(self.journal.take());
+        drop(self.columns.take());
         self.node.close();
     }
 }

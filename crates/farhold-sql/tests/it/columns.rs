@@ -2,7 +2,7 @@
 
 use farhold_fabric::{Fabric, NodeId};
 use farhold_testkit::memory_directory;
-use farhold_txn::CopyConfig;
+use farhold_txn::{CopyConfig, KeptColumns};
 
 use crate::harness::{Client, Db, wait_until};
 
@@ -19,69 +19,94 @@ fn number(line: &str, name: &str) -> u64 {
 
 #[test]
 fn a_scan_reads_segments_and_the_rows_behind_them() {
-    let db = Db::with_columns(CopyConfig { changes_min: 300, ..CopyConfig::default() });
-    let client = db.client();
-    client.ok("CREATE TABLE t (id bigint PRIMARY KEY, name text, n int)");
-    client.ok("CREATE TABLE rows (id bigint PRIMARY KEY, name text, n int) WITH (columns = 'none')");
-    client.ok("INSERT INTO rows SELECT i, CASE WHEN i % 10 = 0 THEN NULL ELSE 'name ' || i % 7 END, i % 100 FROM generate_series(1, 5000) g(i)");
-    client.ok("INSERT INTO t SELECT * FROM rows");
-    let same = |what: &str| {
-        for query in [
-            "SELECT count(*), sum(n), min(name), max(id) FROM {}",
-            "SELECT name, count(*), sum(id) FROM {} WHERE n < 40 GROUP BY name",
-            "SELECT id FROM {} WHERE name = 'name 3' AND n IN (1, 2, 3, 50)",
-            "SELECT id FROM {} WHERE name IS NULL AND id > 4000",
-            "SELECT id FROM {} WHERE name LIKE 'name 1%' OR n > 97",
-        ] {
-            let [of_columns, of_rows] = ["t", "rows"].map(|table| client.sorted(&query.replace("{}", table)));
-            assert_eq!(of_columns, of_rows, "{what}: {query}");
+    let config = CopyConfig { changes_min: 300, ..CopyConfig::default() };
+    for db in [Db::with_columns(config), Db::with_columns_in_memory(config, KeptColumns::All)] {
+        let client = db.client();
+        client.ok("CREATE TABLE t (id bigint PRIMARY KEY, name text, n int)");
+        client.ok("CREATE TABLE rows (id bigint PRIMARY KEY, name text, n int) WITH (columns = 'none')");
+        client.ok("INSERT INTO rows SELECT i, CASE WHEN i % 10 = 0 THEN NULL ELSE 'name ' || i % 7 END, i % 100 FROM generate_series(1, 5000) g(i)");
+        client.ok("INSERT INTO t SELECT * FROM rows");
+        let same = |what: &str| {
+            for query in [
+                "SELECT count(*), sum(n), min(name), max(id) FROM {}",
+                "SELECT name, count(*), sum(id) FROM {} WHERE n < 40 GROUP BY name",
+                "SELECT id FROM {} WHERE name = 'name 3' AND n IN (1, 2, 3, 50)",
+                "SELECT id FROM {} WHERE name IS NULL AND id > 4000",
+                "SELECT id FROM {} WHERE name LIKE 'name 1%' OR n > 97",
+            ] {
+                let [of_columns, of_rows] = ["t", "rows"].map(|table| client.sorted(&query.replace("{}", table)));
+                assert_eq!(of_columns, of_rows, "{what}: {query}");
+            }
+        };
+        same("after the load");
+        // Merging is due: more than 300 rows have come.
+        let mut merged = String::new();
+        wait_until("changes are merged", || {
+            merged = scan(&client, "SELECT sum(n) FROM t");
+            number(&merged, "column_segments") == 1 && number(&merged, "delta_rows") == 0
+        });
+        assert_eq!(number(&merged, "segments_skipped"), 0);
+        same("merged");
+        let line = scan(&client, "SELECT sum(n) FROM t WHERE n > 1000");
+        assert_eq!((number(&line, "column_segments"), number(&line, "segments_skipped")), (0, 1), "{line}");
+        assert!(scan(&client, "SELECT sum(n) FROM t WHERE n < 5").contains("filter on codes"));
+        for table in ["t", "rows"] {
+            client.ok(&format!("UPDATE {table} SET n = n + 1000, name = repeat('x', id::int % 50) WHERE id % 100 = 1"));
+            client.ok(&format!("DELETE FROM {table} WHERE id % 77 = 5"));
+            client.ok(&format!("UPDATE {table} SET id = id + 100000 WHERE id % 500 = 3"));
         }
-    };
-    same("after the load");
-    // Merging is due: more than 300 rows have come.
-    let mut merged = String::new();
-    wait_until("changes are merged", || {
-        merged = scan(&client, "SELECT sum(n) FROM t");
-        number(&merged, "column_segments") == 1 && number(&merged, "delta_rows") == 0
+        same("changed");
+        let line = scan(&client, "SELECT sum(n) FROM t");
+        assert!(number(&line, "delta_rows") > 0, "{line}");
+        assert!(scan(&client, "SELECT sum(n) FROM rows").contains("page_tasks="));
+        // Inside a transaction's block rows are read.
+        client.ok("BEGIN");
+        client.ok("INSERT INTO t VALUES (-1, 'mine', 7)");
+        assert_eq!(client.rows("SELECT count(*) FROM t WHERE name = 'mine'"), ["1"]);
+        client.ok("ROLLBACK");
+        for table in ["t", "rows"] {
+            client.ok(&format!("TRUNCATE {table}"));
+            client.ok(&format!("INSERT INTO {table} VALUES (1, 'one', 1)"));
+        }
+        same("truncated");
+    }
+}
+
+/// As a node is unless it is told otherwise.
+#[test]
+fn a_large_table_is_kept_by_itself_without_a_journal() {
+    let db = Db::with_columns_in_memory(CopyConfig::default(), KeptColumns::Auto);
+    let client = db.client();
+    client.ok("CREATE TABLE t (id bigint PRIMARY KEY, n int)");
+    client.ok("CREATE TABLE small (id bigint PRIMARY KEY, n int)");
+    client.ok("INSERT INTO t SELECT i, i % 100 FROM generate_series(1, 70000) g(i)");
+    client.ok("INSERT INTO small VALUES (1, 2)");
+    wait_until("segments are read", || {
+        let line = scan(&client, "SELECT sum(n) FROM t");
+        line.contains("column_segments=") && number(&line, "column_segments") == 2
     });
-    assert_eq!(number(&merged, "segments_skipped"), 0);
-    same("merged");
-    let line = scan(&client, "SELECT sum(n) FROM t WHERE n > 1000");
-    assert_eq!((number(&line, "column_segments"), number(&line, "segments_skipped")), (0, 1), "{line}");
-    assert!(scan(&client, "SELECT sum(n) FROM t WHERE n < 5").contains("filter on codes"));
-    for table in ["t", "rows"] {
-        client.ok(&format!("UPDATE {table} SET n = n + 1000, name = repeat('x', id::int % 50) WHERE id % 100 = 1"));
-        client.ok(&format!("DELETE FROM {table} WHERE id % 77 = 5"));
-        client.ok(&format!("UPDATE {table} SET id = id + 100000 WHERE id % 500 = 3"));
+    for round in 0..20 {
+        client.ok(&format!("UPDATE t SET n = n + 1000 WHERE id = {}", round * 3 + 1));
+        client.ok(&format!("DELETE FROM t WHERE id = {}", 60_000 + round));
+        let found = format!("{}|{}", 70_000 - round - 1, round + 1);
+        assert_eq!(client.rows("SELECT count(*), count(*) FILTER (WHERE n >= 1000) FROM t"), [found]);
     }
-    same("changed");
-    let line = scan(&client, "SELECT sum(n) FROM t");
-    assert!(number(&line, "delta_rows") > 0, "{line}");
-    assert!(scan(&client, "SELECT sum(n) FROM rows").contains("page_tasks="));
-    // Inside a transaction's block rows are read.
-    client.ok("BEGIN");
-    client.ok("INSERT INTO t VALUES (-1, 'mine', 7)");
-    assert_eq!(client.rows("SELECT count(*) FROM t WHERE name = 'mine'"), ["1"]);
-    client.ok("ROLLBACK");
-    for table in ["t", "rows"] {
-        client.ok(&format!("TRUNCATE {table}"));
-        client.ok(&format!("INSERT INTO {table} VALUES (1, 'one', 1)"));
-    }
-    same("truncated");
+    let line = scan(&client, "SELECT sum(n) FROM small");
+    assert!(line.contains("page_tasks=") && !line.contains("no column segments"), "{line}");
+    let shown = "SELECT relname, option, state FROM pg_catalog.farhold_columns ORDER BY relname";
+    assert_eq!(client.rows(shown), ["small|auto|none: the table is small", "t|auto|kept"]);
 }
 
 #[test]
-fn without_a_journal_rows_are_read() {
-    let db = Db::new();
-    let client = db.client();
+fn without_journals_several_nodes_read_rows() {
+    let nodes = Db::cluster(2);
+    let client = nodes[0].client();
     client.ok("CREATE TABLE t (id bigint PRIMARY KEY, n int) WITH (columns = 'all')");
     client.ok("INSERT INTO t VALUES (1, 2)");
+    let why = "those of several nodes are made from their journals, and they have none";
     let line = scan(&client, "SELECT sum(n) FROM t");
-    assert!(line.contains("no column segments: they are made from the journal, and the node has none"), "{line}");
-    assert_eq!(
-        client.rows("SELECT state FROM pg_catalog.farhold_columns"),
-        ["none: they are made from the journal, and the node has none"]
-    );
+    assert!(line.contains(&format!("no column segments: {why}")), "{line}");
+    assert_eq!(client.rows("SELECT state FROM pg_catalog.farhold_columns"), [format!("none: {why}")]);
     // A small table is read by rows anyway.
     client.ok("ALTER TABLE t SET (columns = 'auto')");
     let line = scan(&client, "SELECT sum(n) FROM t");

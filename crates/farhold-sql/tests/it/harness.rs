@@ -14,8 +14,8 @@ use farhold_sql::{
 use farhold_store::durable::power::Volatile;
 use farhold_testkit::memory_directory;
 use farhold_txn::{
-    CopyConfig, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, Node, NodeConfig, NodeId,
-    ReplicationConfig,
+    ColumnThreads, CopyConfig, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, Node, NodeConfig,
+    NodeId, ReplicationConfig,
 };
 use tempfile::TempDir;
 
@@ -28,6 +28,8 @@ pub struct Db {
     agent: Option<HomeAgent>,
     /// Write the journal.
     threads: Option<JournalThreads>,
+    /// Keep the columns, where there is no journal.
+    columns: Option<ColumnThreads>,
 }
 
 /// Waits until something has happened that other threads do.
@@ -44,7 +46,7 @@ pub fn wait_until(what: &str, mut has_happened: impl FnMut() -> bool) {
 
 /// Waits until all that was committed is in column segments, where tables are kept as columns.
 pub fn wait_for_columns(node: &Node) {
-    if node.config().journal.is_some() {
+    if node.config().journal.is_some() || node.columns().tables > 0 {
         wait_until("columns are merged", || node.columns().is_merged);
     }
 }
@@ -207,6 +209,18 @@ impl Db {
         db
     }
 
+    /// A database without a journal, whose tables are kept as columns too: as this says, where a table does not.
+    pub fn with_columns_in_memory(columns: CopyConfig, kept: KeptColumns) -> Self {
+        let dir = Arc::new(memory_directory());
+        let fabric = Fabric::join_shm(&*dir, NodeId(0)).expect("the fabric");
+        let of_node = NodeConfig { region_bytes: 256 << 20, columns, ..NodeConfig::default() };
+        let node = Node::open(fabric, of_node).expect("a node");
+        let config = EngineConfig { query_threads: 2, columns: kept, ..EngineConfig::default() };
+        let mut db = Self::over(node, None, dir, config);
+        db.columns = ColumnThreads::start(&db.node).expect("threads");
+        db
+    }
+
     /// A database with a journal on an in-memory disk. Only [`Self::step_until`] writes the journal.
     pub fn with_journal() -> Self {
         let dir = Arc::new(memory_directory());
@@ -230,14 +244,14 @@ impl Db {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let worker = node.worker(&Handle::standalone(1)).expect("a worker");
         let engine = runtime.block_on(Engine::open(Arc::clone(&node), config, &worker)).expect("an engine");
-        Self { engine, node, dir, agent, threads: None }
+        Self { engine, node, dir, agent, threads: None, columns: None }
     }
 
     /// Closes the database and opens it again in the same directory.
     pub fn reopen(self) -> Self {
-        let Self { engine, node, dir, agent, threads } = self;
+        let Self { engine, node, dir, agent, threads, columns } = self;
         let config = engine.config().clone();
-        drop((engine, agent, threads));
+        drop((engine, agent, threads, columns));
         node.close();
         drop(node);
         Self::open(dir, config, 256 << 20)

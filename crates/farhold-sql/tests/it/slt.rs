@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use farhold_sql::{ColumnType, SqlError};
-use farhold_txn::Node;
+use farhold_txn::{CopyConfig, KeptColumns, Node};
 use sqllogictest::{DBOutput, DefaultColumnType, Runner};
 
 use crate::harness::{Client, Db, wait_for_columns};
@@ -96,6 +96,17 @@ fn suite(name: &str, db: &Db) {
     }
 }
 
+/// A database whose tables are kept as columns: with a journal, or without if `FARHOLD_SLT_IN_MEMORY=1`.
+fn kept_as_columns() -> Db {
+    // Segments are short, and made at once.
+    let config = CopyConfig { segment_rows: 16, changes_min: 1, changed_part: usize::MAX };
+    if std::env::var_os("FARHOLD_SLT_IN_MEMORY").is_some() {
+        Db::with_columns_in_memory(config, KeptColumns::All)
+    } else {
+        Db::with_columns(config)
+    }
+}
+
 /// Suites whose queries scan no table outside of transaction blocks.
 const WITHOUT_SCANS: [&str; 1] = ["settings"];
 
@@ -109,13 +120,11 @@ macro_rules! suites {
 
     /// The same where scans read columns.
     mod on_columns {
-        use super::{Db, WITHOUT_SCANS, suite};
-        use farhold_txn::CopyConfig;
+        use super::{WITHOUT_SCANS, kept_as_columns, suite};
     $(
         #[test]
         fn $name() {
-            // Segments are short, and made at once.
-            let db = Db::with_columns(CopyConfig { segment_rows: 16, changes_min: 1, changed_part: usize::MAX });
+            let db = kept_as_columns();
             suite(stringify!($name), &db);
             let (columns, name) = (db.node.columns(), stringify!($name));
             assert!(columns.views > 0 || WITHOUT_SCANS.contains(&name), "no query has read segments: {columns:?}");

@@ -187,12 +187,19 @@ const WITHOUT_ROOM_NS: u64 = 10_000_000_000;
 #[derive(Default)]
 struct Queue {
     /// Records, one behind the other, as a journal has them; a block for each time that they were offered.
-    blocks: Vec<Box<[u8]>>,
+    blocks: Vec<Vec<u8>>,
     bytes: usize,
     /// All records of this epoch and earlier ones have been offered.
     closed: u32,
     /// Records have been dropped, because too many were waiting: all copies lack them.
     has_lost: bool,
+}
+
+impl Queue {
+    fn lose(&mut self) {
+        (self.blocks, self.bytes) = (Vec::new(), 0);
+        self.has_lost = true;
+    }
 }
 
 /// Bytes of records that may wait to be applied.
@@ -256,15 +263,26 @@ impl ColumnFeed {
 
     /// Takes a copy of records, each complete with its mark. Called for all that the journal takes, and before their epoch is closed.
     pub fn offer(&self, records: &[u8]) {
+        if self.is_wanted() {
+            self.hand_over(records.to_vec());
+        }
+    }
+
+    /// As [`Self::offer`], of records that nothing else takes.
+    fn hand_over(&self, records: Vec<u8>) {
         if self.is_wanted() && !records.is_empty() {
             let mut queue = held(&self.queue);
             if queue.bytes + records.len() > QUEUE_BYTES_MAX {
-                (queue.blocks, queue.bytes) = (Vec::new(), 0);
-                queue.has_lost = true;
+                queue.lose();
             }
             queue.bytes += records.len();
-            queue.blocks.push(records.into());
+            queue.blocks.push(records);
         }
+    }
+
+    /// A record is missing that belongs before the next epoch that is closed.
+    fn miss(&self) {
+        held(&self.queue).lose();
     }
 
     /// All records up to this epoch have been offered.
@@ -499,7 +517,7 @@ impl Copies {
 
 /// What the queue had, and the copies that take it.
 pub(crate) struct Taken {
-    blocks: Vec<Box<[u8]>>,
+    blocks: Vec<Vec<u8>>,
     /// All records of this node up to this epoch are in it, or came before.
     pub closed: u32,
     /// Of the copies.

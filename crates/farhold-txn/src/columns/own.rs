@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex};
 
 /// A worker hands its buffer over when it has as many bytes, so that what waits is counted in one place.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
+/// The longest record. A transaction that writes more would need as much memory twice; the columns are built again instead.
+pub(crate) const RECORD_BYTES_MAX: u64 = 64 << 20;
 /// Looks of a pass at open commits, each of which takes microseconds unless its thread is not running.
 const OPEN_LOOKS_MAX: u32 = 1_000;
 
@@ -70,8 +72,7 @@ impl OwnRecords {
         }
         let is_over = self.are_over_before(epoch);
         for mut buffer in self.desks.buffers() {
-            self.feed.offer(&buffer.bytes);
-            buffer.bytes.clear();
+            self.feed.hand_over(std::mem::take(&mut buffer.bytes));
             *taken = (*taken).max(std::mem::take(&mut buffer.epoch_max));
         }
         if is_over {
@@ -93,10 +94,10 @@ impl OwnRecords {
         false
     }
 
-    /// Whether all records of commits that have been acknowledged are applied, and their epochs are over. Waits for a pass.
+    /// Whether all records of commits that have been acknowledged are applied, and their epochs are over. False during a pass.
     pub fn are_applied(&self) -> bool {
-        let taken = held(&self.taken);
-        !self.is_wanted() || self.desks.are_empty() && *taken <= self.feed.closed()
+        let taken = self.taken.try_lock();
+        !self.is_wanted() || taken.is_ok_and(|taken| self.desks.are_empty() && *taken <= self.feed.closed())
     }
 }
 
@@ -110,10 +111,17 @@ impl Recording<'_> {
         }
         let mut buffer = self.records.desks.append(self.worker, behind, mark, epoch);
         if buffer.bytes.len() >= BUFFER_BYTES_MAX {
-            self.records.feed.offer(&buffer.bytes);
-            buffer.bytes.clear();
+            self.records.feed.hand_over(std::mem::take(&mut buffer.bytes));
+            drop(buffer);
             self.records.feed.bell.ring();
         }
+    }
+
+    /// Leaves none, because it would be too long: all copies lack what it has, and are built again.
+    #[cold]
+    pub fn miss(self) {
+        self.records.feed.miss();
+        self.records.feed.bell.ring();
     }
 }
 

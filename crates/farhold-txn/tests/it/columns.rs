@@ -65,7 +65,7 @@ impl Place {
 fn config(nodes: u8, columns_bytes_max: u64) -> NodeConfig {
     NodeConfig {
         nodes,
-        region_bytes: 64 << 20,
+        region_bytes: 128 << 20,
         // Segments are short, and made often.
         columns: CopyConfig { segment_rows: 32, changes_min: 8, changed_part: 8 },
         columns_bytes_max,
@@ -416,6 +416,24 @@ fn without_threads_nothing_is_kept() {
     });
 }
 
+/// A transaction may write more than its record may have: the columns are built again.
+#[test]
+fn a_transaction_that_writes_very_much() {
+    let place = Place::in_memory();
+    let (node, _threads) = place.start();
+    let executor = Executor::real(1);
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    executor.run(async {
+        let table = worker.create_table(accounts()).await.expect("a table");
+        insert(&worker, &table, 0..100).await;
+        columns(&worker, &table).await;
+        insert_in_one(&worker, &table, 100..600, 150_000).await;
+        wait_until(&worker, || node.columns().losses == 1).await;
+        let (snapshot, view) = columns(&worker, &table).await;
+        assert_eq!(rows_of_columns(&view, table.schema()), rows_of_pages(&snapshot, &table));
+    });
+}
+
 /// Waits until something has happened that other threads do.
 async fn wait_until(worker: &Worker, mut has_happened: impl FnMut() -> bool) {
     let until_ns = worker.handle().now_ns() + PATIENCE_NS;
@@ -428,17 +446,22 @@ async fn wait_until(worker: &Worker, mut has_happened: impl FnMut() -> bool) {
 /// Inserts rows with these ids, and texts of so many bytes.
 async fn insert_long(worker: &Worker, table: &Table, ids: std::ops::Range<i64>, bytes: usize) {
     for first in ids.clone().step_by(500) {
-        worker
-            .run(Retry::default(), async |txn| {
-                for id in first..ids.end.min(first + 500) {
-                    let (key, value) = encode(table.schema(), &(id, Some(format!("{id:0bytes$}")), 0));
-                    txn.insert(table, &key, &value).await?;
-                }
-                Ok(())
-            })
-            .await
-            .expect("inserted");
+        insert_in_one(worker, table, first..ids.end.min(first + 500), bytes).await;
     }
+}
+
+/// As [`insert_long`], in one transaction.
+async fn insert_in_one(worker: &Worker, table: &Table, ids: std::ops::Range<i64>, bytes: usize) {
+    worker
+        .run(Retry::default(), async |txn| {
+            for id in ids.clone() {
+                let (key, value) = encode(table.schema(), &(id, Some(format!("{id:0bytes$}")), 0));
+                txn.insert(table, &key, &value).await?;
+            }
+            Ok(())
+        })
+        .await
+        .expect("inserted");
 }
 
 async fn insert(worker: &Worker, table: &Table, ids: std::ops::Range<i64>) {

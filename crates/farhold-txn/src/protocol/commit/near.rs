@@ -3,11 +3,14 @@
 use crate::base::error::TxnError;
 use crate::base::ident::Ident;
 use crate::base::planted::{last_epoch, next_serial};
-use crate::columns::own::{OwnRecords, Recording};
+use crate::columns::own::{OwnRecords, RECORD_BYTES_MAX, Recording};
 use crate::protocol::commit::section::{Near, Refused, latch, validate};
 use crate::protocol::core::Core;
 use crate::protocol::txn::state::{RowState, State};
 use crate::protocol::txn::{CommitInfo, Txn};
+
+/// The memory of longer records is given back.
+const RECORD_BYTES_KEPT: u64 = 1 << 20;
 
 impl Txn {
     /// Commits it, or leaves everything as it was (reservations are then taken back by the drop).
@@ -49,10 +52,16 @@ impl Txn {
 
     /// Leaves the record of what has been written for the columns.
     fn leave_record(&self, core: &Core, recording: Recording<'_>, epoch: u32) {
-        let mut writer = core.record.borrow_mut();
+        if self.record_bytes() > RECORD_BYTES_MAX {
+            return recording.miss();
+        }
+        let mut writer = core.record.take();
         self.make_record(&mut writer, 0, epoch);
         let (behind, mark) = writer.place(0, 0);
         recording.leave(behind, mark, epoch);
+        if writer.len() <= RECORD_BYTES_KEPT {
+            core.record.replace(writer);
+        }
     }
 
     /// All its rows, of which all are near; the rows to write get `odd` as well.

@@ -224,7 +224,7 @@ pub struct ChArgs {
     /// Also run each query in a second node that makes plans without this rule around the joins (`farhold_join.`), in turn.
     #[arg(long, value_name = "RULE", conflicts_with = "durability", value_parser = ["common", "decimals", "enabled", "reduce"])]
     pub without: Option<String>,
-    /// Durability. With a journal, large tables are kept as columns too.
+    /// Durability.
     #[command(flatten)]
     pub durability: DurabilityArgs,
     /// Load the rows, then serve them until Ctrl-C instead of running the queries.

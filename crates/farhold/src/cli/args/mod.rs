@@ -195,7 +195,7 @@ pub struct ServeArgs {
     #[arg(long)]
     pub spill_dir: Option<PathBuf>,
     /// Whether tables are kept as columns too, for faster scans, if CREATE TABLE does not say (WITH (columns = 'auto', 'all', 'none' or names
-    /// of columns)). Columns are made from the journal: --durability disk or nvm.
+    /// of columns)). Several nodes need --durability disk or nvm for it.
     #[arg(long, value_enum, default_value_t = ColumnsLevel::Auto)]
     pub columns: ColumnsLevel,
     /// Memory that the columns of all tables may use, beside --memory. Tables whose columns have no room are read by their rows.
