@@ -174,6 +174,22 @@ fn compact(array: &ArrayRef) -> ArrayRef {
     }
 }
 
+/// The batch, for a holder that counts its [`batch_bytes`]: its views keep at most twice the bytes alive that they show.
+pub fn without_idle_bytes(batch: &RecordBatch) -> Result<RecordBatch, JoinError> {
+    fn is_idle(buffers: &[Buffer], lengths: impl Iterator<Item = u32>) -> bool {
+        buffers.iter().map(Buffer::len).sum::<usize>() > 2 * lengths.map(|bytes| bytes as usize).sum::<usize>()
+    }
+    let column = |column: &ArrayRef| {
+        let is_idle = match column.data_type() {
+            DataType::Utf8View => is_idle(column.as_string_view().data_buffers(), column.as_string_view().lengths()),
+            DataType::BinaryView => is_idle(column.as_binary_view().data_buffers(), column.as_binary_view().lengths()),
+            _ => false,
+        };
+        if is_idle { compact(column) } else { Arc::clone(column) }
+    };
+    batch_of(&batch.schema(), batch.columns().iter().map(column).collect(), batch.num_rows())
+}
+
 /// Neighbours as one batch, whose views have buffers of their own. `apart`: in pages of its own.
 fn join(batches: &[RecordBatch], apart: bool) -> Result<RecordBatch, JoinError> {
     if apart {
@@ -340,4 +356,28 @@ pub fn coalesce(
         group.push(batch);
     }
     flush(&mut group)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::StringViewArray;
+
+    use super::*;
+
+    #[test]
+    fn a_kept_batch_keeps_few_idle_bytes_alive() {
+        let texts: Vec<String> = (0..1000).map(|number| format!("a text of some length, number {number}")).collect();
+        let texts: ArrayRef = Arc::new(StringViewArray::from_iter_values(&texts));
+        let batch = RecordBatch::try_from_iter([("t", texts)]).unwrap();
+        let alive = |batch: &RecordBatch| -> usize {
+            batch.column(0).as_string_view().data_buffers().iter().map(Buffer::len).sum()
+        };
+        for (rows, is_copied) in [(900, false), (600, false), (400, true), (1, true), (0, true)] {
+            let part = batch.slice(7, rows);
+            let kept = without_idle_bytes(&part).unwrap();
+            assert_eq!(kept, part);
+            assert_eq!(alive(&kept) < alive(&batch), is_copied, "{rows}");
+            assert!(!is_copied || alive(&kept) as u64 <= batch_bytes(&kept), "{rows}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! A share of a join is a partition of its probe side, and takes memory for as long as the build side may spill. A
 //! UNION ALL has the partitions of all its inputs. Shares beyond the number of threads are useless, so [`FewerExec`]
 //! reads several partitions as one. The least memory of a plan's joins is known after that, and the rule reports it to
-//! `PlanMemory`.
+//! `PlanMemory`. Of a part that the plan has several times, the joins of one copy run.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,11 +22,12 @@ use datafusion::physical_plan::{
 };
 use futures::stream;
 
+use super::common::CommonExec;
 use super::exec::{JoinExec, Way};
 use super::memory::PlanMemory;
 
 /// Puts a [`FewerExec`] below joins with more probe partitions than threads, and reports to the joins' memory what all
-/// of them need. It belongs behind all rules that distribute; [`with_joins`](super::with_joins) puts it there.
+/// of them need that run. It belongs behind all rules that distribute; [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
 pub struct FewerRule;
 
@@ -48,7 +49,14 @@ impl PhysicalOptimizerRule for FewerRule {
         });
         let plan = plan.data()?;
         let mut floors: Vec<(Arc<PlanMemory>, u64)> = Vec::new();
+        let mut run: Vec<&CommonExec> = Vec::new();
         plan.apply(|node| {
+            if let Some(common) = node.downcast_ref::<CommonExec>() {
+                if run.iter().any(|run| run.is_copy_of(common)) {
+                    return Ok(TreeNodeRecursion::Jump);
+                }
+                run.push(common);
+            }
             if let Some((memory, bytes)) = node.downcast_ref::<JoinExec>().and_then(JoinExec::floor) {
                 match floors.iter_mut().find(|(known, _)| Arc::ptr_eq(known, memory)) {
                     Some((_, all)) => *all += bytes,

@@ -16,7 +16,7 @@
 //!
 //! Further rules serve what lies around the joins of an analytical query:
 //!
-//! - [`CommonRule`]: aggregates that a plan has twice are computed once.
+//! - [`CommonRule`]: parts that a plan has twice (aggregates, joins, windows) are computed once.
 //! - [`ReduceRule`]: scans that take filters get those of the joins above, rows of far scans go through them, and filters
 //!   test cheap conditions first.
 //! - [`DecimalsRule`]: arithmetic on small decimals is done in 64 bits.
@@ -79,7 +79,7 @@ extensions_options! {
         pub enabled: bool, default = true
         /// Rows of scans below an aggregate or another join go through the filter of a join above.
         pub reduce: bool, default = true
-        /// Equal aggregates of a plan are computed once.
+        /// Equal parts of a plan are computed once.
         pub common: bool, default = true
         /// Arithmetic on decimals of at most 64 bits does not check for overflows.
         pub decimals: bool, default = true

@@ -130,3 +130,23 @@ fn a_part_that_stands_twice_in_a_plan_is_computed_once() {
     assert_eq!(client.rows(query), plain.client().rows(query));
     assert!(!plain.client().rows(&format!("EXPLAIN {query}")).join("\n").contains("CommonExec"));
 }
+
+/// The keys of a join above one of two equal parts reach no scan of the part.
+#[test]
+fn keys_of_joins_drop_no_rows_of_an_equal_part() {
+    let db = filled(EngineConfig { query_threads: 3, ..EngineConfig::default() });
+    let plain = filled(EngineConfig { without_rules: vec!["common".to_owned()], ..EngineConfig::default() });
+    let client = db.client();
+    let few = "SELECT v.k, v.n FROM (SELECT k FROM a WHERE id = 7) s JOIN v ON s.k = v.k";
+    for part in [
+        "SELECT k, sum(n) AS n FROM b GROUP BY k",
+        "SELECT b.k, b.n + a.n AS n FROM a JOIN b ON a.id = b.id WHERE a.n < 40",
+    ] {
+        let query = format!("WITH v AS ({part}) {few} UNION ALL SELECT k, n FROM v");
+        let plan = client.rows(&format!("EXPLAIN {query}")).join("\n");
+        assert_eq!(plan.matches("CommonExec: copies=2").count(), 2, "{plan}");
+        let apart = plain.client().rows(&format!("EXPLAIN {query}")).join("\n");
+        assert!(apart.matches("keys of joins").count() > plan.matches("keys of joins").count(), "{apart}");
+        assert_eq!(client.sorted(&query), plain.client().sorted(&query), "{query}");
+    }
+}

@@ -21,7 +21,7 @@ use datafusion::physical_plan::{
 };
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::blocks::batch_bytes;
+use crate::blocks::{batch_bytes, without_idle_bytes};
 use crate::datafusion::build::panicked;
 use crate::datafusion::error::to_datafusion;
 use crate::datafusion::exec::spill_directory;
@@ -35,6 +35,7 @@ const POOL_SHARE: u64 = 8;
 
 /// The state that the copies of one part of a plan share.
 pub struct Common {
+    /// Those that are executed.
     copies: usize,
     /// One run for each context in which the plan runs.
     runs: Mutex<Vec<Run>>,
@@ -111,6 +112,11 @@ impl CommonExec {
         Self { plan, common, has_run: AtomicBool::new(false), metrics: ExecutionPlanMetricsSet::new() }
     }
 
+    /// Whether the two are copies of one part.
+    pub fn is_copy_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.common, &other.common)
+    }
+
     fn begin(&self, context: &Arc<TaskContext>) -> Result<Rows> {
         let mut plan = Arc::clone(&self.plan);
         if self.has_run.swap(true, Ordering::Relaxed) {
@@ -160,6 +166,7 @@ async fn keep(
         if batch.num_rows() == 0 {
             continue;
         }
+        let batch = without_idle_bytes(&batch).map_err(to_datafusion)?;
         let bytes = batch_bytes(&batch);
         let has_room = || {
             let left = |room: u64| room.checked_sub(bytes);

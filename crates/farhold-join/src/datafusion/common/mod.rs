@@ -1,4 +1,4 @@
-//! A part that a plan has twice is computed once.
+//! A part that a plan has several times is computed once.
 //!
 //! ```text
 //!   ScalarSubqueryExec
@@ -8,30 +8,34 @@
 //! ```
 //!
 //! A view or a common table expression that a query names twice is two plans after DataFusion has planned it (TPC-H's
-//! query 15). Only aggregates are combined, since they make few rows of many, and only where [`equal`] knows every
-//! operator below them. Filters of joins above must not reach them: such a filter would keep rows from one of the two
-//! that the other needs. So the rule belongs before these filters are handed down.
+//! query 15). [`groups`] says which parts are worth it; two parts are equal only where [`equal`] knows every operator of
+//! them. All rows are kept before the first is handed out, so that it does not matter in which order the copies are
+//! read, nor whether one of them is read to its end.
+//!
+//! Filters of joins above must not reach the parts: such a filter would keep rows from one copy that the other needs. So
+//! the rule belongs before these filters are handed down, and `CommonExec` hands none down.
 
 mod equal;
 mod exec;
+mod groups;
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::aggregates::{AggregateExec, AggregateOutputMode};
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 
 use super::JoinConfig;
-use equal::{are_equal, is_repeatable};
-use exec::{Common, CommonExec};
+use exec::Common;
+pub use exec::CommonExec;
+use groups::groups;
 
 /// Whether two scans of one type of the caller's read the same rows, in the same partitions.
 pub type SameScan = fn(&Arc<dyn ExecutionPlan>, &Arc<dyn ExecutionPlan>) -> bool;
 
-/// Puts a `CommonExec` above each of several equal aggregates. It belongs behind all rules that distribute and sort,
+/// Puts a `CommonExec` above each of several equal parts. It belongs behind all rules that distribute and sort,
 /// and before dynamic filters are handed down; [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug)]
 pub struct CommonRule {
@@ -50,21 +54,13 @@ impl PhysicalOptimizerRule for CommonRule {
         if options.extensions.get::<JoinConfig>().is_some_and(|config| !config.enabled || !config.common) {
             return Ok(plan);
         }
-        let groups = Group::of(&plan, self.same_scan)?;
+        let groups = groups(&plan, self.same_scan)?;
         if groups.is_empty() {
             return Ok(plan);
         }
-        plan.transform_down(|node| {
-            Ok(match groups.iter().find(|group| group.has(&node)) {
-                // The part below runs once, so nothing in it can occur twice.
-                Some(group) => {
-                    let common = CommonExec::new(node, Arc::clone(&group.common));
-                    Transformed::new(Arc::new(common), true, TreeNodeRecursion::Jump)
-                }
-                None => Transformed::no(node),
-            })
-        })
-        .data()
+        let common = |copies| Arc::new(Common::new(copies));
+        let parts: Vec<_> = groups.into_iter().map(|group| (group.parts, common(group.copies))).collect();
+        with_common(&plan, &mut 0, &parts)
     }
 
     fn name(&self) -> &'static str {
@@ -76,47 +72,24 @@ impl PhysicalOptimizerRule for CommonRule {
     }
 }
 
-/// Equal parts of a plan.
-struct Group {
-    parts: Vec<Arc<dyn ExecutionPlan>>,
-    common: Arc<Common>,
-}
-
-impl Group {
-    /// The groups of at least two equal parts. No part of a group lies in a part of another.
-    fn of(plan: &Arc<dyn ExecutionPlan>, same_scan: SameScan) -> Result<Vec<Self>> {
-        let all = equal_parts(plan, same_scan, |_| false)?;
-        let is_twice = |node: &Arc<dyn ExecutionPlan>| {
-            all.iter().any(|parts| parts.len() > 1 && parts.iter().any(|part| Arc::ptr_eq(part, node)))
-        };
-        let outermost = equal_parts(plan, same_scan, is_twice)?;
-        let groups = outermost.into_iter().filter(|parts| parts.len() > 1);
-        Ok(groups.map(|parts| Self { common: Arc::new(Common::new(parts.len())), parts }).collect())
-    }
-
-    fn has(&self, node: &Arc<dyn ExecutionPlan>) -> bool {
-        self.parts.iter().any(|part| Arc::ptr_eq(part, node))
-    }
-}
-
-/// The aggregates of a plan, grouped by equality. The search does not go below an aggregate for which `is_whole` is
-/// true.
-fn equal_parts(
+/// The plan with a `CommonExec` above each of the parts. `number`: that of the plan's root, in the order in which nodes
+/// stand in EXPLAIN.
+fn with_common(
     plan: &Arc<dyn ExecutionPlan>,
-    same_scan: SameScan,
-    is_whole: impl Fn(&Arc<dyn ExecutionPlan>) -> bool,
-) -> Result<Vec<Vec<Arc<dyn ExecutionPlan>>>> {
-    let mut found: Vec<Vec<Arc<dyn ExecutionPlan>>> = Vec::new();
-    plan.apply(|node| {
-        let aggregate = node.downcast_ref::<AggregateExec>();
-        if aggregate.is_some_and(|aggregate| aggregate.mode().output_mode() == AggregateOutputMode::Final) {
-            match found.iter_mut().find(|parts| are_equal(&parts[0], node, same_scan)) {
-                Some(parts) => parts.push(Arc::clone(node)),
-                None if is_repeatable(node)? => found.push(vec![Arc::clone(node)]),
-                None => {}
-            }
-        }
-        Ok(if is_whole(node) { TreeNodeRecursion::Jump } else { TreeNodeRecursion::Continue })
-    })?;
-    Ok(found)
+    number: &mut usize,
+    parts: &[(Vec<usize>, Arc<Common>)],
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let own = *number;
+    *number += 1;
+    let old = plan.children();
+    let new: Vec<_> = old.iter().map(|child| with_common(child, number, parts)).collect::<Result<_>>()?;
+    let plan = if old.iter().zip(&new).all(|(old, new)| Arc::ptr_eq(old, new)) {
+        Arc::clone(plan)
+    } else {
+        Arc::clone(plan).replace_children(new, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))?
+    };
+    Ok(match parts.iter().find(|(numbers, _)| numbers.contains(&own)) {
+        Some((_, common)) => Arc::new(CommonExec::new(plan, Arc::clone(common))),
+        None => plan,
+    })
 }
