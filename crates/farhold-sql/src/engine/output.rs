@@ -7,7 +7,7 @@ use arrow::array::RecordBatch;
 
 use super::cancel::Armed;
 use super::direct::Program;
-use super::parse::Parsed;
+use super::parse::{Kept, Parsed};
 use super::query::{BatchStream, PlannedQuery};
 use super::result::{CommandTag, OutputColumn};
 use super::session::{Bound, Plan};
@@ -21,7 +21,7 @@ pub struct Prepared {
     pub parameters: Vec<ColumnType>,
     /// The columns of its result; `None` for a statement that returns no rows.
     pub columns: Option<Vec<OutputColumn>>,
-    parsed: Parsed,
+    source: Kept,
     bound: RefCell<Rc<Bound>>,
     long: RefCell<Option<Long>>,
 }
@@ -40,7 +40,7 @@ impl Prepared {
         Self {
             parameters: bound.parameters.clone(),
             columns: bound.columns.clone(),
-            parsed,
+            source: parsed.into(),
             bound: RefCell::new(Rc::new(bound)),
             long: RefCell::new(None),
         }
@@ -49,12 +49,12 @@ impl Prepared {
     /// The statement's text, as received; empty for the arguments of an EXECUTE.
     #[must_use]
     pub fn sql(&self) -> &str {
-        self.parsed.sql()
+        self.source.sql()
     }
 
-    /// The statement as parsed, from which it is bound again.
-    pub(crate) fn parsed(&self) -> &Parsed {
-        &self.parsed
+    /// The statement from which it is bound again.
+    pub(crate) fn source(&self) -> &Kept {
+        &self.source
     }
 
     /// The planner's version, if it was kept for this version of the catalog.

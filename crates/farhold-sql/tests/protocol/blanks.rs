@@ -146,6 +146,11 @@ fn after_a_change_of_the_catalog() {
         assert_eq!(numbers(&client.rows("EXECUTE found('ab ')")), "1,2,4", "{statement}");
         client.run("DEALLOCATE ALL");
     }
+    // A long statement is parsed again.
+    let blanks = " ".repeat(100_000);
+    client.run(&format!("PREPARE long(text) AS SELECT i {blanks} FROM b_blanks_again WHERE c = $1 ORDER BY i"));
+    client.run("CREATE TABLE b_blanks_change_of_long (i int PRIMARY KEY)");
+    assert_eq!(numbers(&client.rows("EXECUTE long('ab')")), "1,2,4");
 }
 
 /// The rows of VALUES have a common type, also if one has a parameter of a stated type and the next one DEFAULT or

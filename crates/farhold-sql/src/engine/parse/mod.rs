@@ -27,7 +27,7 @@ use depth::check_depth;
 pub(crate) use build::{columns_of, delete_all};
 pub(crate) use checks::{SUBQUERIES_MAX, check_count, is_subquery};
 pub(crate) use depth::SET_OPERATIONS_MAX;
-pub(crate) use parsed::{Origin, Parsed, Tree};
+pub(crate) use parsed::{Kept, Origin, Parsed, Tree};
 pub(crate) use split::{Opaque, opaque_end, split};
 pub(crate) use text::to_text;
 

@@ -8,8 +8,11 @@ use super::{build, finished, parse_one};
 use crate::SqlError;
 use crate::engine::sequence::{Restart, restart};
 
-/// A parsed statement. Clones share the tree, so a statement whose plan has become stale is bound again without its
-/// text.
+/// The longest text whose tree is kept for a statement that may be bound again. A tree takes many times the bytes of its
+/// text, and an INSERT of many rows may have megabytes of text.
+const KEPT_TEXT_BYTES_MAX: usize = 64 << 10;
+
+/// A parsed statement. Clones share the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parsed {
     sql: Arc<str>,
@@ -34,6 +37,37 @@ pub(crate) enum Origin {
     Part,
     /// It was made of the parts of a writing statement, with casts of their values.
     Made,
+}
+
+/// What remains of a parsed statement until it is bound again: its tree, or a long text that is parsed again then.
+pub(crate) struct Kept {
+    sql: Arc<str>,
+    tree: Option<Tree>,
+}
+
+impl Kept {
+    /// The text, as [`Parsed::sql`].
+    pub(crate) fn sql(&self) -> &str {
+        &self.sql
+    }
+
+    /// The statement as it was parsed.
+    ///
+    /// # Errors
+    /// None: the text has been parsed before.
+    pub(crate) fn parsed(&self) -> Result<Parsed, SqlError> {
+        match &self.tree {
+            Some(tree) => Ok(Parsed { sql: Arc::clone(&self.sql), tree: tree.clone() }),
+            None => Parsed::new(&self.sql),
+        }
+    }
+}
+
+impl From<Parsed> for Kept {
+    fn from(parsed: Parsed) -> Self {
+        let is_short = parsed.sql.len() <= KEPT_TEXT_BYTES_MAX;
+        Self { sql: parsed.sql, tree: is_short.then_some(parsed.tree) }
+    }
 }
 
 impl Parsed {
@@ -81,5 +115,24 @@ impl Parsed {
 
     pub(crate) fn tree(&self) -> &Tree {
         &self.tree
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_of_a_long_text_is_not_kept() {
+        let insert = |rows: usize| format!("INSERT INTO t VALUES {}", vec!["(1, 'a', $1)"; rows].join(", "));
+        for (sql, is_kept) in [(insert(1), true), (insert(5_000), true), (insert(6_000), false)] {
+            let parsed = Parsed::new(&sql).unwrap();
+            let kept = Kept::from(parsed.clone());
+            assert_eq!(kept.tree.is_some(), is_kept, "{} bytes", sql.len());
+            assert_eq!((kept.sql(), kept.parsed().unwrap()), (sql.as_str(), parsed));
+        }
+        // A statement that was made of a tree has no text to parse.
+        let made = Parsed::row(&[format!("'{}'", "x".repeat(KEPT_TEXT_BYTES_MAX))]).unwrap();
+        assert_eq!(Kept::from(made.clone()).parsed().unwrap(), made);
     }
 }

@@ -146,9 +146,10 @@ impl Session {
         if bound.version == self.engine.catalog.version() || !bound.plan.reads_catalog() {
             return Ok(bound);
         }
-        let Tree::Statement(statement) = prepared.parsed().tree() else { return Ok(bound) };
+        let parsed = prepared.source().parsed()?;
+        let Tree::Statement(statement) = parsed.tree() else { return Ok(bound) };
         let types = ParameterTypes::found(&bound.parameters, &bound.stated);
-        let again = Box::pin(self.bind(statement, &prepared.parsed().origin(), &types)).await?;
+        let again = Box::pin(self.bind(statement, &parsed.origin(), &types)).await?;
         let same = |a: &Bound, b: &Bound| {
             let shape = |bound: &Bound| {
                 bound.columns.as_ref().map(|c| c.iter().map(|c| (c.name.clone(), c.data_type)).collect::<Vec<_>>())
@@ -167,11 +168,12 @@ impl Session {
         if let Some(long) = prepared.long(bound.version) {
             return Ok(long.query);
         }
-        let Tree::Statement(statement) = prepared.parsed().tree() else { return Ok(None) };
+        let parsed = prepared.source().parsed()?;
+        let Tree::Statement(statement) = parsed.tree() else { return Ok(None) };
         let ast::Statement::Query(query) = statement.as_ref() else { return Ok(None) };
         let types = ParameterTypes::found(&bound.parameters, &bound.stated);
         let tables = self.engine.catalog.tables();
-        let query = self.by_planner(query, &prepared.parsed().origin(), &tables, &types).await?;
+        let query = self.by_planner(query, &parsed.origin(), &tables, &types).await?;
         let types = |columns: &[OutputColumn]| columns.iter().map(|c| c.data_type).collect::<Vec<_>>();
         let same = bound.columns.as_ref().is_some_and(|columns| types(columns) == types(&query.columns));
         let query = same.then(|| Rc::new(query));
