@@ -129,13 +129,8 @@ fn stride(payload_len: usize) -> u64 {
 
 /// Object numbers to visit: one place (hot), or all over the region so that hardly one is in the cache (cold).
 fn places(count: u64, hot: bool, visits: usize) -> Vec<u64> {
-    let mut state = 1u64;
-    (0..visits)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) % if hot { 16.min(count) } else { count }
-        })
-        .collect()
+    let mut random = fastrand::Rng::with_seed(1);
+    (0..visits).map(|_| random.u64(..if hot { 16.min(count) } else { count })).collect()
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

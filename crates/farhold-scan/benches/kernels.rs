@@ -44,12 +44,9 @@ fn one_width(report: &mut Report, width: u32, bytes: usize, rounds: usize) {
     let blocks = bytes / block_len;
     let greatest = u64::MAX >> (64 - width);
     let mut packed = vec![0; blocks * block_len];
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = fastrand::Rng::with_seed(1);
     for block in packed.chunks_exact_mut(block_len) {
-        let codes: [u64; BLOCK_ROWS] = std::array::from_fn(|_| {
-            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-            state >> 11 & greatest
-        });
+        let codes: [u64; BLOCK_ROWS] = std::array::from_fn(|_| random.u64(..=greatest));
         pack(&codes, width, block);
     }
     let mut bits: Vec<Bits> = vec![[0; BLOCK_ROWS / 64]; blocks];

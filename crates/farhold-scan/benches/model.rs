@@ -17,7 +17,6 @@
 #![expect(clippy::disallowed_methods, reason = "a bench reads the real clock")]
 
 mod synthetic;
-#[path = "synthetic/tree.rs"]
 mod tree;
 
 use std::collections::BTreeMap;

@@ -162,14 +162,10 @@ impl Bench {
 
     /// Segments whose first column has about `bytes` bytes of 10-bit codes, and whose second one has 32-bit codes, if it is wanted.
     fn columns(&self, bytes: usize, has_payload: bool) -> Far {
-        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-        let mut random = move || {
-            state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
-            state >> 20
-        };
-        let mut chunk = |limit: u64| {
-            let mut values: Vec<i64> = (0..CHUNK_ROWS_MAX).map(|_| (random() % limit) as i64).collect();
-            (values[0], values[1]) = (0, limit as i64 - 1);
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut chunk = |limit: i64| {
+            let mut values: Vec<i64> = (0..CHUNK_ROWS_MAX).map(|_| random.i64(0..limit)).collect();
+            (values[0], values[1]) = (0, limit - 1);
             encode_integers(&values, &Nulls::default())
         };
         let different: Vec<[Vec<u8>; 2]> = (0..4).map(|_| [chunk(1024), chunk(1 << 32)]).collect();

@@ -82,12 +82,10 @@ async fn measure(session: &mut Session, turns: &Turns) -> Vec<(&'static str, f64
     ];
     for (name, sql) in cases {
         let prepared = prepare(session, sql).await;
-        let mut seed = 1_u32;
+        let mut random = fastrand::Rng::with_seed(1);
         let start = Instant::now();
         for _ in 0..turns.turns {
-            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let id = ((u64::from(seed) * u64::from(turns.rows.cast_unsigned())) >> 32) as i32;
-            execute(session, &prepared, &[Datum::Int(id)]).await;
+            execute(session, &prepared, &[Datum::Int(random.i32(0..turns.rows))]).await;
         }
         results.push((name, per(start, turns.turns)));
     }

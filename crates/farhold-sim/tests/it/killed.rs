@@ -626,10 +626,9 @@ fn rows_of_a_node_that_is_starting_are_not_absent() {
             .create_table(TableDef { name: "filled".into(), indexes: Vec::new(), ..people(2) })
             .await
             .expect("a table");
-        let (mut reads, mut random) = (0, 1_u64);
+        let (mut reads, mut random) = (0, fastrand::Rng::with_seed(1));
         while lives.load(Ordering::SeqCst) < LIVES {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let (key, _) = row(&table, (random >> 33) as i32 % ROWS, "");
+            let (key, _) = row(&table, random.i32(0..ROWS), "");
             if table.home_of(&key) == node.id() {
                 continue;
             }

@@ -69,26 +69,16 @@ fn open(disk: &Volatile, dir: &TempDir) -> Arc<Node> {
     try_open_of(Arc::new(disk.clone()), dir, 0, 1).expect("a node")
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 const ACCOUNTS: i32 = 6;
 const CLIENTS: usize = 4;
 const TOGGLES: i32 = 5;
 
 /// What a client's transaction with this number does: from, to, which row it makes or takes away, how long its note is.
 fn plan(client: usize, number: i32) -> (i32, i32, i32, usize) {
-    let mut random = Random(((client as u64) << 32 | number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    random.below(2);
-    let (from, step) = (random.below(ACCOUNTS as u64) as i32, 1 + random.below(ACCOUNTS as u64 - 1) as i32);
-    let toggle = 1000 * (client as i32 + 1) + random.below(TOGGLES as u64) as i32;
-    (from, (from + step) % ACCOUNTS, toggle, random.below(900) as usize)
+    let mut random = fastrand::Rng::with_seed((client as u64) << 32 | number as u64);
+    let (from, step) = (random.i32(0..ACCOUNTS), random.i32(1..ACCOUNTS));
+    let toggle = 1000 * (client as i32 + 1) + random.i32(0..TOGGLES);
+    (from, (from + step) % ACCOUNTS, toggle, random.usize(..900))
 }
 
 fn counter(client: usize) -> i32 {
@@ -181,13 +171,13 @@ fn live(node: &Arc<Node>, disk: &Volatile, seed: u64, first: bool) -> (Vec<i32>,
     let stepper = {
         let (node, handle, over) = (node.clone(), handle.clone(), over.clone());
         async move {
-            let mut random = Random(seed);
+            let mut random = fastrand::Rng::with_seed(seed);
             while !over.get() {
-                for _ in 0..random.below(60) {
+                for _ in 0..random.u32(..60) {
                     handle.yield_now().await;
                 }
                 node.step_journal().expect("the journal goes on");
-                if random.below(12) == 0 {
+                if random.u32(..12) == 0 {
                     // A commit may be open: then no longer than this.
                     let mut patience = 20;
                     let made = node.checkpoint(&mut || {

@@ -129,10 +129,10 @@ fn local_row(bed: &Bed, objects: &Objects, what: What) -> Vec<(String, f64)> {
     let lines = position("line_versions");
     let reads = bed.reads(objects.size);
     let mut into = vec![0_u64; objects.size / 8];
-    let mut random = 7;
+    let mut random = fastrand::Rng::with_seed(7);
     let mut by_words = |reads: u64| {
         for _ in 0..reads {
-            let at = objects.place(lines, next(&mut random));
+            let at = objects.place(lines, random.u64(..));
             black_box(strip_by_words(&bed.memory, at, &mut into));
             if let What::Use = what {
                 black_box(into.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)));
@@ -263,12 +263,6 @@ struct Bed {
     quick: bool,
     /// Objects of a mechanism; 0: as many as [`FAR_BYTES`] hold.
     objects: u64,
-}
-
-/// A cheap random number.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    *state >> 33
 }
 
 impl Bed {
@@ -418,10 +412,10 @@ impl Bed {
 
     /// Whole and torn reads in place.
     fn near(&self, mechanism: &dyn Mechanism, objects: &Objects, number: usize, reads: u64, what: What) -> (u64, u64) {
-        let (mut random, mut torn) = (7, 0);
+        let (mut random, mut torn) = (fastrand::Rng::with_seed(7), 0);
         let mut into = aligned(objects.size);
         for _ in 0..reads {
-            let at = objects.place(number, next(&mut random));
+            let at = objects.place(number, random.u64(..));
             loop {
                 let got = match what {
                     What::Read => mechanism.read(&self.memory, at, &mut into, &self.handle).map(|seen| (seen, 0)),
@@ -442,14 +436,14 @@ impl Bed {
 
     /// Whole and torn reads through the fabric, several at a time; a torn read takes part in the next batch.
     fn far(&self, mechanism: &dyn Mechanism, objects: &Objects, number: usize, reads: u64, size: usize) -> (u64, u64) {
-        let (mut random, mut torn, mut whole) = (7, 0, 0);
+        let (mut random, mut torn, mut whole) = (fastrand::Rng::with_seed(7), 0, 0);
         let mut into = aligned(objects.size);
         let mut batch = Batch::new();
         let mut group: Vec<FarRead<'_>> = Vec::new();
         self.executor.run(async {
             while whole < reads {
                 group.extend((group.len()..size).map(|_| {
-                    let at = FarPtr::new(NodeId(0), REGION, objects.place(number, next(&mut random)));
+                    let at = FarPtr::new(NodeId(0), REGION, objects.place(number, random.u64(..)));
                     FarRead::new(at, objects.size).mapped(Some(&self.mapped))
                 }));
                 batch.clear();

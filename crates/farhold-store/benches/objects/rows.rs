@@ -60,11 +60,10 @@ impl Bench {
     }
 
     fn measure(&self, share: u64, mut each: impl FnMut(usize)) -> f64 {
-        let (turns, mut random) = (self.turns / share, 1_u64);
+        let (turns, mut random) = (self.turns / share, fastrand::Rng::with_seed(1));
         let start = Instant::now();
         for _ in 0..turns {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            each((((random >> 32) * self.rows.len() as u64) >> 32) as usize);
+            each(random.usize(..self.rows.len()));
         }
         start.elapsed().as_nanos() as f64 / turns as f64
     }

@@ -237,11 +237,8 @@ mod tests {
     #[test]
     fn what_is_freed_is_whole_again() {
         let memory = memory(1 << 16);
-        let mut random = 7_u64;
-        let mut below = |end: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % end
-        };
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut below = |end: u64| random.u64(..end);
         let mut kept: Vec<(Extent, Vec<u8>)> = Vec::new();
         let mut refused = 0;
         for round in 0..if cfg!(miri) { 200 } else { 20_000_u32 } {

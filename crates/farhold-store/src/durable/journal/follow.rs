@@ -279,11 +279,8 @@ mod tests {
     #[test]
     fn all_that_is_closed_is_read_and_nothing_behind_it() {
         let mut pair = Pair::new();
-        let mut state = 7_u64;
-        let mut below = |end: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % end
-        };
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut below = |end: u64| random.u64(..end);
         let (mut closed, mut ends) = (0, vec![0]);
         for _ in 0..400 {
             // Some batches close nothing, some are longer than what is read at once.
