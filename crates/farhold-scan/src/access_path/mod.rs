@@ -30,14 +30,15 @@ mod relaxed;
 
 pub use aggregate::{Aggregate, Value};
 pub use error::{ScanError, Why};
+pub use farhold_store::column::copy::FarChunk;
 pub use stage::first_and_late;
 
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 
+use farhold_fabric::Endpoint;
 use farhold_fabric::mover::Mover;
-use farhold_fabric::{Endpoint, FarPtr};
 use farhold_store::column::Chunk;
 use farhold_store::row::Schema;
 
@@ -107,15 +108,6 @@ impl AccessPath {
             None => (self.scan)(reader, scan, sink),
         }
     }
-}
-
-/// A chunk in a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FarChunk {
-    /// Its first byte.
-    pub at: FarPtr,
-    /// Its bytes.
-    pub bytes: u32,
 }
 
 /// Some rows as far chunks.

@@ -447,22 +447,8 @@ impl<'a> Chunk<'a> {
             "{:?} has no dictionary of texts",
             self.header.encoding
         );
-        let packed = self.codes(block);
-        match lane_bits(self.header.width) {
-            8 => self.codes_in::<u8>(packed, out),
-            16 => self.codes_in::<u16>(packed, out),
-            32 => self.codes_in::<u32>(packed, out),
-            _ => self.codes_in::<u64>(packed, out),
-        }
-    }
-
-    fn codes_in<T: Lane>(&self, packed: &[u8], out: &mut [u32; BLOCK_ROWS]) {
-        let mut codes = [T::default(); BLOCK_ROWS];
-        T::unpack(packed, self.header.width, &mut codes);
-        for (out, code) in out.iter_mut().zip(codes) {
-            // No dictionary has so many entries.
-            *out = u32::try_from(code.into()).unwrap_or(u32::MAX);
-        }
+        // No dictionary has so many entries.
+        self.decode(block, out, |code| u32::try_from(code).unwrap_or(u32::MAX));
     }
 
     /// The integers of a block; those of NULLs and beyond the last row have no meaning.
@@ -471,12 +457,23 @@ impl<'a> Chunk<'a> {
     /// If there is no such block, or the encoding is neither a frame nor a dictionary of integers.
     pub fn integers(&self, block: usize, out: &mut [i64; BLOCK_ROWS]) {
         self.assert_integers();
-        let packed = self.codes(block);
-        match lane_bits(self.header.width) {
-            8 => self.integers_in::<u8>(packed, out),
-            16 => self.integers_in::<u16>(packed, out),
-            32 => self.integers_in::<u32>(packed, out),
-            _ => self.integers_in::<u64>(packed, out),
+        if self.header.encoding == Encoding::Frame {
+            let first = self.header.first;
+            self.decode(block, out, |code| first.wrapping_add(code as i64));
+        } else {
+            let entries = self.integer_entries();
+            self.decode(block, out, |code| entries.get(code as usize).map_or(0, |entry| i64::from_le_bytes(*entry)));
+        }
+    }
+
+    /// The values of all codes of a block.
+    fn decode<V>(&self, block: usize, out: &mut [V; BLOCK_ROWS], value: impl Fn(u64) -> V) {
+        let (packed, width) = (self.codes(block), self.header.width);
+        match lane_bits(width) {
+            8 => decode_lanes::<u8, V>(packed, width, out, value),
+            16 => decode_lanes::<u16, V>(packed, width, out, value),
+            32 => decode_lanes::<u32, V>(packed, width, out, value),
+            _ => decode_lanes::<u64, V>(packed, width, out, value),
         }
     }
 
@@ -486,22 +483,6 @@ impl<'a> Chunk<'a> {
             matches!(encoding, Encoding::Frame | Encoding::Dictionary),
             "{encoding:?} holds no integers with codes"
         );
-    }
-
-    fn integers_in<T: Lane>(&self, packed: &[u8], out: &mut [i64; BLOCK_ROWS]) {
-        let mut codes = [T::default(); BLOCK_ROWS];
-        T::unpack(packed, self.header.width, &mut codes);
-        if self.header.encoding == Encoding::Frame {
-            let first = self.header.first;
-            for (out, code) in out.iter_mut().zip(codes) {
-                *out = first.wrapping_add(code.into() as i64);
-            }
-        } else {
-            let entries = self.integer_entries();
-            for (out, code) in out.iter_mut().zip(codes) {
-                *out = entries.get(code.into() as usize).map_or(0, |entry| i64::from_le_bytes(*entry));
-            }
-        }
     }
 
     /// The texts: of a dictionary in order, otherwise a row's each.
@@ -566,6 +547,15 @@ impl<'a> Chunk<'a> {
             Bound::Unbounded => texts.len(),
         };
         codes_between(below, upto)
+    }
+}
+
+/// The values of all codes of a packed block, whose lanes are of this type.
+fn decode_lanes<T: Lane, V>(packed: &[u8], width: u32, out: &mut [V; BLOCK_ROWS], value: impl Fn(u64) -> V) {
+    let mut codes = [T::default(); BLOCK_ROWS];
+    T::unpack(packed, width, &mut codes);
+    for (out, code) in out.iter_mut().zip(codes) {
+        *out = value(code.into());
     }
 }
 

@@ -25,9 +25,9 @@ use crate::protocol::core::Core;
 use crate::protocol::snapshot::Snapshot;
 use crate::protocol::worker::Worker;
 use crate::rpc::message::Request;
-use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
+use farhold_fabric::{FarPtr, NodeId, RegionMemory};
 use farhold_scan::access_path::{FarChunk, Pinned};
-use farhold_store::column::copy::{Asked, ColumnView, FarView, FarViewChunk, FarViewSegment, NoView};
+use farhold_store::column::copy::{Asked, ColumnView, FarView, FarViewSegment, NoView};
 use farhold_store::{Holder, TableId};
 
 /// The longest description. Only a delta makes one long, and that is merged at this size.
@@ -196,18 +196,17 @@ impl FarColumns {
     ///
     /// # Errors
     /// [`TxnError::Recovering`]: the memory is not mapped here, or the snapshot is not kept on that node any more.
-    pub fn chunk(&self, chunk: &FarViewChunk) -> Result<&[u8], TxnError> {
+    pub fn chunk(&self, chunk: FarChunk) -> Result<&[u8], TxnError> {
         let node = self.pin.start.node;
         let gone = TxnError::Recovering { node };
         let Some(memory) = &self.mapped else { return Err(gone) };
-        let (offset, bytes) = (chunk.at.offset(), chunk.bytes);
-        if !self.pin.covers(chunk.at.node(), chunk.at.region(), offset, bytes) {
+        if !self.pin.covers(chunk) {
             return Err(gone);
         }
         // SAFETY: the pin covers these bytes, and was asked after the region had been mapped. So they do not change while the snapshot is
         // open, which `self` owns, and the mapping stays as long as `memory`: docs/design/0030-columns-of-several-nodes.md, "A claim that the reader did
         // not give up". A process that the others go on without has been ended before its claims go.
-        unsafe { memory.immutable(offset, bytes as usize) }.map_err(|_| TxnError::Recovering { node })
+        unsafe { memory.immutable(chunk.at.offset(), chunk.bytes as usize) }.map_err(|_| TxnError::Recovering { node })
     }
 
     /// Keeps the chunks as they are.
@@ -222,8 +221,17 @@ impl FarColumns {
 // before their claims go. A later start of the home has a new file. Covering is asked of the snapshot each time, and what it covered once
 // stays as it was until the snapshot, which the pin owns, is closed: docs/design/0030-columns-of-several-nodes.md, claims 5 to 9.
 unsafe impl Pinned for ColumnPin {
+    /// Whether these bytes are a part of a chunk that stays as it is while this value exists. Asked after the region has been mapped, and
+    /// before it is read. False for another region, and once the snapshot stands there no longer; what is being read then stays all the
+    /// same: a start of the node that follows has another file, and a node that the others go on without is fenced before its claims go.
     fn covers(&self, chunk: FarChunk) -> bool {
-        self.covers(chunk.at.node(), chunk.at.region(), chunk.at.offset(), chunk.bytes)
+        let (offset, bytes) = (chunk.at.offset(), u64::from(chunk.bytes));
+        let behind = self.chunks.partition_point(|(at, _)| *at <= offset);
+        let is_inside = behind.checked_sub(1).is_some_and(|number| {
+            let (at, all) = self.chunks[number];
+            offset - at <= u64::from(all) && bytes <= u64::from(all) - (offset - at)
+        });
+        chunk.at.is_with(FarPtr::new(self.start.node, COLUMNS, 0)) && is_inside && self.snapshot.stands_on(self.start)
     }
 }
 
@@ -247,19 +255,6 @@ impl std::fmt::Debug for ColumnPin {
 }
 
 impl ColumnPin {
-    /// Whether these bytes are a part of a chunk that stays as it is while this value exists. Asked after the region has been mapped, and
-    /// before it is read. False for another region, and once the snapshot stands there no longer; what is being read then stays all the
-    /// same: a start of the node that follows has another file, and a node that the others go on without is fenced before its claims go.
-    #[must_use]
-    pub fn covers(&self, node: NodeId, region: RegionId, offset: u64, bytes: u32) -> bool {
-        let behind = self.chunks.partition_point(|(at, _)| *at <= offset);
-        let is_inside = behind.checked_sub(1).is_some_and(|chunk| {
-            let (at, all) = self.chunks[chunk];
-            offset - at <= u64::from(all) && u64::from(bytes) <= u64::from(all) - (offset - at)
-        });
-        node == self.start.node && region == COLUMNS && is_inside && self.snapshot.stands_on(self.start)
-    }
-
     /// Whether what has been read so far counts: to be asked after a read, as a scan of rows does.
     ///
     /// # Errors

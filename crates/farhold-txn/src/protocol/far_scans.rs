@@ -14,7 +14,7 @@ use crate::node::far_reads::FarTools;
 use crate::protocol::far_columns::FarColumns;
 use farhold_fabric::{Batch, Endpoint, FabricError};
 use farhold_scan::access_path::{
-    self, AccessPath, Counters, FarChunk, FarSegment, Found, Reader, Scan, ScanError, Settings, Values, Wanted,
+    self, AccessPath, Counters, FarSegment, Found, Reader, Scan, ScanError, Settings, Values, Wanted,
 };
 use farhold_scan::kernels::Bits;
 use farhold_scan::model::PathKind;
@@ -171,7 +171,7 @@ impl FarScan {
     fn far_segment(&self, segment: &FarViewSegment) -> FarSegment {
         let chunks = segment.chunks();
         let place = |column: usize| self.columns.place_of(column).unwrap_or(0);
-        let far = |column: usize| FarChunk { at: chunks[place(column)].at, bytes: chunks[place(column)].bytes };
+        let far = |column: usize| chunks[place(column)];
         FarSegment { rows: segment.rows(), chunks: (0..self.table.schema().columns().len()).map(far).collect() }
     }
 }

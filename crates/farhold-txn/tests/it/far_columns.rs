@@ -2,10 +2,10 @@
 
 use crate::columns::{Row, Stop, accounts, change, decode, encode, rows_of_pages};
 use crate::common::{PATIENCE_NS, new_dir};
-use farhold_fabric::{Batch, Endpoint, Executor, Fabric, RegionId};
-use farhold_scan::access_path::{self, AccessPath, Settings};
+use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, RegionId};
+use farhold_scan::access_path::{self, AccessPath, FarChunk, Pinned, Settings};
 use farhold_store::Superblock;
-use farhold_store::column::copy::{BlockBits, FarViewChunk};
+use farhold_store::column::copy::BlockBits;
 use farhold_store::column::{BLOCK_ROWS, Chunk, double_of};
 use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::power::Volatile;
@@ -149,11 +149,8 @@ pub async fn rows_of(endpoint: &Endpoint, columns: &FarColumns, schema: &Schema)
     let mut rows = Vec::new();
     for segment in columns.segments() {
         let mut batch = Batch::new();
-        let is_covered = |chunk: &FarViewChunk| {
-            columns.pin().covers(chunk.at.node(), chunk.at.region(), chunk.at.offset(), chunk.bytes)
-        };
-        assert!(segment.chunks().iter().all(is_covered));
-        let read = |chunk: &FarViewChunk| batch.read_immutable(chunk.at, chunk.bytes as usize);
+        assert!(segment.chunks().iter().all(|chunk| columns.pin().covers(*chunk)));
+        let read = |chunk: &FarChunk| batch.read_immutable(chunk.at, chunk.bytes as usize);
         let slots: Vec<_> = segment.chunks().iter().map(read).collect();
         let batch = endpoint.submit(batch).await;
         let bytes: Vec<&[u8]> = slots.iter().map(|slot| batch.bytes(*slot).expect("read")).collect();
@@ -370,9 +367,10 @@ fn what_a_snapshot_does_not_cover_is_refused() {
         let (snapshot, found) = two.columns(&table).await;
         let lacking = two.reader.columns_of(&snapshot, &table, HOME, &[0, 3]).await;
         assert_eq!(lacking.err(), Some(NoColumns::Lacking));
-        let covers = |node, region, offset, bytes| found.pin().covers(node, region, offset, bytes);
+        let covers =
+            |node, region, offset, bytes| found.pin().covers(FarChunk { at: FarPtr::new(node, region, offset), bytes });
         let chunk = found.segments().first().map(|segment| segment.chunks()[0]);
-        if let Some(FarViewChunk { at, bytes }) = chunk {
+        if let Some(FarChunk { at, bytes }) = chunk {
             assert!(covers(HOME, COLUMNS, at.offset(), bytes) && covers(HOME, COLUMNS, at.offset() + 1, bytes - 1));
             assert!(!covers(HOME, COLUMNS, at.offset() + 1, bytes) && !covers(HOME, COLUMNS, 1 << 40, 1));
             assert!(!covers(READER, COLUMNS, at.offset(), bytes) && !covers(HOME, RegionId(0), at.offset(), bytes));

@@ -293,7 +293,7 @@ pub(super) fn far_chunks<'a>(
     let mut found: Vec<Option<Chunk<'a>>> = Vec::new();
     for (number, column) in table.schema().columns().iter().enumerate() {
         let chunk = far.place_of(number).map(|place| {
-            let bytes = far.chunk(&segment.chunks()[place])?;
+            let bytes = far.chunk(segment.chunks()[place])?;
             let chunk = Chunk::open_for(column.data_type, segment.rows(), bytes);
             chunk.map_err(|_| TxnError::Corrupt { what: "a chunk of a column of another node" })
         });

@@ -34,9 +34,9 @@ pub struct Damaged {
     pub what: &'static str,
 }
 
-/// A chunk in the memory of another node.
+/// A chunk in a region, mostly that of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FarViewChunk {
+pub struct FarChunk {
     /// Its first byte.
     pub at: FarPtr,
     /// Its bytes.
@@ -47,7 +47,7 @@ pub struct FarViewChunk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FarViewSegment {
     rows: usize,
-    chunks: Vec<FarViewChunk>,
+    chunks: Vec<FarChunk>,
     ended: Vec<(u32, BlockBits)>,
 }
 
@@ -60,7 +60,7 @@ impl FarViewSegment {
 
     /// The chunks of the columns that were asked for, in that order.
     #[must_use]
-    pub fn chunks(&self) -> &[FarViewChunk] {
+    pub fn chunks(&self) -> &[FarChunk] {
         &self.chunks
     }
 
@@ -244,7 +244,7 @@ fn read_segment(r: &mut Reader<'_>, asked: &Asked<'_>) -> Result<FarViewSegment,
         if bytes == 0 || end.is_none_or(|end| end > FarPtr::OFFSET_MAX) {
             return Err(Damaged { what: "a chunk's place" });
         }
-        chunks.push(FarViewChunk { at: asked.origin.add(offset), bytes });
+        chunks.push(FarChunk { at: asked.origin.add(offset), bytes });
     }
     let (count, blocks) = (r.count(4)?, rows.div_ceil(BLOCK_ROWS) as u32);
     let mut ended: Vec<(u32, BlockBits)> = Vec::with_capacity(count);

@@ -25,7 +25,7 @@ mod segment;
 mod tests;
 mod view;
 
-pub use far::{Asked, BlockBits, Damaged, FarView, FarViewChunk, FarViewSegment};
+pub use far::{Asked, BlockBits, Damaged, FarChunk, FarView, FarViewSegment};
 pub use merge::Merged;
 pub use segment::Segment;
 pub use view::{ColumnView, DELTA_RUN_ROWS, PlacedChunks, ViewPart};

@@ -113,7 +113,7 @@ fn rows_from_afar(view: &ColumnView, memory: &ColumnMemory) -> Vec<Row> {
     let mut rows = Vec::new();
     let name = |text: Option<&[u8]>| text.map(|text| std::str::from_utf8(text).unwrap()[5..].parse().unwrap());
     for segment in view.segments() {
-        let read = |chunk: &FarViewChunk| {
+        let read = |chunk: &FarChunk| {
             let mut bytes = vec![0; chunk.bytes as usize];
             memory.region().copy_out(chunk.at.offset(), &mut bytes).unwrap();
             bytes
