@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
-use farhold_store::column::{BLOCK_ROWS, CHUNK_ROWS_MAX, Chunk, ChunkBuilder, double_of, real_of};
+use farhold_store::column::{BLOCK_ROWS, CHUNK_ROWS_MAX, Chunk, ChunkBuilder, Zone, double_of, real_of};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
 use proptest::prelude::*;
 
-use super::{ColumnFilter, NONE, Term};
+use super::{ColumnFilter, NONE, Term, excludes};
 use crate::kernels::Range;
 use crate::predicate::{Comparison, Condition, Constant, Predicate, compare_floats};
 use crate::rows::RowFilter;
@@ -239,12 +239,12 @@ impl Table {
     }
 }
 
-fn open(table: &Table) -> Vec<Chunk<'_>> {
+pub(super) fn open(table: &Table) -> Vec<Chunk<'_>> {
     let columns = table.schema.columns().iter().zip(&table.chunks);
     columns.map(|(column, bytes)| Chunk::open_for(column.data_type, table.rows.len(), bytes).unwrap()).collect()
 }
 
-fn check(table: &Table, predicate: &Predicate) {
+pub(super) fn check(table: &Table, predicate: &Predicate) {
     let chunks = open(table);
     let columns = ColumnFilter::new(&table.schema, predicate, &chunks);
     let rows = RowFilter::new(&table.schema, predicate);
@@ -269,6 +269,9 @@ fn check(table: &Table, predicate: &Predicate) {
         }
     }
     assert!(!(columns.is_nothing() && any));
+    let zones: Vec<Zone> = chunks.iter().map(Zone::of).collect();
+    let is_nothing = excludes(&table.schema, predicate, |column| zones.get(column));
+    assert!(!(is_nothing && any), "{predicate:?}");
 }
 
 proptest! {
@@ -359,7 +362,7 @@ fn no_rows_and_as_many_as_a_chunk_has() {
 }
 
 /// A table of one column beside its key, with these values.
-fn one_column(data_type: ColumnType, values: &[Datum]) -> Table {
+pub(super) fn one_column(data_type: ColumnType, values: &[Datum]) -> Table {
     let columns = vec![Column::new("id", ColumnType::Int), Column::new("c", data_type).nullable()];
     let schema = Schema::new(columns, vec![0]).unwrap();
     let mut builder = ChunkBuilder::new(&schema);
@@ -372,7 +375,7 @@ fn one_column(data_type: ColumnType, values: &[Datum]) -> Table {
     table
 }
 
-fn on_one_column(condition: Condition) -> Predicate {
+pub(super) fn on_one_column(condition: Condition) -> Predicate {
     let mut predicate = Predicate::everything();
     predicate.push(condition, 0.5);
     predicate

@@ -6,10 +6,13 @@
 
 #[cfg(test)]
 pub(crate) mod conformance;
+mod zones;
+
+pub use zones::excludes;
 
 use std::ops::Bound;
 
-use farhold_store::column::{BLOCK_ROWS, Chunk, Encoding, ordered_double, ordered_real};
+use farhold_store::column::{BLOCK_ROWS, Chunk, Encoding, after_prefix, ordered_double, ordered_real};
 use farhold_store::row::{ColumnType, Schema};
 
 use crate::kernels::{Bits, Kernel, Range};
@@ -267,15 +270,8 @@ impl<'c, 'a> Compile<'c, 'a> {
             }
             Encoding::Wide => Term::Wide(column, comparison, constant.whole()),
             Encoding::TextDictionary => {
-                let bytes = constant.bytes();
-                let (least, greatest, negated) = match comparison {
-                    Comparison::Equal => (Bound::Included(bytes), Bound::Included(bytes), false),
-                    Comparison::NotEqual => (Bound::Included(bytes), Bound::Included(bytes), true),
-                    Comparison::Less => (Bound::Unbounded, Bound::Excluded(bytes), false),
-                    Comparison::LessEqual => (Bound::Unbounded, Bound::Included(bytes), false),
-                    Comparison::Greater => (Bound::Excluded(bytes), Bound::Unbounded, false),
-                    Comparison::GreaterEqual => (Bound::Included(bytes), Bound::Unbounded, false),
-                };
+                let negated = comparison == Comparison::NotEqual;
+                let (least, greatest) = between(if negated { Comparison::Equal } else { comparison }, constant.bytes());
                 Term::Codes(column, range(chunk.text_range(least, greatest)).into_iter().collect(), negated)
             }
             Encoding::Text => Term::Text(column, comparison, constant.bytes().to_vec()),
@@ -284,31 +280,7 @@ impl<'c, 'a> Compile<'c, 'a> {
 
     /// The codes of a chunk of integers that compare so; not for `<>`.
     fn integers(&self, column: usize, comparison: Comparison, constant: &Constant) -> Option<Range> {
-        // The least value that is not below the constant, and the greatest that is not above it.
-        let (not_below, not_above) = match constant {
-            Constant::Integer(integer) => (Some(*integer), Some(*integer)),
-            // Beyond 64 bits: all values are on one side of it.
-            Constant::Wide(wide) => match i64::try_from(*wide) {
-                Ok(integer) => (Some(integer), Some(integer)),
-                Err(_) if *wide < 0 => (Some(i64::MIN), None),
-                Err(_) => (None, Some(i64::MAX)),
-            },
-            Constant::Float(float) if self.schema.columns()[column].data_type == ColumnType::Real => {
-                around_real(*float)
-            }
-            // The zeros are neighbours, and equal.
-            Constant::Float(0.0) => (Some(ordered_double(-0.0)), Some(ordered_double(0.0))),
-            Constant::Float(float) => (Some(ordered_double(*float)), Some(ordered_double(*float))),
-            Constant::Bytes(_) => unreachable!("a column that is no text has been checked to have no such constant"),
-        };
-        let (least, greatest) = match comparison {
-            Comparison::Equal => (not_below?, not_above?),
-            Comparison::NotEqual => unreachable!("the caller negates ="),
-            Comparison::Less => (i64::MIN, not_below.map_or(Some(i64::MAX), |value| value.checked_sub(1))?),
-            Comparison::LessEqual => (i64::MIN, not_above?),
-            Comparison::Greater => (not_above.map_or(Some(i64::MIN), |value| value.checked_add(1))?, i64::MAX),
-            Comparison::GreaterEqual => (not_below?, i64::MAX),
-        };
+        let (least, greatest) = integers_between(self.schema.columns()[column].data_type, comparison, constant)?;
         range(self.chunk(column).integer_range(least, greatest))
     }
 
@@ -349,6 +321,45 @@ fn range(codes: Option<(u64, u64)>) -> Option<Range> {
     codes.and_then(|(first, last)| Range::new(first, last))
 }
 
+/// The values that compare so with one, not for `<>`: between which they lie.
+fn between<V: ?Sized>(comparison: Comparison, value: &V) -> (Bound<&V>, Bound<&V>) {
+    match comparison {
+        Comparison::Equal => (Bound::Included(value), Bound::Included(value)),
+        Comparison::NotEqual => unreachable!("the caller negates ="),
+        Comparison::Less => (Bound::Unbounded, Bound::Excluded(value)),
+        Comparison::LessEqual => (Bound::Unbounded, Bound::Included(value)),
+        Comparison::Greater => (Bound::Excluded(value), Bound::Unbounded),
+        Comparison::GreaterEqual => (Bound::Included(value), Bound::Unbounded),
+    }
+}
+
+/// The integers that stand for the values of a column that compare so, not for `<>`: the least and the greatest that there may be.
+fn integers_between(data_type: ColumnType, comparison: Comparison, constant: &Constant) -> Option<(i64, i64)> {
+    // The least value that is not below the constant, and the greatest that is not above it.
+    let (not_below, not_above) = match constant {
+        Constant::Integer(integer) => (Some(*integer), Some(*integer)),
+        // Beyond 64 bits: all values are on one side of it.
+        Constant::Wide(wide) => match i64::try_from(*wide) {
+            Ok(integer) => (Some(integer), Some(integer)),
+            Err(_) if *wide < 0 => (Some(i64::MIN), None),
+            Err(_) => (None, Some(i64::MAX)),
+        },
+        Constant::Float(float) if data_type == ColumnType::Real => around_real(*float),
+        // The zeros are neighbours, and equal.
+        Constant::Float(0.0) => (Some(ordered_double(-0.0)), Some(ordered_double(0.0))),
+        Constant::Float(float) => (Some(ordered_double(*float)), Some(ordered_double(*float))),
+        Constant::Bytes(_) => unreachable!("a column that is no text has been checked to have no such constant"),
+    };
+    Some(match comparison {
+        Comparison::Equal => (not_below?, not_above?),
+        Comparison::NotEqual => unreachable!("the caller negates ="),
+        Comparison::Less => (i64::MIN, not_below.map_or(Some(i64::MAX), |value| value.checked_sub(1))?),
+        Comparison::LessEqual => (i64::MIN, not_above?),
+        Comparison::Greater => (not_above.map_or(Some(i64::MIN), |value| value.checked_add(1))?, i64::MAX),
+        Comparison::GreaterEqual => (not_below?, i64::MAX),
+    })
+}
+
 /// The least real that is not below a double, and the greatest that is not above it.
 fn around_real(float: f64) -> (Option<i64>, Option<i64>) {
     if float == 0.0 {
@@ -361,16 +372,4 @@ fn around_real(float: f64) -> (Option<i64>, Option<i64>) {
         Some(std::cmp::Ordering::Greater) => (Some(ordered), Some(ordered - 1)),
         _ => (Some(ordered), Some(ordered)),
     }
-}
-
-/// The least byte string that is above all that begin with `prefix`.
-fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let mut after = prefix.to_vec();
-    while let Some(last) = after.pop() {
-        if last < u8::MAX {
-            after.push(last + 1);
-            return Some(after);
-        }
-    }
-    None
 }

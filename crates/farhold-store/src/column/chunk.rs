@@ -504,6 +504,17 @@ impl<'a> Chunk<'a> {
         self.entries.as_chunks().0
     }
 
+    /// The least and the greatest integer of rows that are not NULL, of which there are some.
+    pub(super) fn least_and_greatest_integer(&self) -> Option<(i64, i64)> {
+        self.assert_integers();
+        if self.header.encoding == Encoding::Frame {
+            let first = self.header.first;
+            return Some((first, first.wrapping_add(self.header.greatest_code as i64)));
+        }
+        let (first, last) = self.integer_entries().first().zip(self.integer_entries().last())?;
+        Some((i64::from_le_bytes(*first), i64::from_le_bytes(*last)))
+    }
+
     /// The codes of all integers from `least` to `greatest`, both included: the first and the last; `None` if there is none. NULLs have code 0, too.
     ///
     /// # Panics

@@ -28,12 +28,14 @@ pub mod pack;
 mod part;
 #[cfg(test)]
 mod tests;
+mod zone;
 
 pub use build::ChunkBuilder;
 pub use chunk::{Chunk, ChunkError, Encoding, Texts};
 pub use encode::{Nulls, TextValues, encode_integers, encode_texts, encode_wide};
 pub use ordered::{double_of, ordered_double, ordered_real, real_of};
 pub use part::Outline;
+pub use zone::{Zone, ZoneValues, after_prefix};
 
 /// Rows of a block: what is packed, compared and decoded at a time.
 pub const BLOCK_ROWS: usize = 1024;

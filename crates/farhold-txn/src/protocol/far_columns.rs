@@ -27,7 +27,10 @@ use crate::protocol::worker::Worker;
 use crate::rpc::message::Request;
 use farhold_fabric::{FarPtr, NodeId, RegionMemory};
 use farhold_scan::access_path::{FarChunk, Pinned};
+use farhold_scan::columns::excludes;
+use farhold_scan::predicate::Predicate;
 use farhold_store::column::copy::{Asked, ColumnView, FarView, FarViewSegment, NoView};
+use farhold_store::row::Schema;
 use farhold_store::{Holder, TableId};
 
 /// The longest description. Only a delta makes one long, and that is merged at this size.
@@ -184,6 +187,16 @@ impl FarColumns {
     #[must_use]
     pub fn place_of(&self, column: usize) -> Option<usize> {
         self.columns.iter().position(|asked| *asked == column)
+    }
+
+    /// Whether a row of a segment may pass, as the segment's zone maps show.
+    ///
+    /// # Panics
+    /// If there is no such segment, or the predicate does not fit the table ([`Predicate::check`]).
+    #[must_use]
+    pub fn may_pass(&self, segment: usize, schema: &Schema, predicate: &Predicate) -> bool {
+        let zones = self.segments()[segment].zones();
+        !excludes(schema, predicate, |column| self.place_of(column).map(|place| &zones[place]))
     }
 
     /// Whether the node's memory is mapped here, so that [chunks](Self::chunk) are read in place.

@@ -3,7 +3,7 @@
 //! The thread of far reads runs the access path, and keeps what passes of each segment until all segments of the scan have been read. So
 //! a scan should be of a few segments. The caller decodes them meanwhile, and has the next scan under way.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -31,8 +31,8 @@ pub struct FarScan {
     pub columns: Arc<FarColumns>,
     /// Their table.
     pub table: Table,
-    /// Some of their segments.
-    pub segments: Range<usize>,
+    /// Some of their segments, by number.
+    pub segments: Vec<usize>,
     /// Which rows pass.
     pub predicate: Arc<Predicate>,
     /// The columns whose values are wanted.
@@ -106,8 +106,8 @@ impl FarScan {
             return Ok(FarScanned::default());
         }
         let latency_ns = self.probe(endpoint).await?;
-        let of = &self.columns.segments()[self.segments.clone()];
-        let segments: Vec<FarSegment> = of.iter().map(|segment| self.far_segment(segment)).collect();
+        let all = self.columns.segments();
+        let segments: Vec<FarSegment> = self.segments.iter().map(|number| self.far_segment(&all[*number])).collect();
         let snapshot = self.columns.pin().snapshot();
         let line = lines.line(self.table.id(), snapshot.epoch(), snapshot.configuration());
         let pinned = self.columns.pin();
@@ -139,9 +139,8 @@ impl FarScan {
         scan: &'a Scan<'a>,
         found: &mut Vec<ScannedSegment>,
     ) -> Result<Counters, ScanError> {
-        let first = self.segments.start;
         let mut sink = |of: &Found<'_>| {
-            found.push(ScannedSegment::of(of, first));
+            found.push(ScannedSegment::of(of, self.segments[of.segment]));
             if self.is_given_up.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         path.scan(reader, scan, &mut sink).await
@@ -149,7 +148,7 @@ impl FarScan {
 
     /// How long a small read takes. It also makes the endpoint learn of another start of the home, which has a region of its own.
     async fn probe(&self, endpoint: &Endpoint) -> Result<u64, FarScanError> {
-        let first = self.columns.segments().get(self.segments.start).and_then(|segment| segment.chunks().first());
+        let first = self.segments.first().and_then(|number| self.columns.segments()[*number].chunks().first());
         let Some(first) = first else { return Ok(0) };
         let mut is_refreshed = false;
         loop {
@@ -189,14 +188,14 @@ fn reading() -> &'static AccessPath {
 }
 
 impl ScannedSegment {
-    fn of(found: &Found<'_>, first: usize) -> Self {
+    fn of(found: &Found<'_>, segment: usize) -> Self {
         let (chunks, is_of_passing) = match found.values {
             Values::OfAll(chunks) => (chunks, false),
             Values::OfPassing(chunks) => (chunks, true),
             Values::Aggregates(_) => (&[][..], true),
         };
         Self {
-            segment: first + found.segment,
+            segment,
             bits: found.bits.to_vec(),
             passing: found.passing,
             chunks: chunks.iter().map(|chunk| chunk.as_bytes().to_vec()).collect(),

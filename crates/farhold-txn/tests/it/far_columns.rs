@@ -234,8 +234,6 @@ fn views_from_afar_have_the_rows_of_their_snapshots() {
     });
 }
 
-/// A table's columns go, and others take their memory, while a snapshot of another node has a view of them. True if the view still has its
-/// rows.
 /// The rows that a path finds in a view, four segments at a time.
 pub(crate) fn rows_by(
     path: &'static AccessPath,
@@ -248,7 +246,7 @@ pub(crate) fn rows_by(
         let scan = FarScan {
             columns: columns.clone(),
             table: table.clone(),
-            segments: first..(first + 4).min(all),
+            segments: (first..(first + 4).min(all)).collect(),
             predicate: Arc::default(),
             wanted: Arc::from(ALL),
             path,
@@ -328,6 +326,8 @@ fn paths_that_copy_find_the_rows_of_their_snapshots() {
     });
 }
 
+/// A table's columns go, and others take their memory, while a snapshot of another node has a view of them. True if the view still has its
+/// rows.
 fn is_view_kept() -> bool {
     let mut is_kept = false;
     with_two(u64::MAX, async |two| {

@@ -175,18 +175,20 @@ impl Access {
     }
 }
 
-/// The segments of another node that may have a row that passes: all of them where their memory is not mapped.
+/// The segments of another node that may have a row that passes, as their zone maps show, and their dictionaries where they are mapped.
 fn may_pass(far: &FarColumns, table: &TableInfo, filter: &ScanFilter) -> Vec<usize> {
-    let may_pass = |(number, segment)| {
+    let (schema, predicate) = (table.schema(), filter.predicate());
+    let may_pass = |number: &usize| {
+        let segment = &far.segments()[*number];
         // What cannot be read is an error of the scan.
-        let is_nothing = far.is_mapped()
-            && far_chunks(far, segment, table).is_ok_and(|chunks| {
-                let of_some = chunks.of_some();
-                ColumnFilter::of_some(table.schema(), filter.predicate(), segment.rows(), of_some).is_nothing()
-            });
-        (!is_nothing).then_some(number)
+        let has_none = || {
+            far_chunks(far, segment, table).is_ok_and(|chunks| {
+                ColumnFilter::of_some(schema, predicate, segment.rows(), chunks.of_some()).is_nothing()
+            })
+        };
+        far.may_pass(*number, schema, predicate) && !(far.is_mapped() && has_none())
     };
-    far.segments().iter().enumerate().filter_map(may_pass).collect()
+    (0..far.segments().len()).filter(may_pass).collect()
 }
 
 /// What a path reads of some segments of another node: these, or the pages of all rows.

@@ -15,7 +15,9 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr, PhysicalExprRef};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
-use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, Time};
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, Time,
+};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use farhold_scan::columns::ColumnFilter;
@@ -133,7 +135,7 @@ impl SnapshotScan {
             runs: FarRuns::new(room),
             reads_ahead: self.limit.is_none(),
             spent_ns: 0,
-            times: None,
+            metrics: None,
             predicate: Arc::clone(&self.predicate),
             next: partition,
             step: self.properties.partitioning.partition_count(),
@@ -279,7 +281,8 @@ impl ExecutionPlan for SnapshotScan {
         let room = MemoryConsumer::new("columns of other nodes").register(context.memory_pool());
         let mut part = self.part(partition, batch_rows, snapshot, Some(room));
         let metrics = BaselineMetrics::new(&self.metrics, partition);
-        part.times = Some(PathTimes { set: self.metrics.clone(), partition, of: Default::default() });
+        part.metrics =
+            Some(PathMetrics { set: self.metrics.clone(), partition, times: Default::default(), skipped: None });
         let batches = std::iter::from_fn(move || {
             let timer = metrics.elapsed_compute().timer();
             let batch = part.next_batch().transpose();
@@ -314,7 +317,7 @@ struct Part {
     /// The time that the part has taken so far.
     spent_ns: u64,
     /// For EXPLAIN ANALYZE.
-    times: Option<PathTimes>,
+    metrics: Option<PathMetrics>,
     /// What rows must pass, for columns and for rows: the query's own predicate, and what joins have published.
     predicate: Arc<Predicate>,
     filter: Arc<RowFilter>,
@@ -326,17 +329,24 @@ struct Part {
     cancel: CancelHandle,
 }
 
-/// The time of each access path in a partition, as metrics of the scan.
-struct PathTimes {
+/// What a partition reads by each access path, as metrics of the scan.
+struct PathMetrics {
     set: ExecutionPlanMetricsSet,
     partition: usize,
-    of: [Option<Time>; PATHS],
+    times: [Option<Time>; PATHS],
+    /// Segments of other nodes that the keys of joins have left out.
+    skipped: Option<Count>,
 }
 
-impl PathTimes {
-    fn add(&mut self, path: PathKind, ns: u64) {
+impl PathMetrics {
+    fn add_time(&mut self, path: PathKind, ns: u64) {
         let metric = || MetricBuilder::new(&self.set).subset_time(format!("{}_time", path.name()), self.partition);
-        self.of[path as usize].get_or_insert_with(metric).add_duration(Duration::from_nanos(ns));
+        self.times[path as usize].get_or_insert_with(metric).add_duration(Duration::from_nanos(ns));
+    }
+
+    fn add_skipped(&mut self, segments: usize) {
+        let metric = || MetricBuilder::new(&self.set).counter("far_segments_skipped", self.partition);
+        self.skipped.get_or_insert_with(metric).add(segments);
     }
 }
 
@@ -428,6 +438,11 @@ impl Part {
                 has_more =
                     Self::read_blocks(&mut self.decoder, &mut self.block, segment.rows(), &chunks, &filter, select);
             }
+            Source::FarSegment(far, number)
+                if self.block == 0 && !far.may_pass(*number, self.table.schema(), &self.predicate) =>
+            {
+                self.count_skipped(1);
+            }
             Source::FarSegment(far, number) => {
                 let segment = &far.segments()[*number];
                 let table = Arc::clone(&self.table);
@@ -460,8 +475,8 @@ impl Part {
                 (_, Source::Pages(_)) => PathKind::Rows,
                 _ => PathKind::Direct,
             };
-            if let Some(times) = &mut self.times {
-                times.add(path, ns);
+            if let Some(metrics) = &mut self.metrics {
+                metrics.add_time(path, ns);
             }
         }
         Ok(true)
@@ -478,13 +493,20 @@ impl Part {
             };
             let run = Run { far, segments: segments.clone(), meter };
             let is_needed = number == self.next;
-            self.runs.ask(number, is_needed, &run, &self.table, &self.predicate, &self.columns)?;
+            let skipped = self.runs.ask(number, is_needed, &run, &self.table, &self.predicate, &self.columns)?;
+            self.count_skipped(skipped);
         }
         match columns.parts.get(self.next) {
             Some(access::Part { source: Source::FarRun(far, _), meter: Some(meter) }) => {
                 self.runs.receive(far, meter, &self.cancel)
             }
             _ => Ok(()),
+        }
+    }
+
+    fn count_skipped(&mut self, segments: usize) {
+        if let Some(metrics) = self.metrics.as_mut().filter(|_| segments > 0) {
+            metrics.add_skipped(segments);
         }
     }
 

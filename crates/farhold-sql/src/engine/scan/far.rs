@@ -35,17 +35,10 @@ pub(super) struct Run<'a> {
 /// How often a thread that waits for a run looks whether its statement is cancelled.
 const LOOK: Duration = Duration::from_millis(10);
 
-impl Run<'_> {
-    /// Of the chunks at a place.
-    fn bytes_of(&self, place: usize) -> u64 {
-        self.far.segments()[self.segments.clone()].iter().map(|segment| u64::from(segment.chunks()[place].bytes)).sum()
-    }
-}
-
 /// The runs of one thread.
 pub(super) struct FarRuns {
-    /// The numbers of parts that are being read: the next one, and the one after it.
-    asked: VecDeque<(usize, Asked)>,
+    /// The numbers of parts that are being read: the next one, and the one after it. Of some nothing has to be read.
+    asked: VecDeque<(usize, Option<Asked>)>,
     current: Option<Decoding>,
     /// Memory of the queries for what has been asked for and not been decoded.
     room: Option<MemoryReservation>,
@@ -80,7 +73,8 @@ impl FarRuns {
         Self { asked: VecDeque::new(), current: None, room }
     }
 
-    /// Begins to read a part, unless it is being read. One that is not `needed` yet is not read if there is no memory for it.
+    /// Begins to read a part, unless it is being read. One that is not `needed` yet is not read if there is no memory for it. Returns the
+    /// number of segments that are not read, because no row of them can pass.
     pub(super) fn ask(
         &mut self,
         number: usize,
@@ -89,23 +83,34 @@ impl FarRuns {
         table: &TableInfo,
         predicate: &Arc<Predicate>,
         columns: &Arc<[usize]>,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         if self.asked.iter().any(|(asked, _)| *asked == number) {
-            return Ok(());
+            return Ok(0);
         }
-        let wanted = columns.iter().filter_map(|column| run.far.place_of(*column));
-        let bytes = wanted.map(|place| run.bytes_of(place)).sum::<u64>() as usize;
+        let (far, all) = (run.far, run.segments.len());
+        let may_pass = |number: &usize| far.may_pass(*number, table.schema(), predicate);
+        let segments: Vec<usize> = run.segments.clone().filter(may_pass).collect();
+        let skipped = all - segments.len();
+        if segments.is_empty() {
+            self.asked.push_back((number, None));
+            return Ok(skipped);
+        }
+        let of_all = |bytes: &dyn Fn(&FarViewSegment) -> u64| -> u64 {
+            segments.iter().map(|number| bytes(&far.segments()[*number])).sum()
+        };
+        let wanted = columns.iter().filter_map(|column| far.place_of(*column));
+        let of_column = |place: usize| of_all(&|segment| u64::from(segment.chunks()[place].bytes));
+        let bytes = wanted.map(of_column).sum::<u64>() as usize;
         if let Some(Err(error)) = self.room.as_ref().map(|room| room.try_grow(bytes)) {
-            return if is_needed { Err(error) } else { Ok(()) };
+            return if is_needed { Err(error) } else { Ok(0) };
         }
-        let (meter, segments) = (run.meter, run.segments.clone());
+        let meter = run.meter;
         let path = paths::copying(meter.choice.path);
         let path = path.ok_or_else(|| DataFusionError::Internal("a run by a path that does not copy".to_owned()))?;
-        let of_all = run.far.segments()[segments.clone()].iter().map(FarViewSegment::bytes).sum();
         let is_given_up = Arc::new(AtomicBool::new(false));
-        let queued = meter.paths.queue(of_all);
+        let queued = meter.paths.queue(of_all(&FarViewSegment::bytes));
         let scan = FarScan {
-            columns: Arc::clone(run.far),
+            columns: Arc::clone(far),
             table: table.table.clone(),
             segments,
             predicate: Arc::clone(predicate),
@@ -115,8 +120,8 @@ impl FarRuns {
             is_given_up: Arc::clone(&is_given_up),
         };
         let answer = scan.start().map_err(|error| failed(error, meter.node))?;
-        self.asked.push_back((number, Asked { answer, is_given_up, bytes, _queued: queued }));
-        Ok(())
+        self.asked.push_back((number, Some(Asked { answer, is_given_up, bytes, _queued: queued })));
+        Ok(skipped)
     }
 
     /// Whether a run has rows that have not been decoded yet.
@@ -130,6 +135,7 @@ impl FarRuns {
         let gone = || FarScanError::Txn(TxnError::NodeUnavailable { node, committed: false });
         let asked = self.asked.pop_front().map(|(_, asked)| asked);
         let asked = asked.ok_or_else(|| DataFusionError::Internal("no run was asked for".to_owned()))?;
+        let Some(asked) = asked else { return Ok(()) };
         let scanned = loop {
             match asked.answer.recv_timeout(LOOK) {
                 Ok(scanned) => break scanned,

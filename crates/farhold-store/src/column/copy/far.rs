@@ -2,10 +2,15 @@
 //!
 //! ```text
 //!   magic u64 │ table u32 │ epoch u32 │ columns u32 │ segments u32
-//!   for each segment:  rows u32 │ for each column: offset u64, bytes u32 │ blocks u32
+//!   for each segment:  rows u32 │ for each column: offset u64, bytes u32, zone map │ blocks u32
 //!                      for each block with rows that are none of the view's: block u32, a bit a row
 //!   delta: rows u32 │ for each row: bytes of key u32, of value u32, key, value
 //!   checksum of all that u64
+//!
+//!   zone map: NULLs u32 │ 0 u8                                            no values
+//!                       │ 1 u8 │ least i64 │ greatest i64                 integers
+//!                       │ 2 u8 │ least i128 │ greatest i128               decimals of more than 18 digits
+//!                       │ 3 u8 │ bytes u8, least │ bytes u8, greatest     texts; 255: any above the least
 //! ```
 //!
 //! All integers little-endian. A reader takes nothing of it on trust: the chunks are in the region that the reader has asked about, and what
@@ -17,11 +22,13 @@ use farhold_fabric::FarPtr;
 
 use super::view::{ColumnView, ViewPart};
 use crate::TableId;
-use crate::column::{BLOCK_ROWS, CHUNK_ROWS_MAX};
+use crate::column::{BLOCK_ROWS, CHUNK_ROWS_MAX, Zone, ZoneValues};
 use crate::row::Schema;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"FARVIEW1");
+const MAGIC: u64 = u64::from_le_bytes(*b"FARVIEW2");
 const CHECKSUM_BYTES: usize = 8;
+/// The length of a text that is not there.
+const NO_TEXT: u8 = u8::MAX;
 
 /// The rows of a block, a bit a row.
 pub type BlockBits = [u64; BLOCK_ROWS / 64];
@@ -48,6 +55,7 @@ pub struct FarChunk {
 pub struct FarViewSegment {
     rows: usize,
     chunks: Vec<FarChunk>,
+    zones: Vec<Zone>,
     ended: Vec<(u32, BlockBits)>,
 }
 
@@ -62,6 +70,12 @@ impl FarViewSegment {
     #[must_use]
     pub fn chunks(&self) -> &[FarChunk] {
         &self.chunks
+    }
+
+    /// The zone maps of these chunks.
+    #[must_use]
+    pub fn zones(&self) -> &[Zone] {
+        &self.zones
     }
 
     /// Bytes of all these chunks.
@@ -118,6 +132,7 @@ impl ColumnView {
                 let place = segment.chunk_place(*column);
                 put(&mut out, place.at.to_le_bytes());
                 put(&mut out, place.bytes.to_le_bytes());
+                put_zone(&mut out, segment.zone(*column));
             }
             let blocks = out.len();
             put(&mut out, 0_u32.to_le_bytes());
@@ -237,7 +252,7 @@ fn read_segment(r: &mut Reader<'_>, asked: &Asked<'_>) -> Result<FarViewSegment,
     if !(1..=CHUNK_ROWS_MAX).contains(&rows) {
         return Err(Damaged { what: "a segment's rows" });
     }
-    let mut chunks = Vec::with_capacity(asked.columns);
+    let (mut chunks, mut zones) = (Vec::with_capacity(asked.columns), Vec::with_capacity(asked.columns));
     for _ in 0..asked.columns {
         let (offset, bytes) = (r.u64()?, r.u32()?);
         let end = asked.origin.offset().checked_add(offset).and_then(|at| at.checked_add(u64::from(bytes)));
@@ -245,6 +260,7 @@ fn read_segment(r: &mut Reader<'_>, asked: &Asked<'_>) -> Result<FarViewSegment,
             return Err(Damaged { what: "a chunk's place" });
         }
         chunks.push(FarChunk { at: asked.origin.add(offset), bytes });
+        zones.push(read_zone(r, rows)?);
     }
     let (count, blocks) = (r.count(4)?, rows.div_ceil(BLOCK_ROWS) as u32);
     let mut ended: Vec<(u32, BlockBits)> = Vec::with_capacity(count);
@@ -261,7 +277,57 @@ fn read_segment(r: &mut Reader<'_>, asked: &Asked<'_>) -> Result<FarViewSegment,
         }
         ended.push((block, bits));
     }
-    Ok(FarViewSegment { rows, chunks, ended })
+    Ok(FarViewSegment { rows, chunks, zones, ended })
+}
+
+fn put_zone(out: &mut Vec<u8>, zone: &Zone) {
+    put(out, zone.nulls.to_le_bytes());
+    match &zone.values {
+        ZoneValues::None => put(out, [0]),
+        ZoneValues::Integers(least, greatest) => {
+            put(out, [1]);
+            put(out, least.to_le_bytes());
+            put(out, greatest.to_le_bytes());
+        }
+        ZoneValues::Wide(least, greatest) => {
+            put(out, [2]);
+            put(out, least.to_le_bytes());
+            put(out, greatest.to_le_bytes());
+        }
+        ZoneValues::Texts(least, greatest) => {
+            const { assert!(Zone::TEXT_BYTES_MAX < NO_TEXT as usize) };
+            put(out, [3, least.len() as u8]);
+            put(out, least);
+            put(out, [greatest.as_ref().map_or(NO_TEXT, |text| text.len() as u8)]);
+            put(out, greatest.as_deref().unwrap_or_default());
+        }
+    }
+}
+
+/// The zone map of a chunk of so many rows.
+fn read_zone(r: &mut Reader<'_>, rows: usize) -> Result<Zone, Damaged> {
+    let nulls = r.u32()?;
+    let values = match r.u8()? {
+        0 => ZoneValues::None,
+        1 => ZoneValues::Integers(r.u64()? as i64, r.u64()? as i64),
+        2 => ZoneValues::Wide(i128::from_le_bytes(r.take()?), i128::from_le_bytes(r.take()?)),
+        3 => {
+            let mut text = || match r.u8()? {
+                NO_TEXT => Ok(None),
+                len => r.range(usize::from(len)).map(|range| Some(r.bytes[range].to_vec())),
+            };
+            let (least, greatest) = (text()?, text()?);
+            ZoneValues::Texts(least.unwrap_or_default(), greatest)
+        }
+        _ => return Err(Damaged { what: "a zone map" }),
+    };
+    let is_in_order = match &values {
+        ZoneValues::None => nulls as usize == rows,
+        ZoneValues::Integers(least, greatest) => least <= greatest,
+        ZoneValues::Wide(least, greatest) => least <= greatest,
+        ZoneValues::Texts(least, greatest) => greatest.as_ref().is_none_or(|greatest| least <= greatest),
+    };
+    if is_in_order && nulls as usize <= rows { Ok(Zone { nulls, values }) } else { Err(Damaged { what: "a zone map" }) }
 }
 
 /// All rows of a segment's block.
@@ -302,6 +368,10 @@ impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Damaged> {
         let range = self.range(N)?;
         Ok(*self.bytes[range].first_chunk().expect("so many bytes"))
+    }
+
+    fn u8(&mut self) -> Result<u8, Damaged> {
+        self.take().map(u8::from_le_bytes)
     }
 
     fn u32(&mut self) -> Result<u32, Damaged> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::column::encode::encode_integers;
 use crate::column::memory::{ColumnMemory, EXTENT_ALIGN, Extent, NoMemory};
-use crate::column::{BLOCK_ROWS, Chunk, ChunkBuilder, Nulls};
+use crate::column::{BLOCK_ROWS, Chunk, ChunkBuilder, Nulls, Zone};
 
 /// The end of a row that no change has ended.
 pub(super) const NEVER: u32 = u32::MAX;
@@ -18,6 +18,8 @@ pub struct Segment {
     chunks: Extent,
     /// Where they are in it, in the order of the schema.
     columns: Box<[ChunkPlace]>,
+    /// Their zone maps, in the same order.
+    zones: Box<[Zone]>,
     /// A chunk of the rows' slots, in order. On the heap, because only this node asks for them.
     slots: Vec<u8>,
     first_slot: u32,
@@ -89,6 +91,11 @@ impl Segment {
     pub(super) fn chunk_place(&self, column: usize) -> ChunkPlace {
         let ChunkPlace { at, bytes } = self.columns[column];
         ChunkPlace { at: self.chunks.offset() + at, bytes }
+    }
+
+    /// The zone map of a column's chunk.
+    pub(super) fn zone(&self, column: usize) -> &Zone {
+        &self.zones[column]
     }
 
     /// The chunk of a column.
@@ -212,6 +219,7 @@ impl SegmentBuilder {
         Ok(Some(Arc::new(Segment {
             chunks,
             columns: places.collect(),
+            zones: columns.iter().map(|chunk| Zone::of(&open(chunk))).collect(),
             slots: encode_integers(&slots, &Nulls::default()),
             first_slot: first as u32,
             last_slot: last as u32,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::TableId;
 use crate::column::memory::NoMemory;
-use crate::column::{BLOCK_ROWS, Chunk};
+use crate::column::{BLOCK_ROWS, Chunk, Zone};
 use crate::row::{Column, ColumnReader, ColumnType, Datum, Schema};
 use farhold_fabric::{FarPtr, NodeId, RegionId, RegionMemory};
 
@@ -120,6 +120,7 @@ fn rows_from_afar(view: &ColumnView, memory: &ColumnMemory) -> Vec<Row> {
         };
         let chunks: Vec<Vec<u8>> = segment.chunks().iter().map(read).collect();
         let chunks: Vec<Chunk<'_>> = chunks.iter().map(|bytes| Chunk::open(bytes).unwrap()).collect();
+        assert_eq!(segment.zones(), chunks.iter().map(Zone::of).collect::<Vec<_>>());
         for block in 0..segment.rows().div_ceil(BLOCK_ROWS) {
             let here = (segment.rows() - block * BLOCK_ROWS).min(BLOCK_ROWS);
             let mut bits = [u64::MAX; BLOCK_ROWS / 64];
