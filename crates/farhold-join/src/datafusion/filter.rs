@@ -9,6 +9,7 @@ use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::compute::concat;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::functions_aggregate::min_max::{MaxAccumulator, MinAccumulator};
 use datafusion::logical_expr::{Accumulator, Operator};
@@ -61,7 +62,10 @@ impl Filter {
         if !holds(planned.right(), id, |_| true)? {
             return Ok(None);
         }
-        let tests_rows = holds(planned.right(), id, |node| node.is::<FilterExec>() || node.is::<SieveExec>())?;
+        // A leaf that is none of DataFusion's is a scan of the program's own, which tests rows before it decodes them.
+        let is_scan = |node: &Arc<dyn ExecutionPlan>| node.children().is_empty() && !node.is::<DataSourceExec>();
+        let tests = |node: &Arc<dyn ExecutionPlan>| node.is::<FilterExec>() || node.is::<SieveExec>() || is_scan(node);
+        let tests_rows = holds(planned.right(), id, tests)?;
         let (build_keys, probe_keys) = planned.on().iter().cloned().unzip();
         Ok(Some(Self {
             dynamic: filter,

@@ -3,7 +3,8 @@
 //!
 //! Bounds say little where keys are spread. The bits decide for every value; bits of hashes let one value in a hundred,
 //! or in thirty, pass wrongly. They are made only where a filter that tests rows asks for them
-//! ([`reduce`](super::reduce)). They last as long as the join runs: a plan that is kept holds no memory.
+//! ([`reduce`](super::reduce)): a sieve, or a scan of the program's own. They last as long as the join runs, or a scan
+//! that tests them: a plan that is kept holds no memory.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -151,9 +152,48 @@ impl Members {
         }
     }
 
+    /// Clears the bits of numbers that no build row has: bit 0 of the first word stands for the first number. A number is
+    /// the value of an integer, the days of a date, the units of a timestamp or of a decimal.
+    ///
+    /// # Panics
+    /// If there are more bits than numbers.
+    pub fn select(&self, numbers: &[i64], bits: &mut [u64]) {
+        match self.places {
+            Places::Offset { min, last } => {
+                // Those of 64 bits are in the interval in any case, if its least value has more.
+                let Ok(min) = i64::try_from(min) else { return };
+                select(numbers, bits, |number| {
+                    let offset = number.wrapping_sub(min) as u64;
+                    (offset <= last) & self.has(offset.min(last) as usize)
+                });
+            }
+            Places::Hash { .. } => select(numbers, bits, |number| self.has(self.places.of_narrow(number))),
+        }
+    }
+
     #[inline(always)]
     fn has(&self, place: usize) -> bool {
         self.words[place / 64] >> (place % 64) & 1 == 1
+    }
+}
+
+/// Below so many rows of 64, they are tested one by one.
+const FEW: u32 = 16;
+
+#[inline(always)]
+fn select(numbers: &[i64], bits: &mut [u64], is: impl Fn(i64) -> bool) {
+    for (word, numbers) in bits.iter_mut().zip(numbers.chunks(64)) {
+        if word.count_ones() < FEW {
+            let mut left = *word;
+            while left != 0 {
+                let at = left.trailing_zeros();
+                left &= left - 1;
+                *word &= !(u64::from(!is(numbers[at as usize])) << at);
+            }
+        } else {
+            let found = numbers.iter().rev().fold(0, |found, number| found << 1 | u64::from(is(*number)));
+            *word &= found;
+        }
     }
 }
 
@@ -165,8 +205,18 @@ pub struct IsMember {
 }
 
 impl IsMember {
-    pub fn new(key: Arc<dyn PhysicalExpr>, members: &Arc<Members>) -> Self {
+    pub(super) fn new(key: Arc<dyn PhysicalExpr>, members: &Arc<Members>) -> Self {
         Self { key, members: Arc::downgrade(members) }
+    }
+
+    /// The key, an expression over the rows.
+    pub fn key(&self) -> &Arc<dyn PhysicalExpr> {
+        &self.key
+    }
+
+    /// The values; `None` once the join has ended.
+    pub fn members(&self) -> Option<Arc<Members>> {
+        self.members.upgrade()
     }
 }
 
@@ -289,6 +339,33 @@ mod tests {
         let wide: ArrayRef =
             Arc::new(asked.as_primitive::<Int64Type>().iter().map(|n| n.map(i128::from)).collect::<Decimal128Array>());
         assert_eq!(some.contains(&wide).values(), some.contains(&asked).values(), "in 128 bits");
+    }
+
+    #[test]
+    fn bits_are_cleared_where_no_build_row_has_the_number() {
+        let numbers: Vec<i64> = (0..1024).map(|n| n * 7 % 1000 - 20).chain([i64::MIN, i64::MAX]).collect();
+        let near = members((-7..900).step_by(9).map(Some).collect(), 8 << 20).unwrap();
+        let far = members((-7..900).step_by(9).map(|n| Some(n * 1_000_003_000_001)).collect(), 8 << 20).unwrap();
+        for some in [near, far] {
+            let column: ArrayRef = Arc::new(Int64Array::from(numbers.clone()));
+            let found = some.contains(&column);
+            for pattern in [u64::MAX, 0x1111_0000_0000_0001, 0, 0xf0f0_ffff_0f0f_00ff] {
+                let mut bits = [pattern; 17];
+                bits[16] &= 3;
+                let before = bits;
+                some.select(&numbers, &mut bits);
+                for (row, is_found) in found.values().iter().enumerate() {
+                    let bit = |bits: &[u64; 17]| bits[row / 64] >> (row % 64) & 1 == 1;
+                    assert_eq!(bit(&bits), bit(&before) && is_found, "row {row}");
+                }
+            }
+        }
+        // The least build key has more than 64 bits: then none with fewer is left out.
+        let wide: Vec<ArrayRef> = vec![Arc::new(Decimal128Array::from_iter_values([1 << 70, (1 << 70) + 9]))];
+        let wide = Members::of(&wide, 2, &MemoryPool::new(8 << 20)).unwrap().unwrap();
+        let mut bits = [3];
+        wide.select(&[1, 2], &mut bits);
+        assert_eq!(bits, [3]);
     }
 
     #[test]

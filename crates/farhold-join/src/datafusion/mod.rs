@@ -66,6 +66,7 @@ pub use batches::Batches;
 pub use common::{CommonRule, SameScan};
 pub use decimals::DecimalsRule;
 pub use exec::JoinExec;
+pub use members::{IsMember, Members};
 use memory::GivingWay;
 pub use memory::JoinMemory;
 pub use reduce::{FilteredScan, ReduceRule};

@@ -33,6 +33,7 @@ use super::access::{self, Access, Columns, Source, far_chunks};
 use super::decode::BatchDecoder;
 use super::far::{FarRuns, Run};
 use super::filter::ScanFilter;
+use super::keys::KeySets;
 use super::paths::now;
 use super::runtime::RuntimeFilters;
 use crate::engine::cancel::CancelHandle;
@@ -143,6 +144,7 @@ impl SnapshotScan {
             of_query: Arc::clone(&self.predicate),
             columns: Arc::clone(&self.columns),
             runtime: RuntimeFilters::new(Arc::clone(&self.runtime)),
+            keys: KeySets::default(),
             left: self.limit.unwrap_or(usize::MAX),
             cancel: self.cancel.clone(),
         }
@@ -324,6 +326,7 @@ struct Part {
     of_query: Arc<Predicate>,
     columns: Arc<[usize]>,
     runtime: RuntimeFilters,
+    keys: KeySets,
     step: usize,
     left: usize,
     cancel: CancelHandle,
@@ -376,9 +379,10 @@ impl Part {
     /// Takes over what joins have published since the last part.
     fn add_keys_of_joins(&mut self) -> Result<()> {
         let has_bounds = matches!(self.access, Access::Columns(_));
-        let Some(found) = self.runtime.refresh(&self.table, &self.columns, has_bounds)? else { return Ok(()) };
+        let Some((filter, keys)) = self.runtime.refresh(&self.table, &self.columns, has_bounds)? else { return Ok(()) };
         let mut predicate = self.of_query.as_ref().clone();
-        predicate.push_all(found.predicate());
+        predicate.push_all(filter.predicate());
+        self.keys = keys;
         self.filter = Arc::new(RowFilter::new(self.table.schema(), &predicate));
         self.value_bytes = self.value_bytes.max(self.filter.value_bytes());
         self.predicate = Arc::new(predicate);
@@ -435,8 +439,7 @@ impl Part {
                 let predicate = Arc::clone(&self.predicate);
                 let filter = ColumnFilter::new(self.table.schema(), &predicate, &chunks);
                 let select = |block, bits: &mut Bits| view.select(segment, block, bits);
-                has_more =
-                    Self::read_blocks(&mut self.decoder, &mut self.block, segment.rows(), &chunks, &filter, select);
+                has_more = self.read_blocks(segment.rows(), &chunks, &filter, select);
             }
             Source::FarSegment(far, number)
                 if self.block == 0 && !far.may_pass(*number, self.table.schema(), &self.predicate) =>
@@ -450,8 +453,7 @@ impl Part {
                 let predicate = Arc::clone(&self.predicate);
                 let filter = ColumnFilter::of_some(table.schema(), &predicate, segment.rows(), chunks.of_some());
                 let select = |block, bits: &mut Bits| segment.select(block, bits);
-                let (decoder, block) = (&mut self.decoder, &mut self.block);
-                has_more = Self::read_blocks(decoder, block, segment.rows(), &chunks.all, &filter, select);
+                has_more = self.read_blocks(segment.rows(), &chunks.all, &filter, select);
                 // What was read counts only if it was kept until now.
                 far.pin().check().map_err(|error| failed(&error))?;
             }
@@ -459,7 +461,7 @@ impl Part {
                 if !self.runs.is_decoding() {
                     self.read_run(columns)?;
                 }
-                has_more = self.runs.decode(far, &self.table, &self.columns, &mut self.decoder)?;
+                has_more = self.runs.decode(far, &self.table, &self.columns, &mut self.keys, &mut self.decoder)?;
             }
         }
         self.spent_ns += since.elapsed().as_nanos() as u64;
@@ -510,26 +512,26 @@ impl Part {
         }
     }
 
-    /// Reads blocks of a segment, from `at` on, until the batch is full; returns whether some are left.
+    /// Reads the next blocks of a segment until the batch is full; returns whether some are left.
     fn read_blocks(
-        decoder: &mut BatchDecoder,
-        at: &mut usize,
+        &mut self,
         rows: usize,
         chunks: &[Chunk<'_>],
         filter: &ColumnFilter<'_>,
         select: impl Fn(usize, &mut Bits),
     ) -> bool {
         let blocks = rows.div_ceil(BLOCK_ROWS);
-        while *at < blocks && !decoder.is_full() {
+        while self.block < blocks && !self.decoder.is_full() {
             let mut bits = [0; BLOCK_ROWS / 64];
-            filter.select(*at, &mut bits);
-            select(*at, &mut bits);
+            filter.select(self.block, &mut bits);
+            select(self.block, &mut bits);
+            self.keys.select(chunks, self.block, &mut bits);
             if bits.iter().any(|word| *word != 0) {
-                decoder.append_block(chunks, *at, &bits);
+                self.decoder.append_block(chunks, self.block, &bits);
             }
-            *at += 1;
+            self.block += 1;
         }
-        *at < blocks
+        self.block < blocks
     }
 }
 

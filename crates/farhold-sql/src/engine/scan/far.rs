@@ -19,6 +19,7 @@ use farhold_store::column::{BLOCK_ROWS, CHUNK_ROWS_MAX, Chunk};
 use farhold_txn::{FarColumns, FarScan, FarScanError, FarScanned, NodeId, ScannedSegment, TxnError};
 
 use super::decode::BatchDecoder;
+use super::keys::KeySets;
 use super::paths::{self, Meter, Queued};
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
@@ -160,6 +161,7 @@ impl FarRuns {
         far: &FarColumns,
         table: &TableInfo,
         columns: &[usize],
+        keys: &mut KeySets,
         decoder: &mut BatchDecoder,
     ) -> Result<bool> {
         let Some(at) = &mut self.current else { return Ok(false) };
@@ -171,9 +173,10 @@ impl FarRuns {
             let chunks = open(found, segment, table, columns)?;
             let blocks = found.bits.len();
             while at.block < blocks && !decoder.is_full() {
-                let bits = &found.bits[at.block];
+                let mut bits = found.bits[at.block];
+                keys.select(&chunks, at.block, &mut bits);
                 if bits.iter().any(|word| *word != 0) {
-                    decoder.append_block(&chunks, at.block, bits);
+                    decoder.append_block(&chunks, at.block, &bits);
                 }
                 at.block += 1;
             }

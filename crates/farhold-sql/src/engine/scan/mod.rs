@@ -4,7 +4,7 @@
 //!   Snapshot ─┬► page tasks ─► partitions ─► per row: filter on bytes ─► wanted columns to Arrow ─► batches
 //!             ├► column segments ─► partitions ─► per block: filter on codes ─► the same columns of the rows that pass
 //!             └► those of other nodes ─► access path (paths) ─► what passes (far) ─► the same
-//!   joins above: the keys of their build sides ──► one more filter, once they are known
+//!   joins above: the keys of their build sides ──► one more filter, once they are known; bits of them ──► keys
 //!   Txn ──────► rows of a key range ──────► the same filter and decoder ──► batches, kept for the plan (Gathered)
 //! ```
 
@@ -13,6 +13,7 @@ mod decode;
 mod exec;
 mod far;
 mod filter;
+mod keys;
 mod paths;
 mod provider;
 mod runtime;

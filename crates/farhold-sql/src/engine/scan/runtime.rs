@@ -1,6 +1,6 @@
-//! Filters that joins above a scan publish while the query runs: bounds of their keys, and the keys themselves if they
-//! are few. A row that fails them has no match. The scan tests what it can decide before it decodes a row; the join
-//! tests all of it again.
+//! Filters that joins above a scan publish while the query runs: bounds of their keys, the keys themselves if they
+//! are few, and bits of the keys. A row that fails them has no match. The scan tests what it can decide before it decodes a
+//! row; the join tests all of it again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,8 +12,10 @@ use datafusion::logical_expr::{BinaryExpr as Comparison, Expr};
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, DynamicFilterPhysicalExpr, InListExpr, Literal};
 use datafusion::physical_expr::utils::split_conjunction;
 use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
+use farhold_join::datafusion::IsMember;
 
 use super::filter::ScanFilter;
+use super::keys::KeySets;
 use crate::engine::ColumnType;
 use crate::engine::catalog::TableInfo;
 
@@ -29,9 +31,15 @@ impl RuntimeFilters {
         Self { known: vec![None; filters.len()], filters }
     }
 
-    /// The conditions that are known now; `None` if they are those of the last call. `columns`: the table's columns, in
-    /// the order of the scan's. `bounds`: whether bounds are worth testing, because chunks of columns have them too.
-    pub(super) fn refresh(&mut self, table: &TableInfo, columns: &[usize], bounds: bool) -> Result<Option<ScanFilter>> {
+    /// The conditions that are known now, and the bits for chunks of columns; `None` if they are those of the last call.
+    /// `columns`: the table's columns, in the order of the scan's. `bounds`: whether bounds are worth testing, because
+    /// chunks of columns have them too.
+    pub(super) fn refresh(
+        &mut self,
+        table: &TableInfo,
+        columns: &[usize],
+        bounds: bool,
+    ) -> Result<Option<(ScanFilter, KeySets)>> {
         let mut has_changed = false;
         for (filter, known) in self.filters.iter().zip(&mut self.known) {
             let now = match filter.downcast_ref::<DynamicFilterPhysicalExpr>() {
@@ -46,10 +54,14 @@ impl RuntimeFilters {
         if !has_changed {
             return Ok(None);
         }
-        let conditions = self.known.iter().flatten().flat_map(split_conjunction);
-        let conditions = conditions.filter(|condition| bounds || !condition.is::<BinaryExpr>());
+        let conditions = || self.known.iter().flatten().flat_map(split_conjunction);
+        let sets = KeySets::new(conditions().filter_map(|condition| {
+            let keys = condition.downcast_ref::<IsMember>()?;
+            Some((exact_column(keys.key(), table, columns)?, keys.members()?))
+        }));
+        let conditions = conditions().filter(|condition| bounds || !condition.is::<BinaryExpr>());
         let conditions: Vec<Expr> = conditions.filter_map(|condition| on_table(condition, table, columns)).collect();
-        Ok(Some(ScanFilter::split(table, &conditions).0))
+        Ok(Some((ScanFilter::split(table, &conditions).0, sets)))
     }
 }
 
@@ -75,13 +87,17 @@ fn literal_of(expression: &Arc<dyn PhysicalExpr>) -> Option<ScalarValue> {
     expression.downcast_ref::<Literal>().map(|literal| literal.value().clone())
 }
 
-/// A column whose values joins compare as scans do: texts of a CHAR column have blanks that only one of the two
-/// ignores.
 fn column_of(expression: &Arc<dyn PhysicalExpr>, table: &TableInfo, columns: &[usize]) -> Option<Expr> {
-    let column = columns.get(expression.downcast_ref::<Column>()?.index())?;
-    let column = table.columns().get(*column)?;
+    let name = &table.columns()[exact_column(expression, table, columns)?].name;
+    Some(Expr::Column(datafusion::common::Column::new_unqualified(name)))
+}
+
+/// The table's column whose values joins compare as scans do: texts of a CHAR column have blanks that only one of the two
+/// ignores.
+fn exact_column(expression: &Arc<dyn PhysicalExpr>, table: &TableInfo, columns: &[usize]) -> Option<usize> {
+    let column = *columns.get(expression.downcast_ref::<Column>()?.index())?;
     let is_exact = matches!(
-        column.data_type,
+        table.columns().get(column)?.data_type,
         ColumnType::SmallInt
             | ColumnType::Int
             | ColumnType::BigInt
@@ -89,5 +105,5 @@ fn column_of(expression: &Arc<dyn PhysicalExpr>, table: &TableInfo, columns: &[u
             | ColumnType::Timestamp
             | ColumnType::Decimal { .. }
     );
-    is_exact.then(|| Expr::Column(datafusion::common::Column::new_unqualified(&column.name)))
+    is_exact.then_some(column)
 }
