@@ -76,7 +76,7 @@ const HASHED_BITS_A_ROW: [u64; 2] = [128, 32];
 impl Members {
     /// The members of `columns`, which hold `rows` rows. `None` where the values are not numbers, or would take more
     /// memory than they are worth or than is free. Also `None` where the bits would keep too many of all values.
-    pub fn of(columns: &[ArrayRef], rows: u64, pool: &Arc<MemoryPool>) -> Result<Option<Self>, JoinError> {
+    pub(super) fn of(columns: &[ArrayRef], rows: u64, pool: &Arc<MemoryPool>) -> Result<Option<Self>, JoinError> {
         if !columns.iter().all(|column| is_number(column.data_type())) {
             return Ok(None);
         }
