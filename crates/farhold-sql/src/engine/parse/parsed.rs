@@ -47,6 +47,7 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// The text, as [`Parsed::sql`].
+    #[cfg(test)]
     pub(crate) fn sql(&self) -> &str {
         &self.sql
     }
@@ -105,6 +106,7 @@ impl Parsed {
     }
 
     /// The text, as received; empty if the statement was made from parts of one.
+    #[cfg(test)]
     pub(crate) fn sql(&self) -> &str {
         &self.sql
     }
