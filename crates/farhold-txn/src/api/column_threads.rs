@@ -33,7 +33,7 @@ const AGAIN_NS_MAX: u64 = 10_000_000_000;
 const LOOK_NS: u64 = 5_000_000;
 /// A delta of more bytes is merged whatever snapshots are open: a query that comes too late for its columns reads rows.
 const DELTA_BYTES_MAX: u64 = 256 << 20;
-/// Rows between two looks whether the node is stopping.
+/// Rows between two looks whether a copy that is built is still wanted and has room.
 const ROWS_PER_LOOK: u64 = 4096;
 
 /// The threads that keep the tables of a node as columns too. Stopped and joined on drop; queries read rows from then on.
@@ -96,8 +96,9 @@ fn apply(node: &Arc<Node>, feed: &ColumnFeed, stop: &AtomicBool) {
     struct Applying<'f>(&'f ColumnFeed);
     impl Drop for Applying<'_> {
         fn drop(&mut self) {
-            self.0.forget_all();
+            // In this order: a copy that is begun in between is given up by the thread that builds it.
             self.0.set_applied(false);
+            self.0.forget_all();
         }
     }
     let executor = Executor::real(u64::from(node.id().0));
@@ -122,10 +123,11 @@ fn apply(node: &Arc<Node>, feed: &ColumnFeed, stop: &AtomicBool) {
 fn build_and_merge(node: &Arc<Node>, feed: &ColumnFeed, stop: &AtomicBool) {
     let executor = Executor::real(u64::from(node.id().0));
     let journaling = node.journaling.as_deref();
-    let (mut seen, mut next_look_ns, mut failures) = (0, 0, Failures::default());
+    let (mut seen, mut next_look_ns, mut failures, mut losses) = (0, 0, Failures::default(), feed.losses());
     // The other nodes, where each is needed; with replicas those of the configuration are there.
     let has_all = |journaling: &Journaling| node.replication.is_some() || journaling.unknown().is_empty();
-    let may_build = || journaling.is_none_or(|it| it.failure().is_none() && has_all(it));
+    let is_journal_ready = || journaling.is_none_or(|it| it.failure().is_none() && has_all(it));
+    let may_build = || feed.has_thread() && is_journal_ready();
     while !stop.load(SeqCst) {
         let now_ns = executor.handle().now_ns();
         let is_time = now_ns >= next_look_ns;
@@ -135,12 +137,21 @@ fn build_and_merge(node: &Arc<Node>, feed: &ColumnFeed, stop: &AtomicBool) {
             // None are begun while the configuration changes, nor while some rows have no home.
             let configuration = node.settled_configuration().ok();
             failures.forget_other(configuration);
+            let losses_before = std::mem::replace(&mut losses, feed.losses());
+            if losses != losses_before {
+                // What is built again at once would be lost again under the same load.
+                failures.note_failure(now_ns);
+            }
             if let Some(configuration) = configuration
                 && now_ns >= failures.until_ns
                 && may_build()
             {
                 let built = build_new(node, feed, configuration, &executor, stop);
-                failures.note(built.is_err(), executor.handle().now_ns());
+                let ended_ns = executor.handle().now_ns();
+                match built {
+                    Ok(()) => failures.note_success(now_ns, ended_ns),
+                    Err(_) => failures.note_failure(ended_ns),
+                }
             }
         }
         for (table, copy) in feed.copies() {
@@ -210,10 +221,20 @@ impl Failures {
         }
     }
 
-    fn note(&mut self, has_failed: bool, now_ns: u64) {
-        self.count = if has_failed { self.count + 1 } else { 0 };
+    fn note_failure(&mut self, now_ns: u64) {
+        self.count = self.count.saturating_add(1);
         let pause_ns = AGAIN_NS.saturating_mul(1 << self.count.min(10)).min(AGAIN_NS_MAX);
-        self.until_ns = if has_failed { now_ns + pause_ns } else { 0 };
+        self.until_ns = now_ns + pause_ns;
+    }
+
+    /// What was built may be lost soon afterwards. So a success alone does not end the row of failures: they are forgotten after a quiet
+    /// time, to which the time of building does not count.
+    fn note_success(&mut self, began_ns: u64, ended_ns: u64) {
+        if began_ns.saturating_sub(self.until_ns) >= AGAIN_NS_MAX {
+            self.count = 0;
+        } else {
+            self.until_ns += ended_ns.saturating_sub(began_ns);
+        }
     }
 }
 
@@ -258,7 +279,9 @@ fn build_new(
         let built = followed.and_then(|()| building());
         match built {
             Ok(Built::Complete) => feed.forget_need(table.id()),
-            Ok(Built::NoRoom { bytes }) => feed.set_without_room(table.id(), &copy, bytes, now_ns),
+            Ok(Built::NoRoom { bytes }) => {
+                feed.set_without_room(table.id(), &copy, bytes, executor.handle().now_ns());
+            }
             Ok(Built::GivenUp) => feed.retain(|other, _| other != table.id()),
             // All copies have been forgotten.
             Err(_) if node.settled_configuration() != Ok(configuration) => return Ok(()),
@@ -278,7 +301,7 @@ enum Built {
     NoRoom {
         bytes: u64,
     },
-    /// The node is stopping, or the copy is not wanted any more.
+    /// The node is stopping, or the copy is not wanted any more, or has been forgotten and lacks changes.
     GivenUp,
 }
 
@@ -287,7 +310,7 @@ async fn build(
     worker: &Worker,
     feed: &ColumnFeed,
     (table, configuration): (TableId, u64),
-    copy: &ColumnCopy,
+    copy: &Arc<ColumnCopy>,
     stop: &AtomicBool,
 ) -> Result<Built, TxnError> {
     let node = worker.node();
@@ -298,17 +321,22 @@ async fn build(
         return Ok(Built::GivenUp);
     }
     let room = || node.config().columns_bytes_max.saturating_sub(feed.bytes_without(Some(table.id())));
+    let is_wanted = || {
+        let is_defined = !table.is_dropped() && feed.wanted(&table).as_ref() == Some(copy.kept());
+        is_defined && feed.is_applied_to(table.id(), copy) && !stop.load(SeqCst)
+    };
     let mut tasks = snapshot.own_pages(&table)?;
     tasks.sort_by_key(PageTask::first_page);
     let (mut builder, mut rows, mut next_look, mut is_full) = (copy.build(), 0, 0, false);
     for task in &tasks {
         if rows >= next_look {
             next_look = rows + ROWS_PER_LOOK;
-            let is_wanted = !table.is_dropped() && feed.wanted(&table).as_ref() == Some(copy.kept());
-            if stop.load(SeqCst) || !is_wanted {
+            if !is_wanted() {
                 return Ok(Built::GivenUp);
             }
-            if builder.bytes() > room() || is_full {
+            // No merge takes anything out of the delta meanwhile.
+            let delta_bytes = copy.size().delta_bytes;
+            if is_full || delta_bytes > DELTA_BYTES_MAX || builder.bytes() + delta_bytes > room() {
                 // All of its rows take about so many times as much as those that it has.
                 let times = table.row_count().div_ceil(rows.max(1)).max(1);
                 return Ok(Built::NoRoom { bytes: builder.bytes().saturating_mul(times) });
@@ -318,6 +346,9 @@ async fn build(
             is_full = is_full || builder.append(reference, key, value).is_err();
             rows += 1;
         })?;
+    }
+    if !is_wanted() {
+        return Ok(Built::GivenUp);
     }
     let bytes = builder.bytes();
     if is_full || copy.install(builder, snapshot.epoch()).is_err() {

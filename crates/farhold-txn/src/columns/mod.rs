@@ -486,7 +486,7 @@ impl ColumnFeed {
             without_room: held(&self.without_room).len(),
             size,
             views: self.views.load(Relaxed),
-            losses: self.losses.load(Relaxed),
+            losses: self.losses(),
             is_merged: is_applied && building == 0 && (size.delta_rows == 0 || has_snapshots),
         }
     }
@@ -499,7 +499,17 @@ impl ColumnFeed {
 
     /// Whether a thread applies what is offered to this copy: it is still the table's.
     pub fn is_applied_to(&self, table: TableId, copy: &Arc<ColumnCopy>) -> bool {
-        self.has_thread.load(SeqCst) && self.copy(table).is_some_and(|now| Arc::ptr_eq(&now, copy))
+        self.has_thread() && self.copy(table).is_some_and(|now| Arc::ptr_eq(&now, copy))
+    }
+
+    /// Whether a thread applies what is offered to any copy.
+    pub fn has_thread(&self) -> bool {
+        self.has_thread.load(SeqCst)
+    }
+
+    /// How often all copies were forgotten because records were missing.
+    pub fn losses(&self) -> u64 {
+        self.losses.load(Relaxed)
     }
 
     /// That a thread does so, or does so no more.
