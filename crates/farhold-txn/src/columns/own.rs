@@ -97,7 +97,9 @@ impl OwnRecords {
     /// Whether all records of commits that have been acknowledged are applied, and their epochs are over. False during a pass.
     pub fn are_applied(&self) -> bool {
         let taken = self.taken.try_lock();
-        !self.is_wanted() || taken.is_ok_and(|taken| self.desks.are_empty() && *taken <= self.feed.closed())
+        // A worker may have handed its bytes over itself. Then its buffer has the epoch until the next pass.
+        let are_taken = || self.desks.buffers().all(|buffer| buffer.bytes.is_empty() && buffer.epoch_max == 0);
+        !self.is_wanted() || taken.is_ok_and(|taken| are_taken() && *taken <= self.feed.closed())
     }
 }
 

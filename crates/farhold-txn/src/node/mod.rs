@@ -327,12 +327,14 @@ impl Node {
     #[must_use]
     pub fn columns(&self) -> ColumnStatistics {
         let Some(feed) = self.column_feed() else { return ColumnStatistics::default() };
+        // First: what is applied afterwards is in a delta that the sizes below have, or in a segment.
+        let is_applied = self.own_records.as_ref().is_none_or(OwnRecords::are_applied);
         let is_built = |table: &Table| feed.copy(table.id()).is_some_and(|copy| copy.is_built());
         let is_building =
             |table: &&Table| !is_built(table) && !feed.is_without_room(table.id()) && feed.wanted(table).is_some();
         let building = self.tables().iter().filter(is_building).count();
         let mut statistics = feed.statistics(building, self.store.superblock().snapshots_open());
-        statistics.is_merged &= self.own_records.as_ref().is_none_or(OwnRecords::are_applied);
+        statistics.is_merged &= is_applied;
         statistics
     }
 
