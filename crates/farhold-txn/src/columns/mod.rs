@@ -280,9 +280,14 @@ impl ColumnFeed {
         }
     }
 
-    /// A record is missing that belongs before the next epoch that is closed.
-    fn miss(&self) {
-        held(&self.queue).lose();
+    /// A record is missing that belongs before the next epoch that is closed. Called once its rows are written, or while they are locked:
+    /// where there is no copy now, the snapshot of a later one has them.
+    pub fn miss(&self) {
+        let mut queue = held(&self.queue);
+        // Under the lock: when the last copy is forgotten, the queue is emptied afterwards.
+        if self.is_wanted() {
+            queue.lose();
+        }
     }
 
     /// All records up to this epoch have been offered.
