@@ -49,6 +49,10 @@ impl Txn {
         // The commit point. Everything below is completed, whatever happens to other nodes or to the waiting caller.
         let Held { admitted, durably, near_is_written, .. } = std::mem::take(&mut self.held);
         self.past_commit_point();
+        // No commit of a node that is alone comes here. If one did, its columns would lack what it writes: they are built again.
+        if let Some(records) = &core.node.own_records {
+            records.feed.miss();
+        }
         let serial = self.serial;
         let until_ns = if self.is_patient { u64::MAX } else { core.outcome_until_ns() };
         // Boxed separately, so that neither has the size of the larger one.
