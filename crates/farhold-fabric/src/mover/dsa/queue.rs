@@ -166,7 +166,10 @@ pub(super) fn refusal(doing: &str, path: &Path, error: &io::Error) -> String {
 // handle of this process on the queue's open file: `open` closes the descriptor, and the driver marks the mapping as not inherited by children.
 // So `munmap` is the last release of the file. There the driver waits until the device has ended all work of this process (Linux,
 // `idxd_file_dev_release`: it drains the address space's work on a shared queue, and disables a dedicated one), and then takes the address
-// space from the device; `munmap` returns after that. What is left: a child that is forked in the microseconds of `open` has the file until it
+// space from the device; `munmap` returns after that. The driver waits for the device's answer without bound, so `close` may never return if a
+// device hangs and is not halted: then nothing that is borrowed is given back. For a device that is halted the driver skips the wait
+// (`idxd_cmd_exec`). Then safety rests on two things: a halted device has ended or abandoned its work, and the IOMMU refuses its accesses once
+// the address space is taken from it. What is left: a child that is forked in the microseconds of `open` has the file until it
 // executes its program, which must be over before the portal is unmapped.
 unsafe impl Queue for WorkQueue {
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submitted {
