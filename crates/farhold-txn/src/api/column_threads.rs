@@ -183,10 +183,15 @@ fn reclaim(node: &Node, feed: &ColumnFeed, now_ns: u64) {
 
 /// Forgets the copies that are no longer wanted as they are.
 fn follow_definitions(node: &Arc<Node>, feed: &ColumnFeed) {
-    let tables = node.tables().into_iter();
-    let wanted: HashMap<_, _> = tables.filter_map(|table| feed.wanted(&table).map(|kept| (table.id(), kept))).collect();
+    let tables = node.tables();
+    let wanted: HashMap<_, _> =
+        tables.iter().filter_map(|table| feed.wanted(table).map(|kept| (table.id(), kept))).collect();
     feed.retain(|table, copy| wanted.get(&table) == Some(copy.kept()));
     feed.retain_needs(|table| wanted.contains_key(&table));
+    // Only this thread begins copies, so none begins in between.
+    for table in tables.iter().filter(|table| feed.copy(table.id()).is_none()) {
+        table.0.set_copied(false);
+    }
 }
 
 /// While the copies take more than `bytes_max`, forgets the smallest that makes enough room, or else the largest.
@@ -271,6 +276,8 @@ fn build_new(
             none => none.insert(Worker::with_slot(node, &executor.handle(), node.slots.take_last(WORKERS_MAX)?)?),
         };
         let copy = Arc::new(ColumnCopy::new(table.schema(), kept, node.config.columns, memory));
+        // Before its snapshot raises the epoch: the snapshot has the commits that do not see this.
+        table.0.set_copied(true);
         if !feed.add(table.id(), copy.clone(), configuration) {
             return Ok(());
         }

@@ -85,6 +85,8 @@ pub(crate) struct TableShared {
     /// The longest payload met so far on other nodes: the room that a far read asks for.
     payload_hint: AtomicU32,
     dropped: AtomicBool,
+    /// This node has a column copy of it, or begins one: see [`Self::set_copied`].
+    is_copied: AtomicBool,
     /// The node that the table belongs to: handles of one node's tables mean nothing to another's workers.
     pub owner: u64,
 }
@@ -152,6 +154,7 @@ impl TableShared {
             has_secondary,
             payload_hint: AtomicU32::new(PAYLOAD_HINT_FIRST),
             dropped: AtomicBool::new(false),
+            is_copied: AtomicBool::new(false),
             owner,
         };
         Ok((this, found))
@@ -229,6 +232,20 @@ impl TableShared {
 
     pub fn kept_columns(&self) -> KeptColumns {
         self.columns.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether a commit must leave a record of this table's rows. It asks after it has read its epoch.
+    #[inline]
+    pub fn is_copied(&self) -> bool {
+        self.is_copied.load(SeqCst)
+    }
+
+    /// That a copy begins, before it does, or that there is none. Only the thread that begins copies says so.
+    pub fn set_copied(&self, is_copied: bool) {
+        // Most calls change nothing, and leave the line to those who read it.
+        if self.is_copied() != is_copied {
+            self.is_copied.store(is_copied, SeqCst);
+        }
     }
 
     /// Takes over what is recorded of the columns that are kept as columns.

@@ -50,8 +50,12 @@ impl Txn {
         Ok(CommitInfo { epoch, rows_written: self.state.writes, serial: serial.get() })
     }
 
-    /// Leaves the record of what has been written for the columns.
+    /// Leaves the record of what has been written for the columns. Of tables without a copy it has nothing: one that begins after this look
+    /// takes its snapshot later, at this epoch or a later one.
     fn leave_record(&self, core: &Core, recording: Recording<'_>, epoch: u32) {
+        if self.written().next().is_none() {
+            return;
+        }
         if self.record_bytes() > RECORD_BYTES_MAX {
             return recording.miss();
         }

@@ -99,10 +99,12 @@ impl Txn {
         committed
     }
 
-    /// The rows of its record: those that it locks, without the reservations that it has given up.
-    fn written(&self) -> impl Iterator<Item = &Row> {
+    /// The rows of its record: those that it locks, without the reservations that it has given up. Where records are for columns only, the
+    /// rows of tables that have a copy.
+    pub(super) fn written(&self) -> impl Iterator<Item = &Row> {
+        let is_for_columns = self.core.node.own_records.is_some();
         let locked = self.state.order.iter().map(|position| &self.state.rows[*position as usize]);
-        locked.filter(|row| row.state.is_write())
+        locked.filter(move |row| row.state.is_write() && (!is_for_columns || row.table().is_copied()))
     }
 
     /// An upper bound for the bytes of its record.
