@@ -28,8 +28,17 @@ const OPEN_LOOKS_MAX: u32 = 1_000;
 pub(crate) struct OwnRecords {
     pub feed: Arc<ColumnFeed>,
     desks: Desks,
-    /// The last epoch of what was taken. Held during a pass.
-    taken: Mutex<u32>,
+    /// Held during a pass.
+    taken: Mutex<TakenSoFar>,
+}
+
+#[derive(Default)]
+struct TakenSoFar {
+    /// The last epoch of what was taken.
+    epoch: u32,
+    /// The buffers have been emptied since there is no copy. A commit that was open then may still leave its record, which keeps some memory
+    /// until there is a copy again; a new copy ignores it, as its first snapshot has that commit.
+    is_swept: bool,
 }
 
 /// A commit that leaves a record: from before it reads its epoch until the record is there, or the commit is refused.
@@ -64,6 +73,17 @@ impl OwnRecords {
     /// caller tries again soon.
     pub fn apply(&self, me: NodeId, superblock: Superblock<'_>) -> bool {
         let mut taken = held(&self.taken);
+        let is_wanted = self.is_wanted();
+        let is_over = (!is_wanted && taken.is_swept) || self.take_buffers(&mut taken.epoch, superblock);
+        taken.is_swept = !is_wanted;
+        let mut records = self.feed.take();
+        records.apply_own(me);
+        self.feed.complete(&records, records.closed);
+        is_over
+    }
+
+    /// Hands over what is in the buffers, and closes the epochs that are over. False: a commit of an earlier one is still open.
+    fn take_buffers(&self, taken: &mut u32, superblock: Superblock<'_>) -> bool {
         let left = self.desks.buffers().map(|buffer| buffer.epoch_max).max().unwrap_or(0);
         let mut epoch = superblock.epoch();
         if left.max(*taken) >= epoch && epoch < SNAPSHOT_EPOCH_LAST {
@@ -78,9 +98,6 @@ impl OwnRecords {
         if is_over {
             self.feed.set_closed(epoch.saturating_sub(1));
         }
-        let mut records = self.feed.take();
-        records.apply_own(me);
-        self.feed.complete(&records, records.closed);
         is_over
     }
 
@@ -99,7 +116,7 @@ impl OwnRecords {
         let taken = self.taken.try_lock();
         // A worker may have handed its bytes over itself. Then its buffer has the epoch until the next pass.
         let are_taken = || self.desks.buffers().all(|buffer| buffer.bytes.is_empty() && buffer.epoch_max == 0);
-        !self.is_wanted() || taken.is_ok_and(|taken| are_taken() && *taken <= self.feed.closed())
+        !self.is_wanted() || taken.is_ok_and(|taken| are_taken() && taken.epoch <= self.feed.closed())
     }
 }
 
