@@ -27,6 +27,10 @@ use crate::row::Schema;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FARVIEW2");
 const CHECKSUM_BYTES: usize = 8;
+/// A segment without columns and blocks, the least of each of its columns (place and zone map), and each of its blocks.
+const SEGMENT_BYTES_MIN: usize = 4 + 4;
+const COLUMN_BYTES_MIN: usize = 8 + 4 + 5;
+const BLOCK_BYTES: usize = 4 + size_of::<BlockBits>();
 /// The length of a text that is not there.
 const NO_TEXT: u8 = u8::MAX;
 
@@ -197,7 +201,7 @@ impl FarView {
         if head != (MAGIC, asked.table.0, asked.epoch, asked.columns as u32) {
             return Err(Damaged { what: "it is of something else" });
         }
-        let count = r.count(8)?;
+        let count = r.count(SEGMENT_BYTES_MIN + asked.columns * COLUMN_BYTES_MIN)?;
         let segments = (0..count).map(|_| read_segment(r, asked)).collect::<Result<Vec<_>, _>>()?;
         let rows = r.count(8)?;
         let mut delta = Vec::with_capacity(rows);
@@ -262,7 +266,10 @@ fn read_segment(r: &mut Reader<'_>, asked: &Asked<'_>) -> Result<FarViewSegment,
         chunks.push(FarChunk { at: asked.origin.add(offset), bytes });
         zones.push(read_zone(r, rows)?);
     }
-    let (count, blocks) = (r.count(4)?, rows.div_ceil(BLOCK_ROWS) as u32);
+    let (count, blocks) = (r.count(BLOCK_BYTES)?, rows.div_ceil(BLOCK_ROWS) as u32);
+    if count > blocks as usize {
+        return Err(Damaged { what: "the bits of a segment" });
+    }
     let mut ended: Vec<(u32, BlockBits)> = Vec::with_capacity(count);
     for _ in 0..count {
         let block = r.u32()?;

@@ -499,6 +499,16 @@ fn a_damaged_description() {
     for len in 0..good.len() {
         assert!(FarView::read(good[..len].to_vec(), &asked).is_err());
     }
+    // A segment of one block, without columns, that has bits of more blocks than it may, or than are there.
+    for (blocks, bytes, what) in [(2_u32, 2 * 132, "the bits of a segment"), (30, 132, "it is cut off")] {
+        let mut bad = good[..16].to_vec();
+        for number in [0, 1, 40, blocks] {
+            bad.extend_from_slice(&number.to_le_bytes());
+        }
+        bad.resize(bad.len() + bytes, 0);
+        let of_none = Asked { columns: 0, ..asked };
+        assert_eq!(FarView::read_checked(bad.len(), bad, &of_none).err(), Some(Damaged { what }));
+    }
     let (mut refused, len) = (0, good.len() - 8);
     for bit in 0..good.len() * 8 {
         let mut bad = good.clone();
