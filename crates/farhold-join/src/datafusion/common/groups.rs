@@ -11,6 +11,8 @@
 //! without keys, which make more rows than they read, nor those of which statistics say so.
 //!
 //! The largest part comes first. Of a part within it only one copy runs, which counts as one place.
+//!
+//! Parts below a recursive query are not shared: it resets them for each of its iterations, with the rows that they keep.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -18,6 +20,7 @@ use std::sync::Arc;
 
 use datafusion::error::Result;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateOutputMode};
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
@@ -38,7 +41,7 @@ pub struct Group {
 /// The groups of parts that are computed once.
 pub fn groups(plan: &Arc<dyn ExecutionPlan>, same_scan: SameScan) -> Result<Vec<Group>> {
     let mut nodes = Nodes { all: Vec::new(), same_scan };
-    nodes.add(plan, None);
+    nodes.add(plan, None, false);
     let mut equal = nodes.equal_costly()?;
     equal.sort_by_key(|parts| Reverse(nodes.all[parts[0]].nodes.len()));
     let mut groups = Vec::new();
@@ -63,6 +66,8 @@ struct Node<'p> {
     parent: Option<usize>,
     /// The numbers of all nodes of its plan, beginning with its own.
     nodes: Range<usize>,
+    /// Whether it lies below a recursive query.
+    is_iterated: bool,
 }
 
 /// The nodes of a plan, by their numbers.
@@ -72,10 +77,11 @@ struct Nodes<'p> {
 }
 
 impl<'p> Nodes<'p> {
-    fn add(&mut self, plan: &'p Arc<dyn ExecutionPlan>, parent: Option<usize>) {
+    fn add(&mut self, plan: &'p Arc<dyn ExecutionPlan>, parent: Option<usize>, is_iterated: bool) {
         let number = self.all.len();
-        self.all.push(Node { plan, parent, nodes: number..number });
-        plan.children().into_iter().for_each(|child| self.add(child, Some(number)));
+        self.all.push(Node { plan, parent, nodes: number..number, is_iterated });
+        let is_iterated = is_iterated || plan.is::<RecursiveQueryExec>();
+        plan.children().into_iter().for_each(|child| self.add(child, Some(number), is_iterated));
         self.all[number].nodes.end = self.all.len();
     }
 
@@ -83,7 +89,7 @@ impl<'p> Nodes<'p> {
     fn equal_costly(&self) -> Result<Vec<Vec<usize>>> {
         let mut found: Vec<Vec<usize>> = Vec::new();
         for (number, node) in self.all.iter().enumerate() {
-            if !self.is_costly(number) {
+            if node.is_iterated || !self.is_costly(number) {
                 continue;
             }
             match found.iter_mut().find(|parts| self.are_equal(parts[0], number)) {
