@@ -15,20 +15,28 @@
 //! Parts below a recursive query are not shared: it resets them for each of its iterations, with the rows that they keep.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
+use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateOutputMode};
+use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::union::{InterleaveExec, UnionExec};
 use datafusion::physical_plan::windows::{BoundedWindowAggExec, WindowAggExec};
-use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs, StatisticsContext};
+use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs, StatisticsContext, displayable};
 
 use super::SameScan;
 use super::equal::{are_equal, is_repeatable};
 use crate::datafusion::exec::JoinExec;
+
+/// Parts of one shape with which others are compared; further ones are not shared. Scans of the program's own keep
+/// their conditions to themselves, so that each of 500 inputs of a UNION ALL may have the same shape.
+const ALIKE_MAX: usize = 32;
 
 /// Equal parts of a plan.
 pub struct Group {
@@ -68,6 +76,8 @@ struct Node<'p> {
     nodes: Range<usize>,
     /// Whether it lies below a recursive query.
     is_iterated: bool,
+    /// A hash of its operators. Those of equal plans are equal.
+    shape: u64,
 }
 
 /// The nodes of a plan, by their numbers.
@@ -77,24 +87,48 @@ struct Nodes<'p> {
 }
 
 impl<'p> Nodes<'p> {
-    fn add(&mut self, plan: &'p Arc<dyn ExecutionPlan>, parent: Option<usize>, is_iterated: bool) {
+    /// Adds a plan; returns its shape.
+    fn add(&mut self, plan: &'p Arc<dyn ExecutionPlan>, parent: Option<usize>, is_iterated: bool) -> u64 {
         let number = self.all.len();
-        self.all.push(Node { plan, parent, nodes: number..number, is_iterated });
+        self.all.push(Node { plan, parent, nodes: number..number, is_iterated, shape: 0 });
         let is_iterated = is_iterated || plan.is::<RecursiveQueryExec>();
-        plan.children().into_iter().for_each(|child| self.add(child, Some(number), is_iterated));
-        self.all[number].nodes.end = self.all.len();
+        let children = plan.children();
+        let mut hasher = DefaultHasher::new();
+        (plan.name(), plan.schema().fields(), children.len()).hash(&mut hasher);
+        if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+            filter.predicate().hash(&mut hasher);
+        }
+        // Scans of the program's own may show what does not distinguish their rows.
+        if plan.is::<DataSourceExec>() {
+            displayable(plan.as_ref()).one_line().to_string().hash(&mut hasher);
+        }
+        for child in children {
+            self.add(child, Some(number), is_iterated).hash(&mut hasher);
+        }
+        let shape = hasher.finish();
+        let end = self.all.len();
+        let node = &mut self.all[number];
+        node.shape = shape;
+        node.nodes.end = end;
+        shape
     }
 
     /// The costly parts that the plan has at least twice.
     fn equal_costly(&self) -> Result<Vec<Vec<usize>>> {
         let mut found: Vec<Vec<usize>> = Vec::new();
+        // The places in `found` of the parts of each shape.
+        let mut by_shape: HashMap<u64, Vec<usize>> = HashMap::new();
         for (number, node) in self.all.iter().enumerate() {
             if node.is_iterated || !self.is_costly(number) {
                 continue;
             }
-            match found.iter_mut().find(|parts| self.are_equal(parts[0], number)) {
-                Some(parts) => parts.push(number),
-                None if is_repeatable(node.plan)? => found.push(vec![number]),
+            let alike = by_shape.entry(node.shape).or_default();
+            match alike.iter().find(|&&at| self.are_equal(found[at][0], number)) {
+                Some(&at) => found[at].push(number),
+                None if alike.len() < ALIKE_MAX && is_repeatable(node.plan)? => {
+                    alike.push(found.len());
+                    found.push(vec![number]);
+                }
                 None => {}
             }
         }
@@ -104,7 +138,7 @@ impl<'p> Nodes<'p> {
 
     fn are_equal(&self, one: usize, other: usize) -> bool {
         let (one, other) = (&self.all[one], &self.all[other]);
-        one.nodes.len() == other.nodes.len() && are_equal(one.plan, other.plan, self.same_scan)
+        one.shape == other.shape && are_equal(one.plan, other.plan, self.same_scan)
     }
 
     fn is_costly(&self, number: usize) -> bool {
