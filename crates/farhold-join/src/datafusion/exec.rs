@@ -28,7 +28,7 @@ use super::JoinConfig;
 use super::build::{Building, Plan, threads};
 use super::describe::Description;
 use super::explain::{Actual, Beside, Prediction};
-use super::filter::Filter;
+use super::filter::{Filter, TestsKeys};
 use super::held::{fills, without_constants};
 use super::memory::{PlanMemory, floor_bytes, lock};
 use super::names::{Pushdown, only};
@@ -59,6 +59,7 @@ pub enum Runner {
         prediction: Box<Prediction>,
         memory: Arc<PlanMemory>,
         algorithm: Option<&'static dyn Algorithm>,
+        tests_keys: TestsKeys,
     },
     /// DataFusion's operator, and why.
     Theirs { reason: String },
@@ -210,7 +211,9 @@ impl JoinExec {
 
     /// Describes the join again, since its columns may have moved.
     fn redescribed(&self, planned: &HashJoinExec) -> Runner {
-        let Runner::Ours { way, prediction, memory, algorithm, .. } = &self.runner else { return self.runner.clone() };
+        let Runner::Ours { way, prediction, memory, algorithm, tests_keys, .. } = &self.runner else {
+            return self.runner.clone();
+        };
         match super::describe::describe(planned) {
             Ok(description) => Runner::Ours {
                 prediction: Box::new(prediction.with_width(Width::of(description.spec.probe_columns_of_pairs()))),
@@ -218,6 +221,7 @@ impl JoinExec {
                 way: *way,
                 memory: Arc::clone(memory),
                 algorithm: *algorithm,
+                tests_keys: *tests_keys,
             },
             Err(reason) => Runner::Theirs { reason },
         }
@@ -306,7 +310,7 @@ impl ExecutionPlan for JoinExec {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let Runner::Ours { description, way, memory, prediction, algorithm } = &self.runner else {
+        let Runner::Ours { description, way, memory, prediction, algorithm, tests_keys } = &self.runner else {
             return self.planned.execute(partition, context);
         };
         let (left, right) = (self.planned.left(), self.planned.right());
@@ -331,7 +335,7 @@ impl ExecutionPlan for JoinExec {
                     inputs: inputs.map(|input| left.execute(input, Arc::clone(&context))).collect::<Result<_>>()?,
                     is_partitioned: *way == Way::Partitioned,
                     shares: partitions,
-                    filter: Filter::of(&self.planned, context.session_config().options())?,
+                    filter: Filter::of(&self.planned, *tests_keys, context.session_config().options())?,
                     rows: MetricBuilder::new(&self.metrics).counter("build_input_rows", partition),
                     time: MetricBuilder::new(&self.metrics).subset_time("build_time", partition),
                     actual: Arc::clone(&self.actual),

@@ -9,7 +9,6 @@ use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::compute::concat;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::config::ConfigOptions;
-use datafusion::datasource::source::DataSourceExec;
 use datafusion::error::Result;
 use datafusion::functions_aggregate::min_max::{MaxAccumulator, MinAccumulator};
 use datafusion::logical_expr::{Accumulator, Operator};
@@ -24,6 +23,9 @@ use datafusion::common::NullEquality;
 
 use super::members::{IsMember, Members};
 use super::sieve::SieveExec;
+
+/// Whether a scan of the caller's tests a key of its dynamic filters by [`Members`] before it decodes a row.
+pub type TestsKeys = fn(&Arc<dyn ExecutionPlan>) -> bool;
 
 /// The filter of a join for which some operator of the probe side asks.
 #[derive(Debug, Clone)]
@@ -53,7 +55,7 @@ pub struct Seen {
 
 impl Filter {
     /// The join's filter, if pushdown has left one and the probe side below holds it.
-    pub fn of(planned: &HashJoinExec, config: &ConfigOptions) -> Result<Option<Self>> {
+    pub fn of(planned: &HashJoinExec, tests_keys: TestsKeys, config: &ConfigOptions) -> Result<Option<Self>> {
         let filter = planned.dynamic_expressions_produced().into_iter().next();
         let Some(filter) = filter.and_then(|filter| Arc::downcast::<DynamicFilterPhysicalExpr>(filter).ok()) else {
             return Ok(None);
@@ -62,9 +64,8 @@ impl Filter {
         if !holds(planned.right(), id, |_| true)? {
             return Ok(None);
         }
-        // A leaf that is none of DataFusion's is a scan of the program's own, which tests rows before it decodes them.
-        let is_scan = |node: &Arc<dyn ExecutionPlan>| node.children().is_empty() && !node.is::<DataSourceExec>();
-        let tests = |node: &Arc<dyn ExecutionPlan>| node.is::<FilterExec>() || node.is::<SieveExec>() || is_scan(node);
+        let tests =
+            |node: &Arc<dyn ExecutionPlan>| node.is::<FilterExec>() || node.is::<SieveExec>() || tests_keys(node);
         let tests_rows = holds(planned.right(), id, tests)?;
         let (build_keys, probe_keys) = planned.on().iter().cloned().unzip();
         Ok(Some(Self {

@@ -3,7 +3,7 @@
 //!
 //! Bounds say little where keys are spread. The bits decide for every value; bits of hashes let one value in a hundred,
 //! or in thirty, pass wrongly. They are made only where a filter that tests rows asks for them
-//! ([`reduce`](super::reduce)): a sieve, or a scan of the program's own. They last as long as the join runs, or a scan
+//! ([`reduce`](super::reduce)): a sieve, or a scan that tests keys ([`TestsKeys`](super::TestsKeys)). They last as long as the join runs, or a scan
 //! that tests them: a plan that is kept holds no memory.
 
 use std::fmt;

@@ -66,6 +66,7 @@ pub use batches::Batches;
 pub use common::{CommonRule, SameScan};
 pub use decimals::DecimalsRule;
 pub use exec::JoinExec;
+pub use filter::TestsKeys;
 pub use members::{IsMember, Members};
 use memory::GivingWay;
 pub use memory::JoinMemory;
@@ -132,7 +133,7 @@ type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 /// with the same `memory` share its limit. The state's memory pool is wrapped in one for which pages that joins keep
 /// make room.
 pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
-    with_joins_over(state, memory, Scans { same: |_, _| false, filtered: |_, _| None })
+    with_joins_over(state, memory, Scans { same: |_, _| false, filtered: |_, _| None, tests_keys: |_| false })
 }
 
 /// What the rules ask about scans that only the program knows.
@@ -142,13 +143,15 @@ pub struct Scans {
     pub same: SameScan,
     /// For [`ReduceRule`].
     pub filtered: FilteredScan,
+    /// For [`JoinRule`], of scans that `filtered` has returned.
+    pub tests_keys: TestsKeys,
 }
 
 /// [`with_joins`] for a program with scans of its own.
 pub fn with_joins_over(state: SessionState, memory: &Arc<JoinMemory>, scans: Scans) -> SessionState {
     let mut rules: Vec<Rule> = state.physical_optimizers().to_vec();
     let at = rules.iter().position(|rule| rule.name() == "join_selection").map_or(0, |at| at + 1);
-    rules.insert(at, Arc::new(JoinRule::new(Arc::clone(memory))));
+    rules.insert(at, Arc::new(JoinRule::over(Arc::clone(memory), scans.tests_keys)));
     let before = |name, rules: &[Rule]| rules.iter().position(|rule| rule.name() == name).unwrap_or(rules.len());
     let sorts = before("EnsureRequirements", &rules);
     rules.insert(sorts, Arc::new(held::HeldRule));

@@ -12,6 +12,7 @@ use datafusion::physical_plan::{ExecutionPlan, StatisticsArgs, StatisticsContext
 use super::describe::describe;
 use super::exec::{JoinExec, Runner, Way};
 use super::explain::{Circumstances, Prediction};
+use super::filter::TestsKeys;
 use super::memory::{JoinMemory, PlanMemory, floor_bytes};
 use super::{JoinConfig, memory};
 use crate::model::Width;
@@ -22,12 +23,18 @@ use crate::{Algorithm, by_name};
 #[derive(Debug)]
 pub struct JoinRule {
     memory: Arc<JoinMemory>,
+    tests_keys: TestsKeys,
 }
 
 impl JoinRule {
     /// A rule whose joins all take their memory from `memory`.
     pub fn new(memory: Arc<JoinMemory>) -> Self {
-        Self { memory }
+        Self::over(memory, |_| false)
+    }
+
+    /// As [`Self::new`], for a program with scans that test keys.
+    pub fn over(memory: Arc<JoinMemory>, tests_keys: TestsKeys) -> Self {
+        Self { memory, tests_keys }
     }
 }
 
@@ -50,6 +57,7 @@ impl PhysicalOptimizerRule for JoinRule {
             threads,
             shares,
             asked,
+            tests_keys: self.tests_keys,
         };
         plan.transform_up(|node| planning.swap(node)).data()
     }
@@ -105,6 +113,7 @@ struct Planning {
     /// Threads for which the floors of all joins have room.
     shares: usize,
     asked: Asked,
+    tests_keys: TestsKeys,
 }
 
 impl Planning {
@@ -129,6 +138,7 @@ impl Planning {
                     prediction: Box::new(Prediction::new(build.rows, probe.rows, by)),
                     memory: Arc::clone(&self.memory),
                     algorithm: self.asked.algorithm,
+                    tests_keys: self.tests_keys,
                 }
             }
         };

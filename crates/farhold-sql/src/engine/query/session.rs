@@ -24,7 +24,7 @@ use super::{
 };
 use crate::engine::EngineConfig;
 use crate::engine::catalog::Catalog;
-use crate::engine::scan::{filtered_scan, is_same_scan};
+use crate::engine::scan::{filtered_scan, is_same_scan, tests_keys};
 
 /// Rules of DataFusion 55 that give wrong results.
 ///
@@ -137,7 +137,8 @@ pub(super) fn session_state(
     let state = state.with_type_planner(Arc::new(type_names)).build();
     let limit_bytes = config.join_memory_bytes.map(|bytes| bytes as u64);
     let memory = JoinMemory::new(&state.runtime_env().memory_pool, limit_bytes);
-    Ok(that_stops(with_joins_over(state, &memory, Scans { same: is_same_scan, filtered: filtered_scan })))
+    let scans = Scans { same: is_same_scan, filtered: filtered_scan, tests_keys };
+    Ok(that_stops(with_joins_over(state, &memory, scans)))
 }
 
 /// Adds a check of the statement's flag before each rule.

@@ -35,7 +35,7 @@ use super::far::{FarRuns, Run};
 use super::filter::ScanFilter;
 use super::keys::KeySets;
 use super::paths::now;
-use super::runtime::RuntimeFilters;
+use super::runtime::{RuntimeFilters, exact_column};
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
 use crate::engine::error;
@@ -194,6 +194,14 @@ pub(crate) fn filtered_scan(
         return None;
     }
     Some(Arc::new(SnapshotScan { runtime: filters.into(), ..scan.clone() }))
+}
+
+/// Whether the plan is a scan that tests keys of joins above as bits: only columns are tested so.
+pub(crate) fn tests_keys(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let Some(scan) = plan.downcast_ref::<SnapshotScan>() else { return false };
+    let is_tested = |key: &PhysicalExprRef| exact_column(key, &scan.table, &scan.columns).is_some();
+    matches!(scan.access, Access::Columns(_))
+        && scan.runtime.iter().any(|filter| filter.children().into_iter().any(is_tested))
 }
 
 /// Whether two plans are scans of the same snapshot with the same predicates, and so return the same rows per

@@ -20,7 +20,7 @@ mod runtime;
 mod sample;
 
 pub(crate) use decode::BatchDecoder;
-pub(crate) use exec::{filtered_scan, is_same_scan};
+pub(crate) use exec::{filtered_scan, is_same_scan, tests_keys};
 pub(crate) use filter::ScanFilter;
 pub(crate) use paths::Paths;
 pub(crate) use provider::{FarTable, Gathered, PathsOf, QueryInput, RowSource, ScanKey, TableAt, scan_key};

@@ -94,7 +94,7 @@ fn column_of(expression: &Arc<dyn PhysicalExpr>, table: &TableInfo, columns: &[u
 
 /// The table's column whose values joins compare as scans do: texts of a CHAR column have blanks that only one of the two
 /// ignores.
-fn exact_column(expression: &Arc<dyn PhysicalExpr>, table: &TableInfo, columns: &[usize]) -> Option<usize> {
+pub(super) fn exact_column(expression: &Arc<dyn PhysicalExpr>, table: &TableInfo, columns: &[usize]) -> Option<usize> {
     let column = *columns.get(expression.downcast_ref::<Column>()?.index())?;
     let is_exact = matches!(
         table.columns().get(column)?.data_type,
