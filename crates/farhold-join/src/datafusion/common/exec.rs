@@ -29,21 +29,70 @@ use crate::datafusion::memory::lock;
 use crate::datafusion::once::Once;
 use crate::spill::{SharedFile, SpillFile, Writer};
 
-/// The part of the memory pool that kept rows may take is one in this many: joins and aggregates above, which begin
-/// later, need memory too.
+/// The part of the memory pool that the kept rows of a plan may take is one in this many: joins and aggregates above,
+/// which begin later, need memory too.
 const POOL_SHARE: u64 = 8;
+
+/// The bytes that all parts of a plan keep in memory.
+#[derive(Debug, Default)]
+pub struct PlanRows {
+    bytes: AtomicU64,
+}
+
+impl PlanRows {
+    /// True if the sum is then at most `limit`.
+    fn try_grow(&self, bytes: u64, limit: u64) -> bool {
+        let more = |kept: u64| kept.checked_add(bytes).filter(|&kept| kept <= limit);
+        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn shrink(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The memory of the rows of a partition.
+struct Room {
+    of_pool: MemoryReservation,
+    of_plan: Arc<PlanRows>,
+    /// The most bytes of the plan.
+    limit: u64,
+    bytes: u64,
+}
+
+impl Room {
+    fn try_grow(&mut self, bytes: u64) -> bool {
+        if !self.of_plan.try_grow(bytes, self.limit) {
+            return false;
+        }
+        if self.of_pool.try_grow(bytes as usize).is_err() {
+            self.of_plan.shrink(bytes);
+            return false;
+        }
+        self.bytes += bytes;
+        true
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.of_plan.shrink(self.bytes);
+    }
+}
 
 /// The state that the copies of one part of a plan share.
 pub struct Common {
     /// Those that are executed.
     copies: usize,
+    /// Shared with all other parts of the plan.
+    of_plan: Arc<PlanRows>,
     /// One run for each context in which the plan runs.
     runs: Mutex<Vec<Run>>,
 }
 
 impl Common {
-    pub fn new(copies: usize) -> Self {
-        Self { copies, runs: Mutex::default() }
+    pub fn new(copies: usize, of_plan: Arc<PlanRows>) -> Self {
+        Self { copies, of_plan, runs: Mutex::default() }
     }
 }
 
@@ -123,17 +172,17 @@ impl CommonExec {
             plan = reset_plan_states(plan)?;
         }
         let pool = context.memory_pool();
-        let room = match pool.memory_limit() {
+        let limit = match pool.memory_limit() {
             MemoryLimit::Finite(bytes) => bytes as u64 / POOL_SHARE,
             _ => u64::MAX,
         };
-        let room = Arc::new(AtomicU64::new(room));
         let mut keeping = Vec::new();
         for partition in 0..plan.output_partitioning().partition_count() {
-            let memory = MemoryConsumer::new("rows of a common part").with_can_spill(true).register(pool);
+            let of_pool = MemoryConsumer::new("rows of a common part").with_can_spill(true).register(pool);
+            let room = Room { of_pool, of_plan: Arc::clone(&self.common.of_plan), limit, bytes: 0 };
             let input = plan.execute(partition, Arc::clone(context))?;
             let spilled_rows = MetricBuilder::new(&self.metrics).spilled_rows(partition);
-            keeping.push(keep(input, memory, Arc::clone(&room), spilled_rows, Arc::clone(context)));
+            keeping.push(keep(input, room, spilled_rows, Arc::clone(context)));
         }
         Ok(Once::new(async move {
             let tasks: Vec<_> = keeping.into_iter().map(SpawnedTask::spawn).collect();
@@ -151,13 +200,12 @@ struct Kept {
     batches: Vec<RecordBatch>,
     /// The rows that came when there was no room left in memory.
     file: Option<SpillFile>,
-    _memory: MemoryReservation,
+    _room: Room,
 }
 
 async fn keep(
     mut input: SendableRecordBatchStream,
-    memory: MemoryReservation,
-    room: Arc<AtomicU64>,
+    mut room: Room,
     spilled_rows: Count,
     context: Arc<TaskContext>,
 ) -> Result<Kept> {
@@ -168,12 +216,7 @@ async fn keep(
         }
         let batch = without_idle_bytes(&batch).map_err(to_datafusion)?;
         let bytes = batch_bytes(&batch);
-        let has_room = || {
-            let left = |room: u64| room.checked_sub(bytes);
-            room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok()
-                && memory.try_grow(bytes as usize).is_ok()
-        };
-        if writer.is_none() && has_room() {
+        if writer.is_none() && room.try_grow(bytes) {
             batches.push(batch);
             continue;
         }
@@ -188,7 +231,7 @@ async fn keep(
         spilled_rows.add(batch.num_rows());
     }
     let file = writer.map(Writer::finish).transpose().map_err(to_datafusion)?;
-    Ok(Kept { batches, file, _memory: memory })
+    Ok(Kept { batches, file, _room: room })
 }
 
 /// The rows of a partition, as they were handed out.

@@ -28,8 +28,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 
 use super::JoinConfig;
-use exec::Common;
 pub use exec::CommonExec;
+use exec::{Common, PlanRows};
 use groups::groups;
 
 /// Whether two scans of one type of the caller's read the same rows, in the same partitions.
@@ -58,7 +58,8 @@ impl PhysicalOptimizerRule for CommonRule {
         if groups.is_empty() {
             return Ok(plan);
         }
-        let common = |copies| Arc::new(Common::new(copies));
+        let rows = Arc::new(PlanRows::default());
+        let common = |copies| Arc::new(Common::new(copies, Arc::clone(&rows)));
         let parts: Vec<_> = groups.into_iter().map(|group| (group.parts, common(group.copies))).collect();
         with_common(&plan, &mut 0, &parts)
     }
