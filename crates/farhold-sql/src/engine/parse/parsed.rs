@@ -47,7 +47,6 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// The text, as [`Parsed::sql`].
-    #[cfg(test)]
     pub(crate) fn sql(&self) -> &str {
         &self.sql
     }
