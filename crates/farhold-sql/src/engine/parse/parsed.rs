@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn the_tree_of_a_long_text_is_not_kept() {
         let insert = |rows: usize| format!("INSERT INTO t VALUES {}", vec!["(1, 'a', $1)"; rows].join(", "));
-        for (sql, is_kept) in [(insert(1), true), (insert(5_000), true), (insert(6_000), false)] {
+        for (sql, is_kept) in [(insert(1), true), (insert(4_000), true), (insert(6_000), false)] {
             let parsed = Parsed::new(&sql).unwrap();
             let kept = Kept::from(parsed.clone());
             assert_eq!(kept.tree.is_some(), is_kept, "{} bytes", sql.len());
