@@ -455,7 +455,8 @@ async fn insert_in_one(worker: &Worker, table: &Table, ids: std::ops::Range<i64>
     worker
         .run(Retry::default(), async |txn| {
             for id in ids.clone() {
-                let (key, value) = encode(table.schema(), &(id, Some(format!("{id:0bytes$}")), 0));
+                let owner = "0".repeat(bytes.saturating_sub(10)) + &format!("{id:010}");
+                let (key, value) = encode(table.schema(), &(id, Some(owner), 0));
                 txn.insert(table, &key, &value).await?;
             }
             Ok(())

@@ -435,7 +435,7 @@ fn a_damaged_description() {
             scope.spawn(move || {
                 let mut at = 0;
                 while !stop.load(SeqCst) {
-                    if memory.word(at).expect("a word").load(SeqCst) == u64::from_le_bytes(*b"FARVIEW1") {
+                    if memory.word(at).expect("a word").load(SeqCst) == u64::from_le_bytes(*b"FARVIEW2") {
                         memory.word(at + 8).expect("a word").fetch_xor(1 << 40, SeqCst);
                     }
                     at = (at + 64) % (1 << 20);
