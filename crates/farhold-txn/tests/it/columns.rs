@@ -167,7 +167,7 @@ async fn columns(worker: &Worker, table: &Table) -> (Snapshot, ColumnView) {
             Err(NoColumns::Building | NoColumns::Past(_)) => {}
             Err(error) => panic!("{error}: {:?}", worker.node().columns()),
         }
-        assert!(worker.handle().now_ns() < until_ns, "the columns are never built");
+        assert!(worker.handle().now_ns() < until_ns, "the columns are never built: {:?}", worker.node().columns());
         worker.handle().sleep_ns(1_000_000).await;
     }
 }
@@ -427,7 +427,7 @@ fn a_transaction_that_writes_very_much() {
         let table = worker.create_table(accounts()).await.expect("a table");
         insert(&worker, &table, 0..100).await;
         columns(&worker, &table).await;
-        insert_in_one(&worker, &table, 100..600, 150_000).await;
+        insert_in_one(&worker, &table, 100..1_300, 60_000).await;
         wait_until(&worker, || node.columns().losses == 1).await;
         let (snapshot, view) = columns(&worker, &table).await;
         assert_eq!(rows_of_columns(&view, table.schema()), rows_of_pages(&snapshot, &table));
