@@ -27,7 +27,7 @@ const IDLE: Duration = Duration::from_millis(20);
 /// Between two looks at a file that does not show yet what was written into it, or at a commit that is open for long.
 const UNSEEN: Duration = Duration::from_millis(1);
 /// Between two attempts to build a copy, after the first that failed; it doubles up to the longest.
-const AGAIN_NS: u64 = 50_000_000;
+const AGAIN_NS: u64 = 10_000_000;
 const AGAIN_NS_MAX: u64 = 10_000_000_000;
 /// Between two looks whether the node is stopping, while the thread that builds waits.
 const LOOK_NS: u64 = 5_000_000;
@@ -228,7 +228,7 @@ impl Failures {
 
     fn note_failure(&mut self, now_ns: u64) {
         self.count = self.count.saturating_add(1);
-        let pause_ns = AGAIN_NS.saturating_mul(1 << self.count.min(10)).min(AGAIN_NS_MAX);
+        let pause_ns = AGAIN_NS.saturating_mul(1 << (self.count - 1).min(10)).min(AGAIN_NS_MAX);
         self.until_ns = now_ns + pause_ns;
     }
 
