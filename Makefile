@@ -13,7 +13,7 @@ help: ## This list
 demo: ## Three nodes on this machine: TPC-C and SQL over the same rows (KILL=1: one is killed; ARGS="--warehouses 9 --seconds 30")
 	@scripts/install-deps build
 	$(CARGO) build -p farhold --bin farhold
-	target/debug/farhold demo $(if $(KILL),--kill) $(ARGS)
+	$(or $(CARGO_TARGET_DIR),target)/debug/farhold demo $(if $(KILL),--kill) $(ARGS)
 
 test: ## Every check
 	@scripts/install-deps test

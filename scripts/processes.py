@@ -8,7 +8,7 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FARHOLD = os.environ.get("FARHOLD", str(ROOT / "target/debug/farhold"))
+FARHOLD = os.environ.get("FARHOLD", str(ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/farhold"))
 # Ends what hangs, also on a third of a processor.
 LIMIT_S = 600
 
