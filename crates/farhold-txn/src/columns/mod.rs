@@ -7,26 +7,27 @@
 //! ```
 //!
 //! One record has several consumers: the journal's file, the mirrors on other nodes, and these copies. A copy takes what the journal
-//! takes, so a commit does nothing for it. On a node that is alone and has no journal, commits leave records for the columns (`own.rs`). The chunks of copies are in a region of the node, which other nodes read. Copies are built anew
-//! when the node starts.
+//! takes, so a commit does nothing for it. On a node that is alone and has no journal, commits leave records for the columns (`own.rs`).
+//! The chunks of copies are in a region of the node, which other nodes read. Copies are built anew when the node starts.
 
 pub(crate) mod own;
+mod taken;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 use crate::base::bell::Bell;
 use crate::base::definition::KeptColumns;
 use crate::base::table::Table;
-use farhold_fabric::NodeId;
 use farhold_fabric::latencies::LatencyRecorder;
 use farhold_store::TableId;
-use farhold_store::column::copy::{ColumnCopy, ColumnView, CopySize, Kept, RowChange};
+use farhold_store::column::copy::{ColumnCopy, ColumnView, CopySize, Kept};
 use farhold_store::column::memory::ColumnMemory;
-use farhold_store::log::{Change, Entry, Record};
+use taken::Taken;
 
 /// Why a query reads the rows of a table and not its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -125,6 +126,8 @@ pub(crate) struct ColumnFeed {
     memory: OnceLock<Arc<ColumnMemory>>,
     is_wanted: Wanted,
     queue: Mutex<Queue>,
+    /// Records have been applied.
+    applied: Condvar,
     copies: Mutex<Copies>,
     /// Tables whose columns have no room.
     without_room: Mutex<BTreeMap<TableId, Need>>,
@@ -188,6 +191,7 @@ const WITHOUT_ROOM_NS: u64 = 10_000_000_000;
 struct Queue {
     /// Records, one behind the other, as a journal has them; a block for each time that they were offered.
     blocks: Vec<Vec<u8>>,
+    /// Bytes of these, and of those that have been taken and are not applied yet.
     bytes: usize,
     /// All records of this epoch and earlier ones have been offered.
     closed: u32,
@@ -204,6 +208,9 @@ impl Queue {
 
 /// Bytes of records that may wait to be applied.
 const QUEUE_BYTES_MAX: usize = 256 << 20;
+/// With more bytes than these, workers that leave records wait for the thread that applies them, each for at most so long.
+const BACKLOG_BYTES_MAX: usize = 16 << 20;
+const BACKLOG_WAIT: Duration = Duration::from_millis(100);
 
 impl ColumnFeed {
     /// No copies. Where configurations change, none begin before the node is in one.
@@ -213,6 +220,7 @@ impl ColumnFeed {
             memory: OnceLock::new(),
             is_wanted: Wanted::default(),
             queue: Mutex::default(),
+            applied: Condvar::new(),
             copies: Mutex::new(Copies { of, tables: BTreeMap::new() }),
             without_room: Mutex::default(),
             waiters: Mutex::default(),
@@ -278,6 +286,13 @@ impl ColumnFeed {
             queue.bytes += records.len();
             queue.blocks.push(records);
         }
+    }
+
+    /// Waits while a long backlog is applied: whoever commits faster than one thread applies would lose the copies again and again. Not
+    /// for long, since the system may not let that thread run.
+    pub fn wait_for_backlog(&self) {
+        let is_long = |queue: &mut Queue| queue.bytes > BACKLOG_BYTES_MAX && self.has_thread();
+        drop(self.applied.wait_timeout_while(held(&self.queue), BACKLOG_WAIT, is_long));
     }
 
     /// A record is missing that belongs before the next epoch that is closed. Called once its rows are written, or while they are locked:
@@ -432,19 +447,25 @@ impl ColumnFeed {
     pub fn take(&self) -> Taken {
         let (blocks, closed, has_lost) = {
             let mut queue = held(&self.queue);
-            queue.bytes = 0;
             (std::mem::take(&mut queue.blocks), queue.closed, std::mem::take(&mut queue.has_lost))
         };
         if has_lost {
             self.lose();
         }
+        let bytes = blocks.iter().map(Vec::len).sum();
         // Last: a copy that begins later needs none of these records.
         let copies = held(&self.copies);
-        Taken { blocks, closed, configuration: copies.of, copies: copies.all(), has_changes: false }
+        Taken { blocks, bytes, closed, configuration: copies.of, copies: copies.all(), has_changes: false }
     }
 
     /// All that was taken has been applied, and all records up to this epoch.
     pub fn complete(&self, taken: &Taken, closed: u32) {
+        {
+            let mut queue = held(&self.queue);
+            // They may have been forgotten meanwhile.
+            queue.bytes = queue.bytes.saturating_sub(taken.bytes);
+            self.applied.notify_all();
+        }
         for (_, copy) in &taken.copies {
             copy.complete(closed);
         }
@@ -528,70 +549,6 @@ impl Copies {
     fn all(&self) -> Vec<(TableId, Arc<ColumnCopy>)> {
         self.tables.iter().map(|(table, copy)| (*table, copy.clone())).collect()
     }
-}
-
-/// What the queue had, and the copies that take it.
-pub(crate) struct Taken {
-    blocks: Vec<Vec<u8>>,
-    /// All records of this node up to this epoch are in it, or came before.
-    pub closed: u32,
-    /// Of the copies.
-    pub configuration: Option<u64>,
-    copies: Vec<(TableId, Arc<ColumnCopy>)>,
-    has_changes: bool,
-}
-
-impl Taken {
-    /// Applies this node's own records.
-    pub fn apply_own(&mut self, me: NodeId) {
-        let blocks = std::mem::take(&mut self.blocks);
-        let is_whole = self.apply(me, blocks.iter().flat_map(|block| whole(block)).map(Some));
-        debug_assert!(is_whole, "records that this node has made");
-    }
-
-    /// Applies records: what they do to the rows of `me`. False: one of them is damaged, and the copies lack what it did.
-    pub fn apply<'r>(&mut self, me: NodeId, records: impl Iterator<Item = Option<Record<'r>>>) -> bool {
-        let mut is_whole = true;
-        let mut changes: BTreeMap<TableId, Vec<RowChange<'_>>> =
-            self.copies.iter().map(|(table, _)| (*table, Vec::new())).collect();
-        for record in records {
-            let Some(record) = record else {
-                is_whole = false;
-                continue;
-            };
-            for entry in record.entries() {
-                // A journal's records have whole rows.
-                let Some(entry) = entry.ok().filter(|entry| entry.change != Change::Patch) else {
-                    is_whole = false;
-                    break;
-                };
-                if let Some(changes) = changes.get_mut(&entry.table).filter(|_| entry.node == me) {
-                    changes.push(change_of(&entry, record.epoch()));
-                }
-            }
-        }
-        for (table, copy) in &self.copies {
-            let changes = changes.remove(table).unwrap_or_default();
-            self.has_changes |= !changes.is_empty();
-            copy.apply(changes);
-        }
-        is_whole
-    }
-}
-
-fn change_of<'r>(entry: &Entry<'r>, epoch: u32) -> RowChange<'r> {
-    let row = (entry.change != Change::Delete).then_some((entry.key, entry.value));
-    RowChange { reference: entry.reference, version: entry.new, epoch, row }
-}
-
-/// The records one behind the other in `bytes`, which `offer` took whole.
-fn whole(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
-    std::iter::from_fn(move || {
-        let size = u32::from_le_bytes(*bytes.get(8..12)?.first_chunk()?) as usize;
-        let (record, rest) = bytes.split_at_checked(size)?;
-        bytes = rest;
-        Some(Record::check(record, 0).expect("a record that this node has made"))
-    })
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

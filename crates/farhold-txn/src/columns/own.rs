@@ -121,7 +121,7 @@ impl OwnRecords {
 }
 
 impl Recording<'_> {
-    /// Leaves the record, once all rows are written.
+    /// Leaves the record, once all rows are written and unlocked. Behind a long backlog it waits a little.
     #[inline]
     pub fn leave(self, behind: &[u8], mark: u64, epoch: u32) {
         if planted!(LateRecord) {
@@ -130,9 +130,13 @@ impl Recording<'_> {
         }
         let mut buffer = self.records.desks.append(self.worker, behind, mark, epoch);
         if buffer.bytes.len() >= BUFFER_BYTES_MAX {
-            self.records.feed.hand_over(std::mem::take(&mut buffer.bytes));
+            let feed = &self.records.feed;
+            feed.hand_over(std::mem::take(&mut buffer.bytes));
             drop(buffer);
-            self.records.feed.bell.ring();
+            feed.bell.ring();
+            // Closed first: a pass waits for open commits.
+            drop(self);
+            feed.wait_for_backlog();
         }
     }
 

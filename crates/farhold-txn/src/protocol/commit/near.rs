@@ -1,4 +1,4 @@
-//! The commit of a transaction whose rows are all on this node. Synchronous: it waits for nothing.
+//! The commit of a transaction whose rows are all on this node. Synchronous: it waits for nothing but a long backlog of column copies.
 
 use crate::base::error::TxnError;
 use crate::base::ident::Ident;
