@@ -175,6 +175,7 @@ fn compact(array: &ArrayRef) -> ArrayRef {
 }
 
 /// The batch, for a holder that counts its [`batch_bytes`]: its views keep at most twice the bytes alive that they show.
+#[cfg(feature = "datafusion")]
 pub fn without_idle_bytes(batch: &RecordBatch) -> Result<RecordBatch, JoinError> {
     fn is_idle(buffers: &[Buffer], lengths: impl Iterator<Item = u32>) -> bool {
         buffers.iter().map(Buffer::len).sum::<usize>() > 2 * lengths.map(|bytes| bytes as usize).sum::<usize>()
@@ -358,7 +359,7 @@ pub fn coalesce(
     flush(&mut group)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "datafusion"))]
 mod tests {
     use arrow::array::StringViewArray;
 
