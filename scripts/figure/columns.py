@@ -18,7 +18,7 @@ def columns(args):
     times = {number: {"columns": [], "rows": [], "duckdb": []} for number in queries}
     bench = ["bench", "--json", "ch", "--warehouses", args.warehouses, "--stay"]
     with tempfile.TemporaryDirectory() as folder, Served(*bench) as rows, Served(
-            *bench, "--durability", "disk", "--journal", pathlib.Path(folder) / "journal") as kept:
+            *bench, "--columns", "auto", "--durability", "disk", "--journal", pathlib.Path(folder) / "journal") as kept:
         kept.wait_for_columns()
         duck = ch_oracle.copy_to_duckdb(rows.connection, None)
         duck.execute(f"SET threads = {os.cpu_count()}")

@@ -234,7 +234,7 @@ pub async fn ch(args: &ChArgs, json: bool) -> Result<(), String> {
         provider: "shm".into(),
         replicas: ReplicaArgs::NONE,
         durability: args.durability.clone(),
-        queries: QueryPlan::DEFAULT,
+        queries: QueryPlan { columns: args.columns, ..QueryPlan::DEFAULT },
     };
     let mut endings = Endings::register()?;
     let mut cluster = Cluster::start(&plan)?;

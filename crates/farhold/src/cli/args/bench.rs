@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{DurabilityArgs, ReplicaArgs, parse_bytes, parse_listen};
+use super::{ColumnsLevel, DurabilityArgs, ReplicaArgs, parse_bytes, parse_listen};
 
 /// Flags of `farhold bench`.
 #[derive(Debug, Clone, Args)]
@@ -227,6 +227,9 @@ pub struct ChArgs {
     /// Durability.
     #[command(flatten)]
     pub durability: DurabilityArgs,
+    /// Which tables are kept as columns too. The queries do not wait until the columns are built.
+    #[arg(long, value_enum, default_value_t = ColumnsLevel::None)]
+    pub columns: ColumnsLevel,
     /// Load the rows, then serve them until Ctrl-C instead of running the queries.
     #[arg(long)]
     pub stay: bool,
