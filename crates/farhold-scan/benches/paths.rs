@@ -7,6 +7,7 @@
 //!                              ... --memory 512                      MiB of the longest copy and column
 //!                              ... --quick                           what the tests run: figures without meaning
 //!                              ... --json FILE
+//!                              ... choice --observations FILE        adds a line for each of its scans, for the bench `model`
 //! ```
 //!
 //! The experiments are those of Dreseler et al. on the copy engine of an SGI UV ("GRU"), with 10-bit codes:
@@ -19,10 +20,13 @@
 //! | flight | (none) | time a row by the copies in flight |
 //! | result | Adaptive Access Path Selection, figure 5 | time a row by the part of the rows that pass |
 //! | relaxed | the same, figure 7 | reads of bytes that never change, and reads by the home node's agent, by size |
+//! | choice | the same, section 5 | scans of random configurations by every path; only where it is named |
 //!
 //! Both nodes are in this process, so shm measures memory of this machine, not of another socket. In the simulation a scan takes no
 //! time; only reads do.
 #![expect(clippy::cast_precision_loss, reason = "rates, not counts")]
+
+mod choice;
 
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
@@ -64,11 +68,14 @@ fn main() {
     let memory_mib = value("--memory").map_or(1024, |mib| mib.parse().expect("--memory takes a number of MiB"));
     let provider = value("--provider").map_or("shm", String::as_str);
     let asked = |name: &str| arguments.iter().any(|argument| argument == name);
-    let all = !EXPERIMENTS.iter().any(|(name, _)| asked(name));
+    let all = !asked("choice") && !EXPERIMENTS.iter().any(|(name, _)| asked(name));
     let bytes = if quick { 1 << 20 } else { memory_mib << 20 };
     let mut bench = Bench::new(provider, bytes, quick);
     for (_, run) in EXPERIMENTS.iter().filter(|(name, _)| all || asked(name)) {
         run(&mut bench);
+    }
+    if quick || asked("choice") {
+        choice::choice(&mut bench, value("--observations").map(Path::new));
     }
     if let Some(path) = value("--json") {
         bench.report.write(Path::new(path)).expect("the file of the figures");
