@@ -147,7 +147,7 @@ impl Wanted {
             return (types == [DataType::Int64]).then(|| (vec![(state, DataType::Int64)], "count(*)".to_owned()));
         }
         let argument = argument(expression, projections, scan)?;
-        let (column, is_float) = (argument.column, argument.stored.is_float());
+        let (column, is_float) = (argument.column, argument.is_float());
         let (states, name) = match function {
             "count" => (vec![self.same(Aggregate::Count(column))], "count"),
             "SUM" => (self.sum(&argument)?, "sum"),
@@ -198,10 +198,15 @@ impl Wanted {
 }
 
 impl Argument {
+    fn is_float(&self) -> bool {
+        matches!(self.stored, ColumnType::Real | ColumnType::Double)
+    }
+
     /// Its least and greatest values are those of its column, and of the type that they are sent in.
     fn is_exact(&self) -> bool {
         match self.stored {
-            ColumnType::Boolean | ColumnType::Real | ColumnType::Double => false,
+            ColumnType::Boolean => false,
+            _ if self.is_float() => false,
             ColumnType::Decimal { scale, .. } => {
                 matches!(self.data_type, DataType::Decimal128(_, of) if of.unsigned_abs() == scale && of >= 0)
             }
