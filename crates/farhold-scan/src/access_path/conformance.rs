@@ -887,7 +887,7 @@ fn wrong_segments_are_errors() {
         let wrong = [
             FarSegment { rows: CHUNK_ROWS_MAX + 1, ..right.clone() },
             FarSegment {
-                ended: vec![Bits::default(), [[0; 15].as_slice(), &[1 << 63]].concat().try_into().unwrap()],
+                ended: vec![Bits::default(), [[0_u64; 15].as_slice(), &[1 << 63]].concat().try_into().unwrap()],
                 ..right.clone()
             },
             FarSegment { chunks: right.chunks[..1].to_vec(), ..right.clone() },

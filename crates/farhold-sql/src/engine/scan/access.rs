@@ -293,7 +293,7 @@ struct Parts {
 fn deltas(far: &Arc<FarColumns>) -> impl Iterator<Item = Part> {
     let rows = far.view().delta_rows();
     let runs = (0..rows).step_by(DELTA_RUN_ROWS).map(move |from| from..(from + DELTA_RUN_ROWS).min(rows));
-    runs.map(|run| Part { source: Source::FarDelta(Arc::clone(far), run), meter: None })
+    runs.map(move |run| Part { source: Source::FarDelta(Arc::clone(far), run), meter: None })
 }
 
 impl Parts {

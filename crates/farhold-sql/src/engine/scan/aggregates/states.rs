@@ -78,6 +78,9 @@ impl States {
             columns.extend(states);
             names.push(name);
         }
+        if names.is_empty() {
+            return Ok(None);
+        }
         Ok(Some(Self { wanted: wanted.0.into(), columns: columns.into(), names: names.into() }))
     }
 
@@ -88,7 +91,7 @@ impl States {
 
     /// The text columns of which a value is sent.
     pub(super) fn texts<'a>(&'a self, table: &'a TableInfo) -> impl Iterator<Item = usize> + 'a {
-        let is_long = |column: &usize| {
+        let is_long = move |column: &usize| {
             let data_type = table.columns()[*column].data_type;
             data_type.is_text() || data_type == ColumnType::Bytea
         };
@@ -101,6 +104,9 @@ impl States {
 
     /// A row of states for each of these segments, which homes have computed the aggregates of.
     pub(super) fn batch(&self, schema: &SchemaRef, segments: &[&[Value]]) -> Result<RecordBatch> {
+        if segments.is_empty() {
+            return Ok(RecordBatch::new_empty(Arc::clone(schema)));
+        }
         let array = |(state, data_type): &(State, DataType)| -> Result<ArrayRef> {
             let values = segments.iter().map(|values| state.scalar(values, data_type));
             let values: Vec<ScalarValue> = values.collect::<Result<_>>()?;
@@ -137,7 +143,8 @@ impl Wanted {
         scan: &SnapshotScan,
     ) -> Option<(Vec<(State, DataType)>, String)> {
         let is_plain = !aggregate.is_distinct() && !aggregate.ignore_nulls() && aggregate.order_bys().is_empty();
-        let [expression] = &aggregate.expressions()[..] else { return None };
+        let expressions = aggregate.expressions();
+        let [expression] = &expressions[..] else { return None };
         if !is_plain {
             return None;
         }
