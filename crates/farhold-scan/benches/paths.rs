@@ -194,7 +194,7 @@ impl Bench {
             };
             let code = put(code);
             let payload = if has_payload { put(payload) } else { code };
-            FarSegment { rows: CHUNK_ROWS_MAX, chunks: vec![code, payload] }
+            FarSegment { rows: CHUNK_ROWS_MAX, chunks: vec![code, payload], ended: Vec::new() }
         });
         let segments = segments.collect();
         Far { memory, segments }

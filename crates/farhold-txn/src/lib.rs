@@ -52,7 +52,7 @@ pub use membership::file::FileRegister;
 pub use node::memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};
 pub use protocol::far_columns::{ColumnPin, FarColumns, NodeColumns};
-pub use protocol::far_scans::{FarScan, FarScanError, FarScanned, ScannedSegment};
+pub use protocol::far_scans::{FarScan, FarScanError, FarScanned, FarWanted, ScannedSegment};
 pub use protocol::snapshot::{PageTask, Snapshot};
 pub use protocol::txn::spec::{Partition, ScanSpec};
 pub use protocol::txn::{CommitInfo, RowHandle, Savepoint, Txn};

@@ -3,11 +3,11 @@
 //! A segment's aggregate is computed in the order of its rows by the same code on every node, so that sums of floats are the same by
 //! every path. The caller puts the aggregates of segments together.
 
-use farhold_store::column::{Chunk, double_of, real_of};
+use farhold_store::column::{BLOCK_ROWS, Chunk, Encoding, double_of, real_of};
 use farhold_store::row::{ColumnType, Schema};
 
-use super::stage::{Passed, rows_of};
-use crate::predicate::compare_floats;
+use super::stage::{Passed, count, rows_of};
+use crate::kernels::Bits;
 
 /// What is computed of the rows that pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,7 +18,7 @@ pub enum Aggregate {
     Count(usize),
     /// The sum of a column that is a number.
     Sum(usize),
-    /// The least value: of floats NaN is the greatest, texts are compared by their bytes.
+    /// The least value: of floats NaN is the greatest and -0 comes before 0, texts are compared by their bytes.
     Min(usize),
     /// The greatest value.
     Max(usize),
@@ -76,11 +76,13 @@ impl Aggregate {
         is_number || !matches!(self, Self::Sum(_))
     }
 
-    /// Whether it may have this value, for a column of the schema that it fits.
-    pub(super) fn may_be(self, schema: &Schema, value: &Value) -> bool {
-        let Some(column) = self.column() else { return matches!(value, Value::Integer(_)) };
+    /// Whether it may have this value for so many rows, for a column of the schema that it fits.
+    pub(super) fn may_be(self, schema: &Schema, value: &Value, passing: usize) -> bool {
+        let passing = passing as i128;
+        let Some(column) = self.column() else { return *value == Value::Integer(passing) };
         match (self, value) {
-            (Self::Count(_), Value::Integer(_)) | (Self::Sum(_) | Self::Min(_) | Self::Max(_), Value::Null) => true,
+            (Self::Count(_), Value::Integer(count)) => (0..=passing).contains(count),
+            (Self::Sum(_) | Self::Min(_) | Self::Max(_), Value::Null) => true,
             (Self::Sum(_), Value::Overflow) | (Self::Sum(_) | Self::Min(_) | Self::Max(_), Value::Integer(_)) => {
                 kind_of(schema, column) == Kind::Integer
             }
@@ -131,14 +133,13 @@ pub(super) fn aggregate<'c>(
     chunk_of: &dyn Fn(usize) -> Chunk<'c>,
 ) -> Value {
     let Some(column) = aggregate.column() else { return Value::Integer(passed.passing as i128) };
-    let chunk = chunk_of(column);
-    let rows = rows_of(&passed.bits);
+    let (chunk, bits) = (chunk_of(column), &passed.bits);
     if let Aggregate::Count(_) = aggregate {
-        return Value::Integer(rows.filter(|row| !chunk.is_null(*row)).count() as i128);
+        return Value::Integer(blocks(&chunk, bits).map(|(_, bits)| count(&[bits]) as i128).sum());
     }
     match kind_of(schema, column) {
-        Kind::Integer => {
-            let values = rows.filter_map(|row| chunk.wide(row));
+        Kind::Integer if chunk.encoding() == Encoding::Wide => {
+            let values = rows_of(bits).filter_map(|row| chunk.wide(row));
             let found = match aggregate {
                 Aggregate::Min(_) => values.min(),
                 Aggregate::Max(_) => values.max(),
@@ -146,25 +147,60 @@ pub(super) fn aggregate<'c>(
             };
             found.map_or(Value::Null, Value::Integer)
         }
+        Kind::Integer => {
+            let found = match aggregate {
+                Aggregate::Min(_) => fold(&chunk, bits, |least: i64, value| least.min(value), |value| value),
+                Aggregate::Max(_) => fold(&chunk, bits, |most: i64, value| most.max(value), |value| value),
+                // A segment has too few rows for an overflow.
+                _ => {
+                    return fold(&chunk, bits, |sum, value| sum + i128::from(value), i128::from)
+                        .map_or(Value::Null, Value::Integer);
+                }
+            };
+            found.map_or(Value::Null, |value| Value::Integer(value.into()))
+        }
         Kind::Float => {
             let is_real = schema.columns()[column].data_type == ColumnType::Real;
             let float = |ordered: i64| if is_real { f64::from(real_of(ordered)) } else { double_of(ordered) };
-            let values = rows.filter_map(|row| chunk.integer(row)).map(float);
             let found = match aggregate {
-                Aggregate::Min(_) => {
-                    values.reduce(|least, value| if compare_floats(value, least).is_lt() { value } else { least })
-                }
-                Aggregate::Max(_) => {
-                    values.reduce(|most, value| if compare_floats(value, most).is_gt() { value } else { most })
-                }
-                _ => values.reduce(|sum, value| sum + value),
+                // Their integers have their order.
+                Aggregate::Min(_) => fold(&chunk, bits, |least: i64, value| least.min(value), |value| value).map(float),
+                Aggregate::Max(_) => fold(&chunk, bits, |most: i64, value| most.max(value), |value| value).map(float),
+                _ => fold(&chunk, bits, |sum, value| sum + float(value), float),
             };
             found.map_or(Value::Null, Value::Float)
         }
         Kind::Bytes => {
-            let values = rows.filter_map(|row| chunk.text(row));
+            let values = rows_of(bits).filter_map(|row| chunk.text(row));
             let found = if matches!(aggregate, Aggregate::Min(_)) { values.min() } else { values.max() };
             found.map_or(Value::Null, |bytes| Value::Bytes(bytes.to_vec()))
         }
     }
+}
+
+/// The blocks in which a row passes whose value is not NULL, each with these rows.
+fn blocks<'a>(chunk: &'a Chunk<'_>, bits: &'a [Bits]) -> impl Iterator<Item = (usize, Bits)> + 'a {
+    bits.iter().enumerate().filter_map(|(block, bits)| {
+        let mut bits = *bits;
+        if let Some(nulls) = chunk.nulls(block) {
+            bits.iter_mut().zip(nulls).for_each(|(bits, nulls)| *bits &= !nulls);
+        }
+        bits.iter().any(|word| *word != 0).then_some((block, bits))
+    })
+}
+
+/// Puts together the integers of rows that pass, in order; `None`: all are NULL. `first`: of one integer.
+fn fold<T>(chunk: &Chunk<'_>, bits: &[Bits], add: impl Fn(T, i64) -> T, first: impl Fn(i64) -> T) -> Option<T> {
+    let (mut found, mut integers) = (None, [0; BLOCK_ROWS]);
+    for (block, bits) in blocks(chunk, bits) {
+        chunk.integers(block, &mut integers);
+        for row in rows_of(&[bits]) {
+            let value = integers[row];
+            found = Some(match found {
+                Some(found) => add(found, value),
+                None => first(value),
+            });
+        }
+    }
+    found
 }

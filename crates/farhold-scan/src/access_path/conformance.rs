@@ -119,7 +119,7 @@ impl Far {
                 end += chunk.len() as u64;
                 far
             });
-            segments.push(FarSegment { rows: table.rows.len(), chunks: chunks.collect() });
+            segments.push(FarSegment { rows: table.rows.len(), chunks: chunks.collect(), ended: Vec::new() });
         }
         let kept = Kept(segments.iter().flat_map(|segment| &segment.chunks).copied().collect());
         Self { tables, segments, kept, memory }
@@ -127,6 +127,11 @@ impl Far {
 
     fn schema(&self) -> &Schema {
         &self.tables[0].schema
+    }
+
+    /// Other rows have ended.
+    fn end_rows(&mut self, random: &mut Random) {
+        self.segments.iter_mut().for_each(|segment| segment.ended = random.ended(segment.rows));
     }
 
     fn scan<'a>(&'a self, predicate: &'a Predicate, wanted: Wanted<'a>) -> Scan<'a> {
@@ -245,8 +250,8 @@ fn of_value(value: &Value) -> Cell {
     }
 }
 
-/// A segment's answer: its rows that pass, each with its cells; or its aggregates.
-type Answer = Vec<(usize, Vec<(usize, Vec<Cell>)>, Vec<Cell>)>;
+/// A segment's answer: how many rows pass, and the rows, each with its cells; or the aggregates.
+type Answer = Vec<(usize, usize, Vec<(usize, Vec<Cell>)>, Vec<Cell>)>;
 
 /// The answer row by row.
 fn expected(far: &Far, predicate: &Predicate, wanted: Wanted<'_>) -> Answer {
@@ -255,7 +260,12 @@ fn expected(far: &Far, predicate: &Predicate, wanted: Wanted<'_>) -> Answer {
     let mut answer = Vec::new();
     for (segment, table) in far.tables.iter().enumerate() {
         let mut passes = |(key, value): &(Vec<u8>, Vec<u8>)| filter.matches(key, value, &mut scratch);
-        let rows: Vec<usize> = (0..table.rows.len()).filter(|row| passes(&table.rows[*row])).collect();
+        let ended = &far.segments[segment].ended;
+        let has_ended = |row: &usize| {
+            ended.get(row / BLOCK_ROWS).is_some_and(|bits| bits[row % BLOCK_ROWS / 64] >> (row % 64) & 1 == 1)
+        };
+        let rows = (0..table.rows.len()).filter(|row| passes(&table.rows[*row]) && !has_ended(row));
+        let rows: Vec<usize> = rows.collect();
         if rows.is_empty() {
             continue;
         }
@@ -267,7 +277,7 @@ fn expected(far: &Far, predicate: &Predicate, wanted: Wanted<'_>) -> Answer {
         answer.push(match wanted {
             Wanted::Columns(columns) => {
                 let cells = |row: &usize| (*row, columns.iter().map(|column| cell(*row, *column)).collect());
-                (segment, rows.iter().map(cells).collect(), Vec::new())
+                (segment, rows.len(), rows.iter().map(cells).collect(), Vec::new())
             }
             Wanted::Aggregates(aggregates) => {
                 let of = |aggregate: &Aggregate| {
@@ -275,7 +285,7 @@ fn expected(far: &Far, predicate: &Predicate, wanted: Wanted<'_>) -> Answer {
                     let cells = rows.iter().map(|row| cell(*row, column)).filter(|cell| *cell != Cell::Null);
                     expected_aggregate(*aggregate, rows.len(), &cells.collect::<Vec<_>>())
                 };
-                (segment, rows.iter().map(|row| (*row, Vec::new())).collect(), aggregates.iter().map(of).collect())
+                (segment, rows.len(), Vec::new(), aggregates.iter().map(of).collect())
             }
         });
     }
@@ -285,7 +295,10 @@ fn expected(far: &Far, predicate: &Predicate, wanted: Wanted<'_>) -> Answer {
 fn expected_aggregate(aggregate: Aggregate, rows: usize, cells: &[Cell]) -> Cell {
     let before = |one: &Cell, other: &Cell| match (one, other) {
         (Cell::Integer(one), Cell::Integer(other)) => one < other,
-        (Cell::Float(one), Cell::Float(other)) => compare_floats(*one, *other).is_lt(),
+        (Cell::Float(one), Cell::Float(other)) => {
+            compare_floats(*one, *other).then(other.is_sign_negative().cmp(&one.is_sign_negative())).is_lt()
+                && !(one.is_nan() && other.is_nan())
+        }
         (Cell::Bytes(one), Cell::Bytes(other)) => one < other,
         _ => panic!("cells of one column"),
     };
@@ -324,8 +337,11 @@ async fn answered(path: &AccessPath, reader: &Reader<'_>, scan: &Scan<'_>) -> Re
     let mut answer = Answer::new();
     let mut take = |found: &Found<'_>| {
         assert_eq!(found.rows, scan.segments[found.segment].rows);
-        assert_eq!(found.bits.len(), found.rows.div_ceil(BLOCK_ROWS));
-        assert_eq!(found.places().count(), found.passing);
+        let (blocks, told) = match scan.wanted {
+            Wanted::Columns(_) => (found.rows.div_ceil(BLOCK_ROWS), found.passing),
+            Wanted::Aggregates(_) => (0, 0),
+        };
+        assert_eq!((found.bits.len(), found.places().count()), (blocks, told));
         let (mut rows, mut aggregates) = (Vec::new(), Vec::new());
         for (row, place) in found.places() {
             rows.push((
@@ -348,7 +364,7 @@ async fn answered(path: &AccessPath, reader: &Reader<'_>, scan: &Scan<'_>) -> Re
         if let Values::Aggregates(values) = found.values {
             aggregates = values.iter().map(of_value).collect();
         }
-        answer.push((found.segment, rows, aggregates));
+        answer.push((found.segment, found.passing, rows, aggregates));
         ControlFlow::Continue(())
     };
     let counters = path.scan(reader, scan, &mut take).await?;
@@ -369,7 +385,7 @@ fn check(bed: &Bed, ends: &Ends, far: &Far, predicate: &Predicate, wanted: Wante
                 answered(path, &reader, &scan).await.unwrap_or_else(|error| panic!("{}: {error}", path.name));
             // Millions of cells are not printed.
             assert!(answer == expected, "{} with {settings:?}, {wanted:?}: {predicate:?}", path.name);
-            let passing: usize = answer.iter().map(|(_, rows, _)| rows.len()).sum();
+            let passing: usize = answer.iter().map(|(_, passing, ..)| passing).sum();
             assert_eq!(counters.rows_passing, passing as u64, "{}", path.name);
             assert_eq!(
                 counters.rows,
@@ -399,6 +415,23 @@ impl Random {
             predicate.push(Condition::Never, 0.5);
         }
         predicate
+    }
+
+    /// Rows of a segment that have ended: none, a few, most, all, or those of the first blocks.
+    pub(super) fn ended(&mut self, rows: usize) -> Vec<Bits> {
+        let blocks = rows.div_ceil(BLOCK_ROWS);
+        let (blocks, one_of) = match self.below(6) {
+            0 | 1 => return Vec::new(),
+            2 => (blocks, 97),
+            3 => (blocks, 2),
+            4 => (blocks, 1),
+            _ => (self.below(blocks + 1), 3),
+        };
+        let mut ended = vec![Bits::default(); blocks];
+        for row in (0..rows.min(blocks * BLOCK_ROWS)).filter(|_| self.below(one_of) == 0) {
+            ended[row / BLOCK_ROWS][row % BLOCK_ROWS / 64] |= 1 << (row % 64);
+        }
+        ended
     }
 
     fn settings(&mut self) -> Settings {
@@ -460,15 +493,54 @@ fn every_path_gives_the_rows_of_a_scan_row_by_row() {
             println!("seed {seed}");
             let random = &mut Random(seed);
             let (types, tables) = random.tables(&[0, 1, 63, 1023, 1024, 1025, 2500, 4096]);
-            let far = Far::new(bed, tables, random);
+            let mut far = Far::new(bed, tables, random);
             let ends = Ends::of(bed);
             for _ in 0..12 {
+                far.end_rows(random);
                 let (predicate, settings) = (random.predicate(&types), random.settings());
                 let columns = random.columns(far.schema());
                 check(bed, &ends, &far, &predicate, Wanted::Columns(&columns), settings);
                 let aggregates = random.aggregates(far.schema());
                 check(bed, &ends, &far, &predicate, Wanted::Aggregates(&aggregates), settings);
             }
+        }
+    });
+}
+
+/// Of rows of which some have ended, the aggregates of the others: none, NULLs, NaNs and zeros of both signs among them.
+#[test]
+fn aggregates_of_rows_that_have_not_ended() {
+    let special = [f64::NAN, -0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY, 1.5];
+    let doubles = [Datum::Null].into_iter().chain(special.map(Datum::Double));
+    let rows: Vec<Vec<Datum>> = doubles.enumerate().map(|(id, double)| vec![Datum::Int(id as i32), double]).collect();
+    let aggregates = [
+        Aggregate::Rows,
+        Aggregate::Count(1),
+        Aggregate::Sum(1),
+        Aggregate::Min(1),
+        Aggregate::Max(1),
+        Aggregate::Sum(0),
+    ];
+    on_each(|bed| {
+        let random = &mut Random(19);
+        let mut table = table_of(random, Key::Id, &[ColumnType::Double], 0);
+        let mut builder = farhold_store::column::ChunkBuilder::new(&table.schema);
+        for row in &rows {
+            let (mut key, mut bytes) = (Vec::new(), Vec::new());
+            table.schema.encode_key(row, &mut key).unwrap();
+            table.schema.encode_value(row, &mut bytes).unwrap();
+            builder.append(&key, &bytes);
+            table.rows.push((key, bytes));
+            table.datums.push(row.clone());
+        }
+        table.chunks = builder.finish();
+        let mut far = Far::new(bed, vec![table], random);
+        let ends = Ends::of(bed);
+        // Each set of rows.
+        for ended in 0..1_u64 << rows.len() {
+            far.segments[0].ended = vec![[[ended].as_slice(), &[0; 15]].concat().try_into().unwrap()];
+            let everything = Predicate::everything();
+            check(bed, &ends, &far, &everything, Wanted::Aggregates(&aggregates), Settings::default());
         }
     });
 }
@@ -481,13 +553,16 @@ fn full_segments() {
     // Made once: it is most of the test's time.
     let mut tables = Some(vec![table, table_of(random, Key::Id, &TYPES, 5)]);
     on_each(|bed| {
-        let far = Far::new(bed, tables.take().expect("the tables are given back"), random);
+        let mut far = Far::new(bed, tables.take().expect("the tables are given back"), random);
         let ends = Ends::of(bed);
         for block_bytes in [10_000, 100_000, 1 << 20] {
+            far.end_rows(random);
             let settings = Settings { block_bytes, ..Settings::default() };
             let predicate = random.predicate(&TYPES);
             let columns: Vec<usize> = (0..far.schema().columns().len()).collect();
             check(bed, &ends, &far, &predicate, Wanted::Columns(&columns), settings);
+            let aggregates = random.aggregates(far.schema());
+            check(bed, &ends, &far, &predicate, Wanted::Aggregates(&aggregates), settings);
         }
         tables = Some(far.tables);
     });
@@ -811,6 +886,10 @@ fn wrong_segments_are_errors() {
         far.kept.0.insert(outside);
         let wrong = [
             FarSegment { rows: CHUNK_ROWS_MAX + 1, ..right.clone() },
+            FarSegment {
+                ended: vec![Bits::default(), [[0_u64; 15].as_slice(), &[1 << 63]].concat().try_into().unwrap()],
+                ..right.clone()
+            },
             FarSegment { chunks: right.chunks[..1].to_vec(), ..right.clone() },
             FarSegment {
                 chunks: vec![FarChunk { bytes: right.chunks[0].bytes - 1, ..right.chunks[0] }, right.chunks[1]],
@@ -830,11 +909,11 @@ fn wrong_segments_are_errors() {
                         let result = answered(path, &reader, &scan).await.map(drop);
                         let name = path.name;
                         match number {
-                            0..3 => assert!(
+                            0..4 => assert!(
                                 matches!(result, Err(ScanError::Segment { segment: 0, .. })),
                                 "{name}: {result:?}"
                             ),
-                            3 => assert!(
+                            4 => assert!(
                                 matches!(
                                     result,
                                     Err(ScanError::Fabric(FabricError::OutOfBounds { .. })
@@ -842,7 +921,7 @@ fn wrong_segments_are_errors() {
                                 ),
                                 "{name}: {result:?}"
                             ),
-                            4 => assert!(
+                            5 => assert!(
                                 matches!(
                                     result,
                                     Err(ScanError::Chunk { segment: 0, .. }

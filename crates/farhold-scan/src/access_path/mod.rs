@@ -117,6 +117,8 @@ pub struct FarSegment {
     pub rows: usize,
     /// A chunk a column, in the order of the schema.
     pub chunks: Vec<FarChunk>,
+    /// Rows that pass no scan, because they have ended: a bit a row, a word array a block. Blocks that it lacks have none.
+    pub ended: Vec<Bits>,
 }
 
 /// Keeps chunks as they are while a scan reads them: the pin of an epoch, or the owner of the memory itself.
@@ -225,7 +227,7 @@ pub struct Found<'a> {
     pub rows: usize,
     /// How many of them pass: one at least.
     pub passing: usize,
-    /// Which ones: a bit a row, a word array a block.
+    /// Which ones: a bit a row, a word array a block. Of aggregates nothing: they say all that is wanted.
     pub bits: &'a [Bits],
     /// What is wanted of them.
     pub values: Values<'a>,
@@ -243,7 +245,7 @@ pub enum Values<'a> {
 }
 
 impl Found<'_> {
-    /// The rows that pass, in order: each with its place in the segment, and its place in the chunks of [`Values`].
+    /// The rows that pass, in order: each with its place in the segment, and its place in the chunks of [`Values`]. None of aggregates.
     pub fn places(&self) -> impl Iterator<Item = (usize, usize)> {
         let is_of_all = matches!(self.values, Values::OfAll(_));
         stage::rows_of(self.bits).enumerate().map(move |(n, row)| (row, if is_of_all { row } else { n }))

@@ -58,6 +58,9 @@ impl<'a> Stage<'a> {
         if of.chunks.len() != self.scan.schema.columns().len() {
             return Err(ScanError::Segment { segment, what: "it has not a chunk for each column" });
         }
+        if !are_within(&of.ended, of.rows) {
+            return Err(ScanError::Segment { segment, what: "rows of it have ended that it does not have" });
+        }
         let chunks: Vec<FarChunk> = columns.iter().map(|column| of.chunks[*column]).collect();
         if chunks.iter().all(|chunk| self.pinned.covers(*chunk)) {
             Ok(chunks)
@@ -68,6 +71,11 @@ impl<'a> Stage<'a> {
 
     pub(super) fn rows(&self, segment: usize) -> usize {
         self.scan.segments[segment].rows
+    }
+
+    /// The rows of a segment that pass no scan.
+    pub(super) fn ended(&self, segment: usize) -> &'a [Bits] {
+        &self.scan.segments[segment].ended
     }
 
     /// A whole chunk.
@@ -100,9 +108,9 @@ impl<'a> Stage<'a> {
         let Passed { segment, rows, passing, ref bits } = *passed;
         let mut found = Found { segment, rows, passing, bits, values: Values::OfAll(&[]) };
         counters.rows_passing += passing as u64;
-        counters.result_bytes += size_of_val(bits.as_slice()) as u64;
         match self.scan.wanted {
             Wanted::Columns(columns) => {
+                counters.result_bytes += size_of_val(bits.as_slice()) as u64;
                 let chunks: Vec<Chunk<'c>> = columns.iter().map(|column| chunk_of(*column)).collect();
                 counters.result_bytes += chunks.iter().map(|chunk| chunk.len() as u64).sum::<u64>();
                 found.values = Values::OfAll(&chunks);
@@ -112,7 +120,7 @@ impl<'a> Stage<'a> {
                 let values: Vec<_> =
                     aggregates.iter().map(|of| aggregate(*of, self.scan.schema, passed, chunk_of)).collect();
                 counters.result_bytes += values.iter().map(super::Value::bytes).sum::<u64>();
-                found.values = Values::Aggregates(&values);
+                (found.bits, found.values) = (&[], Values::Aggregates(&values));
                 sink(&found)
             }
         }
@@ -134,25 +142,44 @@ impl Passed {
         Self { segment, rows, passing: 0, bits: Vec::with_capacity(rows.div_ceil(BLOCK_ROWS)) }
     }
 
-    /// Adds the next `blocks` blocks of rows of a filter, from block `from` of it on.
-    pub(super) fn select(&mut self, filter: &ColumnFilter<'_>, from: usize, blocks: usize) {
+    /// Adds the next `blocks` blocks of rows of a filter, from block `from` of it on. `ended`: rows of the segment that pass no scan.
+    pub(super) fn select(&mut self, filter: &ColumnFilter<'_>, from: usize, blocks: usize, ended: &[Bits]) {
         let is_nothing = filter.is_nothing();
         for block in from..from + blocks {
             let mut bits = [0; BLOCK_ROWS / 64];
             if !is_nothing {
                 filter.select(block, &mut bits);
+                // A filter of a part of the segment counts its blocks from the part's start.
+                if let Some(ended) = ended.get(self.bits.len()) {
+                    bits.iter_mut().zip(ended).for_each(|(bits, ended)| *bits &= !ended);
+                }
             }
-            self.passing += bits.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+            self.passing += count(&[bits]);
             self.bits.push(bits);
         }
     }
 
     /// Of a whole segment.
-    pub(super) fn of(segment: usize, rows: usize, filter: &ColumnFilter<'_>) -> Self {
+    pub(super) fn of(segment: usize, rows: usize, filter: &ColumnFilter<'_>, ended: &[Bits]) -> Self {
         let mut passed = Self::none(segment, rows);
-        passed.select(filter, 0, rows.div_ceil(BLOCK_ROWS));
+        passed.select(filter, 0, rows.div_ceil(BLOCK_ROWS), ended);
         passed
     }
+}
+
+/// Whether no bit stands for a row beyond these.
+fn are_within(bits: &[Bits], rows: usize) -> bool {
+    let last = bits.get(rows / BLOCK_ROWS).into_iter().flatten().enumerate();
+    let beyond = |(word, bits): (usize, &u64)| {
+        let rows = (rows % BLOCK_ROWS).saturating_sub(word * 64).min(64);
+        bits.checked_shr(rows as u32).unwrap_or(0)
+    };
+    bits.len() <= rows.div_ceil(BLOCK_ROWS) && last.map(beyond).all(|beyond| beyond == 0)
+}
+
+/// How many bits are set.
+pub(super) fn count(bits: &[Bits]) -> usize {
+    bits.iter().flatten().map(|word| word.count_ones() as usize).sum()
 }
 
 /// The rows whose bits are set, in order.

@@ -205,6 +205,22 @@ impl Model {
         Ok(choice)
     }
 
+    /// A choice again, now that the features of a path are known better. One that was required stands, and one that explores.
+    ///
+    /// # Errors
+    /// [`ModelError::Feature`].
+    pub fn reconsider(&self, choice: &Choice, path: PathKind, features: Features) -> Result<Choice, ModelError> {
+        features.check()?;
+        let mut again = *choice;
+        again.predicted_ns[path.index()] = self.paths[path.index()].predict_ns(&features);
+        let [taken_ns, ns] = [choice.path, path].map(|path| again.predicted_ns[path.index()]);
+        let is_less = choice.reason == Reason::Least && ns.zip(taken_ns).is_some_and(|(ns, taken_ns)| ns < taken_ns);
+        if is_less || choice.path == path {
+            (again.path, again.features) = (path, features);
+        }
+        Ok(again)
+    }
+
     /// The path that has been unobserved for the longest time, of those that this scan can afford, and its extra time.
     fn worth_exploring(&self, candidates: &Candidates, choice: &Choice, best_ns: f64) -> Option<(PathKind, f64)> {
         PathKind::ALL

@@ -558,6 +558,34 @@ fn a_file_gives_back_the_exact_model() {
     assert!(matches!(load(&directory, NODE, 8, Settings::default()), Err(FileError::OtherMachine { found: 7 })));
 }
 
+/// A smaller result of one path may make it the best one, but never changes what was required or explores.
+#[test]
+fn a_choice_is_reconsidered() {
+    let model = calibrated(&Link::default(), Settings::default(), 1);
+    let link = Link::default();
+    let (mut random, mut changed) = (Random(3), 0);
+    for _ in 0..200 {
+        let candidates = Configuration::random(&mut random, &link).candidates();
+        let Some(of) = candidates[PathKind::Pushdown as usize] else { continue };
+        let choice = model.best(&candidates).expect("usable");
+        let small = Features { result_bytes: of.result_bytes / 1e6, ..of };
+        let mut others = candidates;
+        others[PathKind::Pushdown as usize] = Some(small);
+        let again = model.reconsider(&choice, PathKind::Pushdown, small).expect("valid");
+        let best = model.best(&others).expect("usable");
+        assert_eq!((again.path, again.features, again.predicted_ns), (best.path, best.features, best.predicted_ns));
+        changed += usize::from(again.path != choice.path);
+        for reason in [Reason::Forced, Reason::Explored] {
+            let choice = Choice { reason, ..choice };
+            let again = model.reconsider(&choice, PathKind::Pushdown, small).expect("valid");
+            assert_eq!((again.path, again.reason), (choice.path, reason));
+        }
+        let wrong = Features { bytes: f64::NAN, ..of };
+        assert!(model.reconsider(&choice, PathKind::Pushdown, wrong).is_err());
+    }
+    assert!(changed > 0);
+}
+
 #[test]
 fn a_crash_leaves_the_old_file_or_the_new_one() {
     let (old, new) = (calibrated(&Link::default(), Settings::default(), 1), used_model());

@@ -4,6 +4,7 @@ mod bench_runs;
 mod columns;
 mod copy;
 mod errors;
+mod far_aggregates;
 mod harness;
 mod joins;
 mod sequences;

@@ -14,7 +14,7 @@ use crate::node::far_reads::FarTools;
 use crate::protocol::far_columns::FarColumns;
 use farhold_fabric::{Batch, Endpoint, FabricError};
 use farhold_scan::access_path::{
-    self, AccessPath, Counters, FarSegment, Found, Reader, Scan, ScanError, Settings, Values, Wanted,
+    self, AccessPath, Aggregate, Counters, FarSegment, Found, Reader, Scan, ScanError, Settings, Value, Values, Wanted,
 };
 use farhold_scan::kernels::Bits;
 use farhold_scan::model::PathKind;
@@ -35,8 +35,8 @@ pub struct FarScan {
     pub segments: Vec<usize>,
     /// Which rows pass.
     pub predicate: Arc<Predicate>,
-    /// The columns whose values are wanted.
-    pub wanted: Arc<[usize]>,
+    /// What is wanted of them.
+    pub wanted: FarWanted,
     /// How they are read.
     pub path: &'static AccessPath,
     /// What may be tuned of it.
@@ -45,11 +45,22 @@ pub struct FarScan {
     pub is_given_up: Arc<AtomicBool>,
 }
 
+/// What is wanted of the rows that pass.
+#[derive(Clone, Debug)]
+pub enum FarWanted {
+    /// The values of these columns. Rows that have ended at the snapshot pass too ([`FarViewSegment::select`]).
+    Columns(Arc<[usize]>),
+    /// For each segment, aggregates over its rows that pass and have not ended.
+    Aggregates(Arc<[Aggregate]>),
+}
+
 /// What a scan has found.
 #[derive(Clone, Debug, Default)]
 pub struct FarScanned {
     /// The segments of which a row passes, in order.
     pub segments: Vec<ScannedSegment>,
+    /// The home has scanned. By `pushdown` it may have refused, and then the segments were read.
+    pub is_of_home: bool,
     /// Bytes that the fabric's instructions have moved for it: none where a mover copies, or the home scans.
     pub fabric_bytes: u64,
     /// How long a small read took just before, in nanoseconds.
@@ -62,7 +73,7 @@ pub struct ScannedSegment {
     /// Its number in the columns.
     pub segment: usize,
     /// Which rows pass, a bit a row, a word array a block. Rows that have ended at the snapshot are among them
-    /// ([`FarViewSegment::select`]).
+    /// ([`FarViewSegment::select`]). Nothing, where aggregates are wanted.
     pub bits: Vec<Bits>,
     /// How many.
     pub passing: usize,
@@ -70,6 +81,8 @@ pub struct ScannedSegment {
     pub chunks: Vec<Vec<u8>>,
     /// The chunks have the rows that pass, and not all of the segment.
     pub is_of_passing: bool,
+    /// The wanted aggregates, in order.
+    pub aggregates: Vec<Value>,
 }
 
 /// Why a scan failed.
@@ -113,7 +126,11 @@ impl FarScan {
         let pinned = self.columns.pin();
         let reader = Reader { endpoint, pinned, mover, line: Some(&*line), settings: self.settings };
         let (schema, predicate) = (self.table.schema(), &*self.predicate);
-        let scan = Scan { schema, segments: &segments, predicate, wanted: Wanted::Columns(&self.wanted) };
+        let wanted = match &self.wanted {
+            FarWanted::Columns(columns) => Wanted::Columns(columns),
+            FarWanted::Aggregates(aggregates) => Wanted::Aggregates(aggregates),
+        };
+        let scan = Scan { schema, segments: &segments, predicate, wanted };
         let mut scanned = FarScanned { latency_ns, ..FarScanned::default() };
         let found = &mut scanned.segments;
         let mut path = self.path.kind();
@@ -128,7 +145,8 @@ impl FarScan {
         snapshot.check_leased(endpoint.handle())?;
         let counters = counters?;
         let is_moved = path == PathKind::Offload && mover.is_some() && self.columns.is_mapped();
-        scanned.fabric_bytes = if is_moved || path == PathKind::Pushdown { 0 } else { counters.bytes_moved };
+        scanned.is_of_home = path == PathKind::Pushdown;
+        scanned.fabric_bytes = if is_moved || scanned.is_of_home { 0 } else { counters.bytes_moved };
         Ok(scanned)
     }
 
@@ -171,7 +189,13 @@ impl FarScan {
         let chunks = segment.chunks();
         let place = |column: usize| self.columns.place_of(column).unwrap_or(0);
         let far = |column: usize| chunks[place(column)];
-        FarSegment { rows: segment.rows(), chunks: (0..self.table.schema().columns().len()).map(far).collect() }
+        // Whoever gets rows leaves those out itself that have ended.
+        let ended = match &self.wanted {
+            FarWanted::Columns(_) => Vec::new(),
+            FarWanted::Aggregates(_) => segment.ended(),
+        };
+        let chunks = (0..self.table.schema().columns().len()).map(far).collect();
+        FarSegment { rows: segment.rows(), chunks, ended }
     }
 }
 
@@ -189,10 +213,10 @@ fn reading() -> &'static AccessPath {
 
 impl ScannedSegment {
     fn of(found: &Found<'_>, segment: usize) -> Self {
-        let (chunks, is_of_passing) = match found.values {
-            Values::OfAll(chunks) => (chunks, false),
-            Values::OfPassing(chunks) => (chunks, true),
-            Values::Aggregates(_) => (&[][..], true),
+        let (chunks, is_of_passing, aggregates) = match found.values {
+            Values::OfAll(chunks) => (chunks, false, &[][..]),
+            Values::OfPassing(chunks) => (chunks, true, &[][..]),
+            Values::Aggregates(aggregates) => (&[][..], true, aggregates),
         };
         Self {
             segment,
@@ -200,6 +224,7 @@ impl ScannedSegment {
             passing: found.passing,
             chunks: chunks.iter().map(|chunk| chunk.as_bytes().to_vec()).collect(),
             is_of_passing,
+            aggregates: aggregates.to_vec(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::columns::{Row, Stop, accounts, change, decode, encode, rows_of_pages};
 use crate::common::{PATIENCE_NS, new_dir};
 use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, RegionId};
-use farhold_scan::access_path::{self, AccessPath, FarChunk, Pinned, Settings};
+use farhold_scan::access_path::{self, AccessPath, Aggregate, FarChunk, Pinned, Settings, Value};
 use farhold_store::Superblock;
 use farhold_store::column::copy::BlockBits;
 use farhold_store::column::{BLOCK_ROWS, Chunk, double_of};
@@ -11,8 +11,9 @@ use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::power::Volatile;
 use farhold_store::row::Schema;
 use farhold_txn::{
-    CopyConfig, FarColumns, FarScan, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, NoColumns,
-    Node, NodeConfig, NodeId, Placement, ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError, Worker,
+    CopyConfig, FarColumns, FarScan, FarWanted, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns,
+    NoColumns, Node, NodeConfig, NodeId, Placement, ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError,
+    Worker,
 };
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -248,7 +249,7 @@ pub(crate) fn rows_by(
             table: table.clone(),
             segments: (first..(first + 4).min(all)).collect(),
             predicate: Arc::default(),
-            wanted: Arc::from(ALL),
+            wanted: FarWanted::Columns(Arc::from(ALL)),
             path,
             settings: Settings { block_bytes: 512, ..Settings::default() },
             is_given_up: Arc::default(),
@@ -279,6 +280,121 @@ pub(crate) fn rows_by(
     rows.extend(columns.view().delta().map(|(key, value)| decode(table.schema(), key, value)));
     rows.sort();
     Ok(rows)
+}
+
+/// What aggregates say of a view of `accounts`: how many rows, of owners and of amounts, and of numbers the sum, the least and the greatest.
+#[derive(Debug, Default, PartialEq)]
+struct Totals {
+    counts: [i128; 3],
+    sum: i128,
+    ends: Option<(i128, i128)>,
+}
+
+impl Totals {
+    fn of(rows: &[Row]) -> Self {
+        let numbers = || rows.iter().map(|(number, ..)| i128::from(*number));
+        let owners = rows.iter().filter(|(_, owner, _)| owner.is_some()).count();
+        Self {
+            counts: [rows.len() as i128, owners as i128, rows.len() as i128],
+            sum: numbers().sum(),
+            ends: numbers().min().zip(numbers().max()),
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+        self.sum += other.sum;
+        self.ends = match (self.ends, other.ends) {
+            (Some((least, most)), Some((other, more))) => Some((least.min(other), most.max(more))),
+            (one, other) => one.or(other),
+        };
+    }
+}
+
+/// The totals of a view that a path finds, and how many of its segments the home has scanned.
+fn totals_by(path: &'static AccessPath, columns: &Arc<FarColumns>, table: &Table) -> Result<(Totals, usize), String> {
+    let all = columns.segments().len();
+    let (mut totals, mut at_home) = (Totals::default(), 0);
+    let wanted = [
+        Aggregate::Rows,
+        Aggregate::Count(1),
+        Aggregate::Count(2),
+        Aggregate::Sum(0),
+        Aggregate::Min(0),
+        Aggregate::Max(0),
+    ];
+    for first in (0..all).step_by(4) {
+        let scan = FarScan {
+            columns: columns.clone(),
+            table: table.clone(),
+            segments: (first..(first + 4).min(all)).collect(),
+            predicate: Arc::default(),
+            wanted: FarWanted::Aggregates(Arc::from(wanted)),
+            path,
+            settings: Settings { block_bytes: 512, ..Settings::default() },
+            is_given_up: Arc::default(),
+        };
+        let answered = scan.start().map_err(|error| error.to_string())?;
+        let scanned = answered.recv().map_err(|_| "no answer")?.map_err(|error| error.to_string())?;
+        for found in &scanned.segments {
+            assert!(found.bits.is_empty() && found.chunks.is_empty());
+            let integer =
+                |value: &Value| if let Value::Integer(integer) = value { *integer } else { panic!("{value:?}") };
+            let numbers: Vec<i128> = found.aggregates.iter().map(integer).collect();
+            let [rows, owners, amounts, sum, least, most] = numbers[..] else { panic!("{numbers:?}") };
+            assert_eq!(rows, found.passing as i128);
+            totals.add(&Totals { counts: [rows, owners, amounts], sum, ends: Some((least, most)) });
+        }
+        at_home += if scanned.is_of_home { scanned.segments.len() } else { 0 };
+    }
+    let delta: Vec<Row> = columns.view().delta().map(|(key, value)| decode(table.schema(), key, value)).collect();
+    totals.add(&Totals::of(&delta));
+    Ok((totals, at_home))
+}
+
+/// While rows of its segments end, each path finds the aggregates of those that have not ended at the snapshot.
+#[test]
+fn aggregates_are_those_of_their_snapshots() {
+    with_two(u64::MAX, async |two| {
+        let made = two.create("accounts").await;
+        let table = two.table("accounts");
+        fill(&two.home, &made, 0..300).await;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (node, made, stop_it) = (two.home.node(), &made, &stop);
+            scope.spawn(move || {
+                let executor = Executor::real(2);
+                let worker = node.worker(&executor.handle()).expect("a worker");
+                let mut random = fastrand::Rng::with_seed(2);
+                while !stop_it.load(SeqCst) {
+                    executor.run(change(&worker, made, &mut random, (400, 2))).expect("committed");
+                }
+            });
+            let stopped = Stop(&stop);
+            let executor = Executor::real(9);
+            let reader = two.reader.node().worker(&executor.handle()).expect("a worker");
+            executor.run(async {
+                let (mut segments, mut at_home, mut ended) = (0, 0, 0);
+                for round in 0..20 {
+                    let (snapshot, found) = columns(&reader, &table).await;
+                    let (expected, found) = (Totals::of(&rows_of_pages(&snapshot, &table)), Arc::new(found));
+                    segments += found.segments().len();
+                    let ended_of = |bits: BlockBits| bits.iter().map(|word| word.count_ones()).sum::<u32>();
+                    ended += found.segments().iter().flat_map(|it| it.ended()).map(ended_of).sum::<u32>();
+                    for name in ["offload", "relaxed", "pushdown"] {
+                        let path = access_path::by_name(name).expect("a path");
+                        let (totals, scanned_at_home) = totals_by(path, &found, &table).expect("totals");
+                        assert_eq!(totals, expected, "{name}, {round}");
+                        assert!(name == "pushdown" || scanned_at_home == 0);
+                        at_home += scanned_at_home;
+                    }
+                }
+                assert!(at_home > segments / 4, "{at_home} of {segments} segments");
+                assert!(segments > 20 && ended > 20, "{segments} segments, {ended} rows that have ended");
+            });
+            drop(stopped);
+        });
+    });
 }
 
 /// While a thread of the home changes rows, each path that copies finds the rows of the snapshot, also from a thread without a worker.

@@ -52,7 +52,7 @@ async fn run(reader: &Reader<'_>, scan: &Scan<'_>, sink: &mut Sink<'_>) -> Resul
         let rows = stage.rows(segment);
         counters.rows += rows as u64;
         let first = open(&regions, &stage, segment, &stage.first)?;
-        let passed = Passed::of(segment, rows, &stage.filter(rows, &first));
+        let passed = Passed::of(segment, rows, &stage.filter(rows, &first), stage.ended(segment));
         counters.bytes_moved += bytes_of(&first);
         if passed.passing > 0 {
             let wanted = open(&regions, &stage, segment, &stage.wanted)?;

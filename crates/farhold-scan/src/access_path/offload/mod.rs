@@ -173,7 +173,8 @@ impl Offload<'_> {
         let filter = self.stage.filter(rows, &chunks);
         let mut passed = Passed::none(segment, rows);
         for from in (0..rows.div_ceil(BLOCK_ROWS)).step_by(BLOCKS_PER_PROGRESS) {
-            passed.select(&filter, from, BLOCKS_PER_PROGRESS.min(rows.div_ceil(BLOCK_ROWS) - from));
+            let blocks = BLOCKS_PER_PROGRESS.min(rows.div_ceil(BLOCK_ROWS) - from);
+            passed.select(&filter, from, blocks, self.stage.ended(segment));
             progress(&mut self.ahead, &mut self.late).await?;
         }
         Ok(passed)
@@ -201,7 +202,8 @@ impl Offload<'_> {
         self.counters.rows += rows as u64;
         let filter = self.stage.filter(rows, &chunks);
         for from in (0..blocks.len()).step_by(BLOCKS_PER_PROGRESS) {
-            passed.select(&filter, from, BLOCKS_PER_PROGRESS.min(blocks.len() - from));
+            let count = BLOCKS_PER_PROGRESS.min(blocks.len() - from);
+            passed.select(&filter, from, count, self.stage.ended(segment));
             progress(&mut self.ahead, &mut self.late).await?;
         }
         self.parts = Some((passed, shared));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   scan ── request: predicate, wanted, some segments ──> agent: Serving ── chunks in its own memory
-//!        <── replies: of each segment with passing rows, which ones, and their values or aggregates ──┘
+//!        <── replies: of each segment with passing rows, which ones and their values, or aggregates ──┘
 //! ```
 //!
 //! - Few bytes travel if few rows pass, and the agent's processor does the work.
@@ -16,6 +16,7 @@
 //!
 //! There is no transport here but a small one for tests and benches ([`Messages`]).
 
+mod bits;
 mod line;
 mod reply;
 mod request;
@@ -61,7 +62,8 @@ fn unusable(reader: &Reader<'_>, scan: &Scan<'_>) -> Option<Why> {
     }
     let needed = request::needed(scan.wanted, scan.predicate);
     let head = request::put_head(scan.wanted, scan.predicate).map(|head| head.len());
-    let bytes = head.map_or(MESSAGE_BYTES_MAX + 1, |head| head + 2 + request::segment_bytes(needed.len()));
+    let longest = scan.segments.iter().map(|segment| request::segment_bytes(segment, needed.len())).max();
+    let bytes = head.map_or(MESSAGE_BYTES_MAX + 1, |head| head + 2 + longest.unwrap_or_default());
     if bytes > MESSAGE_BYTES_MAX {
         return Some(Why::LongRequest { bytes, bytes_max: MESSAGE_BYTES_MAX });
     }
@@ -203,17 +205,18 @@ async fn in_time(
 impl Pushdown<'_> {
     /// Sends a request about the next segments, as many as lie on one node and fit into a message.
     async fn ask(&mut self, segments_max: usize) -> Result<(), ScanError> {
-        let room = MESSAGE_BYTES_MAX - self.head.len() - 2;
-        let segments_max = segments_max.min(room / request::segment_bytes(self.needed.len()));
+        let mut room = MESSAGE_BYTES_MAX - self.head.len() - 2;
         let start = self.next;
         let (mut node, mut segments) = (None, Vec::new());
         while self.next < self.stage.scan.segments.len() && segments.len() < segments_max {
             let chunks = self.stage.chunks(self.next, &self.needed)?;
             let home = self.home_of(self.next, &chunks)?;
-            if *node.get_or_insert(home) != home {
-                break;
-            }
-            segments.push((self.stage.rows(self.next) as u32, chunks));
+            let of = &self.stage.scan.segments[self.next];
+            // One fits: the path could not be used otherwise.
+            let left = room.checked_sub(request::segment_bytes(of, self.needed.len()));
+            let (true, Some(left)) = (*node.get_or_insert(home) == home, left) else { break };
+            room = left;
+            segments.push(FarSegment { rows: of.rows, chunks, ended: of.ended.clone() });
             self.next += 1;
         }
         let number = self.line.number();
@@ -291,7 +294,8 @@ impl Pushdown<'_> {
             let segment = first + number;
             segments.contains(&segment).then(|| self.stage.rows(segment))
         };
-        let Record { passed, values } = Record::read(record, first, rows_of)?;
+        let has_bits = matches!(self.distinct, OwnedWanted::Columns(_));
+        let Record { passed, values } = Record::read(record, first, rows_of, has_bits)?;
         asked.segments.start = passed.segment + 1;
         let (segment, schema) = (passed.segment, self.stage.scan.schema);
         self.counters.rows_passing += passed.passing as u64;
@@ -323,7 +327,7 @@ impl Pushdown<'_> {
                 Ok(sink(&found))
             }
             OwnedWanted::Aggregates(aggregates) => {
-                let read = |(aggregate, bytes): (&_, &&[u8])| read_value(bytes, *aggregate, schema);
+                let read = |(aggregate, bytes): (&_, &&[u8])| read_value(bytes, *aggregate, schema, passed.passing);
                 let values: Vec<Value> = aggregates.iter().zip(&values).map(read).collect::<Result<_, _>>()?;
                 let values: Vec<Value> = self.places.iter().map(|place| values[*place].clone()).collect();
                 found.values = Values::Aggregates(&values);

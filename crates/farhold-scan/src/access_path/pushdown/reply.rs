@@ -3,22 +3,22 @@
 //! ```text
 //!   message   magic u32 │ number of the request u64 │ sequence u32 │ kind u8 │ bytes
 //!   kind      0: a record goes on    1: a record ends    2: the request is answered    3: it is refused
-//!   record    segment u16 │ passing u32 │ form u8, bits │ values: count u16, each: bytes with their length
+//!   record    segment u16 │ passing u32 │ bits, where columns are wanted │ values: count u16, each: bytes with their length
 //! ```
 //!
 //! All messages of a record but its last one are full, so a record has few messages. A record has at most [`RECORD_BYTES_MAX`] bytes.
 //!
-//! A record is one segment of which rows pass. Its bits are, whichever is shorter, a bit a row or the rows' places. Its values are a
-//! chunk of the passing rows for each wanted column, or the aggregates.
+//! A record is one segment of which rows pass. Its values are a chunk of the passing rows for each wanted column, or the aggregates.
 
-use farhold_store::column::{BLOCK_ROWS, CHUNK_ROWS_MAX};
+use farhold_store::column::CHUNK_ROWS_MAX;
+use farhold_store::row::Schema;
 
-use super::super::stage::{Passed, rows_of};
+use super::super::stage::Passed;
 use super::super::{Aggregate, Value};
+use super::bits::read_bits;
 use super::wire::{Cursor, WireError, put_counted};
-use crate::kernels::Bits;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"FHR1");
+const MAGIC: u32 = u32::from_le_bytes(*b"FHR2");
 /// What stands before a message's bytes.
 pub(super) const HEAD_BYTES: usize = 17;
 /// Bytes of a message.
@@ -135,59 +135,6 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Appends which rows pass.
-pub(super) fn put_bits(to: &mut Vec<u8>, passed: &Passed) {
-    let bits_bytes = passed.rows.div_ceil(8);
-    if passed.passing == passed.rows {
-        to.push(0);
-    } else if passed.passing * 2 < bits_bytes {
-        to.push(1);
-        rows_of(&passed.bits).for_each(|row| to.extend((row as u16).to_le_bytes()));
-    } else {
-        to.push(2);
-        let start = to.len();
-        passed.bits.iter().flatten().for_each(|word| to.extend(word.to_le_bytes()));
-        to.truncate(start + bits_bytes);
-    }
-}
-
-/// Back from [`put_bits`].
-fn read_bits(from: &mut Cursor<'_>, rows: usize, passing: usize) -> Result<Vec<Bits>, WireError> {
-    let mut bits: Vec<Bits> = vec![[0; BLOCK_ROWS / 64]; rows.div_ceil(BLOCK_ROWS)];
-    let mut set = |row: usize| bits[row / BLOCK_ROWS][row % BLOCK_ROWS / 64] |= 1 << (row % 64);
-    match from.u8("the form of bits")? {
-        0 if passing == rows => (0..rows).for_each(set),
-        1 => {
-            let mut next = 0;
-            for place in from.bytes(passing * 2, "the places of rows")?.as_chunks().0 {
-                let row = usize::from(u16::from_le_bytes(*place));
-                if row < next || row >= rows {
-                    return Err(WireError::Wrong("the places of rows are not in order"));
-                }
-                set(row);
-                next = row + 1;
-            }
-        }
-        2 => {
-            let mut count = 0;
-            for (byte, of) in from.bytes(rows.div_ceil(8), "the bits of rows")?.iter().enumerate() {
-                for row in (0..8).filter(|bit| of >> bit & 1 == 1).map(|bit| byte * 8 + bit) {
-                    if row >= rows {
-                        return Err(WireError::Wrong("a bit stands beyond the last row"));
-                    }
-                    set(row);
-                    count += 1;
-                }
-            }
-            if count != passing {
-                return Err(WireError::Wrong("its bits are not as many as pass"));
-            }
-        }
-        form => return Err(WireError::Unknown { what: "the form of bits", number: form.into() }),
-    }
-    Ok(bits)
-}
-
 /// Appends an aggregate.
 pub(super) fn put_value(to: &mut Vec<u8>, value: &Value) {
     match value {
@@ -199,11 +146,12 @@ pub(super) fn put_value(to: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// Back from [`put_value`], without the length.
+/// Back from [`put_value`], without the length: of so many rows that pass.
 pub(super) fn read_value(
     bytes: &[u8],
     aggregate: Aggregate,
-    schema: &farhold_store::row::Schema,
+    schema: &Schema,
+    passing: usize,
 ) -> Result<Value, WireError> {
     let mut from = Cursor::new(bytes);
     let value = match from.u8("an aggregate")? {
@@ -215,7 +163,8 @@ pub(super) fn read_value(
         number => return Err(WireError::Unknown { what: "an aggregate", number: number.into() }),
     };
     from.end()?;
-    if aggregate.may_be(schema, &value) { Ok(value) } else { Err(WireError::Wrong("an aggregate has another type")) }
+    let may_be = aggregate.may_be(schema, &value, passing);
+    if may_be { Ok(value) } else { Err(WireError::Wrong("an aggregate cannot have its value")) }
 }
 
 /// A segment of which rows pass.
@@ -225,11 +174,12 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// `rows_of` gives the rows of a request's segment; `first`: the place in the scan of its first one.
+    /// `rows_of` gives the rows of a request's segment; `first`: the place in the scan of its first one; `has_bits`: columns were wanted.
     pub(super) fn read(
         bytes: &'a [u8],
         first: usize,
         rows_of: impl Fn(usize) -> Option<usize>,
+        has_bits: bool,
     ) -> Result<Self, WireError> {
         let from = &mut Cursor::new(bytes);
         let number = usize::from(from.u16("a segment")?);
@@ -238,7 +188,7 @@ impl<'a> Record<'a> {
         if passing == 0 || passing > rows || rows > CHUNK_ROWS_MAX {
             return Err(WireError::Wrong("it has a wrong number of rows"));
         }
-        let bits = read_bits(from, rows, passing)?;
+        let bits = if has_bits { read_bits(from, rows, passing)? } else { Vec::new() };
         let count = from.count(4, "its values")?;
         let values = (0..count).map(|_| from.counted("a value")).collect::<Result<_, _>>()?;
         Cursor::new(from.rest()).end()?;

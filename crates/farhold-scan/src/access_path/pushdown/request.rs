@@ -1,10 +1,11 @@
 //! A request: what an agent is asked to scan.
 //!
 //! ```text
-//!   magic u32 │ number u64 │ wanted │ conditions │ segments: count u16, each: rows u32, a chunk (pointer u64, bytes u32) a needed column
+//!   magic u32 │ number u64 │ wanted │ conditions │ segments: count u16, each
 //!
 //!   wanted      0, count u16, columns u16 ...    1, count u16, each: kind u8, column u16
 //!   conditions  count u16, each: kind u8, column u16, comparison u8 and constants
+//!   segment     rows u32 │ rows that have ended: count u32, and which (`bits`), if there are any │ chunks: pointer u64, bytes u32
 //! ```
 //!
 //! All numbers are little-endian. The needed columns are those of the predicate and the wanted ones, in order. What is wanted stands
@@ -13,11 +14,13 @@
 use farhold_fabric::FarPtr;
 use farhold_store::column::CHUNK_ROWS_MAX;
 
+use super::super::stage::count;
 use super::super::{Aggregate, FarChunk, FarSegment, Wanted};
+use super::bits::{bits_bytes, put_bits, read_bits};
 use super::wire::{Cursor, WireError, put_counted};
 use crate::predicate::{Comparison, Condition, Constant, Predicate};
 
-const MAGIC: u32 = u32::from_le_bytes(*b"FHQ1");
+const MAGIC: u32 = u32::from_le_bytes(*b"FHQ2");
 /// How deep conditions may stand in each other.
 const DEPTH_MAX: usize = 16;
 
@@ -105,13 +108,18 @@ pub(super) fn put_head(wanted: Wanted<'_>, predicate: &Predicate) -> Option<Vec<
     Some(to)
 }
 
-/// A request of this head.
-pub(super) fn put(head: &[u8], number: u64, segments: &[(u32, Vec<FarChunk>)]) -> Vec<u8> {
+/// A request of this head about segments with chunks of the needed columns alone.
+pub(super) fn put(head: &[u8], number: u64, segments: &[FarSegment]) -> Vec<u8> {
     let mut to = head.to_vec();
     to[4..12].copy_from_slice(&number.to_le_bytes());
     to.extend((segments.len() as u16).to_le_bytes());
-    for (rows, chunks) in segments {
-        to.extend(rows.to_le_bytes());
+    for FarSegment { rows, chunks, ended } in segments {
+        to.extend((*rows as u32).to_le_bytes());
+        let count = count(ended);
+        to.extend((count as u32).to_le_bytes());
+        if count > 0 {
+            put_bits(&mut to, ended, *rows, count);
+        }
         for chunk in chunks {
             to.extend(chunk.at.to_bits().to_le_bytes());
             to.extend(chunk.bytes.to_le_bytes());
@@ -121,8 +129,14 @@ pub(super) fn put(head: &[u8], number: u64, segments: &[(u32, Vec<FarChunk>)]) -
 }
 
 /// Bytes of a segment in a request.
-pub(super) const fn segment_bytes(needed: usize) -> usize {
-    4 + needed * 12
+pub(super) fn segment_bytes(segment: &FarSegment, needed: usize) -> usize {
+    let count = count(&segment.ended);
+    segment_bytes_min(needed) + if count > 0 { bits_bytes(segment.rows, count) } else { 0 }
+}
+
+/// Without rows that have ended.
+const fn segment_bytes_min(needed: usize) -> usize {
+    4 + 4 + needed * 12
 }
 
 fn put_u16(to: &mut Vec<u8>, number: usize) -> Option<()> {
@@ -216,7 +230,7 @@ impl Request {
         // What passes is not estimated here.
         read_conditions(from, 0)?.into_iter().for_each(|condition| predicate.push(condition, 1.0));
         let needed = needed(wanted.borrowed(), &predicate).len();
-        let count = from.count(segment_bytes(needed), "its segments")?;
+        let count = from.count(segment_bytes_min(needed), "its segments")?;
         if count > SEGMENTS_MAX {
             return Err(WireError::Wrong("it is about too many segments"));
         }
@@ -226,12 +240,17 @@ impl Request {
             if rows > CHUNK_ROWS_MAX {
                 return Err(WireError::Wrong("a segment has more rows than a chunk"));
             }
+            let count = from.u32("how many rows have ended")? as usize;
+            if count > rows {
+                return Err(WireError::Wrong("more rows of a segment have ended than it has"));
+            }
+            let ended = if count > 0 { read_bits(from, rows, count)? } else { Vec::new() };
             let chunk = |_| {
                 let at = FarPtr::from_bits(from.u64("the place of a chunk")?);
                 Ok(FarChunk { at, bytes: from.u32("the length of a chunk")? })
             };
             let chunks = (0..needed).map(chunk).collect::<Result<_, WireError>>()?;
-            segments.push(FarSegment { rows, chunks });
+            segments.push(FarSegment { rows, chunks, ended });
         }
         Cursor::new(from.rest()).end()?;
         Ok(Self { wanted, predicate, segments })

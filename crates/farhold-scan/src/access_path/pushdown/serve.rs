@@ -7,7 +7,8 @@ use farhold_store::row::Schema;
 use super::super::aggregate::aggregate;
 use super::super::stage::{Passed, rows_of};
 use super::super::{FarChunk, Pinned, Wanted};
-use super::reply::{HEAD_BYTES, Kind, MESSAGE_BYTES, RECORD_BYTES_MAX, Refusal, Reply, put_bits, put_value};
+use super::bits::put_bits;
+use super::reply::{HEAD_BYTES, Kind, MESSAGE_BYTES, RECORD_BYTES_MAX, Refusal, Reply, put_value};
 use super::request::{OwnedWanted, Request, needed};
 use super::wire::put_counted;
 use crate::columns::ColumnFilter;
@@ -178,18 +179,18 @@ fn record(
         chunks[*column] = Some(chunk.map_err(|_| Refusal::Damaged { segment })?);
     }
     let filter = ColumnFilter::of_some(schema, &request.predicate, of.rows, chunks.clone());
-    let passed = Passed::of(segment, of.rows, &filter);
+    let passed = Passed::of(segment, of.rows, &filter, &of.ended);
     let mut to = Vec::new();
     if passed.passing == 0 {
         return Ok(to);
     }
     to.extend((segment as u16).to_le_bytes());
     to.extend((passed.passing as u32).to_le_bytes());
-    put_bits(&mut to, &passed);
     let chunk_of = |column: usize| chunks[column].expect("a needed column has been opened");
     let long = Refusal::Long { segment };
     match request.wanted.borrowed() {
         Wanted::Columns(columns) => {
+            put_bits(&mut to, &passed.bits, passed.rows, passed.passing);
             to.extend((columns.len() as u16).to_le_bytes());
             for column in columns {
                 let room = bytes_max.saturating_sub(to.len());

@@ -7,6 +7,7 @@ use farhold_fabric::{Executor, Fabric, FabricError, FarPtr, RegionId};
 use farhold_store::row::{ColumnType, Schema};
 use proptest::prelude::*;
 
+use super::super::stage::rows_of;
 use super::super::{Aggregate, FarSegment, Pinned, Settings};
 use super::*;
 use crate::columns::conformance::{Key, Random, TYPES, Table, table_of};
@@ -30,14 +31,18 @@ impl Local {
         };
         let far: Vec<FarChunk> = table.chunks.iter().enumerate().map(place).collect();
         let chunks = far.iter().copied().zip(table.chunks.iter().cloned()).collect();
-        Self { segment: FarSegment { rows, chunks: far }, table, chunks }
+        Self { segment: FarSegment { rows, chunks: far, ended: Vec::new() }, table, chunks }
     }
 
     fn request(&self, predicate: &Predicate, wanted: Wanted<'_>) -> Vec<u8> {
         let head = request::put_head(wanted, predicate).unwrap();
         let needed = request::needed(wanted, predicate);
         let chunks: Vec<FarChunk> = needed.iter().map(|column| self.segment.chunks[*column]).collect();
-        request::put(&head, 77, &[(self.segment.rows as u32, chunks.clone()), (self.segment.rows as u32, chunks)])
+        let segment = FarSegment { chunks, ..self.segment.clone() };
+        let bytes = request::segment_bytes(&segment, needed.len());
+        let request = request::put(&head, 77, &[segment.clone(), segment]);
+        assert_eq!(request.len(), head.len() + 2 + 2 * bytes);
+        request
     }
 }
 
@@ -85,7 +90,8 @@ proptest! {
     #[test]
     fn requests_come_back(seed in any::<u64>()) {
         let random = &mut Random(seed);
-        let local = Local::new(random, &TYPES, 3);
+        let mut local = Local::new(random, &TYPES, 3);
+        local.segment.ended = random.ended(3);
         let predicate = predicate(random);
         let aggregates = [Aggregate::Rows, Aggregate::Count(3), Aggregate::Sum(2), Aggregate::Min(9), Aggregate::Max(0)];
         for wanted in [Wanted::Columns(&[3, 0, 3]), Wanted::Aggregates(&aggregates), Wanted::Columns(&[])] {
@@ -95,6 +101,9 @@ proptest! {
             // Each once, in order.
             prop_assert_eq!(&read.wanted, &request::distinct(wanted));
             prop_assert_eq!(read.segments.len(), 2);
+            for segment in &read.segments {
+                prop_assert_eq!(rows_of(&segment.ended).collect::<Vec<_>>(), rows_of(&local.segment.ended).collect::<Vec<_>>());
+            }
             prop_assert_eq!(request::Request::number_of(&bytes), 77);
             // Of no request a part is one, nor one with something behind it.
             for len in 0..bytes.len() {
@@ -108,7 +117,8 @@ proptest! {
     #[test]
     fn hostile_requests_are_refused(seed in any::<u64>()) {
         let random = &mut Random(seed);
-        let local = Local::new(random, &TYPES, 1500);
+        let mut local = Local::new(random, &TYPES, 1500);
+        local.segment.ended = random.ended(1500);
         let (predicate, columns) = (predicate(random), [random.next() as usize % 16, 5]);
         for wanted in [Wanted::Columns(&columns), Wanted::Aggregates(&[Aggregate::Max(columns[0]), Aggregate::Rows])] {
             let right = local.request(&predicate, wanted);
@@ -124,7 +134,7 @@ proptest! {
         }
         let noise: Vec<u8> = (0..random.next() % 300).map(|_| random.next() as u8).collect();
         prop_assert_eq!(outcome(&serve(&noise, &local)), Err(Refusal::Malformed));
-        let behind_magic = [&b"FHQ1"[..], &noise].concat();
+        let behind_magic = [&b"FHQ2"[..], &noise].concat();
         let _ = outcome(&serve(&behind_magic, &local));
     }
 
@@ -132,7 +142,8 @@ proptest! {
     #[test]
     fn hostile_replies_are_errors(seed in any::<u64>()) {
         let random = &mut Random(seed);
-        let local = Local::new(random, &TYPES, 1500);
+        let mut local = Local::new(random, &TYPES, 1500);
+        local.segment.ended = random.ended(1500);
         let predicate = predicate(random);
         let columns = [random.next() as usize % 16];
         let aggregates = [Aggregate::Max(columns[0]), Aggregate::Rows];
@@ -222,8 +233,9 @@ fn scan_by(
     let segments = [local.segment.clone(), local.segment.clone()];
     let scan = Scan { schema: &local.table.schema, segments: &segments, predicate, wanted };
     let mut take = |found: &Found<'_>| {
-        assert_eq!(found.places().count(), found.passing);
+        assert!((1..=found.rows).contains(&found.passing));
         if let Values::OfPassing(chunks) = found.values {
+            assert_eq!(found.places().count(), found.passing);
             for chunk in chunks {
                 (0..found.passing).for_each(|row| assert!(chunk.wide(row).is_none() || chunk.text(row).is_none()));
             }
@@ -348,7 +360,7 @@ fn a_request_cannot_ask_for_the_same_again_and_again() {
     let random = &mut Random(8);
     let local = Local::new(random, &[ColumnType::Text], 1000);
     let request = |kind: u8, of: &[u8], times: u16, segments: u16| {
-        let mut bytes = b"FHQ1".to_vec();
+        let mut bytes = b"FHQ2".to_vec();
         bytes.extend([0; 8]);
         bytes.push(kind);
         bytes.extend(times.to_le_bytes());
@@ -357,6 +369,7 @@ fn a_request_cannot_ask_for_the_same_again_and_again() {
         bytes.extend(segments.to_le_bytes());
         for _ in 0..segments {
             bytes.extend(1000_u32.to_le_bytes());
+            bytes.extend(0_u32.to_le_bytes());
             bytes.extend(local.segment.chunks[1].at.to_bits().to_le_bytes());
             bytes.extend(local.segment.chunks[1].bytes.to_le_bytes());
         }
@@ -398,6 +411,28 @@ fn long_records_are_refused() {
         assert_eq!(answered(1 << 20), Ok(2));
         assert_eq!(answered(20), Err(Refusal::Long { segment: 0 }));
     }
+}
+
+/// Counts that a home cannot have found, and rows that have ended where there are none.
+#[test]
+fn aggregates_that_cannot_be_are_errors() {
+    let random = &mut Random(11);
+    let local = Local::new(random, &[ColumnType::BigInt], 1000);
+    let everything = Predicate::everything();
+    let wanted = Wanted::Aggregates(&[Aggregate::Rows, Aggregate::Count(1)]);
+    let scan = |spoil: &dyn Fn(&mut Vec<Vec<u8>>)| Hostile::new(&local, spoil).scan(&everything, wanted);
+    assert_eq!(scan(&|_| ()).unwrap().rows_passing, 2000);
+    // Behind the segment, its rows, the number of values, a length and a kind: the number of rows, and of values.
+    let first = reply::HEAD_BYTES + 2 + 4 + 2 + 4 + 1;
+    for (at, byte) in [(0, 1), (15, 1), (21 + 1, 1 << 7), (21 + 15, 1 << 7)] {
+        let spoiled = scan(&|messages| messages[0][first + at] ^= byte);
+        assert!(matches!(spoiled, Err(ScanError::Reply(_))), "{at}: {spoiled:?}");
+    }
+    let mut more = local.request(&everything, wanted);
+    let of_segment = request::segment_bytes(&local.segment, 1);
+    let at = more.len() - of_segment + 4;
+    more[at..at + 4].copy_from_slice(&1001_u32.to_le_bytes());
+    assert_eq!(outcome(&serve(&more, &local)), Err(Refusal::Malformed));
 }
 
 /// An agent gets back to its other work after each segment, also if it has nothing to send.
@@ -472,7 +507,7 @@ fn refusals_come_back() {
 /// Conditions that stand deeper in each other than the agent's stack would bear are no request.
 #[test]
 fn deep_conditions_are_refused() {
-    let mut bytes = b"FHQ1".to_vec();
+    let mut bytes = b"FHQ2".to_vec();
     bytes.extend([0; 8]);
     bytes.extend([0, 0, 0]);
     for _ in 0..15_000 {

@@ -34,7 +34,7 @@ async fn run(reader: &Reader<'_>, scan: &Scan<'_>, sink: &mut Sink<'_>) -> Resul
         counters.rows += rows as u64;
         let first = copies.read(&stage.chunks(segment, &stage.first)?, &mut counters).await?;
         let chunks = open(&stage, segment, &stage.first, &first)?;
-        let passed = Passed::of(segment, rows, &stage.filter(rows, &chunks));
+        let passed = Passed::of(segment, rows, &stage.filter(rows, &chunks), stage.ended(segment));
         if passed.passing > 0 {
             let late = copies.read(&stage.chunks(segment, &stage.late)?, &mut counters).await?;
             let late_chunks = open(&stage, segment, &stage.late, &late)?;

@@ -17,6 +17,7 @@ mod added;
 mod aggregates;
 mod arrays;
 mod assigned;
+mod at_homes;
 mod bounded;
 mod bounds;
 mod casts;

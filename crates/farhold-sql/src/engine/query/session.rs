@@ -17,9 +17,9 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use farhold_join::datafusion::{JoinConfig, JoinMemory, Scans, with_joins_over};
 
 use super::{
-    BATCH_ROWS, added, aggregates, arrays, assigned, bounded, casts, catalog, coerce, computed_keys, constants,
-    correlated, correlation, dates, dependencies, derived, domains, equijoins, floats, gathered, halves, laterals,
-    limits, lists, members, moments, multisets, numbers, one_step, parts, projections, quantified, regexes,
+    BATCH_ROWS, added, aggregates, arrays, assigned, at_homes, bounded, casts, catalog, coerce, computed_keys,
+    constants, correlated, correlation, dates, dependencies, derived, domains, equijoins, floats, gathered, halves,
+    laterals, limits, lists, members, moments, multisets, numbers, one_step, parts, projections, quantified, regexes,
     repeated_keys, rewrite, scalars, separate, single_rows, stopped, texts, variances, volatile,
 };
 use crate::engine::EngineConfig;
@@ -108,7 +108,9 @@ pub(super) fn session_state(
     let optimizers = dependencies::with_dependency_rules(context.state().optimizers().iter().map(in_place).collect());
     let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_optimizer_rules(optimizers)
-        .with_physical_optimizer_rules(one_step::before_combining(limits::kept_whole(rules)))
+        .with_physical_optimizer_rules(one_step::before_combining(limits::kept_whole(at_homes::before_distribution(
+            rules,
+        ))))
         .with_analyzer_rule(Arc::new(lists::Lists))
         .with_analyzer_rule(Arc::new(separate::SeparatePredicates))
         .with_analyzer_rule(Arc::new(scalars::Nulls))

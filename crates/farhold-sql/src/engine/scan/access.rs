@@ -34,8 +34,38 @@ pub(crate) struct Columns {
     pub(super) parts: Arc<[Part]>,
     /// The number of segments left out.
     skipped: usize,
-    /// Of other nodes' columns, by which path they are read.
-    meters: Arc<[Arc<Meter>]>,
+    /// Other nodes' columns, and by which path they are read.
+    far: Arc<[FarRead]>,
+    /// Some of the table is no part of the scan, because other nodes aggregate it.
+    is_split: bool,
+}
+
+/// Columns of another node that a scan reads.
+#[derive(Clone)]
+pub(super) struct FarRead {
+    pub(super) far: Arc<FarColumns>,
+    /// Those that may have a row that passes.
+    pub(super) segments: Arc<[usize]>,
+    meter: Arc<Meter>,
+}
+
+impl FarRead {
+    pub(super) fn choice(&self) -> &Choice {
+        &self.meter.choice
+    }
+
+    pub(super) fn paths(&self) -> &Paths {
+        &self.meter.paths
+    }
+}
+
+/// Columns that another node aggregates.
+#[derive(Clone)]
+pub(super) struct Aggregated {
+    pub(super) far: Arc<FarColumns>,
+    /// The segments of each request.
+    pub(super) runs: Vec<Vec<usize>>,
+    pub(super) meter: Arc<Meter>,
 }
 
 /// A part for one thread to read.
@@ -67,6 +97,8 @@ pub(super) enum Source {
 const RUN_SEGMENTS: usize = 4;
 /// Bytes of all columns of such segments, if they are more than one.
 const RUN_BYTES: u64 = 16 << 20;
+/// Segments that another node aggregates at a time. If it refuses, all of them are read.
+const AGGREGATED_SEGMENTS: usize = 16;
 
 /// What a scan reads, and with how many threads.
 pub(super) struct Wanted<'a> {
@@ -128,9 +160,9 @@ impl Access {
             let reason = reasons.iter().find(|reason| **reason != NoColumns::NotKept).or(reasons.first());
             return Ok(Self::Rows { pages: Arc::clone(&at.pages), reason: *reason.unwrap_or(&NoColumns::NotKept) });
         }
-        let Parts { all, skipped, meters } = parts;
+        let Parts { all, skipped, far } = parts;
         let of = Arc::clone(&at.columns);
-        Ok(Self::Columns(Columns { of, parts: all.into(), skipped, meters: meters.into() }))
+        Ok(Self::Columns(Columns { of, parts: all.into(), skipped, far: far.into(), is_split: false }))
     }
 
     /// Some segments of another node by a path, or the pages of their rows.
@@ -147,7 +179,7 @@ impl Access {
         let meter = Arc::new(Meter::new(paths, Choice::forced(path), far.pin().node()));
         let part = |source| Part { source, meter: Some(Arc::clone(&meter)) };
         let parts = sources.into_iter().map(part).collect();
-        Self::Columns(Columns { of: Arc::from([]), parts, skipped: 0, meters: Arc::from([]) })
+        Self::Columns(Columns { of: Arc::from([]), parts, skipped: 0, far: Arc::from([]), is_split: false })
     }
 
     /// The number of page tasks or column parts.
@@ -161,7 +193,7 @@ impl Access {
     /// Joins above make the scan shorter than it was predicted to be.
     pub(super) fn shorten(&self) {
         if let Self::Columns(columns) = self {
-            columns.meters.iter().for_each(|meter| meter.shorten());
+            columns.far.iter().for_each(|read| read.meter.shorten());
         }
     }
 
@@ -169,9 +201,34 @@ impl Access {
     pub(super) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Rows { pages, .. }, Self::Rows { pages: others, .. }) => Arc::ptr_eq(pages, others),
-            (Self::Columns(columns), Self::Columns(others)) => Arc::ptr_eq(&columns.of, &others.of),
+            (Self::Columns(columns), Self::Columns(others)) => {
+                Arc::ptr_eq(&columns.of, &others.of) && !columns.is_split && !others.is_split
+            }
             _ => false,
         }
+    }
+
+    /// Takes segments out that other nodes are to aggregate. `choose`: the path of those, if they shall.
+    pub(super) fn split(&self, choose: impl Fn(&FarRead) -> Option<Choice>) -> Option<(Self, Vec<Aggregated>)> {
+        let Self::Columns(columns) = self else { return None };
+        let (mut parts, mut left, mut aggregated) = (columns.parts.to_vec(), Vec::new(), Vec::new());
+        for read in columns.far.iter() {
+            let Some(choice) = choose(read).filter(|_| !read.segments.is_empty()) else {
+                left.push(read.clone());
+                continue;
+            };
+            parts.retain(|part| part.meter.as_ref().is_none_or(|meter| !Arc::ptr_eq(meter, &read.meter)));
+            if read.choice().path == PathKind::Rows {
+                // Rows that are in no segment were among the pages.
+                parts.extend(deltas(&read.far));
+            }
+            let runs: Vec<Vec<usize>> = read.segments.chunks(AGGREGATED_SEGMENTS).map(<[usize]>::to_vec).collect();
+            let meter = Meter::new(&read.meter.paths, choice, read.meter.node).of_parts(runs.len(), 1);
+            aggregated.push(Aggregated { far: Arc::clone(&read.far), runs, meter: Arc::new(meter) });
+        }
+        let of = Arc::clone(&columns.of);
+        let access = Columns { of, parts: parts.into(), skipped: columns.skipped, far: left.into(), is_split: true };
+        (!aggregated.is_empty()).then_some((Self::Columns(access), aggregated))
     }
 }
 
@@ -229,7 +286,14 @@ fn runs(far: &FarColumns, segments: &[usize]) -> Vec<Range<usize>> {
 struct Parts {
     all: Vec<Part>,
     skipped: usize,
-    meters: Vec<Arc<Meter>>,
+    far: Vec<FarRead>,
+}
+
+/// The rows of another node that are in no segment.
+fn deltas(far: &Arc<FarColumns>) -> impl Iterator<Item = Part> {
+    let rows = far.view().delta_rows();
+    let runs = (0..rows).step_by(DELTA_RUN_ROWS).map(move |from| from..(from + DELTA_RUN_ROWS).min(rows));
+    runs.map(move |run| Part { source: Source::FarDelta(Arc::clone(far), run), meter: None })
 }
 
 impl Parts {
@@ -262,12 +326,9 @@ impl Parts {
         let meter = Arc::new(meter.of_parts(sources.len(), wanted.threads));
         self.all.extend(sources.into_iter().map(|source| Part { source, meter: Some(Arc::clone(&meter)) }));
         if meter.choice.path != PathKind::Rows {
-            let rows = far.view().delta_rows();
-            let deltas = (0..rows).step_by(DELTA_RUN_ROWS).map(|from| from..(from + DELTA_RUN_ROWS).min(rows));
-            let part = |run| Part { source: Source::FarDelta(Arc::clone(far), run), meter: None };
-            self.all.extend(deltas.map(part));
+            self.all.extend(deltas(far));
         }
-        self.meters.push(meter);
+        self.far.push(FarRead { far: Arc::clone(far), segments: segments.into(), meter });
     }
 }
 
@@ -332,8 +393,8 @@ impl fmt::Display for Access {
                 if pages > 0 {
                     write!(f, ", page_tasks={pages}")?;
                 }
-                for meter in columns.meters.iter() {
-                    write!(f, ", {}", paths::describe(&meter.choice, meter.node, &meter.paths.settings))?;
+                for FarRead { meter, .. } in columns.far.iter() {
+                    write!(f, ", {}", meter.describe())?;
                 }
                 Ok(())
             }

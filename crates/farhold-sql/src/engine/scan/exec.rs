@@ -22,14 +22,14 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use farhold_scan::columns::ColumnFilter;
 use farhold_scan::kernels::Bits;
-use farhold_scan::model::{PATHS, PathKind};
+use farhold_scan::model::{Choice, PATHS, PathKind};
 use farhold_scan::predicate::Predicate;
 use farhold_scan::rows::RowFilter;
 use farhold_store::column::{BLOCK_ROWS, Chunk};
 use farhold_txn::{PageTask, Snapshot, TxnError};
 
 use super::BATCH_ROWS;
-use super::access::{self, Access, Columns, Source, far_chunks};
+use super::access::{self, Access, Aggregated, Columns, FarRead, Source, far_chunks};
 use super::decode::BatchDecoder;
 use super::far::{FarRuns, Run};
 use super::filter::ScanFilter;
@@ -44,19 +44,19 @@ use crate::engine::error;
 /// the assignment is fixed, so that a plan can run again.
 #[derive(Clone)]
 pub(crate) struct SnapshotScan {
-    table: Arc<TableInfo>,
-    schema: SchemaRef,
-    columns: Arc<[usize]>,
+    pub(super) table: Arc<TableInfo>,
+    pub(super) schema: SchemaRef,
+    pub(super) columns: Arc<[usize]>,
     snapshot: Option<Arc<Snapshot>>,
     access: Access,
-    predicate: Arc<Predicate>,
+    pub(super) predicate: Arc<Predicate>,
     filter: Arc<RowFilter>,
     /// The conjuncts of `filter` as logical expressions.
     conditions: Vec<Expr>,
     /// Filters of the joins above, over `columns`.
     runtime: Arc<[PhysicalExprRef]>,
     limit: Option<usize>,
-    cancel: CancelHandle,
+    pub(super) cancel: CancelHandle,
     statistics: Statistics,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
@@ -113,6 +113,19 @@ impl SnapshotScan {
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
         }
+    }
+
+    /// The scan without what other nodes are to aggregate, and that ([`Access::split`]).
+    pub(super) fn split(&self, choose: impl Fn(&FarRead) -> Option<Choice>) -> Option<(Self, Vec<Aggregated>)> {
+        // A limit, and a filter of a join, would have to count or see rows.
+        if self.limit.is_some() || !self.runtime.is_empty() || self.snapshot.is_none() {
+            return None;
+        }
+        let (access, aggregated) = self.access.split(choose)?;
+        let partitions = self.properties.partitioning.partition_count().min(access.part_count().max(1));
+        let properties = Self::properties_of(&self.schema, partitions);
+        let metrics = ExecutionPlanMetricsSet::new();
+        Some((Self { access, properties, metrics, ..self.clone() }, aggregated))
     }
 
     /// The execution state of a partition.

@@ -16,7 +16,7 @@ use farhold_scan::kernels::Bits;
 use farhold_scan::predicate::Predicate;
 use farhold_store::column::copy::FarViewSegment;
 use farhold_store::column::{BLOCK_ROWS, CHUNK_ROWS_MAX, Chunk};
-use farhold_txn::{FarColumns, FarScan, FarScanError, FarScanned, NodeId, ScannedSegment, TxnError};
+use farhold_txn::{FarColumns, FarScan, FarScanError, FarScanned, FarWanted, NodeId, ScannedSegment, TxnError};
 
 use super::decode::BatchDecoder;
 use super::keys::KeySets;
@@ -46,12 +46,65 @@ pub(super) struct FarRuns {
 }
 
 /// A run that is being read. It is given up when it is dropped.
-struct Asked {
+pub(super) struct Asked {
     answer: Receiver<Result<FarScanned, FarScanError>>,
     is_given_up: Arc<AtomicBool>,
     /// Bytes that its result may have.
-    bytes: usize,
+    pub(super) bytes: usize,
     _queued: Queued,
+}
+
+/// What is asked for.
+pub(super) struct Wish<'a> {
+    pub(super) far: &'a Arc<FarColumns>,
+    pub(super) segments: Vec<usize>,
+    pub(super) table: &'a TableInfo,
+    pub(super) predicate: &'a Arc<Predicate>,
+    pub(super) wanted: FarWanted,
+    pub(super) meter: &'a Meter,
+    /// Bytes that its result may have.
+    pub(super) bytes: usize,
+}
+
+impl Asked {
+    /// Asks the thread of far reads.
+    pub(super) fn start(wish: Wish<'_>) -> Result<Self> {
+        let Wish { far, segments, table, predicate, wanted, meter, bytes } = wish;
+        let path = paths::copying(meter.choice.path);
+        let path = path.ok_or_else(|| DataFusionError::Internal("a run by a path that does not copy".to_owned()))?;
+        let is_given_up = Arc::new(AtomicBool::new(false));
+        let queued = meter.paths.queue(segments.iter().map(|number| far.segments()[*number].bytes()).sum());
+        let scan = FarScan {
+            columns: Arc::clone(far),
+            table: table.table.clone(),
+            segments,
+            predicate: Arc::clone(predicate),
+            wanted,
+            path,
+            settings: meter.paths.settings,
+            is_given_up: Arc::clone(&is_given_up),
+        };
+        let answer = scan.start().map_err(|error| failed(error, meter.node))?;
+        Ok(Self { answer, is_given_up, bytes, _queued: queued })
+    }
+
+    /// Waits for the result, or until the statement is cancelled.
+    pub(super) fn wait(&self, meter: &Meter, cancel: &CancelHandle) -> Result<FarScanned> {
+        let node = meter.node;
+        let gone = || FarScanError::Txn(TxnError::NodeUnavailable { node, committed: false });
+        let scanned = loop {
+            match self.answer.recv_timeout(LOOK) {
+                Ok(scanned) => break scanned,
+                Err(RecvTimeoutError::Disconnected) => break Err(gone()),
+                Err(RecvTimeoutError::Timeout) => {
+                    cancel.check().map_err(|error| DataFusionError::External(Box::new(error)))?;
+                }
+            }
+        };
+        let scanned = scanned.map_err(|error| failed(error, node))?;
+        meter.paths.measured(node, scanned.latency_ns, scanned.fabric_bytes);
+        Ok(scanned)
+    }
 }
 
 impl Drop for Asked {
@@ -96,32 +149,13 @@ impl FarRuns {
             self.asked.push_back((number, None));
             return Ok(skipped);
         }
-        let of_all = |bytes: &dyn Fn(&FarViewSegment) -> u64| -> u64 {
-            segments.iter().map(|number| bytes(&far.segments()[*number])).sum()
-        };
-        let wanted = columns.iter().filter_map(|column| far.place_of(*column));
-        let of_column = |place: usize| of_all(&|segment| u64::from(segment.chunks()[place].bytes));
-        let bytes = wanted.map(of_column).sum::<u64>() as usize;
+        let bytes = columns.iter().map(|column| bytes_of(far, &segments, *column)).sum::<u64>() as usize;
         if let Some(Err(error)) = self.room.as_ref().map(|room| room.try_grow(bytes)) {
             return if is_needed { Err(error) } else { Ok(0) };
         }
-        let meter = run.meter;
-        let path = paths::copying(meter.choice.path);
-        let path = path.ok_or_else(|| DataFusionError::Internal("a run by a path that does not copy".to_owned()))?;
-        let is_given_up = Arc::new(AtomicBool::new(false));
-        let queued = meter.paths.queue(of_all(&FarViewSegment::bytes));
-        let scan = FarScan {
-            columns: Arc::clone(far),
-            table: table.table.clone(),
-            segments,
-            predicate: Arc::clone(predicate),
-            wanted: Arc::clone(columns),
-            path,
-            settings: meter.paths.settings,
-            is_given_up: Arc::clone(&is_given_up),
-        };
-        let answer = scan.start().map_err(|error| failed(error, meter.node))?;
-        self.asked.push_back((number, Some(Asked { answer, is_given_up, bytes, _queued: queued })));
+        let (meter, wanted) = (run.meter, FarWanted::Columns(Arc::clone(columns)));
+        let asked = Asked::start(Wish { far, segments, table, predicate, wanted, meter, bytes })?;
+        self.asked.push_back((number, Some(asked)));
         Ok(skipped)
     }
 
@@ -132,25 +166,13 @@ impl FarRuns {
 
     /// Waits for the first run that has been asked for.
     pub(super) fn receive(&mut self, far: &FarColumns, meter: &Meter, cancel: &CancelHandle) -> Result<()> {
-        let node = meter.node;
-        let gone = || FarScanError::Txn(TxnError::NodeUnavailable { node, committed: false });
         let asked = self.asked.pop_front().map(|(_, asked)| asked);
         let asked = asked.ok_or_else(|| DataFusionError::Internal("no run was asked for".to_owned()))?;
         let Some(asked) = asked else { return Ok(()) };
-        let scanned = loop {
-            match asked.answer.recv_timeout(LOOK) {
-                Ok(scanned) => break scanned,
-                Err(RecvTimeoutError::Disconnected) => break Err(gone()),
-                Err(RecvTimeoutError::Timeout) => {
-                    cancel.check().map_err(|error| DataFusionError::External(Box::new(error)))?;
-                }
-            }
-        };
-        let mut scanned = scanned.map_err(|error| failed(error, node))?;
+        let mut scanned = asked.wait(meter, cancel)?;
         for found in &mut scanned.segments {
             found.bits = without_ended(found, &far.segments()[found.segment]);
         }
-        meter.paths.measured(node, scanned.latency_ns, scanned.fabric_bytes);
         self.current = Some(Decoding { scanned, segment: 0, block: 0, bytes: asked.bytes });
         Ok(())
     }
@@ -190,6 +212,12 @@ impl FarRuns {
         }
         Ok(false)
     }
+}
+
+/// Bytes of a column of some segments.
+pub(super) fn bytes_of(far: &FarColumns, segments: &[usize], column: usize) -> u64 {
+    let Some(place) = far.place_of(column) else { return 0 };
+    segments.iter().map(|number| u64::from(far.segments()[*number].chunks()[place].bytes)).sum()
 }
 
 /// The rows of the chunks that pass and have not ended: a bit for each row of the chunks, a word array a block.

@@ -94,6 +94,20 @@ impl FarViewSegment {
             bits.iter_mut().zip(&self.ended[found].1).for_each(|(word, stays)| *word &= stays);
         }
     }
+
+    /// Those rows, a bit a row, a word array a block; nothing, if there are none.
+    #[must_use]
+    pub fn ended(&self) -> Vec<BlockBits> {
+        let blocks = if self.ended.is_empty() { 0 } else { self.rows.div_ceil(BLOCK_ROWS) };
+        let of_block = |block: usize| {
+            let mut ended = rows_of_block(self.rows, block);
+            let mut stays = ended;
+            self.select(block, &mut stays);
+            ended.iter_mut().zip(stays).for_each(|(ended, stays)| *ended &= !stays);
+            ended
+        };
+        (0..blocks).map(of_block).collect()
+    }
 }
 
 /// The rows of another node's copy at an epoch.

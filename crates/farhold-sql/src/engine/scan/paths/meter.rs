@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use farhold_scan::model::Choice;
 use farhold_txn::NodeId;
 
-use super::Paths;
+use super::{Paths, describe};
 
 /// Reports to the model once all parts have been read. A scan that ends early, or that a filter of a join makes shorter, is not reported.
 pub(in crate::engine::scan) struct Meter {
@@ -42,6 +42,11 @@ impl Meter {
     /// Other rows are read than the choice was made for.
     pub(in crate::engine::scan) fn shorten(&self) {
         self.is_shortened.store(true, Relaxed);
+    }
+
+    /// The text in EXPLAIN.
+    pub(in crate::engine::scan) fn describe(&self) -> String {
+        describe(&self.choice, self.node, &self.paths.settings)
     }
 
     /// A part has been read, in so many nanoseconds of one thread.

@@ -146,6 +146,13 @@ impl Paths {
         })
     }
 
+    /// The choice again, if the home can compute aggregates of so many bytes; `None`: another path is better all the same.
+    pub(super) fn with_aggregates(&self, choice: &Choice, part: FarPart<'_>, result_bytes: f64) -> Option<Choice> {
+        let features = Features { result_bytes, ..self.features(part) };
+        let again = self.learned().model.reconsider(choice, PathKind::Pushdown, features).ok()?;
+        (again.path == PathKind::Pushdown).then_some(again)
+    }
+
     /// The features of each path that can be used.
     fn candidates(&self, part: FarPart<'_>) -> Candidates {
         let mut candidates = Candidates::default();
@@ -179,7 +186,7 @@ impl Paths {
             let of = |places: &[usize]| places.iter().map(|at| f64::from(segment.chunks()[*at].bytes)).sum::<f64>();
             let (first, late) = (of(&first), of(&late));
             // A column that is read late is read whole, if any row of its segment passes.
-            let passes = 1.0 - (1.0 - selectivity).powi(i32::try_from(segment.rows()).unwrap_or(i32::MAX));
+            let passes = passes(selectivity, segment.rows());
             bytes += first + late * passes;
             result_bytes += (first + late) * selectivity;
         }
@@ -315,6 +322,11 @@ fn why(path: PathKind, node: NodeId) -> String {
     }
 }
 
+/// The probability that any of so many rows passes.
+pub(super) fn passes(selectivity: f64, rows: usize) -> f64 {
+    1.0 - (1.0 - selectivity).powi(i32::try_from(rows).unwrap_or(i32::MAX))
+}
+
 /// The clock by which scans are timed.
 #[allow(
     clippy::disallowed_methods,
@@ -345,7 +357,7 @@ fn fingerprint(node: &Node) -> u64 {
 }
 
 /// The text in EXPLAIN: the path, and what each path was predicted to take.
-pub(super) fn describe(choice: &Choice, node: NodeId, settings: &access_path::Settings) -> String {
+fn describe(choice: &Choice, node: NodeId, settings: &access_path::Settings) -> String {
     let mut text = format!("access_path={} of node {}", choice.path.name(), node.0);
     if choice.path == PathKind::Offload {
         let _ = write!(text, " in blocks of {} bytes", settings.block_bytes);

@@ -1,0 +1,226 @@
+//! The operator that asks homes for aggregates.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet, Time,
+};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use farhold_scan::access_path::Value;
+use farhold_scan::model::PathKind;
+use farhold_scan::predicate::Predicate;
+use farhold_txn::{FarWanted, ScannedSegment};
+
+use super::super::access::Aggregated;
+use super::super::exec::SnapshotScan;
+use super::super::far::{Asked, Wish, bytes_of};
+use super::super::paths::now;
+use super::states::States;
+use crate::engine::cancel::CancelHandle;
+use crate::engine::catalog::TableInfo;
+
+/// Requests of one home under way.
+const ASKED_MAX: usize = 2;
+
+/// Partial states of aggregates over segments of other nodes: a partition a node, a row a segment of which a row passes.
+pub(super) struct AggregatesExec {
+    schema: SchemaRef,
+    states: States,
+    table: Arc<TableInfo>,
+    predicate: Arc<Predicate>,
+    aggregated: Arc<[Aggregated]>,
+    cancel: CancelHandle,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl AggregatesExec {
+    /// `schema`: of the states.
+    pub(super) fn new(schema: SchemaRef, scan: &SnapshotScan, states: States, aggregated: Vec<Aggregated>) -> Self {
+        let properties = Arc::new(PlanProperties::new(
+            EquivalenceProperties::new(Arc::clone(&schema)),
+            Partitioning::UnknownPartitioning(aggregated.len()),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        ));
+        Self {
+            schema,
+            states,
+            table: Arc::clone(&scan.table),
+            predicate: Arc::clone(&scan.predicate),
+            aggregated: aggregated.into(),
+            cancel: scan.cancel.clone(),
+            properties,
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
+    }
+}
+
+impl fmt::Debug for AggregatesExec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AggregatesExec").field("table", &self.table.name).finish_non_exhaustive()
+    }
+}
+
+impl DisplayAs for AggregatesExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let segments: usize = self.aggregated.iter().flat_map(|of| &of.runs).map(Vec::len).sum();
+        let (table, names) = (&self.table.name, self.states.names.join(", "));
+        write!(f, "FarholdAggregates: table={table}, aggregates=[{names}], far_segments={segments}")?;
+        for of in self.aggregated.iter() {
+            write!(f, ", {}", of.meter.describe())?;
+        }
+        Ok(())
+    }
+}
+
+impl ExecutionPlan for AggregatesExec {
+    fn name(&self) -> &'static str {
+        "FarholdAggregates"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        Vec::new()
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(self)
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let of = self.aggregated.get(partition).cloned();
+        let of = of.ok_or_else(|| DataFusionError::Internal("a partition of no node".to_owned()))?;
+        let baseline = BaselineMetrics::new(&self.metrics, partition);
+        let count = |name: &'static str| MetricBuilder::new(&self.metrics).counter(name, partition);
+        let mut asking = Asking {
+            of,
+            schema: Arc::clone(&self.schema),
+            states: self.states.clone(),
+            table: Arc::clone(&self.table),
+            predicate: Arc::clone(&self.predicate),
+            cancel: self.cancel.clone(),
+            next: 0,
+            asked: VecDeque::new(),
+            room: MemoryConsumer::new("aggregates of other nodes").register(context.memory_pool()),
+            held: 0,
+            at_home: count("segments_at_home"),
+            read: count("segments_read"),
+            time: MetricBuilder::new(&self.metrics)
+                .subset_time(format!("{}_time", PathKind::Pushdown.name()), partition),
+        };
+        let batches = std::iter::from_fn(move || {
+            let timer = baseline.elapsed_compute().timer();
+            let batch = asking.next_batch().transpose();
+            timer.done();
+            if let Some(Ok(batch)) = &batch {
+                baseline.record_output(batch.num_rows());
+            }
+            batch
+        });
+        let stream = futures::stream::iter(batches);
+        Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), stream)))
+    }
+}
+
+/// The execution state of one partition.
+struct Asking {
+    of: Aggregated,
+    schema: SchemaRef,
+    states: States,
+    table: Arc<TableInfo>,
+    predicate: Arc<Predicate>,
+    cancel: CancelHandle,
+    /// The next run to ask for.
+    next: usize,
+    asked: VecDeque<Asked>,
+    /// Memory of the query for what has been asked for, and for the last batch.
+    room: MemoryReservation,
+    /// Bytes of it that the last batch has.
+    held: usize,
+    /// Segments that the home has aggregated, and others: it has refused, and they were read.
+    at_home: Count,
+    read: Count,
+    time: Time,
+}
+
+impl Asking {
+    fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            self.room.shrink(std::mem::take(&mut self.held));
+            self.cancel.check().map_err(|error| DataFusionError::External(Box::new(error)))?;
+            let since = now();
+            while self.asked.len() < ASKED_MAX && self.next < self.of.runs.len() && self.ask()? {}
+            let Some(asked) = self.asked.pop_front() else { return Ok(None) };
+            let scanned = asked.wait(&self.of.meter, &self.cancel)?;
+            let count = if scanned.is_of_home { &self.at_home } else { &self.read };
+            count.add(scanned.segments.len());
+            let batch = self.batch(&scanned.segments, asked.bytes)?;
+            let ns = since.elapsed().as_nanos() as u64;
+            self.of.meter.add(ns);
+            self.time.add_duration(Duration::from_nanos(ns));
+            if batch.num_rows() > 0 {
+                return Ok(Some(batch));
+            }
+        }
+    }
+
+    /// Asks for the next run. False: there is no memory for it, and another one is under way.
+    fn ask(&mut self) -> Result<bool> {
+        let (far, segments) = (&self.of.far, self.of.runs[self.next].clone());
+        // No text is longer than its chunk.
+        let texts = self.states.texts(&self.table).map(|column| bytes_of(far, &segments, column)).sum::<u64>();
+        let bytes = texts as usize + self.states.bytes() * segments.len();
+        match self.room.try_grow(bytes) {
+            Err(error) if self.asked.is_empty() => return Err(error),
+            Err(_) => return Ok(false),
+            Ok(()) => {}
+        }
+        self.asked.push_back(Asked::start(Wish {
+            far,
+            segments,
+            table: &self.table,
+            predicate: &self.predicate,
+            wanted: FarWanted::Aggregates(Arc::clone(&self.states.wanted)),
+            meter: &self.of.meter,
+            bytes,
+        })?);
+        self.next += 1;
+        Ok(true)
+    }
+
+    /// The states of a run for which this much memory has been reserved.
+    fn batch(&mut self, segments: &[ScannedSegment], reserved: usize) -> Result<RecordBatch> {
+        let values: Vec<&[Value]> = segments.iter().map(|found| found.aggregates.as_slice()).collect();
+        let batch = self.states.batch(&self.schema, &values)?;
+        self.held = reserved.min(batch.get_array_memory_size());
+        self.room.shrink(reserved - self.held);
+        Ok(batch)
+    }
+}
