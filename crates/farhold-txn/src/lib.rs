@@ -51,7 +51,7 @@ pub use home::agent::HomeAgent;
 pub use membership::file::FileRegister;
 pub use node::memory::MemoryUse;
 pub use node::{Node, NodeConfig, Recovered};
-pub use protocol::far_columns::{ColumnPin, FarColumns, NodeColumns};
+pub use protocol::far_columns::{ColumnPin, ColumnsByNode, FarColumns, NodeColumns};
 pub use protocol::far_scans::{FarScan, FarScanError, FarScanned, ScannedSegment};
 pub use protocol::snapshot::{PageTask, Snapshot};
 pub use protocol::txn::spec::{Partition, ScanSpec};
