@@ -12,6 +12,8 @@
 
 pub(crate) mod own;
 mod taken;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
