@@ -40,6 +40,7 @@ pub use cluster::configuration::{Configuration, Mirror, Serving};
 pub use cluster::progress::{Leading, Moving, Progress};
 pub use cluster::register::{Register, RegisterError, RegisterFuture, Registered, Renewals};
 pub use cluster::settings::ReplicationConfig;
+pub use columns::report::{ColumnReport, TableColumns};
 pub use columns::{ColumnStatistics, NoColumns};
 pub use durability::JournalConfig;
 pub use durability::open::Generation;
