@@ -318,7 +318,7 @@ fn why(path: PathKind, node: NodeId) -> String {
 /// The clock by which scans are timed.
 #[allow(
     clippy::disallowed_methods,
-    reason = "query threads have no executor's clock, and nothing depends on the times but the choice of paths"
+    reason = "query threads have no executor's clock, and nothing depends on the times but the choice of paths, and when threads are given up"
 )]
 pub(super) fn now() -> Instant {
     Instant::now()
