@@ -164,7 +164,12 @@ fn some_columns_are_kept() {
         ("CREATE TABLE u (id bigint) WITH (columns = '')", "22023"),
         ("CREATE TABLE u (id bigint) WITH (columns = 'id,')", "22023"),
         ("CREATE TABLE u (id bigint) WITH (columns = 'id id')", "22023"),
+        ("CREATE TABLE u (id bigint PRIMARY KEY, n int) WITH (columns = 'id, x')", "42703"),
         ("ALTER TABLE t SET (columns = 'id, x')", "42703"),
+        ("CREATE TABLE u (id bigint PRIMARY KEY, n int) WITH (columns = 'id, id')", "42701"),
+        ("CREATE TABLE u (id bigint PRIMARY KEY, n int) WITH (columns = 'n, \"id\", ID')", "42701"),
+        ("ALTER TABLE t SET (columns = 'id, id')", "42701"),
+        ("ALTER TABLE t SET (columns = 'n, m, \"n\"')", "42701"),
         ("ALTER TABLE t SET (placement = 'replicated')", "0A000"),
         ("ALTER TABLE t SET (fancy = 1)", "22023"),
         ("ALTER TABLE t SET (columns = 'id', columns = 'n')", "22023"),
@@ -172,6 +177,13 @@ fn some_columns_are_kept() {
     ] {
         assert_eq!(client.err(statement).state.code(), state, "{statement}");
     }
+    let refused = client.err("ALTER TABLE t SET (columns = 'm, N, n')");
+    assert_eq!(refused.message, "column \"n\" specified more than once");
+    // A refused statement has changed nothing.
+    assert_eq!(
+        client.rows("SELECT relname, option FROM pg_catalog.farhold_columns WHERE relname IN ('t', 'u')"),
+        ["t|all"]
+    );
     reads_segments("SELECT sum(m), sum(n) FROM t");
 }
 

@@ -4,6 +4,7 @@
 #[cfg_attr(not(feature = "planted"), allow(dead_code, reason = "without the feature nobody plants anything"))]
 pub(crate) mod planted;
 
+pub(crate) mod at_once;
 pub(crate) mod back_off;
 pub(crate) mod bell;
 pub(crate) mod catalog;

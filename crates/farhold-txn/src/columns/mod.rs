@@ -11,7 +11,10 @@
 //! The chunks of copies are in a region of the node, which other nodes read. Copies are built anew when the node starts.
 
 pub(crate) mod own;
+pub(crate) mod report;
 mod taken;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -323,8 +326,13 @@ impl ColumnFeed {
     }
 
     /// The last epoch of which all records have been offered.
-    fn closed(&self) -> u32 {
+    pub fn closed(&self) -> u32 {
         held(&self.queue).closed
+    }
+
+    /// Bytes of records that have been offered and are not applied yet.
+    pub fn waiting_bytes(&self) -> u64 {
+        held(&self.queue).bytes as u64
     }
 
     /// Where the chunks of copies are, if there is room for any.

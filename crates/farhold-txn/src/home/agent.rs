@@ -121,8 +121,12 @@ impl HomeAgent {
 
 /// How often a member says what it is doing.
 const TELL_EVERY_NS: u64 = 20_000_000;
-/// How often it says so to the register, which is written by all of them.
+/// How often it looks at its columns for that, of which some number changes with each commit.
+const REPORT_COLUMNS_EVERY_NS: u64 = 200_000_000;
+/// How often it says so to the register, which is written by all of them, and may keep what was written before.
 const TELL_REGISTER_EVERY_NS: u64 = 1_000_000_000;
+/// The same if only what it says of its columns has changed.
+const TELL_REGISTER_COLUMNS_EVERY_NS: u64 = 10_000_000_000;
 
 /// Reports what this node is doing, for operators: in a file, which can be read even when the node hangs or is gone,
 /// and, for operators on other hosts, in the register.
@@ -130,7 +134,8 @@ async fn tell_status(worker: &Worker, cluster: &Path, register: &Arc<impl Regist
     let (node, handle) = (worker.node().clone(), worker.handle());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (mut told, mut telling) = (String::new(), None::<JoinTask<()>>);
-    let (mut register_told, mut register_told_ns) = (String::new(), None);
+    let (mut columns, mut report_columns_ns) = (String::new(), 0);
+    let mut in_register = None::<InRegister>;
     loop {
         let number = node.configuration().map_or(0, |configuration| configuration.number);
         let state = if node.is_expelled() {
@@ -146,17 +151,38 @@ async fn tell_status(worker: &Worker, cluster: &Path, register: &Arc<impl Regist
             let _ = writeln!(status, "lag {} {bytes}", holder.0);
         }
         let _ = writeln!(status, "doing {}", node.progress());
-        if status != told && FileRegister::tell_status(cluster, node.id(), &status).is_ok() {
-            told.clone_from(&status);
+        let now_ns = handle.now_ns();
+        if now_ns >= report_columns_ns {
+            (columns, report_columns_ns) = (node.column_report().to_string(), now_ns + REPORT_COLUMNS_EVERY_NS);
         }
-        let is_due = register_told_ns.is_none_or(|at_ns| handle.now_ns() >= at_ns + TELL_REGISTER_EVERY_NS);
+        let words = format!("{status}{columns}");
+        if words != told && FileRegister::tell_status(cluster, node.id(), &words).is_ok() {
+            told.clone_from(&words);
+        }
+        let is_due = in_register.as_ref().is_none_or(|it| it.is_due(&status, &columns, now_ns));
         // A register that does not answer does not keep the node from writing the file.
-        if is_due && status != register_told && telling.as_ref().is_none_or(|it| it.try_take().is_some()) {
-            let (register, me, words) = (register.clone(), node.id(), status.clone());
+        if is_due && telling.as_ref().is_none_or(|it| it.try_take().is_some()) {
+            let (register, me) = (register.clone(), node.id());
             telling = Some(handle.spawn(async move { drop(register.tell(me, &words).await) }));
-            (register_told, register_told_ns) = (status, Some(handle.now_ns()));
+            in_register = Some(InRegister { status, columns: columns.clone(), told_ns: now_ns });
         }
         handle.sleep_ns(TELL_EVERY_NS).await;
+    }
+}
+
+/// What a member has said to the register.
+struct InRegister {
+    status: String,
+    columns: String,
+    told_ns: u64,
+}
+
+impl InRegister {
+    /// Is it time to say this instead?
+    fn is_due(&self, status: &str, columns: &str, now_ns: u64) -> bool {
+        let since_ns = now_ns.saturating_sub(self.told_ns);
+        (self.status != status && since_ns >= TELL_REGISTER_EVERY_NS)
+            || (self.columns != columns && since_ns >= TELL_REGISTER_COLUMNS_EVERY_NS)
     }
 }
 

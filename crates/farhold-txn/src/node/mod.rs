@@ -21,6 +21,7 @@ use crate::base::table::Table;
 use crate::cluster::configuration::Configuration;
 use crate::cluster::settings::ReplicationConfig;
 use crate::columns::own::OwnRecords;
+use crate::columns::report::{ColumnReport, TableColumns};
 use crate::columns::{ColumnFeed, ColumnStatistics, NoColumns};
 use crate::durability::JournalConfig;
 use crate::durability::journaling::Journaling;
@@ -354,6 +355,33 @@ impl Node {
             Ok((_, copy)) => (copy.size(), (!copy.is_built()).then_some(NoColumns::Building)),
             Err(reason) => (CopySize::default(), Some(reason)),
         }
+    }
+
+    /// What it keeps as columns, and how far their first build is, for operators. Tables that it is not to keep so are not in it.
+    #[must_use]
+    pub fn column_report(&self) -> ColumnReport {
+        let feed = self.column_feed();
+        let report = |table: Table| {
+            let (copy, reason) = match self.column_copy(&table) {
+                Ok((_, copy)) => (Some(copy), None),
+                Err(reason) => (None, Some(reason)),
+            };
+            if reason == Some(NoColumns::NotKept) {
+                return None;
+            }
+            let is_built = copy.as_ref().is_some_and(|copy| copy.is_built());
+            // What has been built at a snapshot may be ahead of the journal.
+            let behind = |copy: &Arc<ColumnCopy>| feed.map_or(0, |it| it.closed()).saturating_sub(copy.complete_to());
+            Some(TableColumns {
+                table: table.name().to_owned(),
+                reason: reason.or((!is_built).then_some(NoColumns::Building)),
+                table_rows: table.row_count(),
+                size: copy.as_ref().map(|copy| copy.size()).unwrap_or_default(),
+                epochs_behind: copy.as_ref().filter(|_| is_built).map_or(0, behind),
+            })
+        };
+        let tables = self.tables().into_iter().filter_map(report).collect();
+        ColumnReport::new(tables, feed.map_or(0, |it| it.waiting_bytes()), feed.map_or(0, |it| it.losses()))
     }
 
     /// What brings its columns the records; `None`: it keeps none, because it has others beside it and no journal.

@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use crate::base::at_once::{Work, all_at_once};
 use crate::base::definition::KeptColumns;
 use crate::base::error::TxnError;
 use crate::base::ident::COLUMNS;
@@ -159,6 +160,9 @@ pub enum NodeColumns {
     Far(Arc<FarColumns>),
 }
 
+/// The columns of a table by node, or why a node's rows are read instead.
+pub type ColumnsByNode = Vec<(NodeId, Result<NodeColumns, NoColumns>)>;
+
 impl NodeColumns {
     /// Whether it has the column at a position.
     #[must_use]
@@ -290,35 +294,53 @@ impl ColumnPin {
 }
 
 impl Worker {
-    /// The columns of a table at a snapshot's epoch, by the nodes that have rows of it. Together they are the rows that a scan of the
-    /// snapshot finds, if each node has them; of one that does not, the caller scans that node's pages.
-    pub async fn columns_by_node(
+    /// The columns of a table at a snapshot's epoch, by the nodes that have rows of it, this node first. Together they are the rows that a
+    /// scan of the snapshot finds, if each node has them; of one that does not, the caller scans that node's pages.
+    pub async fn columns_by_node(&self, snapshot: &Arc<Snapshot>, table: &Table) -> ColumnsByNode {
+        self.columns_of_tables(snapshot, &[table]).await.pop().unwrap_or_default()
+    }
+
+    /// As [`Self::columns_by_node`], of several tables, in their order. All nodes are asked at the same time about all of them, so it takes as
+    /// long as the slowest answer; only of very many questions the last are asked when the first have been answered.
+    pub async fn columns_of_tables(&self, snapshot: &Arc<Snapshot>, tables: &[&Table]) -> Vec<ColumnsByNode> {
+        let me = self.node().id();
+        let nodes_of = |table: &Table| -> Vec<NodeId> {
+            let others = snapshot.nodes().filter(|node| *node != me && !table.0.route.is_local_only());
+            std::iter::once(me).chain(others).collect()
+        };
+        let nodes: Vec<Vec<NodeId>> = tables.iter().map(|table| nodes_of(table)).collect();
+        let mut questions: Vec<Work<'_, Result<NodeColumns, NoColumns>>> = Vec::new();
+        for (table, nodes) in tables.iter().zip(&nodes) {
+            for node in nodes {
+                questions.push(Box::pin(self.columns_on(snapshot, table, *node)));
+            }
+        }
+        let mut answers = all_at_once(questions).await.into_iter();
+        nodes.into_iter().map(|nodes| nodes.into_iter().zip(answers.by_ref()).collect()).collect()
+    }
+
+    /// The columns of the rows that a node has of a table, this node or another.
+    async fn columns_on(
         &self,
         snapshot: &Arc<Snapshot>,
         table: &Table,
-    ) -> Vec<(NodeId, Result<NodeColumns, NoColumns>)> {
-        let me = self.node().id();
-        let own = self.home_columns(snapshot, table).await.map(|view| NodeColumns::Own(Arc::new(view)));
-        let mut all = vec![(me, own)];
-        if table.0.route.is_local_only() {
-            return all;
+        node: NodeId,
+    ) -> Result<NodeColumns, NoColumns> {
+        if node == self.node().id() {
+            return self.home_columns(snapshot, table).await.map(|view| NodeColumns::Own(Arc::new(view)));
         }
         // Another node keeps no columns either where this one does not make any.
         let makes_columns = self.node().column_feed().is_some();
-        if !makes_columns || table.kept_columns() == KeptColumns::None {
-            let reason = all[0].1.as_ref().err().copied().unwrap_or(NoColumns::NotKept);
-            all.extend(snapshot.nodes().filter(|node| *node != me).map(|node| (node, Err(reason))));
-            return all;
-        }
         let columns: Vec<usize> = match table.kept_columns() {
+            kept if !makes_columns || kept == KeptColumns::None => {
+                let here = self.node().column_copy_of(table, snapshot.configuration());
+                return Err(here.err().unwrap_or(NoColumns::NotKept));
+            }
             KeptColumns::These(columns) => columns.into_iter().map(usize::from).collect(),
             KeptColumns::None | KeptColumns::Auto | KeptColumns::All => (0..table.schema().columns().len()).collect(),
         };
-        for node in snapshot.nodes().filter(|node| *node != me) {
-            let far = self.columns_of(snapshot, table, node, &columns).await;
-            all.push((node, far.map(|far| NodeColumns::Far(Arc::new(far)))));
-        }
-        all
+        let far = self.columns_of(snapshot, table, node, &columns).await;
+        far.map(|far| NodeColumns::Far(Arc::new(far)))
     }
 
     /// The columns of the rows that a node has of a table, at a snapshot's epoch, for [immutable
@@ -414,54 +436,4 @@ impl Worker {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cluster::configuration::Configuration;
-    use crate::cluster::settings::ReplicationConfig;
-    use crate::node::{Node, NodeConfig};
-    use farhold_fabric::Fabric;
-    use farhold_store::column::memory::ColumnMemory;
-
-    /// The snapshots of a node that leaves are closed while the configuration changes, and its process may read for a moment longer. Until
-    /// the next configuration begins, nothing that it may read is used again.
-    #[test]
-    fn nothing_is_freed_while_the_configuration_changes() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let fabric = Fabric::join_shm(directory.path(), NodeId(0)).expect("the fabric");
-        let replication =
-            ReplicationConfig { replicas: 2, rings: 3, ring_bytes: 64 << 10, ..ReplicationConfig::default() };
-        let config = NodeConfig { nodes: 2, region_bytes: 16 << 20, replication, ..NodeConfig::default() };
-        let node = Node::open(fabric, config).expect("a node");
-        let region = RegionMemory::anonymous(FarPtr::new(NodeId(0), COLUMNS, 0), 1 << 20).expect("memory");
-        let memory = ColumnMemory::new(Arc::new(region));
-        let view = &node.replication.as_ref().expect("copies").view;
-        let founded = Configuration::first(2, 2);
-        view.install(&Arc::new(founded.clone()), &node.catalog);
-        let used_after_dropping_some = || {
-            drop(memory.store([&[1; 100][..]]).expect("room"));
-            node.reclaim_columns(&memory);
-            memory.statistics().held_bytes
-        };
-        assert_eq!(used_after_dropping_some(), 0);
-        let without = Arc::new(founded.without(&[NodeId(1)], NodeId(0)));
-        assert!(view.freeze(&without, &node.catalog));
-        assert_eq!(used_after_dropping_some(), 128);
-        view.install(&without, &node.catalog);
-        assert_eq!(used_after_dropping_some(), 0);
-    }
-
-    #[test]
-    fn answers_come_back() {
-        let reasons = NoColumns::EXAMPLES.map(ViewAnswer::None);
-        let there = ViewAnswer::There { incarnation: 7, offset: 1 << 40, bytes: 99 };
-        for answer in reasons.into_iter().chain([there, ViewAnswer::Coming { complete: 8 }]) {
-            let mut w = Writer::default();
-            answer.encode(&mut w);
-            assert_eq!(ViewAnswer::decode(&mut Reader(&w.0)), Ok(answer));
-            for len in 0..w.0.len() {
-                assert!(ViewAnswer::decode(&mut Reader(&w.0[..len])).is_err());
-            }
-        }
-        assert!(ViewAnswer::decode(&mut Reader(&[2, 77, 0, 0, 0, 0])).is_err());
-    }
-}
+mod tests;

@@ -10,12 +10,13 @@ use farhold_scan::access_path;
 use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::power::Volatile;
 use farhold_txn::{
-    CopyConfig, FileRegister, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns, NoColumns, Node,
-    NodeColumns, NodeConfig, NodeId, Placement, ReplicationConfig, Retry, Snapshot, Table, TableDef, TxnError, Worker,
+    ColumnReport, CopyConfig, FileRegister, Generation, HomeAgent, JournalConfig, JournalThreads, KeptColumns,
+    NoColumns, Node, NodeColumns, NodeConfig, NodeId, Placement, ReplicationConfig, Retry, Snapshot, Table,
+    TableColumns, TableDef, TxnError, Worker,
 };
 use fastrand::Rng;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -34,6 +35,8 @@ struct Member {
     _threads: Option<JournalThreads>,
     _agent: HomeAgent,
     node: Arc<Node>,
+    /// Where it says what it does.
+    cluster: PathBuf,
 }
 
 impl Member {
@@ -66,7 +69,7 @@ impl Member {
         let node = Node::open_durable(fabric, config, generation).expect("a node");
         let threads = JournalThreads::start(&node).expect("threads");
         let agent = HomeAgent::start_member(&node, &cluster).expect("an agent");
-        Self { _threads: threads, _agent: agent, node }
+        Self { _threads: threads, _agent: agent, node, cluster }
     }
 }
 
@@ -74,6 +77,17 @@ impl Drop for Member {
     /// The thread of far reads holds the node for a while.
     fn drop(&mut self) {
         self.node.close();
+    }
+}
+
+impl Member {
+    /// What it has told operators of its columns of a table.
+    fn told(&self, table: &str) -> Option<TableColumns> {
+        let status = FileRegister::status(&self.cluster, self.node.id())?;
+        let mut report = ColumnReport::default();
+        let lines = status.lines().filter_map(|line| line.split_once(' '));
+        lines.for_each(|(name, value)| report.add_line(name, value));
+        report.tables.into_iter().find(|columns| columns.table == table)
     }
 }
 
@@ -630,4 +644,37 @@ fn an_earlier_configuration_s_snapshots_get_no_columns() {
         drop((snapshot, far, own));
         assert_eq!(check_all(&reader, &endpoint, "accounts").await, 100);
     });
+}
+
+/// Operators hear from each node what it keeps as columns, also after all columns were forgotten and built again.
+#[test]
+fn nodes_say_what_they_keep_as_columns() {
+    let disk = Volatile::default();
+    let mut cluster = Cluster::start(|_| Arc::new(disk.clone()), 2);
+    let worker = cluster.workers[0].clone();
+    cluster.executor.run(async {
+        cluster.settle(&[0, 1, 2]).await;
+        cluster.table(by_number("accounts", KeptColumns::All)).await;
+        cluster.table(by_number("later", KeptColumns::None)).await;
+        for id in 0..300 {
+            put(&worker, "accounts", (id, 1)).await;
+        }
+    });
+    // All of them are in segments, or in the delta.
+    let says = |member: &Member, rows| {
+        member.told("accounts").is_some_and(|told| {
+            let is_there = told.size.segment_rows + told.size.delta_rows >= rows && told.size.bytes() > 0;
+            told.reason.is_none() && told.table_rows == rows && is_there && told.epochs_behind < 1_000
+        })
+    };
+    cluster.executor.run(until(&worker, "reports", || cluster.members.iter().all(|member| says(member, 100))));
+    assert!(cluster.members.iter().all(|member| member.told("later").is_none()), "it is not to be kept");
+    drop((cluster.workers.pop(), cluster.members.pop()));
+    cluster.executor.run(cluster.settle(&[0, 1]));
+    // One of them has taken over the rows of the node that is gone.
+    let is_taken_over = |[one, other]: [&Member; 2]| says(one, 200) && says(other, 100);
+    cluster.executor.run(until(&worker, "reports of the next configuration", || {
+        let [one, other] = [&cluster.members[0], &cluster.members[1]];
+        is_taken_over([one, other]) || is_taken_over([other, one])
+    }));
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use farhold_txn::{Configuration, FileRegister, NodeId, Serving};
+use farhold_txn::{ColumnReport, Configuration, CopySize, FileRegister, NoColumns, NodeId, Serving, TableColumns};
 use serde_json::{Value, json};
 
 use super::args::StatusArgs;
@@ -34,6 +34,7 @@ struct Told {
     state: String,
     lags: Vec<(NodeId, u64)>,
     doing: String,
+    columns: ColumnReport,
 }
 
 impl Told {
@@ -51,7 +52,7 @@ impl Told {
                         .and_then(|(holder, bytes)| Some((NodeId(holder.parse().ok()?), bytes.parse().ok()?))),
                 ),
                 "doing" => value.clone_into(&mut told.doing),
-                _ => {}
+                _ => told.columns.add_line(name, value),
             }
         }
         told
@@ -107,13 +108,17 @@ fn print_without_register(dir: &Path, json: bool) {
         let Some(told) = FileRegister::status(dir, node).map(|text| Told::of(&text)) else { continue };
         let (running, pid) = (told.is_running(), told.pid);
         if json {
-            let Told { configuration, state, doing, .. } = &told;
+            let Told { configuration, state, doing, columns, .. } = &told;
             println!(
                 "{}",
-                json!({ "node": node.0, "running": running, "pid": pid, "configuration": configuration, "state": state, "recovery": doing })
+                json!({
+                    "node": node.0, "running": running, "pid": pid, "configuration": configuration, "state": state,
+                    "recovery": doing, "columns": columns_as_json(columns),
+                })
             );
         } else if running == Some(true) {
             println!("node {}, process {}: {}", node.0, pid.unwrap_or(0), told.doing);
+            print_columns(node, &told.columns);
         } else {
             println!("node {} does not run", node.0);
         }
@@ -177,6 +182,11 @@ fn role(configuration: &Configuration, node: NodeId) -> &'static str {
     }
 }
 
+/// Whether a node's report is of its present state: the last one of a node on another host that has left is not.
+fn says_something(configuration: &Configuration, node: NodeId, told: &Told) -> bool {
+    told.is_running().unwrap_or(role(configuration, node) != "gone" && told.pid.is_some())
+}
+
 /// Numbers of the partitions that a node serves.
 fn served_by(configuration: &Configuration, node: NodeId) -> Vec<usize> {
     let served = configuration.partitions.iter().enumerate();
@@ -197,13 +207,78 @@ fn as_json(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]
             "node": node.0, "role": role(configuration, *node), "running": told.is_running(), "pid": told.pid,
             "host": if told.host.is_empty() { None } else { Some(&told.host) },
             "serves": served_by(configuration, *node), "copies": copies, "lag": lag,
-            "configuration": told.configuration, "recovery": told.doing,
+            "configuration": told.configuration, "recovery": told.doing, "columns": columns_as_json(&told.columns),
         })
     };
     json!({
         "configuration": configuration.number, "settled": settled, "replicas": configuration.replicas,
         "epoch_keeper": configuration.keeper.0, "nodes": nodes.iter().map(of_node).collect::<Vec<_>>(),
     })
+}
+
+fn columns_as_json(columns: &ColumnReport) -> Value {
+    let of_table = |columns: &TableColumns| {
+        let CopySize { segments, segment_rows, segment_bytes, delta_rows, delta_bytes } = columns.size;
+        let (state, why) = state(columns);
+        json!({
+            "table": columns.table, "state": state, "why": why, "built_percent": columns.built_percent(),
+            "table_rows": columns.table_rows, "segments": segments, "segment_rows": segment_rows,
+            "segment_bytes": segment_bytes, "delta_rows": delta_rows, "delta_bytes": delta_bytes,
+            "epochs_behind": columns.epochs_behind,
+        })
+    };
+    json!({
+        "waiting_bytes": columns.waiting_bytes, "losses": columns.losses, "left_out": columns.left_out,
+        "tables": columns.tables.iter().map(of_table).collect::<Vec<_>>(),
+    })
+}
+
+/// The state of a table's columns in one word, as the view `farhold_columns` has it, and why there are none.
+fn state(columns: &TableColumns) -> (&'static str, Option<String>) {
+    match columns.reason {
+        None => ("kept", None),
+        Some(NoColumns::Building) => ("building", None),
+        Some(reason) => ("none", Some(reason.to_string())),
+    }
+}
+
+fn print_columns(node: NodeId, columns: &ColumnReport) {
+    for line in columns_as_lines(node, columns) {
+        println!("  {line}");
+    }
+}
+
+/// What a node keeps as columns; nothing if it keeps none.
+fn columns_as_lines(node: NodeId, columns: &ColumnReport) -> Vec<String> {
+    if *columns == ColumnReport::default() {
+        return Vec::new();
+    }
+    let losses = match columns.losses {
+        0 => String::new(),
+        times => format!("; all were forgotten, since records were missing: {times} times"),
+    };
+    let waiting = columns.waiting_bytes;
+    let first = format!("columns of node {}: {waiting} bytes of records wait to be taken{losses}", node.0);
+    let width = columns.tables.iter().map(|columns| columns.table.chars().count()).max().unwrap_or(0);
+    let of_table = |columns: &TableColumns| {
+        let CopySize { segments, segment_rows, segment_bytes, delta_rows, delta_bytes } = columns.size;
+        let rows = columns.table_rows;
+        let state = match (state(columns), columns.built_percent()) {
+            ((_, Some(why)), _) => format!("none: {why} ({rows} rows)"),
+            (_, Some(percent)) => {
+                format!(
+                    "building: {percent} %, {segment_rows} of {rows} rows; delta: {delta_rows} rows, {delta_bytes} bytes"
+                )
+            }
+            _ => format!(
+                "kept: {segment_rows} rows in {segments} segments, {segment_bytes} bytes; delta: {delta_rows} rows, {delta_bytes} bytes; epochs behind: {}",
+                columns.epochs_behind
+            ),
+        };
+        format!("  {:<width$}  {state}", columns.table.replace(char::is_control, " "))
+    };
+    let left_out = (columns.left_out > 0).then(|| format!("  and {} more tables", columns.left_out));
+    std::iter::once(first).chain(columns.tables.iter().map(of_table)).chain(left_out).collect()
 }
 
 fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) {
@@ -219,8 +294,6 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
         } else {
             role(configuration, *node)
         };
-        // The last report of a node on another host that has left would be taken for its present state.
-        let says_something = told.is_running().unwrap_or(role != "gone" && told.pid.is_some());
         let serves: Vec<String> = served_by(configuration, *node).iter().map(ToString::to_string).collect();
         let copies: Vec<String> = configuration
             .mirrors
@@ -247,8 +320,13 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
             ),
             if serves.is_empty() { "-".to_owned() } else { serves.join(",") },
             if copies.is_empty() { "-".to_owned() } else { copies.join("  ") },
-            if says_something { told.doing.as_str() } else { "-" },
+            if says_something(configuration, *node, told) { told.doing.as_str() } else { "-" },
         );
+    }
+    for (node, told) in nodes {
+        if says_something(configuration, *node, told) {
+            print_columns(*node, &told.columns);
+        }
     }
     if nodes.iter().all(|(_, told)| told.pid.is_none()) {
         println!("  no node has reported its state yet, here or in the register");
@@ -258,5 +336,65 @@ fn print(configuration: &Configuration, settled: u64, nodes: &[(NodeId, Told)]) 
             Some(to) => println!("  the rows of node {} are being taken over by node {}", gone.0, to.0),
             None => println!("  the rows of node {} are lost: no complete replica of them is left", gone.0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told() -> Told {
+        let status = "pid 7\nhost here\nconfiguration 3\nstate member\nlag 1 20\ndoing nothing\n\
+                      columns-all 4096 2 5\n\
+                      columns 5:0 300000 0 131072 0 9 800 0 new orders\n\
+                      columns 2:0 900000 0 0 0 0 0 0 large\n\
+                      columns kept 500000 8 500010 4122592 12 700 1 lines\n";
+        Told::of(status)
+    }
+
+    #[test]
+    fn the_progress_of_columns_is_printed() {
+        let told = told();
+        assert_eq!((told.configuration, &*told.doing, &told.lags[..]), (3, "nothing", &[(NodeId(1), 20)][..]));
+        let lines = columns_as_lines(NodeId(4), &told.columns);
+        let expected = [
+            "columns of node 4: 4096 bytes of records wait to be taken; all were forgotten, since records were missing: 2 times",
+            "  new orders  building: 43 %, 131072 of 300000 rows; delta: 9 rows, 800 bytes",
+            "  large       none: there is no room for them (900000 rows)",
+            "  lines       kept: 500010 rows in 8 segments, 4122592 bytes; delta: 12 rows, 700 bytes; epochs behind: 1",
+            "  and 5 more tables",
+        ];
+        assert_eq!(lines, expected);
+        assert!(columns_as_lines(NodeId(4), &ColumnReport::default()).is_empty(), "a node without columns");
+    }
+
+    #[test]
+    fn json_has_the_progress_of_columns() {
+        let json = as_json(&Configuration::first(2, 2), 0, &[(NodeId(0), told()), (NodeId(1), Told::default())]);
+        let nodes = &json["nodes"];
+        assert_eq!(
+            nodes[0]["columns"],
+            json!({
+                "waiting_bytes": 4096, "losses": 2, "left_out": 5,
+                "tables": [
+                    {
+                        "table": "new orders", "state": "building", "why": null, "built_percent": 43,
+                        "table_rows": 300_000, "segments": 0, "segment_rows": 131_072, "segment_bytes": 0,
+                        "delta_rows": 9, "delta_bytes": 800, "epochs_behind": 0,
+                    },
+                    {
+                        "table": "large", "state": "none", "why": "there is no room for them", "built_percent": null,
+                        "table_rows": 900_000, "segments": 0, "segment_rows": 0, "segment_bytes": 0,
+                        "delta_rows": 0, "delta_bytes": 0, "epochs_behind": 0,
+                    },
+                    {
+                        "table": "lines", "state": "kept", "why": null, "built_percent": null,
+                        "table_rows": 500_000, "segments": 8, "segment_rows": 500_010, "segment_bytes": 4_122_592,
+                        "delta_rows": 12, "delta_bytes": 700, "epochs_behind": 1,
+                    },
+                ],
+            })
+        );
+        assert_eq!(nodes[1]["columns"]["tables"], json!([]));
     }
 }

@@ -59,7 +59,7 @@ impl std::fmt::Debug for TableInfo {
 
 impl TableInfo {
     /// From the node's table.
-    pub(super) fn new(table: Table) -> Result<Self, SqlError> {
+    pub(in crate::engine) fn new(table: Table) -> Result<Self, SqlError> {
         let name = table.name().to_owned();
         let attributes = Attributes::decode(table.attributes()).unwrap_or_default();
         let schema = table.schema();

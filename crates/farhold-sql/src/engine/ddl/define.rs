@@ -385,13 +385,17 @@ fn kept_columns(value: &Expr, columns: &[Column]) -> Result<KeptColumns, SqlErro
     let mut positions = Vec::with_capacity(names.len());
     for name in names {
         let position = columns.iter().position(|column| column.name == name && name != ROW_NUMBER);
-        positions.push(position.ok_or_else(|| {
+        let position = position.ok_or_else(|| {
             SqlError::new(SqlState::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist"))
                 .with_hint("The option columns is 'auto', 'all', 'none', or names of columns: 'a, b'.")
-        })?);
+        })?;
+        if positions.contains(&position) {
+            let message = format!("column \"{name}\" specified more than once");
+            return Err(SqlError::new(SqlState::DUPLICATE_COLUMN, message));
+        }
+        positions.push(position);
     }
     positions.sort_unstable();
-    positions.dedup();
     let narrow = |position: usize| u16::try_from(position).map_err(|_| SqlError::internal("too many columns"));
     Ok(KeptColumns::These(positions.into_iter().map(narrow).collect::<Result<_, _>>()?))
 }

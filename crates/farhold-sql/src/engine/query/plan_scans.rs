@@ -1,7 +1,6 @@
 //! The scans of a plan, and the source of their rows: a snapshot's pages, or a transaction.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use datafusion::datasource::source_as_provider;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::logical_expr::expr_rewriter::unnormalize_cols;
 use datafusion::logical_expr::{Expr, LogicalPlan};
-use farhold_txn::{ScanSpec, Txn, TxnError, Worker};
+use farhold_txn::{ScanSpec, Table, Txn, TxnError, Worker};
 
 use super::BATCH_ROWS;
 use crate::engine::cancel::{CancelHandle, Pace};
@@ -91,15 +90,22 @@ pub(crate) async fn snapshot(scans: &[PlanScan], worker: &Worker, paths: PathsOf
         other => error::from_txn(&other),
     })?;
     let snapshot = Arc::new(snapshot);
-    let mut pages = HashMap::with_capacity(scans.len());
+    let mut tables: Vec<&Table> = Vec::with_capacity(scans.len());
     for scan in scans {
         let table = &scan.table.table;
-        if let Entry::Vacant(place) = pages.entry(table.id()) {
-            let tasks = worker.snapshot_pages(&snapshot, table).await.map_err(|e| error::from_txn(&e))?;
-            let columns = worker.columns_by_node(&snapshot, table).await;
-            place.insert(TableAt { pages: tasks.into(), columns: columns.into() });
+        if tables.iter().all(|known| known.id() != table.id()) {
+            tables.push(table);
         }
     }
+    let mut pages = Vec::with_capacity(tables.len());
+    for table in &tables {
+        pages.push(worker.snapshot_pages(&snapshot, table).await.map_err(|e| error::from_txn(&e))?);
+    }
+    // Of all tables together, because columns of another node may have to be waited for.
+    let columns = worker.columns_of_tables(&snapshot, &tables).await;
+    let at = |(pages, columns): (Vec<_>, Vec<_>)| TableAt { pages: pages.into(), columns: columns.into() };
+    let sources = pages.into_iter().zip(columns).map(at);
+    let pages = tables.into_iter().map(Table::id).zip(sources).collect();
     Ok(RowSource::Snapshot(snapshot, pages, paths))
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::iter;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
@@ -192,7 +193,7 @@ pub(super) fn read_all(
         statistics,
     );
     let mut part = scan.part(0, BATCH_ROWS, Arc::clone(snapshot), None);
-    while part.next_batch()?.is_some() {}
+    while !matches!(part.take_turn(Duration::MAX)?, Turn::End) {}
     Ok(())
 }
 
@@ -306,18 +307,37 @@ impl ExecutionPlan for SnapshotScan {
         let metrics = BaselineMetrics::new(&self.metrics, partition);
         part.metrics =
             Some(PathMetrics { set: self.metrics.clone(), partition, times: Default::default(), skipped: None });
-        let batches = std::iter::from_fn(move || {
+        let stream = futures::stream::poll_fn(move |context| {
             let timer = metrics.elapsed_compute().timer();
-            let batch = part.next_batch().transpose();
+            let turn = part.take_turn(TURN_MAX);
             timer.done();
-            if let Some(Ok(batch)) = &batch {
-                metrics.record_output(batch.num_rows());
+            match turn {
+                Ok(Turn::Batch(batch)) => {
+                    metrics.record_output(batch.num_rows());
+                    Poll::Ready(Some(Ok(batch)))
+                }
+                Ok(Turn::Pause) => {
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                Ok(Turn::End) => Poll::Ready(None),
+                Err(error) => Poll::Ready(Some(Err(error))),
             }
-            batch
         });
-        let stream = futures::stream::iter(batches);
         Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), stream)))
     }
+}
+
+/// How long a scan that finds few rows keeps its thread before the other tasks of the query threads have a turn. A part takes up to some
+/// milliseconds, and beside that a turn costs next to nothing.
+const TURN_MAX: Duration = Duration::from_millis(5);
+
+/// What a partition has got in a turn.
+enum Turn {
+    Batch(RecordBatch),
+    /// No full batch yet: it goes on in the next turn.
+    Pause,
+    End,
 }
 
 /// The execution state of one partition.
@@ -375,8 +395,9 @@ impl PathMetrics {
 }
 
 impl Part {
-    /// Reads parts until a batch is full, and returns it.
-    fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+    /// Reads parts until a batch is full, and returns it; after `turn` at the end of a part.
+    fn take_turn(&mut self, turn: Duration) -> Result<Turn> {
+        let since = now();
         while self.left > 0 && !self.decoder.is_full() {
             self.cancel.check().map_err(|e| DataFusionError::External(Box::new(e)))?;
             self.add_keys_of_joins()?;
@@ -387,14 +408,17 @@ impl Part {
             if !has_more {
                 break;
             }
+            if since.elapsed() >= turn && !self.decoder.is_full() {
+                return Ok(Turn::Pause);
+            }
         }
         if self.decoder.rows() == 0 || self.left == 0 {
-            return Ok(None);
+            return Ok(Turn::End);
         }
         let batch = self.decoder.finish()?;
         let kept = batch.num_rows().min(self.left);
         self.left -= kept;
-        Ok(Some(if kept < batch.num_rows() { batch.slice(0, kept) } else { batch }))
+        Ok(Turn::Batch(if kept < batch.num_rows() { batch.slice(0, kept) } else { batch }))
     }
 
     /// Takes over what joins have published since the last part.
@@ -559,3 +583,6 @@ impl Part {
 fn failed(error: &TxnError) -> DataFusionError {
     DataFusionError::External(Box::new(error::from_txn(error)))
 }
+
+#[cfg(test)]
+mod tests;

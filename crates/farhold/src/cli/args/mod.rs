@@ -88,7 +88,7 @@ pub struct ClusterArgs {
 /// The subcommands of `farhold cluster`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum ClusterCommand {
-    /// Show the configuration, the roles, how far the replicas lag behind, and the state of recovery.
+    /// Show the configuration, the roles, how far the replicas lag behind, the state of recovery, and what the nodes keep as columns.
     Status(StatusArgs),
 }
 

@@ -330,7 +330,7 @@ pub(super) fn passes(selectivity: f64, rows: usize) -> f64 {
 /// The clock by which scans are timed.
 #[allow(
     clippy::disallowed_methods,
-    reason = "query threads have no executor's clock, and nothing depends on the times but the choice of paths"
+    reason = "query threads have no executor's clock, and nothing depends on the times but the choice of paths, and when threads are given up"
 )]
 pub(super) fn now() -> Instant {
     Instant::now()
