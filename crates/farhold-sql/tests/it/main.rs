@@ -2,7 +2,9 @@
 
 mod bench_runs;
 mod columns;
+mod contradictions;
 mod copy;
+mod early;
 mod errors;
 mod far_aggregates;
 mod harness;

@@ -18,9 +18,10 @@ use farhold_join::datafusion::{JoinConfig, JoinMemory, Scans, with_joins_over};
 
 use super::{
     BATCH_ROWS, added, aggregates, arrays, assigned, at_homes, bounded, casts, catalog, coerce, computed_keys,
-    constants, correlated, correlation, dates, dependencies, derived, domains, equijoins, floats, gathered, halves,
-    laterals, limits, lists, members, moments, multisets, numbers, one_step, parts, projections, quantified, regexes,
-    repeated_keys, rewrite, scalars, separate, single_rows, stopped, texts, variances, volatile,
+    constants, contradictions, correlated, correlation, dates, dependencies, derived, domains, early, equijoins,
+    floats, gathered, halves, laterals, limits, lists, members, moments, multisets, numbers, one_step, parts,
+    projections, quantified, regexes, repeated_keys, rewrite, scalars, separate, single_rows, stopped, texts,
+    variances, volatile,
 };
 use crate::engine::EngineConfig;
 use crate::engine::catalog::Catalog;
@@ -105,11 +106,12 @@ pub(super) fn session_state(
     let in_place = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
         Arc::clone(ours.iter().find(|own| own.name() == rule.name()).unwrap_or(rule))
     };
-    let optimizers = dependencies::with_dependency_rules(context.state().optimizers().iter().map(in_place).collect());
+    let optimizers = early::before_columns(context.state().optimizers().iter().map(in_place).collect());
+    let optimizers = dependencies::with_dependency_rules(optimizers);
     let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_optimizer_rules(optimizers)
         .with_physical_optimizer_rules(one_step::before_combining(limits::kept_whole(at_homes::before_distribution(
-            rules,
+            contradictions::before_distribution(rules),
         ))))
         .with_analyzer_rule(Arc::new(lists::Lists))
         .with_analyzer_rule(Arc::new(separate::SeparatePredicates))

@@ -37,7 +37,7 @@ pub(crate) struct Columns {
     /// Other nodes' columns, and by which path they are read.
     far: Arc<[FarRead]>,
     /// Some of the table is no part of the scan, because other nodes aggregate it.
-    is_split: bool,
+    pub(super) is_split: bool,
 }
 
 /// Columns of another node that a scan reads.

@@ -31,6 +31,7 @@ use farhold_txn::{PageTask, Snapshot, TxnError};
 
 use super::BATCH_ROWS;
 use super::access::{self, Access, Aggregated, Columns, FarRead, Source, far_chunks};
+use super::bounds::Bounds;
 use super::decode::BatchDecoder;
 use super::far::{FarRuns, Run};
 use super::filter::ScanFilter;
@@ -127,6 +128,11 @@ impl SnapshotScan {
         let properties = Self::properties_of(&self.schema, partitions);
         let metrics = ExecutionPlanMetricsSet::new();
         Some((Self { access, properties, metrics, ..self.clone() }, aggregated))
+    }
+
+    /// Between which values one of its columns lies ([`Access::bounds`]).
+    pub(crate) fn bounds(&self, column: usize, has_delta: bool) -> Option<Bounds> {
+        self.access.bounds(&self.table, *self.columns.get(column)?, has_delta)
     }
 
     /// The execution state of a partition.

@@ -11,6 +11,7 @@
 
 mod access;
 mod aggregates;
+mod bounds;
 mod decode;
 mod exec;
 mod far;
@@ -22,8 +23,9 @@ mod runtime;
 mod sample;
 
 pub(crate) use aggregates::at_homes;
+pub(crate) use bounds::Bounds;
 pub(crate) use decode::BatchDecoder;
-pub(crate) use exec::{filtered_scan, is_same_scan, tests_keys};
+pub(crate) use exec::{SnapshotScan, filtered_scan, is_same_scan, tests_keys};
 pub(crate) use filter::ScanFilter;
 pub(crate) use paths::Paths;
 pub(crate) use provider::{FarTable, Gathered, PathsOf, QueryInput, RowSource, ScanKey, TableAt, scan_key};

@@ -93,8 +93,12 @@ impl Segment {
         ChunkPlace { at: self.chunks.offset() + at, bytes }
     }
 
-    /// The zone map of a column's chunk.
-    pub(super) fn zone(&self, column: usize) -> &Zone {
+    /// The zone map of a column's chunk. That of a column that is not [kept](super::Kept) has no meaning.
+    ///
+    /// # Panics
+    /// If the table has no such column.
+    #[must_use]
+    pub fn zone(&self, column: usize) -> &Zone {
         &self.zones[column]
     }
 
