@@ -23,7 +23,7 @@ fn tables() -> [Table; 2] {
 }
 
 /// A query, and the number of copies of parts in its plan.
-const QUERIES: [(&str, usize); 28] = [
+const QUERIES: [(&str, usize); 32] = [
     // The shape of TPC-H's query 15.
     (
         "WITH v AS (SELECT k64, sum(id) AS n FROM r GROUP BY k64)
@@ -86,6 +86,28 @@ const QUERIES: [(&str, usize); 28] = [
     ),
     (
         "WITH v AS (SELECT k64, sum(id) AS n FROM r GROUP BY k64) (SELECT n FROM v) UNION ALL (SELECT n FROM v LIMIT 0)",
+        0,
+    ),
+    // The second join hands out fewer columns, and is above one that does.
+    (
+        "SELECT l.k64, sum(r.id), max(l.id) FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100 GROUP BY l.k64
+         HAVING sum(r.id) > (SELECT avg(r.id) FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100)",
+        2,
+    ),
+    (
+        "SELECT a.id, l.id, r.pad FROM l JOIN r ON l.k64 = r.k64 JOIN l a ON a.id = r.id AND a.id < l.id WHERE r.id < 100
+         UNION ALL SELECT a.id, 0, '' FROM l JOIN r ON l.k64 = r.k64 JOIN l a ON a.id = r.id AND a.id < l.id WHERE r.id < 100",
+        2,
+    ),
+    // The columns are others, or the rows.
+    (
+        "SELECT l.k64, sum(r.id), max(l.id) FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100 GROUP BY l.k64
+         HAVING sum(r.id) > (SELECT avg(r.id) FROM l JOIN r ON l.k32 = r.k32 WHERE r.id < 100)",
+        0,
+    ),
+    (
+        "SELECT l.id, r.pad FROM l LEFT JOIN r ON l.k64 = r.k64 AND r.id < 100
+         UNION ALL SELECT l.id, '' FROM l LEFT JOIN r ON l.k64 = r.k64 AND r.id < 100",
         0,
     ),
     // These are not the same.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A view or a common table expression that a query names twice is two plans after DataFusion has planned it (TPC-H's
-//! query 15). [`groups`] says which parts are worth it; two parts are equal only where [`equal`] knows every operator of
+//! query 15). Joins that differ in their columns alone are made equal ([`narrower`]). [`groups`] says which parts are worth it; two parts are equal only where [`equal`] knows every operator of
 //! them. All rows are kept before the first is handed out, so that it does not matter in which order the copies are
 //! read, nor whether one of them is read to its end.
 //!
@@ -18,6 +18,7 @@
 mod equal;
 mod exec;
 mod groups;
+mod narrower;
 
 use std::sync::Arc;
 
@@ -54,7 +55,15 @@ impl PhysicalOptimizerRule for CommonRule {
         if options.extensions.get::<JoinConfig>().is_some_and(|config| !config.enabled || !config.common) {
             return Ok(plan);
         }
-        let groups = groups(&plan, self.same_scan)?;
+        let mut plan = plan;
+        let mut groups = groups(&plan, self.same_scan)?;
+        if let Some(wider) = narrower::with_wider_joins(&plan, self.same_scan)? {
+            // Wider rows are worth it only where they are computed once.
+            let of_wider = self::groups::groups(&wider, self.same_scan)?;
+            if of_wider.len() > groups.len() {
+                (plan, groups) = (wider, of_wider);
+            }
+        }
         if groups.is_empty() {
             return Ok(plan);
         }

@@ -29,10 +29,10 @@ use crate::engine::scan::{Bounds, SnapshotScan};
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Puts the rule before the one that decides how the inputs of an operator are distributed.
-pub(super) fn before_distribution(mut rules: Vec<Rule>) -> Vec<Rule> {
-    if let Some(distribution) = rules.iter().position(|rule| rule.name() == "EnsureRequirements") {
-        rules.insert(distribution, Arc::new(Contradictions));
+/// Puts the rule before the one that decides on which side a join builds its table, behind which ours run the joins.
+pub(super) fn before_joins(mut rules: Vec<Rule>) -> Vec<Rule> {
+    if let Some(joins) = rules.iter().position(|rule| rule.name() == "join_selection") {
+        rules.insert(joins, Arc::new(Contradictions));
     }
     rules
 }

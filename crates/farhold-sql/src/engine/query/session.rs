@@ -111,7 +111,7 @@ pub(super) fn session_state(
     let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_optimizer_rules(optimizers)
         .with_physical_optimizer_rules(one_step::before_combining(limits::kept_whole(at_homes::before_distribution(
-            contradictions::before_distribution(rules),
+            contradictions::before_joins(rules),
         ))))
         .with_analyzer_rule(Arc::new(lists::Lists))
         .with_analyzer_rule(Arc::new(separate::SeparatePredicates))

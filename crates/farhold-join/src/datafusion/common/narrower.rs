@@ -1,0 +1,185 @@
+//! Joins that differ in the columns they hand out.
+//!
+//! The main query and a scalar subquery of TPC-H's query 11 join the same tables by the same keys, and the subquery wants fewer
+//! columns. Both are equal once the narrower join is a projection of the wider one.
+
+use std::sync::Arc;
+
+use datafusion::common::JoinSide;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::error::Result;
+use datafusion::logical_expr::JoinType;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
+use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning};
+
+use super::SameScan;
+use super::equal::are_equal;
+use crate::datafusion::exec::JoinExec;
+
+type Plan = Arc<dyn ExecutionPlan>;
+
+/// Joins that are compared with each other; plans with more of them are left alone.
+const JOINS_MAX: usize = 32;
+
+/// The plan with projections of wider joins in place of narrower ones; `None`: it has none.
+pub fn with_wider_joins(plan: &Plan, same_scan: SameScan) -> Result<Option<Plan>> {
+    let mut joins = Vec::new();
+    add_joins(plan, &mut joins);
+    if joins.len() < 2 || joins.len() > JOINS_MAX {
+        return Ok(None);
+    }
+    let wider = Wider { joins, same_scan };
+    let plan = wider.in_place(Arc::clone(plan))?;
+    Ok(plan.transformed.then_some(plan.data))
+}
+
+fn add_joins(plan: &Plan, joins: &mut Vec<Plan>) {
+    if plan.is::<JoinExec>() {
+        joins.push(Arc::clone(plan));
+    }
+    plan.children().into_iter().for_each(|child| add_joins(child, joins));
+}
+
+struct Wider {
+    joins: Vec<Plan>,
+    same_scan: SameScan,
+}
+
+impl Wider {
+    /// From the root on: a join within one that is replaced stays as it is.
+    fn in_place(&self, plan: Plan) -> Result<Transformed<Plan>> {
+        if plan.is::<JoinExec>()
+            && let Some(projected) = self.joins.iter().find_map(|wide| self.projected(wide, &plan).transpose())
+        {
+            return projected.map(Transformed::yes);
+        }
+        plan.map_children(|child| self.in_place(child))
+    }
+
+    /// The columns of a narrower join, taken from a wider one.
+    fn projected(&self, wide: &Plan, narrow: &Plan) -> Result<Option<Plan>> {
+        let (wide_schema, narrow_schema) = (wide.schema(), narrow.schema());
+        if wide_schema.fields().len() <= narrow_schema.fields().len()
+            || wide.output_partitioning().partition_count() != narrow.output_partitioning().partition_count()
+        {
+            return Ok(None);
+        }
+        let Some(places) = covers(wide, narrow, self.same_scan) else { return Ok(None) };
+        let column = |(place, field): (&usize, &Arc<arrow::datatypes::Field>)| {
+            let column = Column::new(wide_schema.field(*place).name(), *place);
+            ProjectionExpr { expr: Arc::new(column), alias: field.name().clone() }
+        };
+        let columns: Vec<ProjectionExpr> = places.iter().zip(narrow_schema.fields()).map(column).collect();
+        let projected = ProjectionExec::try_new(columns, Arc::clone(wide))?;
+        Ok((projected.schema() == narrow_schema).then(|| Arc::new(projected) as Plan))
+    }
+}
+
+/// Where in `wide` the columns of `narrow` are, if both hand out the same rows otherwise.
+fn covers(wide: &Plan, narrow: &Plan, same_scan: SameScan) -> Option<Vec<usize>> {
+    if are_equal(wide, narrow, same_scan) {
+        return Some((0..narrow.schema().fields().len()).collect());
+    }
+    if let Some((wide, narrow)) = wide.downcast_ref::<ProjectionExec>().zip(narrow.downcast_ref::<ProjectionExec>()) {
+        let below = covers(wide.input(), narrow.input(), same_scan)?;
+        let place = |narrow: &ProjectionExpr| {
+            let expr = moved(&narrow.expr, &below)?;
+            wide.expr().iter().position(|wide| wide.expr == expr)
+        };
+        return narrow.expr().iter().map(place).collect();
+    }
+    if let Some((wide, narrow)) = wide.downcast_ref::<RepartitionExec>().zip(narrow.downcast_ref::<RepartitionExec>()) {
+        let below = covers(wide.input(), narrow.input(), same_scan)?;
+        let is_same = match (wide.partitioning(), narrow.partitioning()) {
+            (Partitioning::Hash(wide, count), Partitioning::Hash(narrow, other)) => {
+                let keys: Option<Vec<_>> = narrow.iter().map(|key| moved(key, &below)).collect();
+                count == other && keys.as_ref() == Some(wide)
+            }
+            (Partitioning::RoundRobinBatch(count), Partitioning::RoundRobinBatch(other)) => count == other,
+            _ => false,
+        };
+        return (is_same && wide.preserve_order() == narrow.preserve_order()).then_some(below);
+    }
+    let (wide, narrow) = wide.downcast_ref::<JoinExec>().zip(narrow.downcast_ref::<JoinExec>())?;
+    if wide.way() != narrow.way() {
+        return None;
+    }
+    let (wide, narrow) = (wide.planned(), narrow.planned());
+    let left = covers(wide.left(), narrow.left(), same_scan)?;
+    let right = covers(wide.right(), narrow.right(), same_scan)?;
+    is_same_join(wide, narrow, &left, &right).then(|| places(wide, narrow, &left, &right)).flatten()
+}
+
+/// Whether two joins of such sides have the same rows: inner ones, the others hand out what they do not have on one side.
+fn is_same_join(wide: &HashJoinExec, narrow: &HashJoinExec, left: &[usize], right: &[usize]) -> bool {
+    let is_same_key = |(wide, narrow): (&(PhysicalExprRef, PhysicalExprRef), &(PhysicalExprRef, PhysicalExprRef))| {
+        moved(&narrow.0, left).is_some_and(|key| key == wide.0)
+            && moved(&narrow.1, right).is_some_and(|key| key == wide.1)
+    };
+    let is_same_filter = match (wide.filter(), narrow.filter()) {
+        (None, None) => true,
+        (Some(wide), Some(narrow)) => {
+            let columns = wide.column_indices().iter().zip(narrow.column_indices());
+            wide.expression() == narrow.expression()
+                && wide.schema() == narrow.schema()
+                && wide.column_indices().len() == narrow.column_indices().len()
+                && columns.into_iter().all(|(wide, narrow)| {
+                    let place = match narrow.side {
+                        JoinSide::Left => left.get(narrow.index),
+                        JoinSide::Right => right.get(narrow.index),
+                        JoinSide::None => None,
+                    };
+                    wide.side == narrow.side && place == Some(&wide.index)
+                })
+        }
+        _ => false,
+    };
+    *wide.join_type() == JoinType::Inner
+        && *narrow.join_type() == JoinType::Inner
+        && wide.on().len() == narrow.on().len()
+        && wide.on().iter().zip(narrow.on()).all(is_same_key)
+        && is_same_filter
+        && wide.partition_mode() == narrow.partition_mode()
+        && wide.null_equality() == narrow.null_equality()
+        && wide.null_aware == narrow.null_aware
+        && wide.fetch().is_none()
+        && narrow.fetch().is_none()
+}
+
+/// Where in the wide join the columns of the narrow one are.
+fn places(wide: &HashJoinExec, narrow: &HashJoinExec, left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
+    let lefts = |join: &HashJoinExec| join.left().schema().fields().len();
+    let all = |join: &HashJoinExec| -> Vec<usize> {
+        let columns = lefts(join) + join.right().schema().fields().len();
+        join.projection.as_ref().map_or_else(|| (0..columns).collect(), |kept| kept.to_vec())
+    };
+    let handed_out = all(wide);
+    let place = |column: usize| {
+        let of_wide = match column.checked_sub(lefts(narrow)) {
+            None => *left.get(column)?,
+            Some(column) => lefts(wide) + right.get(column)?,
+        };
+        handed_out.iter().position(|column| *column == of_wide)
+    };
+    all(narrow).into_iter().map(place).collect()
+}
+
+/// An expression over columns that are elsewhere.
+fn moved(expr: &PhysicalExprRef, places: &[usize]) -> Option<PhysicalExprRef> {
+    let mut has_all = true;
+    let moved = Arc::clone(expr)
+        .transform(|inner: Arc<dyn PhysicalExpr>| {
+            let Some(column) = inner.downcast_ref::<Column>() else { return Ok(Transformed::no(inner)) };
+            let Some(place) = places.get(column.index()) else {
+                has_all = false;
+                return Ok(Transformed::no(inner));
+            };
+            Ok(Transformed::yes(Arc::new(Column::new(column.name(), *place)) as PhysicalExprRef))
+        })
+        .data();
+    moved.ok().filter(|_| has_all)
+}
