@@ -527,8 +527,13 @@ impl ColumnFeed {
 
     /// Wakes `waker` when more has been applied.
     pub fn wait(&self, waker: &Waker) {
-        held(&self.waiters).push(waker.clone());
-        self.bell.ring();
+        let mut waiters = held(&self.waiters);
+        // A task that waits for other things too asks each time that one of them wakes it.
+        if !waiters.iter().any(|waiting| waiting.will_wake(waker)) {
+            waiters.push(waker.clone());
+            drop(waiters);
+            self.bell.ring();
+        }
     }
 
     /// Whether a thread applies what is offered to this copy: it is still the table's.

@@ -10,6 +10,7 @@
 //!
 //! Chunks and the description stay where they are until S is closed on the home: docs/design/0030-columns-of-several-nodes.md.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -26,7 +27,7 @@ use crate::protocol::core::Core;
 use crate::protocol::snapshot::Snapshot;
 use crate::protocol::worker::Worker;
 use crate::rpc::message::Request;
-use farhold_fabric::{FarPtr, NodeId, RegionMemory};
+use farhold_fabric::{FarPtr, Handle, NodeId, RegionMemory};
 use farhold_scan::access_path::{FarChunk, Pinned};
 use farhold_scan::columns::excludes;
 use farhold_scan::predicate::Predicate;
@@ -293,6 +294,28 @@ impl ColumnPin {
     }
 }
 
+/// How long other nodes' columns are waited for: for a time after the own columns are there, which are waited for without a limit.
+struct Patience {
+    /// Own columns that are waited for.
+    own: Cell<usize>,
+    since_ns: Cell<u64>,
+}
+
+impl Patience {
+    fn of(handle: &Handle, own: usize) -> Self {
+        Self { own: Cell::new(own), since_ns: Cell::new(handle.now_ns()) }
+    }
+
+    fn has_own(&self, handle: &Handle) {
+        self.own.set(self.own.get().saturating_sub(1));
+        self.since_ns.set(handle.now_ns());
+    }
+
+    fn is_over(&self, handle: &Handle, limit_ns: u64) -> bool {
+        self.own.get() == 0 && handle.now_ns() >= self.since_ns.get() + limit_ns
+    }
+}
+
 impl Worker {
     /// The columns of a table at a snapshot's epoch, by the nodes that have rows of it, this node first. Together they are the rows that a
     /// scan of the snapshot finds, if each node has them; of one that does not, the caller scans that node's pages.
@@ -309,10 +332,11 @@ impl Worker {
             std::iter::once(me).chain(others).collect()
         };
         let nodes: Vec<Vec<NodeId>> = tables.iter().map(|table| nodes_of(table)).collect();
+        let patience = Patience::of(&self.core.handle, tables.len());
         let mut questions: Vec<Work<'_, Result<NodeColumns, NoColumns>>> = Vec::new();
         for (table, nodes) in tables.iter().zip(&nodes) {
             for node in nodes {
-                questions.push(Box::pin(self.columns_on(snapshot, table, *node)));
+                questions.push(Box::pin(self.columns_on(snapshot, table, *node, &patience)));
             }
         }
         let mut answers = all_at_once(questions).await.into_iter();
@@ -325,9 +349,12 @@ impl Worker {
         snapshot: &Arc<Snapshot>,
         table: &Table,
         node: NodeId,
+        patience: &Patience,
     ) -> Result<NodeColumns, NoColumns> {
         if node == self.node().id() {
-            return self.home_columns(snapshot, table).await.map(|view| NodeColumns::Own(Arc::new(view)));
+            let own = self.home_columns(snapshot, table).await;
+            patience.has_own(&self.core.handle);
+            return own.map(|view| NodeColumns::Own(Arc::new(view)));
         }
         // Another node keeps no columns either where this one does not make any.
         let makes_columns = self.node().column_feed().is_some();
@@ -339,7 +366,7 @@ impl Worker {
             KeptColumns::These(columns) => columns.into_iter().map(usize::from).collect(),
             KeptColumns::None | KeptColumns::Auto | KeptColumns::All => (0..table.schema().columns().len()).collect(),
         };
-        let far = self.columns_of(snapshot, table, node, &columns).await;
+        let far = self.columns_within(snapshot, table, node, &columns, patience).await;
         far.map(|far| NodeColumns::Far(Arc::new(far)))
     }
 
@@ -356,8 +383,19 @@ impl Worker {
         node: NodeId,
         columns: &[usize],
     ) -> Result<FarColumns, NoColumns> {
+        self.columns_within(snapshot, table, node, columns, &Patience::of(&self.core.handle, 0)).await
+    }
+
+    async fn columns_within(
+        &self,
+        snapshot: &Arc<Snapshot>,
+        table: &Table,
+        node: NodeId,
+        columns: &[usize],
+        patience: &Patience,
+    ) -> Result<FarColumns, NoColumns> {
         let start = snapshot.start_on(node).ok_or(NoColumns::Unreachable)?;
-        let (incarnation, offset, bytes) = self.ask_for_columns(snapshot, table, node, columns).await?;
+        let (incarnation, offset, bytes) = self.ask_for_columns(snapshot, table, node, columns, patience).await?;
         // What another start has described is of other memory.
         if incarnation != start.incarnation || !snapshot.stands_on(start) {
             return Err(NoColumns::Unreachable);
@@ -389,6 +427,7 @@ impl Worker {
         table: &Table,
         node: NodeId,
         columns: &[usize],
+        patience: &Patience,
     ) -> Result<(u16, u64, u64), NoColumns> {
         let core = &*self.core;
         let incarnation = self.node().store.incarnation();
@@ -396,14 +435,14 @@ impl Worker {
         let columns = columns.map_err(|_| NoColumns::Lacking)?;
         let (epoch, configuration) = (snapshot.epoch(), snapshot.configuration());
         let request = Request::ColumnView { incarnation, table: table.id(), epoch, configuration, columns };
-        let until_ns = core.handle.now_ns() + self.node().config.request_timeout_ns.min(COMING_NS_MAX);
+        let limit_ns = self.node().config.request_timeout_ns.min(COMING_NS_MAX);
         let mut pause_ns = ASK_NS;
         loop {
             let answer = core.ask(node, &request, ViewAnswer::decode).await;
             match answer.map_err(|_| NoColumns::Unreachable)? {
                 ViewAnswer::There { incarnation, offset, bytes } => return Ok((incarnation, offset, bytes)),
                 ViewAnswer::None(reason) => return Err(reason),
-                ViewAnswer::Coming { complete } if core.handle.now_ns() >= until_ns => {
+                ViewAnswer::Coming { complete } if patience.is_over(&core.handle, limit_ns) => {
                     return Err(NoColumns::Behind(complete));
                 }
                 ViewAnswer::Coming { .. } => {

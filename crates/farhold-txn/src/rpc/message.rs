@@ -497,6 +497,15 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_scan_fits_a_message() {
+        let body = vec![0; farhold_scan::access_path::pushdown::REQUEST_BYTES_MAX];
+        let (table, epoch, configuration, number) = (TableId(u32::MAX), u32::MAX, u64::MAX, u64::MAX);
+        let request = Request::ScanColumns { incarnation: u16::MAX, table, epoch, configuration, number, body: &body };
+        let bytes = request.encode(u64::MAX).len();
+        assert!(bytes <= farhold_fabric::provider::MESSAGE_BYTES_MAX, "{bytes} bytes");
+    }
+
+    #[test]
     fn requests_come_back() {
         for (i, request) in examples().into_iter().enumerate() {
             let bytes = request.encode(i as u64);

@@ -49,6 +49,9 @@ use super::{
     Why,
 };
 
+/// The longest request. The rest of a message is for what a [`Line`] puts before it: an envelope, or the snapshot's epoch.
+pub const REQUEST_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 128;
+
 pub(super) const PATH: AccessPath = AccessPath {
     name: "pushdown",
     about: "the home node's agent filters, projects and aggregates",
@@ -63,9 +66,9 @@ fn unusable(reader: &Reader<'_>, scan: &Scan<'_>) -> Option<Why> {
     let needed = request::needed(scan.wanted, scan.predicate);
     let head = request::put_head(scan.wanted, scan.predicate).map(|head| head.len());
     let longest = scan.segments.iter().map(|segment| request::segment_bytes(segment, needed.len())).max();
-    let bytes = head.map_or(MESSAGE_BYTES_MAX + 1, |head| head + 2 + longest.unwrap_or_default());
-    if bytes > MESSAGE_BYTES_MAX {
-        return Some(Why::LongRequest { bytes, bytes_max: MESSAGE_BYTES_MAX });
+    let bytes = head.map_or(REQUEST_BYTES_MAX + 1, |head| head + 2 + longest.unwrap_or_default());
+    if bytes > REQUEST_BYTES_MAX {
+        return Some(Why::LongRequest { bytes, bytes_max: REQUEST_BYTES_MAX });
     }
     // Of all segments, before the sink has anything of the first: no other path could then be taken any more.
     let is_scattered = |segment: &FarSegment| {
@@ -205,7 +208,7 @@ async fn in_time(
 impl Pushdown<'_> {
     /// Sends a request about the next segments, as many as lie on one node and fit into a message.
     async fn ask(&mut self, segments_max: usize) -> Result<(), ScanError> {
-        let mut room = MESSAGE_BYTES_MAX - self.head.len() - 2;
+        let mut room = REQUEST_BYTES_MAX - self.head.len() - 2;
         let start = self.next;
         let (mut node, mut segments) = (None, Vec::new());
         while self.next < self.stage.scan.segments.len() && segments.len() < segments_max {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
@@ -21,6 +22,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use farhold_scan::access_path::Value;
 use farhold_scan::model::PathKind;
 use farhold_scan::predicate::Predicate;
+use farhold_store::row::Schema;
 use farhold_txn::{FarWanted, ScannedSegment};
 
 use super::super::access::Aggregated;
@@ -135,16 +137,27 @@ impl ExecutionPlan for AggregatesExec {
             time: MetricBuilder::new(&self.metrics)
                 .subset_time(format!("{}_time", PathKind::Pushdown.name()), partition),
         };
-        let batches = std::iter::from_fn(move || {
+        let stream = futures::stream::poll_fn(move |context| {
             let timer = baseline.elapsed_compute().timer();
-            let batch = asking.next_batch().transpose();
+            let run = asking.next_run().transpose();
             timer.done();
-            if let Some(Ok(batch)) = &batch {
-                baseline.record_output(batch.num_rows());
+            match run {
+                // Other queries have the thread between two runs.
+                Some(Ok(batch)) if batch.num_rows() == 0 => {
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                Some(Ok(batch)) => {
+                    baseline.record_output(batch.num_rows());
+                    Poll::Ready(Some(Ok(batch)))
+                }
+                Some(Err(error)) => {
+                    asking.end();
+                    Poll::Ready(Some(Err(error)))
+                }
+                None => Poll::Ready(None),
             }
-            batch
         });
-        let stream = futures::stream::iter(batches);
         Ok(Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&self.schema), stream)))
     }
 }
@@ -171,32 +184,36 @@ struct Asking {
 }
 
 impl Asking {
-    fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
-        loop {
-            self.room.shrink(std::mem::take(&mut self.held));
-            self.cancel.check().map_err(|error| DataFusionError::External(Box::new(error)))?;
-            let since = now();
-            while self.asked.len() < ASKED_MAX && self.next < self.of.runs.len() && self.ask()? {}
-            let Some(asked) = self.asked.pop_front() else { return Ok(None) };
-            let scanned = asked.wait(&self.of.meter, &self.cancel)?;
-            let count = if scanned.is_of_home { &self.at_home } else { &self.read };
-            count.add(scanned.segments.len());
-            let batch = self.batch(&scanned.segments, asked.bytes)?;
-            let ns = since.elapsed().as_nanos() as u64;
-            self.of.meter.add(ns);
-            self.time.add_duration(Duration::from_nanos(ns));
-            if batch.num_rows() > 0 {
-                return Ok(Some(batch));
-            }
-        }
+    /// The states of the next run, no rows if no row of it passes.
+    fn next_run(&mut self) -> Result<Option<RecordBatch>> {
+        self.room.shrink(std::mem::take(&mut self.held));
+        self.cancel.check().map_err(|error| DataFusionError::External(Box::new(error)))?;
+        let since = now();
+        while self.asked.len() < ASKED_MAX && self.next < self.of.runs.len() && self.ask()? {}
+        let Some(asked) = self.asked.pop_front() else { return Ok(None) };
+        let scanned = asked.wait(&self.of.meter, &self.cancel)?;
+        let count = if scanned.is_of_home { &self.at_home } else { &self.read };
+        count.add(scanned.segments.len());
+        let batch = self.batch(&scanned.segments, asked.bytes)?;
+        let ns = since.elapsed().as_nanos() as u64;
+        self.of.meter.add(ns);
+        self.time.add_duration(Duration::from_nanos(ns));
+        Ok(Some(batch))
+    }
+
+    /// Nothing more is asked for.
+    fn end(&mut self) {
+        self.next = self.of.runs.len();
+        self.asked.clear();
     }
 
     /// Asks for the next run. False: there is no memory for it, and another one is under way.
     fn ask(&mut self) -> Result<bool> {
         let (far, segments) = (&self.of.far, self.of.runs[self.next].clone());
-        // No text is longer than its chunk.
-        let texts = self.states.texts(&self.table).map(|column| bytes_of(far, &segments, column)).sum::<u64>();
-        let bytes = texts as usize + self.states.bytes() * segments.len();
+        // Neither is a text longer than its chunk, nor than a row.
+        let text = |column, segment: &usize| (bytes_of(far, &[*segment], column) as usize).min(Schema::PART_BYTES_MAX);
+        let of_column = |column| segments.iter().map(|segment| text(column, segment)).sum::<usize>();
+        let bytes = self.states.texts(&self.table).map(of_column).sum::<usize>() + self.states.bytes() * segments.len();
         match self.room.try_grow(bytes) {
             Err(error) if self.asked.is_empty() => return Err(error),
             Err(_) => return Ok(false),

@@ -31,6 +31,8 @@ use crate::{SqlError, SqlState};
 
 /// Decimals of so many digits have sums of a segment of fewer than 128 bits: it has at most 65,536 of them.
 const SUMMED_PRECISION_MAX: u8 = 33;
+/// Aggregates that a home is asked for at a time: it computes those of a segment in one piece.
+const AGGREGATES_MAX: usize = 64;
 /// Bytes of an aggregate in a reply, about.
 const VALUE_BYTES: usize = 24;
 
@@ -78,7 +80,7 @@ impl States {
             columns.extend(states);
             names.push(name);
         }
-        if names.is_empty() {
+        if names.is_empty() || wanted.0.len() > AGGREGATES_MAX {
             return Ok(None);
         }
         Ok(Some(Self { wanted: wanted.0.into(), columns: columns.into(), names: names.into() }))
