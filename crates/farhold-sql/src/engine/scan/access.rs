@@ -11,7 +11,7 @@ use farhold_store::column::copy::{ColumnView, DELTA_RUN_ROWS, FarViewSegment, Se
 use farhold_txn::{FarColumns, NoColumns, NodeColumns, NodeId, PageTask, TxnError};
 
 use super::filter::ScanFilter;
-use super::paths::{self, FarPart, Grid, Meter, Paths};
+use super::paths::{FarPart, Grid, Meter, Paths};
 use super::provider::TableAt;
 use crate::SqlError;
 use crate::engine::catalog::TableInfo;
