@@ -23,7 +23,7 @@ fn tables() -> [Table; 2] {
 }
 
 /// A query, and the number of copies of parts in its plan.
-const QUERIES: [(&str, usize); 32] = [
+const QUERIES: [(&str, usize); 33] = [
     // The shape of TPC-H's query 15.
     (
         "WITH v AS (SELECT k64, sum(id) AS n FROM r GROUP BY k64)
@@ -97,6 +97,14 @@ const QUERIES: [(&str, usize); 32] = [
     (
         "SELECT a.id, l.id, r.pad FROM l JOIN r ON l.k64 = r.k64 JOIN l a ON a.id = r.id AND a.id < l.id WHERE r.id < 100
          UNION ALL SELECT a.id, 0, '' FROM l JOIN r ON l.k64 = r.k64 JOIN l a ON a.id = r.id AND a.id < l.id WHERE r.id < 100",
+        2,
+    ),
+    // Of two narrower joins one is shared. The other makes more rows than it reads.
+    (
+        "SELECT l.id, r.pad FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100
+         UNION ALL SELECT l.id, '' FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100
+         UNION ALL SELECT a.id, b.pad FROM r a JOIN r b ON a.k64 = b.k64
+         UNION ALL SELECT a.id, '' FROM r a JOIN r b ON a.k64 = b.k64",
         2,
     ),
     // The columns are others, or the rows.

@@ -6,7 +6,7 @@ use super::harness::{Client, Db, wait_until};
 
 /// Queries of two tables whose columns `at` overlap in no value, and whether zone maps show something. `l` has the keys 1 to 400
 /// and `at` from 1,000 on, `r` the keys 1 to 300 and `at` up to 900.
-const QUERIES: [(&str, bool); 18] = [
+const QUERIES: [(&str, bool); 23] = [
     ("SELECT l.id, r.id FROM l JOIN r ON l.id = r.id AND l.at < r.at", true),
     ("SELECT l.id, r.id FROM l JOIN r ON l.id = r.id AND r.at >= l.at", true),
     ("SELECT count(*), sum(l.at), max(r.at) FROM l JOIN r ON l.id = r.id WHERE l.at <= r.at", true),
@@ -25,6 +25,17 @@ const QUERIES: [(&str, bool); 18] = [
     ("SELECT (SELECT max(l.id) FROM l JOIN r ON l.id = r.id AND l.at < r.at), count(*) FROM l", true),
     ("SELECT id FROM l WHERE id < 5 UNION ALL SELECT l.id FROM l JOIN r ON l.id = r.id AND l.at < r.at", true),
     ("SELECT l.id, r.id FROM l JOIN r ON l.id = r.id AND l.at + 0 < r.at", false),
+    ("SELECT id FROM l WHERE at NOT IN (SELECT l.at FROM l JOIN r ON l.id = r.id AND l.at < r.at)", true),
+    ("SELECT id FROM l WHERE id = 1 OR at NOT IN (SELECT l.at FROM l JOIN r ON l.id = r.id AND l.at < r.at)", true),
+    ("SELECT l.id, count(*) FROM l JOIN r ON l.id = r.id AND l.at < r.at GROUP BY GROUPING SETS ((l.id), ())", true),
+    (
+        "SELECT o.id, x.id FROM (SELECT l.id FROM l JOIN r ON l.id = r.id AND l.at < r.at) x RIGHT JOIN l o ON o.id = x.id",
+        true,
+    ),
+    (
+        "SELECT o.id, x.id FROM (SELECT l.id FROM l JOIN r ON l.id = r.id AND l.at < r.at) x FULL JOIN l o ON o.id = x.id",
+        true,
+    ),
 ];
 
 fn check(client: &Client, shows: bool, what: &str) {

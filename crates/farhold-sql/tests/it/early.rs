@@ -71,3 +71,19 @@ fn a_function_that_moves_follows_its_table() {
     client.ok("DELETE FROM s");
     assert_eq!(client.rows("EXECUTE counted"), [""; 0]);
 }
+
+/// Equal parts of a plan stay equal.
+#[test]
+fn parts_that_a_function_has_moved_in_are_computed_once() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE s (id INT PRIMARY KEY, t TEXT)");
+    client.ok("CREATE TABLE b (n INT PRIMARY KEY, k INT)");
+    client.ok("INSERT INTO s SELECT i, 'p' || i FROM generate_series(1, 60) AS g(i)");
+    client.ok("INSERT INTO b SELECT i, i % 50 FROM generate_series(1, 1000) AS g(i)");
+    let query = "WITH v AS (SELECT substr(s.t, 1, 2) AS p, sum(b.n) AS n FROM b JOIN s ON b.k = s.id GROUP BY 1) \
+                 SELECT p FROM v WHERE n = (SELECT max(n) FROM v)";
+    let plan = client.rows(&format!("EXPLAIN {query}")).join("\n");
+    assert!(plan.contains("__early") && plan.matches("CommonExec: copies=2").count() == 2, "{plan}");
+    assert_eq!(client.rows(query), ["p4"]);
+}

@@ -31,7 +31,7 @@ use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceC
 use super::JoinConfig;
 pub use exec::CommonExec;
 use exec::{Common, PlanRows};
-use groups::groups;
+use groups::{Group, groups};
 
 /// Whether two scans of one type of the caller's read the same rows, in the same partitions.
 pub type SameScan = fn(&Arc<dyn ExecutionPlan>, &Arc<dyn ExecutionPlan>) -> bool;
@@ -55,13 +55,16 @@ impl PhysicalOptimizerRule for CommonRule {
         if options.extensions.get::<JoinConfig>().is_some_and(|config| !config.enabled || !config.common) {
             return Ok(plan);
         }
-        let mut plan = plan;
-        let mut groups = groups(&plan, self.same_scan)?;
-        if let Some(wider) = narrower::with_wider_joins(&plan, self.same_scan)? {
+        let (mut plan, mut groups) = (Arc::clone(&plan), groups(&plan, self.same_scan)?);
+        let mut narrower = 0;
+        while let Some(wider) = narrower::with_wider_join(&plan, narrower, self.same_scan)? {
             // Wider rows are worth it only where they are computed once.
             let of_wider = self::groups::groups(&wider, self.same_scan)?;
-            if of_wider.len() > groups.len() {
+            let shared = |groups: &[Group]| groups.iter().map(|group| group.parts.len()).sum::<usize>();
+            if shared(&of_wider) > shared(&groups) {
                 (plan, groups) = (wider, of_wider);
+            } else {
+                narrower += 1;
             }
         }
         if groups.is_empty() {

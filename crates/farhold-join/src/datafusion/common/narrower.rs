@@ -3,16 +3,20 @@
 //! The main query and a scalar subquery of TPC-H's query 11 join the same tables by the same keys, and the subquery wants fewer
 //! columns. Both are equal once the narrower join is a projection of the wider one.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
+use arrow::datatypes::FieldRef;
 use datafusion::common::JoinSide;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::Result;
 use datafusion::logical_expr::JoinType;
 use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::{PhysicalExpr, PhysicalExprRef};
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::joins::HashJoinExec;
 use datafusion::physical_plan::projection::{ProjectionExec, ProjectionExpr};
+use datafusion::physical_plan::recursive_query::RecursiveQueryExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, Partitioning};
 
@@ -25,19 +29,25 @@ type Plan = Arc<dyn ExecutionPlan>;
 /// Joins that are compared with each other; plans with more of them are left alone.
 const JOINS_MAX: usize = 32;
 
-/// The plan with projections of wider joins in place of narrower ones; `None`: it has none.
-pub fn with_wider_joins(plan: &Plan, same_scan: SameScan) -> Result<Option<Plan>> {
+/// The plan with a projection of the widest join that covers it in place of a narrower one: the `number`th of those that there are, from the
+/// root on.
+pub fn with_wider_join(plan: &Plan, number: usize, same_scan: SameScan) -> Result<Option<Plan>> {
     let mut joins = Vec::new();
     add_joins(plan, &mut joins);
     if joins.len() < 2 || joins.len() > JOINS_MAX {
         return Ok(None);
     }
-    let wider = Wider { joins, same_scan };
+    joins.sort_by_key(|join| Reverse(join.schema().fields().len()));
+    let mut wider = Wider { joins, same_scan, number };
     let plan = wider.in_place(Arc::clone(plan))?;
     Ok(plan.transformed.then_some(plan.data))
 }
 
+/// Parts below a recursive query are not shared.
 fn add_joins(plan: &Plan, joins: &mut Vec<Plan>) {
+    if plan.is::<RecursiveQueryExec>() {
+        return;
+    }
     if plan.is::<JoinExec>() {
         joins.push(Arc::clone(plan));
     }
@@ -47,17 +57,32 @@ fn add_joins(plan: &Plan, joins: &mut Vec<Plan>) {
 struct Wider {
     joins: Vec<Plan>,
     same_scan: SameScan,
+    /// Narrower joins that stay before the one that is replaced.
+    number: usize,
 }
 
 impl Wider {
-    /// From the root on: a join within one that is replaced stays as it is.
-    fn in_place(&self, plan: Plan) -> Result<Transformed<Plan>> {
+    fn in_place(&mut self, plan: Plan) -> Result<Transformed<Plan>> {
+        if plan.is::<RecursiveQueryExec>() {
+            return Ok(Transformed::no(plan));
+        }
         if plan.is::<JoinExec>()
             && let Some(projected) = self.joins.iter().find_map(|wide| self.projected(wide, &plan).transpose())
         {
-            return projected.map(Transformed::yes);
+            if self.number == 0 {
+                return projected.map(|plan| Transformed::new(plan, true, TreeNodeRecursion::Stop));
+            }
+            self.number -= 1;
         }
-        plan.map_children(|child| self.in_place(child))
+        let mut is_over = false;
+        plan.map_children(|child| {
+            if is_over {
+                return Ok(Transformed::no(child));
+            }
+            let child = self.in_place(child)?;
+            is_over = child.transformed;
+            Ok(child)
+        })
     }
 
     /// The columns of a narrower join, taken from a wider one.
@@ -69,14 +94,24 @@ impl Wider {
             return Ok(None);
         }
         let Some(places) = covers(wide, narrow, self.same_scan) else { return Ok(None) };
-        let column = |(place, field): (&usize, &Arc<arrow::datatypes::Field>)| {
+        let column = |(place, field): (&usize, &FieldRef)| {
             let column = Column::new(wide_schema.field(*place).name(), *place);
             ProjectionExpr { expr: Arc::new(column), alias: field.name().clone() }
         };
         let columns: Vec<ProjectionExpr> = places.iter().zip(narrow_schema.fields()).map(column).collect();
-        let projected = ProjectionExec::try_new(columns, Arc::clone(wide))?;
+        let projected = ProjectionExec::try_new(columns, again(wide)?)?;
         Ok((projected.schema() == narrow_schema).then(|| Arc::new(projected) as Plan))
     }
+}
+
+/// The same operators once more: one that stands twice in a plan would have one state.
+fn again(plan: &Plan) -> Result<Plan> {
+    let children = plan.children();
+    if children.is_empty() {
+        return Ok(Arc::clone(plan));
+    }
+    let children = children.into_iter().map(again).collect::<Result<_>>()?;
+    Arc::clone(plan).replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
 }
 
 /// Where in `wide` the columns of `narrow` are, if both hand out the same rows otherwise.

@@ -111,10 +111,11 @@ fn never_matches(join: &HashJoinExec) -> bool {
     let sides = [join.left(), join.right()];
     let equals_nulls = join.null_equality() == NullEquality::NullEqualsNull;
     let never = |one: (usize, usize), operator: Operator, other: (usize, usize)| {
-        // Rows that are in no segment are read only if all others contradict.
-        [false, true].into_iter().all(|has_delta| {
-            let bounds = |(side, column): (usize, usize)| bounds(sides[side], column, has_delta);
-            bounds(one).zip(bounds(other)).is_some_and(|(one, other)| one.never(operator, &other))
+        // Rows that are in no segment are read only if all others contradict, of one side first.
+        [(false, false), (true, false), (true, true)].into_iter().all(|(of_one, of_other)| {
+            let bounds = |(side, column): (usize, usize), has_delta| bounds(sides[side], column, has_delta);
+            let both = bounds(one, of_one).zip(bounds(other, of_other));
+            both.is_some_and(|(one, other)| one.never(operator, &other))
         })
     };
     let keys = join.on().iter().filter_map(|(left, right)| column(left).zip(column(right)));

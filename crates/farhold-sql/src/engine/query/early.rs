@@ -123,16 +123,15 @@ fn joined(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<Logica
 struct Moved<'a> {
     input: &'a Arc<LogicalPlan>,
     config: &'a dyn OptimizerConfig,
-    /// Rows of the largest table of the input; 0: nothing moves.
-    rows_max: usize,
+    /// Rows of the largest table of the input, once a function has asked.
+    rows_max: Option<usize>,
     /// Each with the name of its column.
     functions: Vec<(Expr, String)>,
 }
 
 impl<'a> Moved<'a> {
     fn below(input: &'a Arc<LogicalPlan>, config: &'a dyn OptimizerConfig) -> Self {
-        let rows_max = if has_join(input) { leaves(input).into_iter().filter_map(rows).max().unwrap_or(0) } else { 0 };
-        Self { input, config, rows_max, functions: Vec::new() }
+        Self { input, config, rows_max: None, functions: Vec::new() }
     }
 
     /// The expressions with columns in place of the functions that move. They keep their names.
@@ -144,7 +143,7 @@ impl<'a> Moved<'a> {
     }
 
     fn without_names(&mut self, exprs: Vec<Expr>) -> Result<Vec<Expr>> {
-        if self.rows_max == 0 {
+        if !has_join(self.input) {
             return Ok(exprs);
         }
         exprs.into_iter().map(|expr| Ok(expr.transform_down(|inner| self.column_for(inner))?.data)).collect()
@@ -156,21 +155,29 @@ impl<'a> Moved<'a> {
         }
         let known = self.functions.iter().find(|(known, _)| *known == expr).map(|(_, name)| name.clone());
         let name = known.unwrap_or_else(|| {
-            let name = self.config.alias_generator().next("__early");
+            let name = self.name_of(&expr);
             self.functions.push((expr, name.clone()));
             name
         });
         Ok(Transformed::new(Expr::Column(Column::new_unqualified(name)), true, TreeNodeRecursion::Jump))
     }
 
-    fn is_of_a_small_table(&self, expr: &Expr) -> bool {
+    /// The same for the same function, so that equal parts of a plan stay equal.
+    fn name_of(&self, function: &Expr) -> String {
+        let name = format!("__early {}", function.schema_name());
+        let is_free = self.input.schema().fields().iter().all(|field| *field.name() != name);
+        if is_free { name } else { self.config.alias_generator().next("__early") }
+    }
+
+    fn is_of_a_small_table(&mut self, expr: &Expr) -> bool {
         let columns = expr.column_refs();
         if columns.is_empty() {
             return false;
         }
-        let is_small =
-            |leaf: &LogicalPlan| rows(leaf).is_some_and(|rows| rows.saturating_mul(TIMES_ROWS) <= self.rows_max);
-        has_join(self.input) && leaf_of(self.input, &columns).is_some_and(is_small)
+        let input = self.input;
+        let Some(small) = leaf_of(input, &columns).and_then(rows) else { return false };
+        let rows_max = || leaves(input).into_iter().filter_map(rows).max().unwrap_or(0);
+        small.saturating_mul(TIMES_ROWS) <= *self.rows_max.get_or_insert_with(rows_max)
     }
 
     /// The input with the functions as columns; `None` if none moves.
@@ -187,6 +194,7 @@ impl<'a> Moved<'a> {
 }
 
 /// Adds a function's column to the leaf that has its columns.
+#[recursive::recursive]
 fn computed_in(plan: &LogicalPlan, function: &Expr, columns: &HashSet<&Column>, name: &str) -> Result<LogicalPlan> {
     let Some(side) = side_of(plan, columns) else {
         let all = plan.schema().columns().into_iter().map(Expr::Column);
@@ -199,6 +207,7 @@ fn computed_in(plan: &LogicalPlan, function: &Expr, columns: &HashSet<&Column>, 
 }
 
 /// The part of a plan without joins that has all these columns, and from which they come unchanged.
+#[recursive::recursive]
 fn leaf_of<'a>(plan: &'a LogicalPlan, columns: &HashSet<&Column>) -> Option<&'a LogicalPlan> {
     if !columns.iter().all(|column| plan.schema().has_column(column)) {
         return None;
@@ -234,6 +243,7 @@ fn has_join(plan: &LogicalPlan) -> bool {
 }
 
 /// What the joins at the top join.
+#[recursive::recursive]
 fn leaves(plan: &LogicalPlan) -> Vec<&LogicalPlan> {
     if has_join(plan) { plan.inputs().into_iter().flat_map(leaves).collect() } else { vec![plan] }
 }
