@@ -576,7 +576,8 @@ fn a_choice_is_reconsidered() {
         assert_eq!((again.path, again.features, again.predicted_ns), (best.path, best.features, best.predicted_ns));
         changed += usize::from(again.path != choice.path);
         for reason in [Reason::Forced, Reason::Explored] {
-            let choice = Choice { reason, ..choice };
+            let mut choice = choice;
+            choice.reason = reason;
             let again = model.reconsider(&choice, PathKind::Pushdown, small).expect("valid");
             assert_eq!((again.path, again.reason), (choice.path, reason));
         }
