@@ -123,7 +123,7 @@ fn covers(wide: &Plan, narrow: &Plan, same_scan: SameScan) -> Option<Vec<usize>>
         let below = covers(wide.input(), narrow.input(), same_scan)?;
         let place = |narrow: &ProjectionExpr| {
             let expr = moved(&narrow.expr, &below)?;
-            wide.expr().iter().position(|wide| wide.expr == expr)
+            wide.expr().iter().position(|wide| wide.expr.eq(&expr))
         };
         return narrow.expr().iter().map(place).collect();
     }
@@ -152,8 +152,8 @@ fn covers(wide: &Plan, narrow: &Plan, same_scan: SameScan) -> Option<Vec<usize>>
 /// Whether two joins of such sides have the same rows: inner ones, the others hand out what they do not have on one side.
 fn is_same_join(wide: &HashJoinExec, narrow: &HashJoinExec, left: &[usize], right: &[usize]) -> bool {
     let is_same_key = |(wide, narrow): (&(PhysicalExprRef, PhysicalExprRef), &(PhysicalExprRef, PhysicalExprRef))| {
-        moved(&narrow.0, left).is_some_and(|key| key == wide.0)
-            && moved(&narrow.1, right).is_some_and(|key| key == wide.1)
+        moved(&narrow.0, left).is_some_and(|key| key.eq(&wide.0))
+            && moved(&narrow.1, right).is_some_and(|key| key.eq(&wide.1))
     };
     let is_same_filter = match (wide.filter(), narrow.filter()) {
         (None, None) => true,

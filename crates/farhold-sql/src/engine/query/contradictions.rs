@@ -163,8 +163,12 @@ fn bounds(plan: &Plan, at: usize, has_delta: bool) -> Option<Bounds> {
             JoinType::Inner | JoinType::Left | JoinType::Right | JoinType::Full if at >= lefts => {
                 bounds(join.right(), at - lefts, has_delta)
             }
-            JoinType::Inner | JoinType::Left | JoinType::Right | JoinType::Full => bounds(join.left(), at, has_delta),
-            JoinType::LeftSemi | JoinType::LeftAnti => bounds(join.left(), at, has_delta),
+            JoinType::Inner
+            | JoinType::Left
+            | JoinType::Right
+            | JoinType::Full
+            | JoinType::LeftSemi
+            | JoinType::LeftAnti => bounds(join.left(), at, has_delta),
             JoinType::RightSemi | JoinType::RightAnti => bounds(join.right(), at, has_delta),
             JoinType::LeftMark | JoinType::RightMark => None,
         };

@@ -11,9 +11,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use datafusion::catalog::source_as_provider;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, ScalarValue};
+use datafusion::datasource::source_as_provider;
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::{Like, ScalarFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -146,12 +146,12 @@ impl<'a> Moved<'a> {
         if !has_join(self.input) {
             return Ok(exprs);
         }
-        exprs.into_iter().map(|expr| Ok(expr.transform_down(|inner| self.column_for(inner))?.data)).collect()
+        exprs.into_iter().map(|expr| Ok(expr.transform_down(|inner| Ok(self.column_for(inner)))?.data)).collect()
     }
 
-    fn column_for(&mut self, expr: Expr) -> Result<Transformed<Expr>> {
+    fn column_for(&mut self, expr: Expr) -> Transformed<Expr> {
         if !cannot_fail(&expr) || !self.is_of_a_small_table(&expr) {
-            return Ok(Transformed::no(expr));
+            return Transformed::no(expr);
         }
         let known = self.functions.iter().find(|(known, _)| *known == expr).map(|(_, name)| name.clone());
         let name = known.unwrap_or_else(|| {
@@ -159,7 +159,7 @@ impl<'a> Moved<'a> {
             self.functions.push((expr, name.clone()));
             name
         });
-        Ok(Transformed::new(Expr::Column(Column::new_unqualified(name)), true, TreeNodeRecursion::Jump))
+        Transformed::new(Expr::Column(Column::new_unqualified(name)), true, TreeNodeRecursion::Jump)
     }
 
     /// The same for the same function, so that equal parts of a plan stay equal.

@@ -111,6 +111,8 @@ impl Access {
 mod tests {
     use super::*;
 
+    type Holds = fn(i64, i64) -> bool;
+
     fn of(values: Option<(i64, i64)>) -> Bounds {
         Bounds { data_type: ColumnType::BigInt, values }
     }
@@ -120,7 +122,7 @@ mod tests {
     fn never_means_for_no_pair() {
         let ranges: Vec<(i64, i64)> =
             (0..4).flat_map(|least| (least..4).map(move |greatest| (least, greatest))).collect();
-        let holds: [(Operator, fn(i64, i64) -> bool); 5] = [
+        let holds: [(Operator, Holds); 5] = [
             (Operator::Eq, |a, b| a == b),
             (Operator::Lt, |a, b| a < b),
             (Operator::LtEq, |a, b| a <= b),
