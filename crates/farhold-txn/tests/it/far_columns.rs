@@ -5,7 +5,7 @@ use crate::common::{PATIENCE_NS, new_dir};
 use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, RegionId};
 use farhold_scan::access_path::{self, AccessPath, Aggregate, FarChunk, Pinned, Settings, Value};
 use farhold_store::Superblock;
-use farhold_store::column::copy::BlockBits;
+use farhold_store::column::copy::{BlockBits, FarViewSegment};
 use farhold_store::column::{BLOCK_ROWS, Chunk, double_of};
 use farhold_store::durable::files::{Directory, Disk};
 use farhold_store::durable::power::Volatile;
@@ -380,7 +380,7 @@ fn aggregates_are_those_of_their_snapshots() {
                     let (expected, found) = (Totals::of(&rows_of_pages(&snapshot, &table)), Arc::new(found));
                     segments += found.segments().len();
                     let ended_of = |bits: BlockBits| bits.iter().map(|word| word.count_ones()).sum::<u32>();
-                    ended += found.segments().iter().flat_map(|it| it.ended()).map(ended_of).sum::<u32>();
+                    ended += found.segments().iter().flat_map(FarViewSegment::ended).map(ended_of).sum::<u32>();
                     for name in ["offload", "relaxed", "pushdown"] {
                         let path = access_path::by_name(name).expect("a path");
                         let (totals, scanned_at_home) = totals_by(path, &found, &table).expect("totals");
