@@ -656,7 +656,7 @@ fn nodes_say_what_they_keep_as_columns() {
         cluster.settle(&[0, 1, 2]).await;
         cluster.table(by_number("accounts", KeptColumns::All)).await;
         cluster.table(by_number("later", KeptColumns::None)).await;
-        for id in 0..300 {
+        for id in 0..90 {
             put(&worker, "accounts", (id, 1)).await;
         }
     });
@@ -667,12 +667,12 @@ fn nodes_say_what_they_keep_as_columns() {
             told.reason.is_none() && told.table_rows == rows && is_there && told.epochs_behind < 1_000
         })
     };
-    cluster.executor.run(until(&worker, "reports", || cluster.members.iter().all(|member| says(member, 100))));
+    cluster.executor.run(until(&worker, "reports", || cluster.members.iter().all(|member| says(member, 30))));
     assert!(cluster.members.iter().all(|member| member.told("later").is_none()), "it is not to be kept");
     drop((cluster.workers.pop(), cluster.members.pop()));
     cluster.executor.run(cluster.settle(&[0, 1]));
     // One of them has taken over the rows of the node that is gone.
-    let is_taken_over = |[one, other]: [&Member; 2]| says(one, 200) && says(other, 100);
+    let is_taken_over = |[one, other]: [&Member; 2]| says(one, 60) && says(other, 30);
     cluster.executor.run(until(&worker, "reports of the next configuration", || {
         let [one, other] = [&cluster.members[0], &cluster.members[1]];
         is_taken_over([one, other]) || is_taken_over([other, one])
