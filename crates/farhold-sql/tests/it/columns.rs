@@ -212,7 +212,11 @@ fn keys_of_joins_reach_the_scan() {
         let plan = client.rows(&format!(
             "EXPLAIN ANALYZE SELECT count(*), sum(b.id) FROM {table} b JOIN few ON b.k = few.k WHERE few.word = '{word}'"
         ));
-        let line = plan.iter().find(|line| line.contains(&format!("FarholdScan: table={table}"))).expect("a scan");
+        let Some(line) = plan.iter().find(|line| line.contains(&format!("FarholdScan: table={table}"))) else {
+            // No row of `few` passes, as its dictionary shows.
+            assert!(plan.iter().any(|line| line.contains("EmptyExec")), "{plan:?}");
+            return 0;
+        };
         assert!(line.contains("keys of joins"), "{line}");
         number(line, "output_rows")
     };
