@@ -90,32 +90,32 @@ const QUERIES: [(&str, usize); 33] = [
     ),
     // The second join hands out fewer columns, and is above one that does.
     (
-        "SELECT l.k64, sum(r.id), max(l.id) FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100 GROUP BY l.k64
+        "SELECT l.k64, sum(r.id) FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100 GROUP BY l.k64
          HAVING sum(r.id) > (SELECT avg(r.id) FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100)",
         2,
     ),
     (
-        "SELECT a.id, l.id, r.pad FROM l JOIN r ON l.k64 = r.k64 JOIN l a ON a.id = r.id AND a.id < l.id WHERE r.id < 100
-         UNION ALL SELECT a.id, 0, '' FROM l JOIN r ON l.k64 = r.k64 JOIN l a ON a.id = r.id AND a.id < l.id WHERE r.id < 100",
+        "SELECT a.id AS x, l.id AS y, r.id AS z FROM l JOIN r ON l.k64 = r.k64 JOIN l a ON a.id = r.id AND a.id < l.id WHERE r.id < 100
+         UNION ALL SELECT a.id, 0, 0 FROM l JOIN r ON l.k64 = r.k64 JOIN l a ON a.id = r.id AND a.id < l.id WHERE r.id < 100",
         2,
     ),
     // Of two narrower joins one is shared. The other makes more rows than it reads.
     (
-        "SELECT l.id, r.pad FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100
-         UNION ALL SELECT l.id, '' FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100
-         UNION ALL SELECT a.id, b.pad FROM r a JOIN r b ON a.k64 = b.k64
-         UNION ALL SELECT a.id, '' FROM r a JOIN r b ON a.k64 = b.k64",
+        "SELECT l.id AS x, r.id AS y FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100
+         UNION ALL SELECT l.id, 0 FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100
+         UNION ALL SELECT a.id, b.k64 FROM r a JOIN r b ON a.k64 = b.k64
+         UNION ALL SELECT a.id, 0 FROM r a JOIN r b ON a.k64 = b.k64",
         2,
     ),
     // The columns are others, or the rows.
     (
-        "SELECT l.k64, sum(r.id), max(l.id) FROM l JOIN r ON l.k64 = r.k64 WHERE r.id < 100 GROUP BY l.k64
-         HAVING sum(r.id) > (SELECT avg(r.id) FROM l JOIN r ON l.k32 = r.k32 WHERE r.id < 100)",
+        "SELECT l.k64, l.k32, sum(r.id) FROM l JOIN r ON l.k64 = r.k64 AND l.k32 <= r.k32 WHERE r.id < 100 GROUP BY l.k64, l.k32
+         HAVING sum(r.id) > (SELECT avg(r.id) FROM l JOIN r ON l.k64 = r.k64 AND l.k32 < r.k32 WHERE r.id < 100)",
         0,
     ),
     (
-        "SELECT l.id, r.pad FROM l LEFT JOIN r ON l.k64 = r.k64 AND r.id < 100
-         UNION ALL SELECT l.id, '' FROM l LEFT JOIN r ON l.k64 = r.k64 AND r.id < 100",
+        "SELECT l.id AS x, r.id AS y FROM l LEFT JOIN r ON l.k64 = r.k64 AND r.id < 100
+         UNION ALL SELECT l.id, 0 FROM l LEFT JOIN r ON l.k64 = r.k64 AND r.id < 100",
         0,
     ),
     // These are not the same.
