@@ -13,10 +13,10 @@ fn columns_show_the_rows_of_their_snapshots() {
         all += &aftermath.compared;
     }
     println!("{all:?}");
-    // Each seed compares nine views at its end. These are those while clients run and nodes die.
+    // At its end each seed compares a dozen views. Most of these are while clients run and nodes die.
     let Compared { own, far, far_segments, outlived, with_rows, .. } = all;
-    assert!(own > 2_000 && far > 2_000 && far_segments > 4_000, "{own} {far} {far_segments}");
-    assert!(outlived > 10 && with_rows > 3_000, "{outlived} {with_rows}");
+    assert!(own > 900 && far > 900 && far_segments > 2_000, "{own} {far} {far_segments}");
+    assert!(outlived > 40 && with_rows > 1_500, "{outlived} {with_rows}");
 }
 
 #[test]

@@ -232,6 +232,10 @@ impl Cluster {
                 }
             }
         }
+        if self.setup.columns.is_some() && self.setup.replicas > 1 {
+            // After a restart mirrors are filled anew, and until they are whole each death may lose rows.
+            self.until(HEALING_NS_MAX, || self.is_whole()).await;
+        }
         if self.setup.kill_at.is_none() && (self.setup.power.is_none() || !self.setup.blows.is_empty()) {
             self.everybody(broken).await;
         }
