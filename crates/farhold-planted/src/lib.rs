@@ -135,6 +135,8 @@ pub enum Defect {
     ColumnsNotHeld,
     /// Column copies go on when the configuration changes.
     ColumnsNotForgotten,
+    /// A merge of columns loses the epochs that ended rows of its segments after the epoch for which it makes them.
+    MergedEndsLost,
     /// A commit without a journal does not ask whether a copy of columns has begun since it began.
     CopyBegunUnseen,
     /// A worker takes slots for a table from its stock for a dropped one.
@@ -237,6 +239,9 @@ impl Defect {
     /// Those of journals of a cluster with copies.
     pub const OF_JOURNALS_WITH_COPIES: [Self; 4] =
         [Self::RedoUnwritten, Self::FinishedTooEarly, Self::TailCounts, Self::SettledTooEarly];
+
+    /// Those of column copies that show in a simulation.
+    pub const OF_COLUMNS: [Self; 3] = [Self::ColumnsNotHeld, Self::ColumnsNotForgotten, Self::MergedEndsLost];
 
     /// Those that one thread cannot show, or that need what only clusters of threads do: tables that come and go, pages that are
     /// released.

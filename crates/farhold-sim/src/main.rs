@@ -2,7 +2,7 @@
 //! planted defects the checks notice.
 
 use farhold_fabric::Executor;
-use farhold_sim::failover::{Aftermath, Failover, Scenario, run};
+use farhold_sim::failover::{Aftermath, Compared, Failover, Scenario, run};
 use farhold_sim::hiccups::Hiccups;
 use farhold_sim::seeds::{jobs_max, run_each};
 use farhold_sim::teeth::{self, Wrong};
@@ -127,6 +127,9 @@ fn replay(seeds: std::ops::Range<u64>, jobs: usize, one: impl Fn(u64) -> Option<
             aftermath.configuration,
             aftermath.trace_hash
         );
+        if aftermath.compared != Compared::default() {
+            println!("             {:?}", aftermath.compared);
+        }
         match outcome {
             Ok(()) => println!(
                 "in order: a serial order explains what was seen, nothing acknowledged is lost, all copies are alike"

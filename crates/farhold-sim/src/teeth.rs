@@ -21,6 +21,8 @@ pub enum Wrong {
     Replication(Defect),
     /// In journals of a cluster with copies.
     Journals(Defect),
+    /// In the columns of nodes.
+    Columns(Defect),
     /// In what several threads of a node do.
     Threads(Defect),
     /// In the world: one node's clock is far slower than the configured bound on the skew allows.
@@ -34,24 +36,29 @@ impl Wrong {
         let transactions = Defect::OF_TRANSACTIONS.into_iter().map(Self::Transactions);
         let replication = Defect::OF_REPLICATION.into_iter().map(Self::Replication);
         let journals = Defect::OF_JOURNALS_WITH_COPIES.into_iter().map(Self::Journals);
+        let columns = Defect::OF_COLUMNS.into_iter().map(Self::Columns);
         let threads = Defect::OF_THREADS.into_iter().map(Self::Threads);
-        transactions.chain(replication).chain(journals).chain(threads).chain([Self::Clock]).collect()
+        transactions.chain(replication).chain(journals).chain(columns).chain(threads).chain([Self::Clock]).collect()
     }
 
     /// Its name.
     #[must_use]
     pub fn name(self) -> String {
         match self {
-            Self::Transactions(defect) | Self::Replication(defect) | Self::Journals(defect) | Self::Threads(defect) => {
-                format!("{defect:?}")
-            }
+            Self::Transactions(defect)
+            | Self::Replication(defect)
+            | Self::Journals(defect)
+            | Self::Columns(defect)
+            | Self::Threads(defect) => format!("{defect:?}"),
             Self::Clock => "ClockBeyondBound".to_owned(),
         }
     }
 
     /// Plants it in the runs of this thread. Defects of the world and of other threads are in the setups instead.
     pub fn plant(self) {
-        if let Self::Transactions(defect) | Self::Replication(defect) | Self::Journals(defect) = self {
+        if let Self::Transactions(defect) | Self::Replication(defect) | Self::Journals(defect) | Self::Columns(defect) =
+            self
+        {
             plant(Some(defect));
         }
     }
@@ -84,6 +91,7 @@ impl Wrong {
             // It takes a commit that has not reached its holders when its node is expelled.
             Self::Journals(Defect::TailCounts) => run(&Failover::with_zombie_keeper(seed)).check(),
             Self::Journals(_) => run(&Failover::with_power_cuts(seed)).check(),
+            Self::Columns(_) => run(&Failover::with_columns(seed)).check(),
             Self::Threads(defect) => {
                 let setup = match defect {
                     // They take a cut of the power.

@@ -28,6 +28,7 @@ mod replication;
 mod rpc;
 
 pub use api::column_threads::ColumnThreads;
+pub use api::column_turns::{ApplyTurns, MergeTurns};
 pub use api::journal_threads::{JournalThreads, JournalTurns};
 pub use api::row_counter::RowCounter;
 pub use base::definition::{KeptColumns, Placement, TableDef};

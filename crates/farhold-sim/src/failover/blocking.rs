@@ -1,4 +1,5 @@
-//! Code that waits for a disk, in virtual time: it runs on a stack of its own, and never beside the simulation.
+//! Code that waits for a disk, or is put aside between two of its steps, in virtual time: it runs on a stack of its own, and never beside the
+//! simulation.
 //!
 //! ```text
 //!   simulation  ── work ──► · · · · · · · · ·  time passes  ── go on ──► · · · · · · · · · ·
@@ -15,6 +16,9 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::ptr::NonNull;
 
+/// How long it is put aside, at most.
+const ASIDE_NS_MAX: u64 = 200_000;
+
 /// What blocking code receives when it goes on.
 enum Order {
     GoOn,
@@ -28,6 +32,8 @@ type Way = Yielder<Order, u64>;
 thread_local! {
     /// The way of the running blocking code.
     static WAY: Cell<Option<NonNull<Way>>> = const { Cell::new(None) };
+    /// Decides when blocking code is put [aside](Aside).
+    static ASIDE: Cell<u64> = const { Cell::new(1) };
     /// Stacks of code that has ended.
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
@@ -46,6 +52,40 @@ pub(super) fn wait_ns(ns: u64) -> io::Result<()> {
     match order {
         Order::GoOn => Ok(()),
         Order::End => Err(io::Error::other("the simulation has ended")),
+    }
+}
+
+/// While this value exists, blocking code of this thread is put aside now and then at the places where other threads could interfere with it:
+/// tasks of the simulation do. It must hold no lock there that one of them waits for.
+pub(super) struct Aside;
+
+impl Aside {
+    /// As the seed says.
+    pub fn begin(seed: u64) -> Self {
+        ASIDE.set(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        farhold_planted::watch(Some(step_aside));
+        Self
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        farhold_planted::watch(None);
+    }
+}
+
+/// Not in the simulation itself.
+fn step_aside() {
+    let Some(way) = WAY.take() else { return };
+    WAY.set(Some(way));
+    let mut random = ASIDE.get();
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    ASIDE.set(random);
+    if random.is_multiple_of(2) {
+        // At its end the code goes on by itself.
+        let _ = wait_ns((random >> 32) % ASIDE_NS_MAX);
     }
 }
 

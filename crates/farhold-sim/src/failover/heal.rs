@@ -107,7 +107,7 @@ impl Cluster {
     }
 
     /// Is every node a member that knows the last configuration, with all partitions served and all mirrors whole?
-    fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         let processes = self.processes.borrow();
         let Some(last) = self.register().configuration() else { return false };
         processes.iter().all(|process| process.alive.get() && process.node.is_member())

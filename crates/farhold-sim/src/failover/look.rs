@@ -28,6 +28,7 @@ impl Cluster {
             }
             return;
         }
+        self.look_at_columns(broken).await;
         // Messages without an answer are still on their way.
         self.handle.sleep_ns(2 * SERVE_NS).await;
         broken.extend(self.copies_differ());

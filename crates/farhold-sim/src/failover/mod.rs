@@ -12,13 +12,14 @@
 //! After the faults everything heals: killed nodes come back, every mirror becomes whole, every client commits again.
 //! What was acknowledged must be there. Histories must be serializable (`history`). In a bank (`bank.rs`), each account
 //! must be as the committed transactions have left it. In a shop (`shop.rs`: TPC-C), the twelve conditions of its
-//! specification must hold. Nothing is locked, odd or half written, no ring is overrun, and each mirror equals the rows
+//! specification must hold. Columns must show the rows (`columns.rs`). Nothing is locked, odd or half written, no ring is overrun, and each mirror equals the rows
 //! of its node.
 
 mod bank;
 mod blocking;
 mod changing;
 mod cluster;
+mod columns;
 mod disk;
 mod heal;
 mod look;
@@ -29,7 +30,8 @@ mod scenarios;
 mod shop;
 
 pub use cluster::run;
-pub use plan::{Blow, Cut, Delays, Failover, KillAt, Load, Power, Starts, Way};
+pub use columns::Compared;
+pub use plan::{Blow, Columns, Cut, Delays, Failover, KillAt, Load, Power, Starts, Way};
 pub use scenarios::Scenario;
 
 use crate::history::History;
@@ -54,6 +56,8 @@ pub struct Aftermath {
     pub configuration: u64,
     /// Events of the simulation during the transaction whose steps are counted (see [`KillAt`]).
     pub steps: u64,
+    /// What the comparisons of columns with rows have found.
+    pub compared: Compared,
 }
 
 impl Aftermath {

@@ -4,6 +4,7 @@ use crate::hiccups::Hiccups;
 use crate::workload::Workload;
 use farhold_bench::workload::smallbank::Scale;
 use farhold_store::durable::power::Medium;
+use farhold_txn::CopyConfig;
 
 /// One thing that happens to a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +191,17 @@ pub struct Power {
     pub cuts: Vec<Cut>,
 }
 
+/// Nodes keep columns of the tables, and clients compare them with rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// When segments are made, and how large.
+    pub copy: CopyConfig,
+    /// Between two turns that apply records, at most; greater than 0.
+    pub apply_ns_max: u64,
+    /// Between two turns that build and merge, at most; greater than 0.
+    pub merge_ns_max: u64,
+}
+
 /// What is to be run.
 #[derive(Clone, Debug)]
 pub struct Failover {
@@ -222,6 +234,8 @@ pub struct Failover {
     pub kill_at: Option<KillAt>,
     /// Journals, and cuts of the power of all nodes, instead of `blows`.
     pub power: Option<Power>,
+    /// Columns of the tables of a mixed load, on nodes with journals.
+    pub columns: Option<Columns>,
     /// What takes longer by chance.
     pub hiccups: Option<Hiccups>,
     /// How much faster each node's clock runs than true time, in millionths.
@@ -267,6 +281,7 @@ impl Failover {
             founding_slow_ns: 0,
             kill_at: None,
             power: None,
+            columns: None,
             hiccups: Hiccups::of_seed(seed),
             drift_ppm,
             // A shop is loaded in large transactions.

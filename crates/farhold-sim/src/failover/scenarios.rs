@@ -1,9 +1,12 @@
 //! The scenarios: what a seed becomes, by the flag that the program is given.
 
-use super::plan::{Blow, Cut, Delays, Failover, Load, Power, Random, Starts, Way, blows, clocks_set, one_clock_each};
+use super::plan::{
+    Blow, Columns, Cut, Delays, Failover, Load, Power, Random, Starts, Way, blows, clocks_set, one_clock_each,
+};
 use crate::workload::Workload;
 use farhold_bench::workload::smallbank::Scale;
 use farhold_store::durable::power::Medium;
+use farhold_txn::CopyConfig;
 
 /// What a seed becomes.
 #[derive(Clone, Copy, Debug)]
@@ -16,10 +19,11 @@ pub struct Scenario {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self { flag: "", of_seed: Failover::of_seed },
         Self { flag: "--bad-disks", of_seed: Failover::with_bad_disks },
         Self { flag: "--changing-tables", of_seed: Failover::with_changing_tables },
+        Self { flag: "--columns", of_seed: Failover::with_columns },
         Self { flag: "--late-instructions", of_seed: Failover::with_late_instructions },
         Self { flag: "--lonely-host", of_seed: Failover::with_lonely_host },
         Self { flag: "--long-rows", of_seed: Failover::with_long_rows },
@@ -463,6 +467,55 @@ impl Failover {
         });
         let drift_ppm = vec![0; usize::from(nodes)];
         Self { nodes, replicas: 1, load, transactions, blows, power, drift_ppm, ..of_seed }
+    }
+}
+
+impl Failover {
+    /// Three nodes with journals keep their tables as columns, in short segments that are made anew after a few changes. Clients compare
+    /// columns with rows while nodes are paused, die and come back. In half of the seeds the power of all fails; in a quarter rows have one
+    /// copy, and no node dies alone.
+    #[must_use]
+    pub fn with_columns(seed: u64) -> Self {
+        let mut random = Random(seed ^ 0xc017);
+        let of_seed = Self::of_seed(seed);
+        let is_alone = seed % 4 == 3;
+        let replicas = if is_alone { 1 } else { of_seed.replicas };
+        let faults = |seed: u64, random: &mut Random| {
+            if is_alone { troubles(3, random) } else { blows(seed, (3, replicas), random) }
+        };
+        let padding = [20, 300, 1_000][random.below(3) as usize];
+        let comes_and_goes =
+            Workload { inserts: 15, deletes: 15, on_copies: 25, read_only: 10, padding, ..few_rows(40, [15, 40, 10]) };
+        let load = Load::Mixed(Workload { keys: 60, ..comes_and_goes });
+        let cuts = (0..random.below(2)).map(|life| Cut {
+            at_ns: 1_000_000 + random.below(8_000_000),
+            after_change_ns: (random.below(2) == 0).then(|| random.below(400_000)),
+            operations: None,
+            with_returns: !is_alone,
+            starts: Starts::default(),
+            blows: faults(seed.wrapping_mul(3) + life, &mut random),
+        });
+        let cuts = cuts.collect();
+        let (medium, step_ns) = (Medium::Disk, 20_000 + random.below(100_000));
+        let power = Power { medium, step_ns, segment_bytes: Power::SEGMENT_BYTES, delays: None, cuts };
+        let mut blows = faults(seed, &mut random);
+        // Clients run in the last life too, if nothing else happens.
+        blows.push((0, Blow::Disorder(100, 100_000)));
+        let copy = CopyConfig { segment_rows: 8, changes_min: 1 + random.below(4) as usize, changed_part: 8 };
+        let span_ns = [30_000, 300_000][random.below(2) as usize];
+        let columns = Columns { copy, apply_ns_max: span_ns, merge_ns_max: span_ns };
+        Self {
+            replicas,
+            load,
+            transactions: 60,
+            blows,
+            with_returns: !is_alone && random.below(2) == 0,
+            power: Some(power),
+            columns: Some(columns),
+            drift_ppm: if is_alone { vec![0; 3] } else { of_seed.drift_ppm },
+            ring_bytes: of_seed.ring_bytes.max(24 << 10),
+            ..of_seed
+        }
     }
 }
 

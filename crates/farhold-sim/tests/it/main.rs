@@ -1,6 +1,7 @@
 //! Simulated and real clusters under faults: one program, since each is compiled, linted and linked for itself.
 
 mod bad_input;
+mod columns;
 mod failover;
 mod fresh;
 mod killed;

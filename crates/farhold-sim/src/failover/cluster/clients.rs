@@ -38,7 +38,10 @@ impl Cluster {
     pub(super) async fn load(&self) -> Result<(), TxnError> {
         let first = self.process(0).worker;
         match &self.setup.load {
-            Load::Mixed(workload) => Tables::create(&first, workload, &self.recorder).await.map(drop),
+            Load::Mixed(workload) => {
+                Tables::create(&first, workload, &self.recorder).await?;
+                self.begin_columns().await
+            }
             Load::Bank(scale) => {
                 let tables = smallbank::Tables::create(&first).await?;
                 for node in 0..scale.nodes {

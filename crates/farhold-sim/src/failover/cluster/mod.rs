@@ -8,6 +8,7 @@
 //! ```
 
 mod clients;
+mod columns;
 mod power;
 mod safety;
 mod start;
@@ -15,7 +16,9 @@ mod strike;
 
 use super::Aftermath;
 use super::bank::Ledger;
+use super::blocking::Aside;
 use super::changing::Kept;
+use super::columns::Looks;
 use super::disk::{Disks, ProcessDisk};
 use super::numbers::Given;
 use super::plan::{Blow, Failover};
@@ -46,6 +49,8 @@ pub(super) struct Process {
     pub node: Arc<Node>,
     pub worker: Worker,
     pub alive: Rc<Cell<bool>>,
+    /// Its clients that look at columns and have not ended.
+    lookers: Rc<Cell<u32>>,
     disk: Option<Arc<ProcessDisk>>,
 }
 
@@ -74,6 +79,7 @@ pub(super) struct Cluster {
     pub given: Rc<RefCell<Given>>,
     pub kept: Rc<RefCell<Kept>>,
     pub books: Rc<RefCell<Books>>,
+    pub looks: Rc<Looks>,
     pub steps: Cell<u64>,
     /// The faults that last, each with the number under which it was begun.
     lasting: RefCell<Vec<(u64, Blow)>>,
@@ -83,6 +89,7 @@ pub(super) struct Cluster {
 /// Runs a setup to its end.
 #[must_use]
 pub fn run(setup: &Failover) -> Aftermath {
+    let _aside = setup.columns.map(|_| Aside::begin(setup.seed));
     let executor = Hiccups::executor(setup.hiccups, setup.seed);
     let handle = executor.handle();
     let cluster = Rc::new(Cluster {
@@ -103,6 +110,7 @@ pub fn run(setup: &Failover) -> Aftermath {
         given: Rc::default(),
         kept: Rc::default(),
         books: Rc::default(),
+        looks: Rc::default(),
         steps: Cell::new(0),
         lasting: RefCell::default(),
         blows_begun: Cell::new(0),
@@ -118,11 +126,12 @@ pub fn run(setup: &Failover) -> Aftermath {
     let (ledger, books, given) = (cluster.ledger.take(), cluster.books.take(), cluster.given.take());
     let kept = cluster.kept.take();
     let history = history.without(&cluster.damaged_keys());
-    let by_clients = [seen, ledger.broken, books.broken, given.broken, kept.broken];
+    let (compared, looked) = (cluster.looks.compared.take(), cluster.looks.broken.take());
+    let by_clients = [seen, ledger.broken, books.broken, given.broken, kept.broken, looked];
     broken.extend(by_clients.into_iter().flatten());
     let (story, steps) = (cluster.story.take(), cluster.steps.get());
     let audited_commits = ledger.commits + books.commits + given.blocks + kept.commits;
-    Aftermath { trace_hash, history, audited_commits, statistics, broken, story, configuration, steps }
+    Aftermath { trace_hash, history, audited_commits, statistics, broken, story, configuration, steps, compared }
 }
 
 impl Cluster {
@@ -211,6 +220,7 @@ impl Cluster {
         }
         self.register().slow(0);
         self.disks.borrow().slow();
+        self.looks.has_begun.set(true);
         self.tell("clients begin");
         if let Some(kill_at) = self.setup.kill_at {
             self.one_transaction(kill_at, broken).await;
@@ -221,6 +231,10 @@ impl Cluster {
                     return Statistics::default();
                 }
             }
+        }
+        if self.setup.columns.is_some() && self.setup.replicas > 1 {
+            // After a restart mirrors are filled anew, and until they are whole each death may lose rows.
+            self.until(HEALING_NS_MAX, || self.is_whole()).await;
         }
         if self.setup.kill_at.is_none() && (self.setup.power.is_none() || !self.setup.blows.is_empty()) {
             self.everybody(broken).await;

@@ -42,8 +42,8 @@ impl Cluster {
             request_timeout_ns: 2_000_000,
             replication,
             journal,
-            columns: CopyConfig::default(),
-            columns_bytes_max: 1 << 20,
+            columns: self.setup.columns.map_or_else(CopyConfig::default, |columns| columns.copy),
+            columns_bytes_max: if self.setup.columns.is_some() { 4 << 20 } else { 1 << 20 },
             // They abort at unpredictable moments, so a seed would not replay.
             hardware_transactions: false,
             forgets_half_written: false,
@@ -89,7 +89,9 @@ impl Cluster {
                 drop(machine.spawn(async move { keeper.keep_journal().await }));
             }
         }
-        Ok(Process { node, worker, alive, disk })
+        let process = Process { node, worker, alive, lookers: Rc::default(), disk };
+        self.keep_columns(&machine, &process);
+        Ok(process)
     }
 
     /// Has a process that starts room for its files, and need not wait for the turn of another?

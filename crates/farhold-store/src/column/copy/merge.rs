@@ -7,6 +7,7 @@ use super::delta::{Current, Row, SharedDelta};
 use super::segment::{Segment, SegmentBuilder, slot_at};
 use super::{ColumnCopy, CopyConfig, end_in, segment_of};
 use crate::column::memory::NoMemory;
+use farhold_planted::{Defect, may_stop};
 
 /// What a merge has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,6 +108,7 @@ impl ColumnCopy {
             }
             (state.segments.clone(), state.delta.clone())
         };
+        may_stop();
         let current = delta.read().current(epoch);
         let mut changes = vec![Changes::default(); old.len().max(1)];
         for (slot, bytes) in current.slots() {
@@ -125,6 +127,7 @@ impl ColumnCopy {
         for group in &groups {
             let builder = self.builder(group.segment_rows(config.segment_rows));
             let made = group.make(builder, &old[group.segments.clone()], &current, epoch)?;
+            may_stop();
             merged.replaced += group.segments.len();
             merged.made += made.len();
             merged.rows += made.iter().map(|segment| segment.rows() as u64).sum::<u64>();
@@ -142,11 +145,14 @@ impl ColumnCopy {
             let delta = delta.read();
             (delta.after(.., epoch, is_merged), delta.len())
         };
+        may_stop();
         let mut state = self.write();
         left.add_from(&delta.read(), seen);
         // Changes of later epochs, which have ended rows that the new segments still have.
         for (slot, begin) in left.firsts().filter(|(_, begin)| *begin > epoch) {
-            end_in(&segments, slot, begin);
+            if !farhold_planted::is(Defect::MergedEndsLost) {
+                end_in(&segments, slot, begin);
+            }
         }
         state.segments = segments.into();
         state.delta = Arc::new(SharedDelta::new(left));

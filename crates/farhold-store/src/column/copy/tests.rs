@@ -322,6 +322,31 @@ fn many_segments() {
     assert_eq!(copy.view(10).err(), Some(NoView::Past { since: 11 }));
 }
 
+/// A row changes after the epoch that a merge is of: the merge ends it in the new segment too. True if a view then has the row once.
+fn is_ended_after_a_merge() -> bool {
+    let schema = schema();
+    let copy = new_copy(&schema, Kept::All, CopyConfig { segment_rows: 24, changes_min: 1, changed_part: 8 });
+    let mut builder = copy.build();
+    let (key, value) = bytes(&schema, &(1, None, 1));
+    builder.append(reference(1), &key, &value).unwrap();
+    copy.install(builder, 1).unwrap();
+    for epoch in [2, 3] {
+        let (key, value) = bytes(&schema, &(1, None, epoch as i32));
+        let version = Version(u64::from(epoch) * 4);
+        copy.apply([RowChange { reference: reference(1), version, epoch, row: Some((&key, &value)) }]);
+    }
+    copy.complete(3);
+    assert_eq!(copy.merge(2).unwrap().made, 1);
+    rows_of(&copy.view(3).unwrap()) == [(1, None, 3)]
+}
+
+#[test]
+fn a_merge_keeps_the_ends_of_later_epochs() {
+    use farhold_planted::Defect;
+    assert!(is_ended_after_a_merge());
+    assert!(!farhold_planted::with(Defect::MergedEndsLost, is_ended_after_a_merge), "a planted defect is noticed");
+}
+
 /// A row that changes all the time: what has ended does not stay in the delta, and a view that is held has its row.
 #[test]
 #[cfg_attr(miri, ignore = "takes too long there")]
