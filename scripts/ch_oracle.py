@@ -104,6 +104,16 @@ def differences(left, right):
             yield f"row {number}: {a}, DuckDB has {b}"
 
 
+def wait_for_columns(server):
+    """Until all of them are built."""
+    until = time.monotonic() + 300
+    while not (states := [state for state, in server.execute("SELECT state FROM pg_catalog.farhold_columns")]) or any(state == "building" for state in states):
+        if time.monotonic() > until:
+            sys.exit(f"the columns are not built: {states}")
+        time.sleep(0.2)
+    assert "kept" in states, states
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--host", default="127.0.0.1")
@@ -112,13 +122,19 @@ def main():
     parser.add_argument("--dbname", default="farhold")
     parser.add_argument("--rows", help="directory of CSV files, one a table, instead of an export")
     parser.add_argument("--query", type=int, action="append", help="only this query; may be repeated")
+    parser.add_argument("--columns", action="store_true", help="of a Farhold that keeps its tables as columns: wait for them, and run each query on rows too")
     arguments = parser.parse_args()
     failed = 0
     with psycopg.connect(
         host=arguments.host, port=arguments.port, user=arguments.user, dbname=arguments.dbname, autocommit=True
     ) as server:
         started = time.monotonic()
+        if arguments.columns:
+            # What is compared must not be exported from itself.
+            server.execute("SET farhold.access_path = 'rows'")
         duck = copy_to_duckdb(server, arguments.rows)
+        if arguments.columns:
+            wait_for_columns(server)
         print(f"copied {len(TABLES)} tables in {time.monotonic() - started:.1f} s", flush=True)
         for path in QUERIES:
             number = int(path.stem[1:])
@@ -129,6 +145,10 @@ def main():
             try:
                 with server.cursor() as cursor:
                     answer = cursor.execute(sql).fetchall()
+                if arguments.columns:
+                    server.execute("SET farhold.access_path = 'auto'")
+                    on_columns = server.execute(sql).fetchall()
+                    server.execute("SET farhold.access_path = 'rows'")
             except psycopg.Error as error:
                 failed += 1
                 print(f"Q{number:<3} FAILED: {error}", flush=True)
@@ -137,6 +157,8 @@ def main():
             expected = duck.execute(sql).fetchall()
             duck_seconds = time.monotonic() - started
             found = list(differences(answer, expected))
+            if arguments.columns:
+                found += [f"on columns, {what}" for what in differences(on_columns, expected)]
             verdict = "DIFFERS" if found else "agrees"
             print(f"Q{number:<3} {verdict}, {len(answer)} rows, {seconds:.3f} s, DuckDB {duck_seconds:.3f} s", flush=True)
             for line in found[:FIRST_DIFFERENCES]:

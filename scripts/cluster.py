@@ -18,9 +18,9 @@ class Cluster:
     The end of a process is known at once. The lease is so long that no machine with too much to do takes a slow node for one that stands still: on a
     third of a processor the threads that renew leases were seen to stand for more than a second."""
 
-    def __init__(self, replicas=NODES, lease_ms=5000, journal=None, durability="disk"):
+    def __init__(self, replicas=NODES, lease_ms=5000, journal=None, durability="disk", columns="auto"):
         self.replicas = replicas
-        self.flags = ["--replicas", replicas, "--lease-ms", lease_ms]
+        self.flags = ["--replicas", replicas, "--lease-ms", lease_ms, "--columns", columns]
         if journal:
             self.flags += ["--durability", durability, "--journal", journal]
         if durability == "nvm":

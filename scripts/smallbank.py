@@ -47,6 +47,10 @@ def name_of(account):
     return f"customer {account:06}"
 
 
+# How often audits have read a table of a snapshot by its columns, and by its rows alone.
+READ_BY = {"columns": 0, "rows": 0}
+
+
 class NotThere(Exception):
     """A read that cannot be right: of a transaction that must not commit, then."""
 
@@ -191,6 +195,7 @@ def audit(url, clients):
                 break
             except psycopg.errors.SerializationFailure:
                 pass
+        audit_snapshot(db)
     assert savings[0] == checking[0] == ACCOUNTS, (savings, checking)
     money = 2 * ACCOUNTS * EACH + sum(brought for _, brought in told.values())
     assert savings[1] + checking[1] == money, (savings, checking, told)
@@ -198,6 +203,27 @@ def audit(url, clients):
         # One more may be on its way.
         most = client.acknowledged + client.unknown + 1
         assert acknowledged <= told[client.number][0] <= most, (client.number, acknowledged, told, most)
+
+
+def retried(ask):
+    """The answer. A statement may have to be repeated while the cluster is changing."""
+    while True:
+        try:
+            return ask()
+        except psycopg.errors.SerializationFailure:
+            pass
+
+
+def audit_snapshot(db):
+    """The same money by a query outside of a block: it reads a snapshot, by columns where they are there."""
+    totals = "SELECT (SELECT sum(balance) FROM savings) + (SELECT sum(balance) FROM checking), (SELECT sum(brought) FROM told)"
+    plan = "\n".join(line for line, in retried(lambda: db.execute(f"EXPLAIN {totals}").fetchall()))
+    scans = [line for line in plan.splitlines() if "FarholdScan" in line]
+    by_columns = sum("column_segments=" in line for line in scans)
+    READ_BY["columns"] += by_columns
+    READ_BY["rows"] += len(scans) - by_columns
+    money, brought = retried(lambda: db.execute(totals).fetchone())
+    assert money == 2 * ACCOUNTS * EACH + brought, (money, brought, plan)
 
 
 def end(clients, by, limit_s):

@@ -181,10 +181,10 @@ def test_queries_beside_transactions_see_what_was_acknowledged():
 
 
 def test_ch_answers_equal_duckdbs():
-    bench = start("bench", "--json", "ch", "--warehouses", 1, "--stay", "--listen", "127.0.0.1:0")
+    bench = start("bench", "--json", "ch", "--warehouses", 1, "--stay", "--listen", "127.0.0.1:0", "--columns", "all")
     listen = json.loads(line_with(bench, '"listening"'))["listen"]
     oracle = subprocess.run(
-        [sys.executable, str(ROOT / "scripts/ch_oracle.py"), "--port", listen.rsplit(":", 1)[1]],
+        [sys.executable, str(ROOT / "scripts/ch_oracle.py"), "--port", listen.rsplit(":", 1)[1], "--columns"],
         capture_output=True, text=True, timeout=600,
     )
     assert oracle.returncode == 0, oracle.stdout[-4000:] + oracle.stderr[-4000:]

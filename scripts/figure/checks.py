@@ -1,5 +1,6 @@
 """19-checks: in a fresh clone with nothing compiled; Debian's packages, and what cargo and pip have downloaded before, are there. `warm` without `cold`
-before it is measured where this script is, after a `make test` that has passed. Parts that are not measured keep what they had, with its commit."""
+before it is measured where this script is, after a `make test` that has passed. `library` is the crate `farhold` without default features: a development build
+of what a program of stored procedures links, and the size of such a program. Parts that are not measured keep what they had, with its commit."""
 import os
 import pathlib
 import re
@@ -35,16 +36,25 @@ def checks(args):
         said = list(lines_of(where, "make", "test"))
         return {m[1]: int(m[2]) for _, line in said if (m := re.match(r"=== (\w+) ok, (\d+) s", line))} | {"all": said[-1][0]}
 
-    def measured(part, seconds):
-        parts[part] = {"commit": provenance()["commit"], "seconds": seconds}
-        titles = {"demo": "`make demo`, cold, to its first transactions", "cold": "`make test`, cold", "warm": "`make test` after a change in farhold-txn"}
-        limits = {"demo": 12, "cold": 50, "warm": 12}
+    def build(where, *flags):
+        """The seconds until cargo has built it."""
+        return list(lines_of(where, "cargo", "build", "-p", "farhold", "--no-default-features", *flags))[-1][0]
+
+    def measured(part, seconds, **more):
+        parts[part] = {"commit": provenance()["commit"], "seconds": seconds, **more}
+        titles = {"demo": "`make demo`, cold, to its first transactions", "cold": "`make test`, cold", "warm": "`make test` after a change in farhold-txn",
+                  "library": "`cargo build -p farhold --no-default-features`, cold"}
+        limits = {"demo": 12, "cold": 50, "warm": 12, "library": 2}
         lines = ["| | minutes | wanted | commit |", "|---|---|---|---|"]
         lines += [f"| {titles[name]} | {of['seconds']['all'] / 60:.1f} | {limits[name]} | {of['commit']} |" for name, of in parts.items()]
         cold, warm = (parts.get(name, {"seconds": {}})["seconds"] for name in ("cold", "warm"))
         shown = lambda seconds: f"{seconds:.0f}" if seconds is not None else ""
         lines += ["", "| check | seconds, cold | after the change |", "|---|---|---|"]
         lines += [f"| {name} | {shown(cold.get(name))} | {shown(warm.get(name))} |" for name in cold | warm if name != "all"]
+        if "library" in parts:
+            release, size = (parts["library"][key] for key in ("release", "embed_bytes"))
+            lines += ["", f"The example `embed`, with the same features and `--release`: {release:.0f} s after nothing else was compiled, {size / 1e6:.1f} MB without debug"
+                      " information."]
         write("19-checks", "The checks", {"parts": parts}, lines, profile="dev")
 
     with tempfile.TemporaryDirectory(prefix="farhold-checks-") as folder:
@@ -52,6 +62,13 @@ def checks(args):
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         if "demo" in wanted:
             measured("demo", {"all": next(at for at, line in list(lines_of(clone, "make", "demo")) if DEMO_RUNS.match(line))})
+            shutil.rmtree(clone / "target")
+        if "library" in wanted:
+            seconds = build(clone)
+            release = build(clone, "--release", "--example", "embed")
+            program = clone / "target/release/examples/embed"
+            subprocess.run(["strip", "--strip-debug", program], check=True)
+            measured("library", {"all": seconds}, release=release, embed_bytes=program.stat().st_size)
             shutil.rmtree(clone / "target")
         if "cold" in wanted:
             measured("cold", make_test(clone))

@@ -7,8 +7,10 @@ KINDS = ("columns", "rows")
 
 
 def htap(args):
-    flags = ["--warehouses", args.warehouses, "--runs", args.runs, "--seconds", args.seconds, "--mixes", args.mixes]
-    result = farhold("bench", "--json", "htap", *flags, *(["--journal", args.dir] if args.dir else []))
+    flags = ["--warehouses", args.warehouses, "--runs", args.runs, "--seconds", args.seconds, "--pin"]
+    result = farhold("bench", "--json", "htap", *flags, "--mixes", args.mixes, *(["--journal", args.dir] if args.dir else []))
+    # Without a journal, commits write more for the columns.
+    alone = farhold("bench", "--json", "htap", *flags, "--mixes", "1:0", "--durability", "memory")
     settings, measured = result["configuration"], result["measured"]
     runs = {(mix, kind): sorted((one for one in measured if name(one) == mix and one["kept"] == kind), key=lambda one: one["run"])
             for mix in settings["mixes"] for kind in KINDS}
@@ -29,7 +31,7 @@ def htap(args):
              f" the other through the PostgreSQL protocol. {settings['warehouses']} warehouses, {settings['runs']} runs in turns of {settings['seconds']} s after"
              f" {settings['warm_up']} s; each loads a new node with a journal. `columns` keeps tables of 65,536 rows and more as columns, `rows` keeps none.",
              f"The machine has {settings['processors']} processors, which workers, queries ({threads(settings)}), clients, the journal's thread and those of"
-             " the columns share."
+             " the columns share. A worker is bound to a processor, which the other threads leave to it."
              + (" So there is at most one worker and one query client by default." if settings["processors"] <= 2 else ""),
              *([f"In {', '.join(partial)} some queries were never answered within the time: the rate is that of the others."] if partial else []), "",
              "## Throughput frontier", "", "![transactions and queries a second](frontier.svg)", "",
@@ -46,6 +48,8 @@ def htap(args):
         lines.append(row(f"{mix}, columns beside rows{wanted}", cost["of_columns"]))
         if clients(mix) and "of_both" in cost:
             lines.append(row(f"{mix} on columns, beside {workers(mix)}:0 on rows (wanted, with a core for the queries: at most 0.10)", cost["of_both"]))
+    of_alone = spread(alone["costs"][0]["of_columns"])
+    lines += [row("1:0 without a journal, columns beside rows (wanted: at most 0.05)", of_alone)]
     lines += ["", "## Freshness", "",
               "A query waits until its columns contain all that was committed before its snapshot. The wait is from the snapshot to each view of a table's columns, in ms:"
               " quantiles of each run.", "", "![waits for the columns](freshness.svg)", "", "| | median | min – max |", "|---|---|---|"]
@@ -56,7 +60,8 @@ def htap(args):
     lines += [f"| {mix} | {kind} | {acknowledged:,} | {checks:,} | {missed} | {reads[mix][kind]['median']:.1f} ({reads[mix][kind]['min']:.1f} – {reads[mix][kind]['max']:.1f}) |"
               for mix, kinds in checked.items() for kind, (acknowledged, checks, missed) in kinds.items()]
     write("28-htap", "Transactions and queries at the same time", {
-        "frontier": frontier, "queries_columns_over_rows": queries, "costs": costs, "waits_ms": waits, "reads_p99_ms": reads, "result": result}, lines)
+        "frontier": frontier, "queries_columns_over_rows": queries, "costs": costs, "waits_ms": waits, "reads_p99_ms": reads, "cost_without_journal": of_alone,
+        "result": result, "without_journal": alone}, lines)
     subprocess.run([ROOT / "scripts/plot", "htap"], check=True)
 
 

@@ -50,11 +50,16 @@ def files(scale):
     return folder
 
 
+def queries_of(scale):
+    """The text of each query, by its number."""
+    return {int(path.stem[1:]): path.read_text().replace(FRACTION, f"{0.0001 / scale:.10f}") for path in sorted((SQL / "tpch").glob("q*.sql"))}
+
+
 def measured(scale, runs, folder, disk):
     """Loads the rows into all three, and runs each query in turns."""
     import duckdb
 
-    queries = {int(path.stem[1:]): path.read_text().replace(FRACTION, f"{0.0001 / scale:.10f}") for path in sorted((SQL / "tpch").glob("q*.sql"))}
+    queries = queries_of(scale)
     threads = len(os.sched_getaffinity(0))
     gigabytes = 4 * max(1, round(scale))
     with tempfile.TemporaryDirectory(dir=disk) as home:

@@ -9,8 +9,9 @@ SHARE = 0.15
 OFFSETS = {
     "int2": ["1", "2"], "int4": ["1", "3"], "int8": ["1", "50"], "float4": ["0.5", "1"], "float8": ["0.5", "1"], "numeric": ["1.5", "2"],
     "date": ["INTERVAL '1 day'", "INTERVAL '1 month'"], "timestamp": ["INTERVAL '1 hour'", "INTERVAL '2 days'"],
+    "timestamptz": ["INTERVAL '1 hour'", "INTERVAL '90 minutes'"],
 }
-RECURSIVE = ("bool", "int2", "int4", "int8", "float8", "text", "date", "timestamp")
+RECURSIVE = ("bool", "int2", "int4", "int8", "float8", "text", "date", "timestamp", "timestamptz")
 DEPTH_MAX = 3
 
 

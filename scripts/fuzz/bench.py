@@ -29,7 +29,7 @@ class Bench:
         self.postgres = Link(postgres_url)
         self.farhold = {name: Link(server.url()) for name, server in servers.items()}
         self.postgres.simple("SET client_min_messages = error")
-        self.asked = 0
+        self.asked, self.zone = 0, "UTC"
         # Queries of large tables, by whether their joins spill.
         self.spilled = Counter()
         self.names = set()
@@ -37,6 +37,13 @@ class Bench:
     def close(self):
         for link in [self.postgres, *self.farhold.values()]:
             link.close()
+
+    def in_zone(self, zone):
+        """All sessions are in a time zone from here on."""
+        self.zone = zone
+        for link in [self.postgres, *self.farhold.values()]:
+            link.zone = zone
+            self._all_take(link, [f"SET TIME ZONE '{zone}'"])
 
     # Tables
 
@@ -175,10 +182,10 @@ class Bench:
         self.farhold[name].close()
         said = self.servers[name].last_words()
         try:
-            self.farhold[name] = Link(self.servers[name].url())
+            self.farhold[name] = Link(self.servers[name].url(), self.zone)
         except Lost:
             self.servers[name].again()
-            self.farhold[name] = Link(self.servers[name].url())
+            self.farhold[name] = Link(self.servers[name].url(), self.zone)
         return said
 
     # Reducing
@@ -238,7 +245,7 @@ class Bench:
     def _plainer(self, tables, number, node, differs):
         """Without what is no part of it: indexes, options, columns."""
         table = tables[number]
-        for change in ({"indexes": []}, {"options": ""}, {"unique": []}, {"key": []}):
+        for change in ({"indexes": []}, {"options": ""}, {"unique": []}, {"checks": []}, {"key": []}):
             smaller = copy.copy(table)
             smaller.__dict__.update(change)
             if smaller.__dict__ != table.__dict__ and differs([*tables[:number], smaller, *tables[number + 1:]], node):

@@ -37,8 +37,8 @@ def comment(text):
 class Report:
     """A difference as a file that can be replayed against both."""
 
-    def __init__(self, seed, number, finding, tables, node, way, way_seed):
-        self.seed, self.number, self.finding = seed, number, finding
+    def __init__(self, bench, seed, number, finding, tables, node, way, way_seed):
+        self.seed, self.number, self.finding, self.zone = seed, number, finding, bench.zone
         self.sql, self.parameters = way.rendered(node, way_seed)
         self.tables, self.node, self.way = tables, node, way
 
@@ -48,6 +48,7 @@ class Report:
 
     def text(self):
         lines = [f"-- seed {self.seed}, statement {self.number}: {self.finding.kind}: {self.finding.detail}".replace("\n", " "), f"-- way: {self.way}"]
+        lines.append(f"SET TIME ZONE '{self.zone}';")
         for table in self.tables:
             lines += [f"{statement};" for statement in [*table.create(True), *table.inserts()]]
         if self.finding.sql != self.node.sql():
@@ -60,9 +61,10 @@ class Report:
 class BlockReport:
     """As `Report`, of a whole transaction."""
 
-    def __init__(self, seed, number, made, tables):
+    def __init__(self, bench, seed, number, made, tables):
         self.seed, self.number, self.finding, self.said = seed, number, made.finding, made.said
-        self.loaded = [f"{statement};" for table in tables for statement in [*table.create(True), *table.inserts()]]
+        self.loaded = [f"SET TIME ZONE '{bench.zone}';"]
+        self.loaded += [f"{statement};" for table in tables for statement in [*table.create(True), *table.inserts()]]
 
     def shape(self):
         return (self.finding.signature(), shape_of("; ".join(self.said)))
@@ -90,6 +92,7 @@ def run(bench, seed, reduce, statements=STATEMENTS, stop=False):
     tables = large.schema(rng) if is_large else schema.schema(rng)
     reports, refusals = [], []
     try:
+        bench.in_zone(random.Random(f"{seed} zone").choice(schema.ZONES))
         refusals += bench.load(tables)
     except Broken as broken:
         return reports, [(str(broken), [])]
@@ -178,7 +181,7 @@ def block(bench, rng, tables, seed, number, reduce):
         again = blocks.replay(bench, tables, steps, end, decided)
         if again.finding and again.finding.signature() == made.finding.signature():
             made = blocks.reduced(bench, tables, steps, end, again, decided)
-    return BlockReport(seed, number, made, tables)
+    return BlockReport(bench, seed, number, made, tables)
 
 
 def copy_out(bench, rng, tables, seed, number):
@@ -202,7 +205,7 @@ def copy_out(bench, rng, tables, seed, number):
         way = ways.Way(name, "simple")
         finding = compare(answers[0], answer, ordered, sql, node.all_tags(), way)
         if finding and not counted(bench, finding):
-            return Report(seed, number, finding, tables, Node(None, sql), way, 0)
+            return Report(bench, seed, number, finding, tables, Node(None, sql), way, 0)
     return None
 
 
@@ -240,7 +243,7 @@ def copy_in(bench, rng, tables, seed, number):
             finding = None if left is None or decided or counted(bench, left) else left
         if finding:
             finding.sql = shown
-            return Report(seed, number, finding, tables, node, way, 0)
+            return Report(bench, seed, number, finding, tables, node, way, 0)
     table.rows = bench.rows_of(table)
     if differs:
         bench.load(tables)
@@ -266,7 +269,7 @@ def reported(bench, tables, node, ordered, way, way_seed, finding, changed, seed
                 if again is None and changed is not None:
                     again = bench.table_difference(changed, way.on, small)
                 if again:
-                    return Report(seed, number, again, small_tables, small, way, way_seed)
+                    return Report(bench, seed, number, again, small_tables, small, way, way_seed)
         except Lost as lost:
             finding.detail += f" (while reducing: {lost})"
-    return Report(seed, number, finding, tables, node, way, way_seed)
+    return Report(bench, seed, number, finding, tables, node, way, way_seed)

@@ -101,8 +101,14 @@ UNTYPED_PARAMETER = re.compile(r"parameters \[(\d+, )*0[,\]]")
 UNDECIDED = {"0A000", "42P08", "42P18", "42725", "42883", "42804", "42846"}
 
 
+# PostgreSQL's parameter beside an interval is an interval, a type that no parameter has here.
+BESIDE_INTERVAL = re.compile(r"\$\d+ [+-] INTERVAL|INTERVAL '[^']*' [+-] \$\d+")
+
+
 def untyped_parameters(f):
-    """A type is found where PostgreSQL finds none, or several."""
+    """A type is found where PostgreSQL finds none, or several; and none for an interval."""
+    if f.kind == "code" and f.expected.state == "22007" and f.got.state == "42883" and BESIDE_INTERVAL.search(f.sql):
+        return UNTYPED_PARAMETER.search(f.sql) is not None
     return f.kind in ("accepted", "code") and f.expected.state in UNDECIDED and UNTYPED_PARAMETER.search(f.sql) is not None
 
 

@@ -59,7 +59,7 @@ class Expressions:
             return self.condition(depth)
         if type_.family == "number":
             return self.number(type_, depth)
-        maker = {"text": self.text, "date": self.date, "timestamp": self.timestamp}.get(type_.name)
+        maker = {"text": self.text, "date": self.date, "timestamp": self.timestamp, "timestamptz": self.timestamptz}.get(type_.name)
         return maker(depth) if maker else self.leaf(type_)
 
     def leaf(self, type_, tame=False):
@@ -176,8 +176,8 @@ class Expressions:
             b = rng.choice(NUMBERS)
         elif a.family == "text" and rng.random() < 0.3:
             b = self.text_type()
-        elif a.name in ("date", "timestamp") and rng.random() < 0.2:
-            b = rng.choice([s.DATE, s.TIMESTAMP])
+        elif a.name in ("date", "timestamp", "timestamptz") and rng.random() < 0.2:
+            b = rng.choice([s.DATE, s.TIMESTAMP, s.TIMESTAMPTZ])
         left, right = self.of(a, depth), self.of(b, depth)
         return Node(s.BOOL, "(", left, f" {rng.choice(COMPARISONS)} ", right, ")")
 
@@ -264,7 +264,7 @@ class Expressions:
         if kind == "replace":
             return Node(s.TEXT, "replace(", inner(), ", ", self.constant(s.TEXT), ", ", self.constant(s.TEXT), ")")
         if kind == "cast":
-            source = rng.choice([s.INT2, s.INT4, s.INT8, s.FLOAT8, s.FLOAT4, s.DATE, s.TIMESTAMP, s.BOOL])
+            source = rng.choice([s.INT2, s.INT4, s.INT8, s.FLOAT8, s.FLOAT4, s.DATE, s.TIMESTAMP, s.TIMESTAMPTZ, s.BOOL])
             return Node(s.TEXT, "CAST(", self.of(source, depth - 1), " AS TEXT)", tags={"as_text"})
         if kind == "pad":
             return Node(s.TEXT, rng.choice(["lpad(", "rpad("]), inner(), f", {count()}, '-+')")
@@ -281,10 +281,27 @@ class Expressions:
     def date(self, depth):
         if self.rng.random() < 0.7:
             return Node(s.DATE, "(", self.of(s.DATE, depth - 1), self.rng.choice([" + ", " - "]), str(self.rng.choice([0, 1, 30, 365])), ")", tags={"risky"})
-        return Node(s.DATE, "CAST(", self.of(s.TIMESTAMP, depth - 1), " AS DATE)")
+        return Node(s.DATE, "CAST(", self.of(self.rng.choice([s.TIMESTAMP, s.TIMESTAMPTZ]), depth - 1), " AS DATE)")
 
     def timestamp(self, depth):
         if self.rng.random() < 0.5:
             unit = self.rng.choice(["day", "month", "year", "hour"])
             return Node(s.TIMESTAMP, f"date_trunc('{unit}', ", self.of(s.TIMESTAMP, depth - 1), ")")
+        if self.rng.random() < 0.3:
+            return Node(s.TIMESTAMP, "(", self.of(s.TIMESTAMPTZ, depth - 1), f" AT TIME ZONE '{self.rng.choice(s.ZONES)}')", tags={"risky"})
         return Node(s.TIMESTAMP, "CAST(", self.of(s.DATE, depth - 1), " AS TIMESTAMP)", tags={"risky"})
+
+    def timestamptz(self, depth):
+        rng = self.rng
+        kind = rng.choice(["trunc", "trunc", "sum", "zone", "cast"])
+        if kind == "trunc":
+            # The hours of a day, and the days of a month, are those of a zone.
+            unit, zone = rng.choice(["day", "month", "year", "hour"]), rng.choice(["", f", '{rng.choice(s.ZONES)}'"])
+            return Node(s.TIMESTAMPTZ, f"date_trunc('{unit}', ", self.of(s.TIMESTAMPTZ, depth - 1), f"{zone})", tags={"risky"})
+        if kind == "sum":
+            interval = rng.choice(["1 day", "24 hours", "1 month", "1 month -1 day 02:30", "90 minutes"])
+            return Node(s.TIMESTAMPTZ, "(", self.of(s.TIMESTAMPTZ, depth - 1), f"{rng.choice([' + ', ' - '])}INTERVAL '{interval}')", tags={"risky"})
+        if kind == "zone":
+            return Node(s.TIMESTAMPTZ, "(", self.of(s.TIMESTAMP, depth - 1), f" AT TIME ZONE '{rng.choice(s.ZONES)}')", tags={"risky"})
+        source = rng.choice([s.DATE, s.TIMESTAMP])
+        return Node(s.TIMESTAMPTZ, "CAST(", self.of(source, depth - 1), " AS TIMESTAMP WITH TIME ZONE)", tags={"risky"})

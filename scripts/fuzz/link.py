@@ -49,8 +49,8 @@ def answer_of(result):
 
 
 class Link:
-    def __init__(self, url):
-        self.url = url
+    def __init__(self, url, zone="UTC"):
+        self.url, self.zone = url, zone
         self.open()
 
     def open(self):
@@ -59,6 +59,7 @@ class Link:
             raise Lost(self.connection.error_message.decode("utf8", "replace"))
         self.connection.nonblocking = 1
         self.simple(f"SET statement_timeout = {ANSWER_S * 500}")
+        self.simple(f"SET TIME ZONE '{self.zone}'")
 
     def close(self):
         self.connection.finish()

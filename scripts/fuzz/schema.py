@@ -1,7 +1,11 @@
 """Types, values and tables: random schemas over everything that Farhold stores."""
+import random
+
 from tree import Literal
 
 POOL = 7
+# Of sessions and of AT TIME ZONE: without changes, with one in March and one in October, and south of the equator.
+ZONES = ["UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "Asia/Kolkata"]
 
 
 def quoted(text):
@@ -28,7 +32,7 @@ class Type:
         if self.name == "bool":
             text = {"t": "true", "f": "false"}.get(text, text)
             return Literal(self, text, text)
-        if self.name in ("text", "date", "timestamp"):
+        if self.name in ("text", "date", "timestamp", "timestamptz"):
             return Literal(self, f"{self.spelled} {quoted(text)}" if self.name != "text" else quoted(text), text)
         if self.name == "bpchar":
             text = text.ljust(self.length)
@@ -57,6 +61,9 @@ BYTEA = Type("bytea", "BYTEA", 17, ["\\x", "\\x00", "\\x61", "\\x6162"], ["\\xff
 DATE = Type("date", "DATE", 1082, ["2024-02-29", "2023-12-31", "2024-03-01", "2000-01-01", "1999-12-31"], ["0001-01-01", "9999-12-31", "1582-10-15", "1969-12-31", "0044-03-15 BC", "infinity", "-infinity", "4714-11-24 BC", "5874897-12-31"], "date")
 TIMESTAMP = Type("timestamp", "TIMESTAMP", 1114, ["2024-02-29 12:34:56.789", "2023-12-31 23:59:59.999999", "2024-03-01 00:00:00", "2000-01-01 00:00:00"], ["0001-01-01 00:00:00", "9999-12-31 23:59:59.999999", "1969-12-31 23:59:59.999999", "1970-01-01 00:00:00.000001", "infinity", "-infinity", "0044-03-15 12:34:56 BC", "4713-01-01 00:00:00 BC", "294246-12-31 23:59:59.999999"], "timestamp")
 
+# Its texts have a zone, or mean the session's. Moments around changes of the clocks in `ZONES`.
+TIMESTAMPTZ = Type("timestamptz", "TIMESTAMP WITH TIME ZONE", 1184, ["2024-02-29 12:34:56.789+00", "2024-03-31 01:30:00+00", "2024-10-27 00:30:00+00", "2024-10-27 02:30:00", "2024-03-10 02:30:00", "2000-01-01 00:00:00"], ["0001-01-01 00:00:00+00", "9999-12-31 23:59:59.999999", "1969-12-31 23:59:59.999999+00", "1890-01-01 00:00:00", "infinity", "-infinity", "0044-03-15 12:34:56 BC", "4713-01-01 00:00:00 BC", "294246-12-30 23:59:59.999999+00"], "timestamptz", "timestamptz")
+
 
 def numeric_of(precision, scale):
     most = "9" * (precision - scale) + ("." + "9" * scale if scale else "")
@@ -82,11 +89,11 @@ def varchar_of(length):
     return Type("varchar", f"VARCHAR({length})", 1043, fit, [t for t in WILD_TEXTS if len(t) <= length], "text")
 
 
-EXPRESSION_TYPES = [BOOL, INT2, INT4, INT8, FLOAT4, FLOAT8, NUMERIC, TEXT, BYTEA, DATE, TIMESTAMP]
+EXPRESSION_TYPES = [BOOL, INT2, INT4, INT8, FLOAT4, FLOAT8, NUMERIC, TEXT, BYTEA, DATE, TIMESTAMP, TIMESTAMPTZ]
 
 
 def column_type(rng):
-    kind = rng.choice(["bool", "int2", "int4", "int4", "int8", "int8", "float4", "float8", "float8", "numeric", "numeric", "char", "varchar", "text", "text", "bytea", "date", "timestamp"])
+    kind = rng.choice(["bool", "int2", "int4", "int4", "int8", "int8", "float4", "float8", "float8", "numeric", "numeric", "char", "varchar", "text", "text", "bytea", "date", "timestamp", "timestamptz"])
     if kind == "numeric":
         precision, scale = rng.choice([(5, 0), (6, 2), (12, 3), (18, 6), (10, 10), (30, 4), (38, 0)])
         return numeric_of(precision, scale)
@@ -118,11 +125,48 @@ class Column:
         return rng.choice(self.type.small)
 
 
+class Check:
+    """A CHECK constraint: its condition, the column that it reads, and whether a text of it passes; NULL does."""
+
+    def __init__(self, sql, name, passes):
+        self.sql, self.name, self.passes = sql, name, passes
+
+    def holds(self, row, at):
+        value = row[at[self.name]]
+        return value is None or self.passes(value)
+
+
+def check(rng, column):
+    """A check that most values of the column's type pass; None of a type without one."""
+    name = column.name
+    if column.type.family == "number":
+        # What is greater than all numbers in both databases is NaN.
+        value = lambda text: float("inf") if text == "NaN" else float(text)
+        number = rng.choice([2, 3, 7])
+        return rng.choice([
+            Check(f"{name} <> {number}", name, lambda text: value(text) != number),
+            Check(f"{name} > -1 OR {name} < -1.5", name, lambda text: value(text) > -1 or value(text) < -1.5),
+            Check(f"NOT {name} BETWEEN 3 AND 5", name, lambda text: not 3 <= value(text) <= 5),
+            Check(f"{name} NOT IN (1, {number})", name, lambda text: value(text) not in (1, number)),
+        ])
+    if column.type.family == "text":
+        return rng.choice([
+            Check(f"{name} <> 'b'", name, lambda text: text.rstrip(" ") != "b"),
+            Check(f"length({name}) < 30", name, lambda text: len(text.rstrip(" ")) < 30),
+            Check(f"{name} NOT LIKE 'z%'", name, lambda text: not text.startswith("z")),
+            Check(f"coalesce({name}, 'a') IN ('a', '') OR upper({name}) <> 'A B'", name, lambda text: text.upper().rstrip(" ") != "A B"),
+        ])
+    if column.type.name == "date":
+        return Check(f"{name} <> DATE '2000-01-01'", name, lambda text: text != "2000-01-01")
+    return None
+
+
 class Table:
     """`key`: names of the primary key's columns, or none. `rows`: lists of texts and None."""
 
-    def __init__(self, name, columns, key, unique, indexes, options, rows):
+    def __init__(self, name, columns, key, unique, indexes, options, rows, checks=()):
         self.name, self.columns, self.key, self.unique, self.indexes, self.options, self.rows = name, columns, key, unique, indexes, options, rows
+        self.checks = list(checks)
 
     def create(self, for_farhold):
         lines = [column.sql() for column in self.columns]
@@ -130,6 +174,7 @@ class Table:
             lines.append(f"PRIMARY KEY ({', '.join(self.key)})")
         if self.unique:
             lines.append(f"UNIQUE ({', '.join(self.unique)})")
+        lines += [f"CHECK ({check.sql})" for check in self.checks]
         with_ = f" WITH ({self.options})" if for_farhold and self.options else ""
         statements = [f"CREATE TABLE {self.name} ({', '.join(lines)}){with_}"]
         for number, columns in enumerate(self.indexes):
@@ -144,8 +189,11 @@ class Table:
     def fill(self, rng, count):
         """Up to `count` rows whose keys differ; the key of a value is what the type says is equal."""
         taken, taken_unique = set(), set()
+        at = {column.name: number for number, column in enumerate(self.columns)}
         for _ in range(count):
             row = [column.value(rng) for column in self.columns]
+            if not all(check.holds(row, at) for check in self.checks):
+                continue
             key = self._key_of(row, self.key)
             unique = self._key_of(row, self.unique)
             if (self.key and key in taken) or (self.unique and None not in unique and unique in taken_unique):
@@ -181,7 +229,11 @@ def table(rng, name, rows):
     unique = [rng.choice(others).name] if rng.random() < 0.15 else []
     indexes = [[c.name for c in rng.sample(others, rng.randint(1, min(2, len(others))))] for _ in range(rng.choice([0, 0, 1, 1, 2]))]
     options = rng.choice(["", "", "", "hash = false", "placement = 'replicated'"])
-    made = Table(name, columns, key, unique, indexes, options, [])
+    # By numbers of their own: what else a seed makes stays as it was before there were checks.
+    state = rng.getstate()[1]
+    own = random.Random(f"{name} {state[:2]} {state[-1]}")
+    checks = [check(own, column) for column in own.sample(others, min(len(others), own.choice([0, 0, 0, 1, 2])))]
+    made = Table(name, columns, key, unique, indexes, options, [], [one for one in checks if one])
     made.fill(rng, rows)
     return made
 

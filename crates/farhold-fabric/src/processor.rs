@@ -54,6 +54,16 @@ fn bind_to(thread: Thread, processors: &[usize]) {
     unsafe { libc::sched_setaffinity(thread.0, size_of_val(&*set), set.as_ptr().cast()) };
 }
 
+/// Lets threads of normal priority run before this thread and those that it starts from now on: raises Linux's nice value by
+/// `by`, up to 19. Nothing changes while there are processors for all of them. The system does not let a thread take it back.
+pub fn stand_back(by: u8) {
+    // SAFETY: both calls read and write only this thread's priority; zero means this thread.
+    unsafe {
+        let now = libc::getpriority(libc::PRIO_PROCESS, 0);
+        libc::setpriority(libc::PRIO_PROCESS, 0, (now + i32::from(by)).min(19));
+    }
+}
+
 /// Starts loading the cache lines of `what`, for a caller that will use them some 100 ns later. A hint: it reads nothing.
 #[inline(always)]
 pub fn prefetch<T>(what: &[T]) {
@@ -75,6 +85,21 @@ pub fn prefetch<T>(what: &[T]) {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_thread_that_stands_back_is_behind_others() {
+        // SAFETY: reads this thread's priority.
+        let nice = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        let before = nice();
+        let behind = std::thread::spawn(move || {
+            stand_back(3);
+            let three = nice();
+            stand_back(u8::MAX);
+            (three, nice())
+        });
+        assert_eq!(behind.join().expect("no panic"), ((before + 3).min(19), 19));
+        assert_eq!(nice(), before);
+    }
 
     #[test]
     fn a_bound_thread_has_one_processor() {

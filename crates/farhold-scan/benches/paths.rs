@@ -17,8 +17,10 @@
 //! | copy | ADMS 2017, figure 3 | copies that the caller waits for, and asynchronous ones, by size |
 //! | scan | figure 5 | time a row by the column's size: in place, with one buffer, with two |
 //! | blocks | figure 6 | time a row by the bytes of a block |
+//! | overlap | (none) | the time of a scan with two buffers over the longer of copying and scanning alone, by the bytes of a block |
 //! | flight | (none) | time a row by the copies in flight |
 //! | result | Adaptive Access Path Selection, figure 5 | time a row by the part of the rows that pass |
+//! | aggregates | (none) | time a row of a sum and a maximum, which `pushdown` computes at the home node |
 //! | relaxed | the same, figure 7 | reads of bytes that never change, and reads by the home node's agent, by size |
 //! | choice | the same, section 5 | scans of random configurations by every path; only where it is named |
 //!
@@ -41,7 +43,9 @@ use farhold_fabric::provider::sim::{Faults, Numa, Sim};
 use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, NodeId, RegionId, RegionMemory, Slot};
 use farhold_report::Report;
 use farhold_scan::access_path::pushdown::{Messages, RegionHome, answer};
-use farhold_scan::access_path::{FarChunk, FarSegment, Found, Pinned, Reader, Scan, Settings, Wanted, by_name};
+use farhold_scan::access_path::{
+    Aggregate, FarChunk, FarSegment, Found, Pinned, Reader, Scan, Settings, Values, Wanted, by_name,
+};
 use farhold_scan::predicate::{Comparison, Condition, Constant, Predicate};
 use farhold_store::column::{CHUNK_ROWS_MAX, Nulls, encode_integers};
 use farhold_store::row::{Column, ColumnType, Schema};
@@ -56,8 +60,16 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Its name, and how it is measured.
 type Experiment = (&'static str, fn(&mut Bench));
 
-const EXPERIMENTS: [Experiment; 6] =
-    [("copy", copy), ("scan", scan), ("blocks", blocks), ("flight", flight), ("result", result), ("relaxed", relaxed)];
+const EXPERIMENTS: [Experiment; 8] = [
+    ("copy", copy),
+    ("scan", scan),
+    ("blocks", blocks),
+    ("overlap", overlap),
+    ("flight", flight),
+    ("result", result),
+    ("aggregates", aggregates),
+    ("relaxed", relaxed),
+];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -224,7 +236,24 @@ impl Bench {
         self.time_ns(reads(count))
     }
 
-    /// Nanoseconds a row of a scan by a path; `None` if it cannot be used.
+    /// How long the mover takes for some pieces of mapped memory, one after the other, into a buffer whose pages are there.
+    fn moved_ns(
+        &self,
+        memory: &Arc<RegionMemory>,
+        bytes_max: usize,
+        pieces: impl Iterator<Item = (u64, usize)>,
+    ) -> f64 {
+        let mut buffer = Some(touched(bytes_max));
+        self.time_ns(async {
+            for (offset, bytes) in pieces {
+                let piece = Piece { memory: memory.clone(), offset, bytes };
+                let transfer = self.mover.copy(vec![piece], buffer.take().expect("a buffer"));
+                buffer = Some(transfer.expect("room in the queue").await.expect("a copy"));
+            }
+        })
+    }
+
+    /// Nanoseconds a row of a scan by a path from the reading node; `None` if it cannot be used.
     fn scan_ns(
         &self,
         path: &str,
@@ -234,20 +263,39 @@ impl Bench {
         predicate: &Predicate,
         wanted: Wanted<'_>,
     ) -> Option<f64> {
+        self.scan_from(&self.endpoint, path, far, mover, settings, predicate, wanted)
+    }
+
+    /// The same from an endpoint.
+    #[expect(clippy::too_many_arguments, reason = "as [`Self::scan_ns`], and where it begins")]
+    fn scan_from(
+        &self,
+        endpoint: &Endpoint,
+        path: &str,
+        far: &Far,
+        mover: &Mover,
+        settings: Settings,
+        predicate: &Predicate,
+        wanted: Wanted<'_>,
+    ) -> Option<f64> {
         let path = by_name(path).expect("a path");
-        let line = Messages::new(&self.endpoint, self.agent.address(), 60 * SECOND_NS);
-        let reader =
-            Reader { endpoint: &self.endpoint, pinned: &Always, mover: Some(mover), line: Some(&line), settings };
+        let line = Messages::new(endpoint, self.agent.address(), 60 * SECOND_NS);
+        let reader = Reader { endpoint, pinned: &Always, mover: Some(mover), line: Some(&line), settings };
         let scan = Scan { schema: &self.schema, segments: &far.segments, predicate, wanted };
         if path.unusable(&reader, &scan).is_some() {
             return None;
         }
-        // The result: the positions of the rows that pass.
+        // The result: the positions and values of the rows that pass, or the aggregates of each segment.
         let mut positions: Vec<u32> = Vec::new();
         let mut sink = |found: &Found<'_>| {
-            positions.clear();
-            positions.extend(found.places().map(|(row, _)| row as u32));
-            black_box(&positions);
+            if let Values::OfAll(chunks) | Values::OfPassing(chunks) = found.values {
+                positions.clear();
+                positions.extend(found.places().map(|(row, _)| row as u32));
+                for chunk in chunks {
+                    black_box(found.places().filter_map(|(_, at)| chunk.integer(at)).fold(0, i64::wrapping_add));
+                }
+            }
+            black_box((found, &positions));
             ControlFlow::Continue(())
         };
         let home = RegionHome { schema: &self.schema, memory: &far.memory, pinned: &Always };
@@ -328,6 +376,14 @@ fn equality() -> Predicate {
     predicate
 }
 
+/// Codes below a constant: so many 1,024ths of the rows pass.
+fn below(passing: u32) -> Predicate {
+    let mut predicate = Predicate::everything();
+    let condition = Condition::Compare(0, Comparison::Less, Constant::Integer(passing.into()));
+    predicate.push(condition, f64::from(passing) / 1024.0);
+    predicate
+}
+
 /// Figure 3: gigabytes a second by size.
 fn copy(bench: &mut Bench) {
     bench.report.table("copies that are waited for, and asynchronous copies, GB/s by bytes");
@@ -350,18 +406,7 @@ fn copy(bench: &mut Bench) {
                 })
             })
         };
-        let moved = || {
-            let mut buffer = Some(touched(size));
-            is_mapped.then(|| {
-                bench.time_ns(async {
-                    for n in 0..count {
-                        let piece = Piece { memory: memory.clone(), offset: at(n), bytes: size };
-                        let transfer = bench.mover.copy(vec![piece], buffer.take().expect("a buffer"));
-                        buffer = Some(transfer.expect("room in the queue").await.expect("a copy"));
-                    }
-                })
-            })
-        };
+        let moved = || is_mapped.then(|| bench.moved_ns(&memory, size, (0..count).map(|n| (at(n), size))));
         let ways: [(_, &dyn Fn() -> _); 3] = [("memcpy", &plain), ("submit", &waited), ("mover", &moved)];
         let rates = bench.in_turns(&ways).into_iter().map(|(name, ns)| (name, (size * count) as f64 / ns));
         let rates: Vec<(&str, f64)> = rates.collect();
@@ -409,6 +454,40 @@ fn blocks(bench: &mut Bench) {
     }
 }
 
+/// Nanoseconds a row of a scan with two buffers, of copying the same blocks one after the other, and of scanning where the bytes are. `ratio`
+/// is the first over the greater of the others: 1 where the shorter one is hidden.
+fn overlap(bench: &mut Bench) {
+    bench.report.table("scans with two buffers beside copying and scanning alone, ns a row by the bytes of a block");
+    let far = swept(bench);
+    let is_mapped = bench.endpoint.mapped(HOME, COLUMNS).is_some();
+    for block_bytes in (14..=22).map(|bits| 1_usize << bits).filter(|bytes| *bytes <= bench.bytes) {
+        let settings = Settings { block_bytes, ..Settings::default() };
+        let scan = |endpoint, path| {
+            bench.scan_from(endpoint, path, &far, &bench.mover, settings, &equality(), Wanted::Columns(&[]))
+        };
+        // A column's chunks follow each other here.
+        let bytes: usize = far.segments.iter().map(|segment| segment.chunks[0].bytes as usize).sum();
+        let blocks = bytes.div_ceil(block_bytes);
+        let at = |n: usize| ((n * block_bytes) as u64, block_bytes.min(bytes - n * block_bytes));
+        let copied = || {
+            let ns = if is_mapped {
+                bench.moved_ns(&far.memory, block_bytes, (0..blocks).map(at))
+            } else {
+                bench.reads_ns(blocks, |batch, n| batch.read_immutable(far.memory.far_ptr(at(n).0), at(n).1))
+            };
+            Some(ns / far.rows() as f64)
+        };
+        let mut times = bench.in_turns(&[
+            ("two_buffers", &|| scan(&bench.endpoint, "offload")),
+            ("copying", &copied),
+            ("scanning", &|| scan(&bench.agent, "direct")),
+        ]);
+        let of = |name: &str| times.iter().find(|(other, _)| *other == name).map_or(0.0, |(_, ns)| *ns);
+        times.push(("ratio", of("two_buffers") / of("copying").max(of("scanning"))));
+        bench.report.row("overlap", &block_bytes.to_string(), &times);
+    }
+}
+
 /// Nanoseconds a row by the copies that are in flight while one block is scanned.
 fn flight(bench: &mut Bench) {
     bench.report.table("scans with several copies in flight, ns a row by copies");
@@ -431,19 +510,28 @@ fn flight(bench: &mut Bench) {
 /// Nanoseconds a row by the part of the rows that pass, in 1,024ths. The result is positions, and a column of 32-bit values.
 fn result(bench: &mut Bench) {
     bench.report.table("scans by the part of the rows that pass, ns a row by 1,024ths");
+    by_passing(bench, "result", &[0, 1, 4, 16, 64, 256, 512, 1024], Wanted::Columns(&[1]));
+}
+
+/// Nanoseconds a row of aggregates, by the part of the rows that pass, in 1,024ths.
+fn aggregates(bench: &mut Bench) {
+    bench.report.table("a sum and a maximum of the rows that pass, ns a row by 1,024ths");
+    by_passing(bench, "aggregates", &[1, 64, 1024], Wanted::Aggregates(&[Aggregate::Sum(1), Aggregate::Max(1)]));
+}
+
+/// Rows of a table: what is wanted, by each path, of so many 1,024ths of the rows.
+fn by_passing(bench: &mut Bench, table: &str, parts: &[u32], wanted: Wanted<'_>) {
     let far = bench.columns((bench.bytes / 8).max(256 << 10), true);
-    for passing in [0, 1, 4, 16, 64, 256, 512, 1024] {
-        let mut predicate = Predicate::everything();
-        let part = f64::from(passing) / 1024.0;
-        predicate.push(Condition::Compare(0, Comparison::Less, Constant::Integer(passing.into())), part);
-        let by = |path| bench.scan_ns(path, &far, &bench.mover, Settings::default(), &predicate, Wanted::Columns(&[1]));
+    for passing in parts {
+        let predicate = below(*passing);
+        let by = |path| bench.scan_ns(path, &far, &bench.mover, Settings::default(), &predicate, wanted);
         let times = bench.in_turns(&[
             ("direct", &|| by("direct")),
             ("offload", &|| by("offload")),
             ("pushdown", &|| by("pushdown")),
             ("relaxed", &|| by("relaxed")),
         ]);
-        bench.report.row("result", &passing.to_string(), &times);
+        bench.report.row(table, &passing.to_string(), &times);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Scans: which rows of a table pass a predicate, whatever the rows lie in.
+//! Scans: which rows of a table pass a predicate, whatever the form in which the rows are stored.
 //!
 //! ```text
 //!   predicate    conditions on columns, with constants of the columns' kinds
@@ -9,8 +9,7 @@
 //!
 //!   model        which access path a scan takes, by predicted time
 //! ```
-//!
-//! A row passes or does not, the same in every form: the conformance tests of `columns` compare with `rows`.
+//! The decision about a row is the same in every form: the conformance tests of `columns` compare with `rows`.
 #![deny(missing_docs)]
 
 pub mod access_path;

@@ -1,7 +1,7 @@
-//! Conditions on rows, before it is known what the rows lie in: bytes of rows, or columns.
+//! Conditions on rows, independent of the form in which the rows are stored: bytes of rows, or columns.
 //!
-//! A condition compares one column with constants. The constants are of the column's kind already: the maker of a predicate
-//! converts them, and leaves out what cannot be converted without a loss. [`Predicate::check`] asserts it.
+//! A condition compares one column with constants. The constants are of the column's kind already: the creator of a predicate converts them, and omits
+//! conditions whose constants cannot be converted without a loss. [`Predicate::check`] asserts it.
 
 use std::cmp::Ordering;
 
@@ -97,7 +97,8 @@ impl Constant {
             | ColumnType::BigInt
             | ColumnType::Decimal { .. }
             | ColumnType::Date
-            | ColumnType::Timestamp => matches!(self, Self::Integer(_) | Self::Wide(_)),
+            | ColumnType::Timestamp
+            | ColumnType::Timestamptz => matches!(self, Self::Integer(_) | Self::Wide(_)),
         }
     }
 
@@ -130,9 +131,9 @@ impl Constant {
 /// A condition on a row. A NULL fails every one but [`Null`](Self::Null).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Condition {
-    /// A column beside a constant.
+    /// A column compared with a constant.
     Compare(usize, Comparison, Constant),
-    /// A column is one of some constants, or (`true`) none of them. Of no constants a column is none, unless it is NULL.
+    /// A column is one of some constants, or (`true`) none of them. If there are no constants, a column that is not NULL is none of them.
     In(usize, Vec<Constant>, bool),
     /// A text or byte string begins with these bytes, or (`true`) does not.
     Prefix(usize, Vec<u8>, bool),
@@ -144,7 +145,7 @@ pub enum Condition {
     Never,
 }
 
-/// Conditions that all must hold, and a guess how many rows pass.
+/// Conditions that must all hold, and an estimate of the rows that pass.
 #[derive(Clone, Debug)]
 pub struct Predicate {
     conditions: Vec<Condition>,
@@ -164,7 +165,7 @@ impl Predicate {
         Self { conditions: Vec::new(), selectivity: 1.0 }
     }
 
-    /// Adds a condition that about this part of the rows passes. [`Condition::Never`] makes it none, whatever the caller says.
+    /// Adds a condition that about this fraction of the rows passes. For [`Condition::Never`] the fraction is 0, whatever the caller says.
     pub fn push(&mut self, condition: Condition, selectivity: f64) {
         self.selectivity *= if matches!(condition, Condition::Never) { 0.0 } else { selectivity };
         self.conditions.push(condition);
@@ -176,7 +177,7 @@ impl Predicate {
         self.selectivity *= other.selectivity;
     }
 
-    /// One of several predicates holds.
+    /// The predicate that holds if one of several predicates holds.
     pub fn push_any(&mut self, ways: Vec<Self>) {
         let selectivity = ways.iter().map(|way| way.selectivity).sum::<f64>().min(1.0);
         let mut conjunctions = Vec::with_capacity(ways.len());
@@ -199,7 +200,7 @@ impl Predicate {
         }
     }
 
-    /// Whether it is about columns of this table, and each constant is of its column's kind.
+    /// Whether it uses columns of this table only, and each constant is of its column's kind.
     ///
     /// # Errors
     /// What does not fit.
@@ -207,7 +208,7 @@ impl Predicate {
         self.conditions.iter().try_for_each(|condition| condition.fits(schema))
     }
 
-    /// The columns that it is about, in order.
+    /// The columns that it uses, in order.
     #[must_use]
     pub fn columns(&self) -> Vec<usize> {
         let mut columns = Vec::new();
@@ -223,7 +224,7 @@ impl Predicate {
         &self.conditions
     }
 
-    /// The part of the rows that passes, about.
+    /// The estimated fraction of the rows that passes.
     #[must_use]
     pub const fn selectivity(&self) -> f64 {
         self.selectivity

@@ -1,4 +1,4 @@
-//! A cluster of simulated nodes, from its start to the check of what is left.
+//! A cluster of simulated nodes, from its start to the final check of its state.
 
 use crate::hiccups::Hiccups;
 use crate::history::{Anomaly, History};
@@ -10,12 +10,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What is to be run.
+/// The definition of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Decides every time, every order and every choice.
+    /// Determines every time, every order and every choice.
     pub seed: u64,
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: u8,
     /// Workers of each node.
     pub workers: usize,
@@ -23,7 +23,7 @@ pub struct Setup {
     pub clients: usize,
     /// Transactions that each client tries.
     pub transactions: usize,
-    /// What they do.
+    /// Their operations.
     pub workload: Workload,
 }
 
@@ -38,23 +38,23 @@ impl Setup {
 /// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// A number that two runs share only if they were the same.
+    /// A hash of the trace: two runs have the same hash only if they were the same.
     pub trace_hash: u64,
-    /// What was seen and written.
+    /// The reads and writes of the transactions.
     pub history: History,
     /// All nodes' counts, summed.
     pub statistics: Statistics,
-    /// Rows whose bytes no transaction wrote; errors that no run may meet.
+    /// Rows with bytes that no transaction wrote; errors that must not occur.
     pub broken: Vec<String>,
-    /// Locks and reservations without a living holder, and what is kept without need.
+    /// Locks and reservations without a living holder, and other leaks.
     pub left_behind: Vec<String>,
 }
 
 impl Outcome {
-    /// Is everything in order?
+    /// Checks that everything is in order.
     ///
     /// # Errors
-    /// What is not, in words.
+    /// A description of the first violation.
     pub fn check(&self) -> Result<(), String> {
         if let Some(broken) = self.broken.first() {
             return Err(broken.clone());
@@ -120,7 +120,7 @@ async fn drive(setup: Setup, nodes: Vec<Arc<Node>>, handle: Handle) -> Outcome {
     for client in clients {
         client.await;
     }
-    // Messages without an answer are still on their way.
+    // Messages without an answer may still be in flight.
     handle.sleep_ns(SERVE_NS).await;
     let last = Client::new(usize::MAX, &workers[0], &setup.workload, recorder.clone());
     last.look_at_everything().await;

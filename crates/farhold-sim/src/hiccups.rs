@@ -1,5 +1,4 @@
-//! Makes some steps take longer, at random, so that the same steps happen in other orders. A lost row was found only in
-//! an order that no seed had met before.
+//! Delays some steps at random, so that the same steps occur in other orders. A lost row was found only in an order that no earlier seed had produced.
 
 use farhold_fabric::provider::sim::{Fault, Faults, Rdma, Sim};
 use farhold_fabric::{Executor, Handle};

@@ -1,4 +1,4 @@
-//! How the transactions are tested: simulated clusters, random workloads, and a checker of what they saw.
+//! Tests of the transactions: simulated clusters, random workloads, and a checker of the resulting histories.
 //!
 //! ```text
 //!   seed ──► Executor::virtual_time ──► Sim (fabric) ──► nodes, workers                       cluster.rs
@@ -6,8 +6,7 @@
 //!     │                                                    ▼
 //!     └──────────────────────────────────────────► history ──► serial order, or a cycle       history/
 //! ```
-//!
-//! One seed decides everything: the run, its trace and its history. So a seed that fails is the whole bug report.
+//! One seed determines everything: the run, its trace and its history. A failing seed is therefore a complete bug report.
 #![deny(missing_docs)]
 
 pub mod cluster;

@@ -1,5 +1,4 @@
-//! Replays a seed of a cluster whose nodes die, and prints its story. Also measures how fast seeds run, and which
-//! planted defects the checks notice.
+//! Replays a seed of a cluster whose nodes die, and prints its events. Also measures how fast seeds run, and which planted defects the checks notice.
 
 use farhold_fabric::Executor;
 use farhold_sim::failover::{Aftermath, Compared, Failover, Scenario, run};
@@ -9,8 +8,7 @@ use farhold_sim::teeth::{self, Wrong};
 use farhold_sim::threads;
 use std::process::ExitCode;
 
-/// Clusters come and go, some forty a second: the memory that the system's allocator gives back to the kernel each time costs a
-/// tenth of the run time.
+/// Some forty clusters a second are made and dropped: the system's allocator would return memory to the kernel each time, which costs a tenth of the run time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -145,7 +143,7 @@ fn replay(seeds: std::ops::Range<u64>, jobs: usize, one: impl Fn(u64) -> Option<
     worst
 }
 
-/// Prints what the transactions that a finding names have seen and done.
+/// Prints the reads and writes of the transactions that a finding names.
 fn tell_transactions(aftermath: &Aftermath, what: &str) {
     let mut records: Vec<_> =
         aftermath.history.records.iter().filter(|record| what.contains(&format!("T{} ", record.id))).collect();

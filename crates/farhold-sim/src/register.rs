@@ -1,4 +1,4 @@
-//! The register of a simulated cluster: one word of truth that nodes can be cut off from.
+//! The register of a simulated cluster, from which nodes can be cut off.
 
 use farhold_fabric::{Handle, NodeId};
 use farhold_txn::{Configuration, Register, RegisterError, RegisterFuture, Registered, Renewals, Serving};
@@ -10,7 +10,7 @@ use std::rc::Rc;
 const CALL_NS: u64 = 8_000;
 
 struct Shared {
-    /// A clock of no machine: it shows the true time.
+    /// A clock that belongs to no machine and shows the true time.
     clock: Handle,
     registered: Registered,
     cut: BTreeSet<NodeId>,
@@ -45,8 +45,8 @@ impl SimRegister {
         std::mem::take(&mut self.0.borrow_mut().story)
     }
 
-    /// Has the last change come to its end, and is this node not part of it? Only then may its process start: the others may
-    /// still be about to fence its predecessor.
+    /// Whether the last change is complete and this node is not part of it. Only then may its process start: the others may still be about to fence its
+    /// predecessor.
     #[must_use]
     pub fn is_free(&self, node: NodeId) -> bool {
         let shared = self.0.borrow();
@@ -69,14 +69,14 @@ impl SimRegister {
         self.0.borrow_mut().slow_ns_max = slow_ns_max;
     }
 
-    /// A node's way to it, while its process lives.
+    /// A node's access to it, while its process lives.
     #[must_use]
     pub fn of(&self, node: NodeId, handle: &Handle, alive: &Rc<Cell<bool>>) -> RegisterOf {
         RegisterOf { shared: self.clone(), node, handle: handle.clone(), alive: alive.clone() }
     }
 }
 
-/// One node's way to the register.
+/// One node's access to the register.
 pub struct RegisterOf {
     shared: SimRegister,
     node: NodeId,
@@ -168,7 +168,7 @@ impl Register for RegisterOf {
     }
 }
 
-/// What a change of the configuration is about, in words.
+/// A description of a change of the configuration.
 fn difference(before: &Configuration, next: &Configuration) -> String {
     let (leader, mut words) = (next.leader, Vec::new());
     for node in before.everybody().filter(|node| !next.contains(*node)) {

@@ -1,4 +1,4 @@
-//! Mutation tests: some seed must notice each planted defect. Also counts how many seeds that takes.
+//! Mutation tests: for each planted defect, some seed must notice it. Also counts how many seeds that takes.
 //!
 //! The runs are in processes of their own ([`run_in_child`], [`child`]): a defect may leave a state that cannot be
 //! cleaned up, or a row that stays half written for ever, at which the store spins.
@@ -23,9 +23,9 @@ pub enum Wrong {
     Journals(Defect),
     /// In the columns of nodes.
     Columns(Defect),
-    /// In what several threads of a node do.
+    /// In the interaction of several threads of a node.
     Threads(Defect),
-    /// In the world: one node's clock is far slower than the configured bound on the skew allows.
+    /// In the environment: one node's clock is far slower than the configured bound on the skew allows.
     Clock,
 }
 
@@ -83,7 +83,7 @@ impl Wrong {
             Self::Replication(Defect::MissedUntold) => run(&Failover::with_lonely_host(seed)).check(),
             // It takes a machine that is stopped with its clock.
             Self::Replication(Defect::ClockTrusted) => run(&Failover::with_stopped_clocks(seed)).check(),
-            // They take a death whose records are older than what others have done since.
+            // They take a death whose records are older than everything that others have done since.
             Self::Replication(Defect::ComesBackTheSame | Defect::NoTombstones) => {
                 run(&Failover::with_old_records(seed)).check()
             }
@@ -94,7 +94,7 @@ impl Wrong {
             Self::Columns(_) => run(&Failover::with_columns(seed)).check(),
             Self::Threads(defect) => {
                 let setup = match defect {
-                    // They take a cut of the power.
+                    // They take a power failure.
                     Defect::OpenIgnored | Defect::LateRecord => threads::Setup::with_power_cuts(seed),
                     _ => threads::Setup::of_seed(seed),
                 };
@@ -169,7 +169,7 @@ pub fn run_in_child(program: &Path, wrong: Wrong, seeds: u64, enough: usize) -> 
     noticed
 }
 
-/// The other side of [`run_in_child`]: prints a line a seed.
+/// The other side of [`run_in_child`]: prints one line per seed.
 pub fn child(numbers: &[u64]) {
     let [number, first, seeds, enough] = *numbers else { return };
     let Some(wrong) = Wrong::all().get(number as usize).copied() else { return };

@@ -124,7 +124,8 @@ async fn batches(session: &mut Session, sql: &str) -> Vec<RecordBatch> {
 async fn show(session: &mut Session, sql: &str) {
     let prepared = session.prepare(sql, &[]).await.expect(sql);
     if let Output::Rows(Rows::Direct { rows, .. }) = session.execute(&prepared, &[]).await.expect(sql) {
-        rows.iter().flatten().filter_map(farhold_sql::format_datum).for_each(|line| println!("{line}"));
+        let text = |datum| farhold_sql::format_datum(datum, farhold_sql::Zone::UTC);
+        rows.iter().flatten().filter_map(text).for_each(|line| println!("{line}"));
     }
 }
 

@@ -86,6 +86,8 @@ states! {
     NOT_NULL_VIOLATION = "23502";
     /// A duplicate key.
     UNIQUE_VIOLATION = "23505";
+    /// A row that a CHECK constraint refuses.
+    CHECK_VIOLATION = "23514";
     /// A cursor in a state that the command cannot use.
     INVALID_CURSOR_STATE = "24000";
     /// BEGIN within a transaction.
@@ -132,6 +134,8 @@ states! {
     UNDEFINED_COLUMN = "42703";
     /// No such object.
     UNDEFINED_OBJECT = "42704";
+    /// An object of this name exists.
+    DUPLICATE_OBJECT = "42710";
     /// A relation or a WITH query is named twice.
     DUPLICATE_ALIAS = "42712";
     /// A column outside of GROUP BY.

@@ -16,7 +16,7 @@ use arrow::datatypes::{DataType, TimeUnit, TimestampNanosecondType};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
 use crate::engine::{ColumnType, csv_names, csv_types, datum_at, from_arrow, to_arrow};
-use crate::value::format_datum;
+use crate::value::{Zone, format_datum};
 
 /// Rows per Parquet batch, and so per chunk.
 const BATCH_ROWS: usize = 8192;
@@ -202,8 +202,8 @@ fn write_csv(batch: &RecordBatch, types: &[ColumnType], csv: &mut Vec<u8>) -> Re
             if n > 0 {
                 csv.push(b',');
             }
-            let datum = datum_at(values, row).map_err(|error| error.to_string())?;
-            let Some(text) = format_datum(&datum) else { continue };
+            let datum = datum_at(values, row, Zone::UTC).map_err(|error| error.to_string())?;
+            let Some(text) = format_datum(&datum, Zone::UTC) else { continue };
             if *is_quoted {
                 csv.push(b'"');
                 csv.extend_from_slice(text.replace('"', "\"\"").as_bytes());
@@ -217,7 +217,7 @@ fn write_csv(batch: &RecordBatch, types: &[ColumnType], csv: &mut Vec<u8>) -> Re
     Ok(())
 }
 
-/// A column converted to the Arrow type of the column type. Timestamps with a time zone become UTC.
+/// A column converted to the Arrow type of the column type.
 fn values(column: &ArrayRef, to: ColumnType) -> Result<ArrayRef, String> {
     let cast = |column: &ArrayRef, to: &DataType| {
         let options = CastOptions { safe: false, ..CastOptions::default() };
@@ -324,15 +324,15 @@ mod tests {
         let path = parquet(&batch);
         let mut file = ImportFile::open(&path, FileKind::Parquet).unwrap();
         let definition = file.create_table("t", "id").unwrap();
-        for column in ["\"day\" date", "\"picture\" bytea", "\"at\" timestamp without time zone"] {
+        for column in ["\"day\" date", "\"picture\" bytea", "\"at\" timestamp with time zone"] {
             assert!(definition.contains(column), "{definition}");
         }
         let csv = String::from_utf8(file.next_chunk().unwrap().unwrap().csv).unwrap();
         let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
         assert!(lines[0][1].ends_with(" BC"), "{csv}");
-        assert_eq!(parse_datum(lines[0][1], ColumnType::Date).unwrap(), Datum::Date(-800_000));
+        assert_eq!(parse_datum(lines[0][1], ColumnType::Date, Zone::UTC).unwrap(), Datum::Date(-800_000));
         assert_eq!((lines[1][1], lines[0][2], lines[1][2]), ("infinity", "\"\\x00ff22\"", ""));
-        assert_eq!((lines[0][3], lines[1][3]), ("1970-01-01 00:00:00.001", "0001-12-31 23:59:59.999 BC"));
+        assert_eq!((lines[0][3], lines[1][3]), ("1970-01-01 00:00:00.001+00", "0001-12-31 23:59:59.999+00 BC"));
         assert_eq!((lines[0][4], lines[1][4]), ("1970-01-01 00:00:00.000001", ""));
     }
 

@@ -23,4 +23,4 @@ pub use engine::{
     QueryRows, Rows, STACK_BYTES, Session, TransactionState,
 };
 pub use error::{SqlError, SqlState};
-pub use value::{format_datum, parse_datum};
+pub use value::{Zone, format_datum, parse_datum};

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 accounts.insert(txn, &Account { id: 2, balance: 50 }).await
             })
             .await?;
-        // Moves 10 from account 1 to account 2, or does nothing; runs again if another transaction was quicker.
+        // Moves 10 from account 1 to account 2, or does nothing; runs again after a conflict with another transaction.
         worker
             .run(Retry::default(), async |txn| {
                 for (id, amount) in [(1, -10), (2, 10)] {

@@ -18,15 +18,14 @@ use farhold_txn::{
 /// What a commit has survived when it is acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Durability {
-    /// The end of the node's process: rows are in shared memory, on as many nodes as they have replicas ([`Config::replicas`]). A
-    /// power cut of all these nodes loses everything.
+    /// The end of the node's process: rows are in shared memory, on as many nodes as they have replicas ([`Config::replicas`]). A power failure of all these
+    /// nodes loses everything.
     Memory,
-    /// A power cut: the commit is in a journal on persistent memory, in a directory of a DAX mount.
+    /// A power failure: the commit is in a journal on persistent memory, in a directory of a DAX mount.
     Nvm(PathBuf),
-    /// As [`Nvm`](Self::Nvm), on a mount that does not promise durability. The caller promises it: the memory is battery-backed,
-    /// or this is a test.
+    /// As [`Nvm`](Self::Nvm), on a mount that does not promise durability. The caller vouches for it: the memory is battery-backed, or this is a test.
     NvmAssumed(PathBuf),
-    /// A power cut: the commit is in a journal on disk, in this directory.
+    /// A power failure: the commit is in a journal on disk, in this directory.
     Disk(PathBuf),
 }
 
@@ -104,8 +103,8 @@ impl Config {
         self
     }
 
-    /// Number of bytes that the columns of all tables may take (default: 1 GiB), beside the region. Queries read the rows of tables whose
-    /// columns have no room.
+    /// Number of bytes that the columns of all tables may take (default: 1 GiB), in addition to the region. Queries read the rows of tables whose columns have
+    /// no room.
     #[must_use]
     pub fn column_bytes(mut self, bytes: u64) -> Self {
         self.column_bytes = bytes;
@@ -181,8 +180,7 @@ impl Config {
         self
     }
 
-    /// Whether the rows of a commit are visible while they are being replicated (default: true). False serves to measure the
-    /// difference.
+    /// Whether the rows of a commit are visible while they are being replicated (default: true). Use false to measure the difference.
     #[must_use]
     pub fn optimistic(mut self, optimistic: bool) -> Self {
         self.replication.optimistic = optimistic;
@@ -345,7 +343,7 @@ impl Database {
     /// commit has reported that the node is unavailable.
     ///
     /// # Errors
-    /// [`TxnError::TooMany`] if the node has no worker left. What `body` returns is no error of this call.
+    /// [`TxnError::TooMany`] if the node has no worker left. An error that `body` returns is not an error of this call.
     pub fn run<T>(&self, body: impl AsyncFnOnce(Worker, Handle) -> T) -> Result<T, TxnError> {
         let executor = Executor::real(u64::from(std::process::id()));
         let handle = executor.handle();

@@ -19,4 +19,4 @@ pub use farhold_store::row::{Column, ColumnType, Datum, RowError, Schema, Second
 pub use farhold_txn::{
     CommitInfo, Index, Node, Placement, Retry, RowHandle, ScanSpec, Snapshot, Table, TableDef, Txn, TxnError, Worker,
 };
-pub use rows::{Date, Decimal, Field, Key, Row, Rows, Timestamp};
+pub use rows::{Date, Decimal, Field, Key, Row, Rows, Timestamp, Timestamptz};

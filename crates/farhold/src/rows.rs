@@ -11,14 +11,14 @@ use std::ops::{Bound, RangeBounds};
 use farhold_store::row::{Column, ColumnType, Datum, RowError, Schema};
 use farhold_txn::{Node, RowHandle, ScanSpec, Table, TableDef, Txn, TxnError, Worker};
 
-/// A Rust type as the type of a column.
+/// A Rust type that can be the type of a column.
 pub trait Field: Sized {
     /// The type of a column that is created for it.
     const TYPE: ColumnType;
     /// Whether the column may be NULL.
     const NULLABLE: bool = false;
 
-    /// Whether a column of this type holds such values.
+    /// Whether a column of this type can hold such values.
     #[must_use]
     fn is_held_by(data_type: ColumnType) -> bool {
         data_type == Self::TYPE
@@ -114,6 +114,22 @@ impl Field for Timestamp {
     }
 }
 
+/// A `TIMESTAMP WITH TIME ZONE`, in microseconds since 1970-01-01 00:00 in UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamptz(pub i64);
+
+impl Field for Timestamptz {
+    const TYPE: ColumnType = ColumnType::Timestamptz;
+
+    fn to_datum(&self) -> Datum {
+        Datum::Timestamptz(self.0)
+    }
+
+    fn from_datum(datum: Datum) -> Option<Self> {
+        if let Datum::Timestamptz(microseconds) = datum { Some(Self(microseconds)) } else { None }
+    }
+}
+
 /// A `DECIMAL(PRECISION, SCALE)`: this number of its last digits. `Decimal::<12, 2>(1999)` is 19.99.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Decimal<const PRECISION: u8, const SCALE: u8>(pub i128);
@@ -167,7 +183,7 @@ keys! {
 pub trait Row: Sized {
     /// The primary key.
     type Key: Key;
-    /// How many of its columns, the first ones, are the primary key.
+    /// The number of columns, from the first one on, that form the primary key.
     const KEY_COLUMNS: usize;
 
     /// The columns that a table is created with.
@@ -176,7 +192,7 @@ pub trait Row: Sized {
     /// Whether a column of this type holds the field at this position.
     fn is_held_by(position: usize, data_type: ColumnType) -> bool;
 
-    /// The row as datums, one a column.
+    /// The row as datums, one per column.
     fn to_datums(&self) -> Vec<Datum>;
 
     /// The row of these datums; `None` if they have other types.
@@ -360,7 +376,7 @@ impl<R: Row> Rows<R> {
         found.map(|found| self.decode(txn, found)).transpose()
     }
 
-    /// Gives the row with the same key this content.
+    /// Replaces the content of the row with the same key.
     ///
     /// # Errors
     /// [`TxnError::NotFound`] if there is none, and those of [`Txn::get`] and [`Txn::update`].
@@ -372,7 +388,7 @@ impl<R: Row> Rows<R> {
         txn.update(found.ok_or_else(missing)?, &value)
     }
 
-    /// Inserts a row, or gives the row with the same key this content.
+    /// Inserts a row, or replaces the content of the row with the same key.
     ///
     /// # Errors
     /// Those of [`Self::insert`] and [`Self::update`].
@@ -418,7 +434,7 @@ impl<R: Row> Rows<R> {
         found.into_iter().map(|found| self.decode(txn, found)).collect()
     }
 
-    /// The row with exactly this key: one that no row can have is not made one that a row can have.
+    /// The row with exactly this key. A key that no row can have is not converted to one that a row can have.
     async fn find(&self, txn: &mut Txn, key: &R::Key) -> Result<Option<RowHandle>, TxnError> {
         match self.encode_key(&key.to_datums())? {
             Some(key) => txn.get(&self.table, &key).await,

@@ -2,7 +2,7 @@
 
 use farhold::{
     Column, ColumnType, Config, Database, Date, Decimal, Placement, Retry, Row, RowError, Rows, Schema, TableDef,
-    Timestamp, TxnError,
+    Timestamp, Timestamptz, TxnError,
 };
 
 farhold::row! {
@@ -17,6 +17,7 @@ farhold::row! {
         bytes: Vec<u8>,
         day: Date,
         moment: Timestamp,
+        instant: Timestamptz,
         price: Decimal<12, 2>,
         /// May be NULL.
         note: Option<String>,
@@ -42,6 +43,7 @@ fn everything(place: i32, name: &str) -> Everything {
         bytes: vec![0, 255, 0],
         day: Date(-1),
         moment: Timestamp(1),
+        instant: Timestamptz(-1),
         price: Decimal(-1999),
         note: None,
     }
@@ -145,7 +147,7 @@ fn a_table_with_other_columns_is_refused() {
         assert!(matches!(Rows::<Short>::open(worker.node(), "no such"), Err(TxnError::NotFound { .. })));
         Ok(Rows::<Short>::open(worker.node(), "everything").map(drop))
     });
-    let expected = "table \"everything\" has other columns than its struct: 12 columns, 2 fields";
+    let expected = "table \"everything\" has other columns than its struct: 13 columns, 2 fields";
     assert_eq!(refused.expect("a table").map_err(reason), Err(expected.to_owned()));
     farhold::row! {
         struct Other { key { place: i32 } name: Option<i64>, }

@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use farhold_fabric::processor::usable;
+
 /// A hardware thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Processor {
@@ -81,7 +83,8 @@ pub fn machine() -> Vec<Processor> {
         let text = std::fs::read_to_string(base.join(format!("cpu{number}/topology/{what}"))).ok()?;
         text.trim().parse::<usize>().ok()
     };
-    allowed()
+    let usable = Some(usable()).filter(|all| !all.is_empty()).unwrap_or_else(|| vec![0]);
+    usable
         .into_iter()
         .map(|number| Processor {
             number,
@@ -89,28 +92,6 @@ pub fn machine() -> Vec<Processor> {
             core: read(number, "core_id").unwrap_or(number),
         })
         .collect()
-}
-
-/// The processors that the scheduler may give to this thread.
-fn allowed() -> Vec<usize> {
-    // SAFETY: all-zero bytes are a valid cpu_set_t.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is exclusively ours and as long as said; pid 0 is this thread.
-    let found = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) } == 0;
-    // SAFETY: the index is below the 1024 bits of a cpu_set_t.
-    let has = |number: &usize| unsafe { libc::CPU_ISSET(*number, &set) };
-    if found { (0..1024).filter(has).collect() } else { vec![0] }
-}
-
-/// Binds this thread to a processor. A processor that does not exist leaves it where it is.
-pub fn bind_to(processor: usize) {
-    // SAFETY: `set` is a valid, zeroed cpu_set_t of this frame; CPU_SET is given an index below its 1024 bits; pid 0 is this
-    // thread.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(processor % 1024, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
-    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@
 //! processor (medium: a third of a microsecond on a Zen) or 100 (low). The home agent is one more thread, on the processor after
 //! those of the others. `mixed` is that of figure 9: the first thread of each socket uses its processor, the others the agent.
 
-use super::placement::{Order, Processor, bind_to, machine};
+use super::placement::{Order, Processor, machine};
 use farhold_fabric::ephemeral::Ephemeral;
+use farhold_fabric::processor::bind_this_thread;
 use farhold_fabric::sync::actor::{Agent, Cpu, Posted, WordAgent};
 use farhold_fabric::sync::{Counter, Holder, Latch, WordOp, Words, counter, latch};
 use farhold_fabric::{Address, Endpoint, Executor, Fabric, FabricError, FarPtr, NodeId, RegionId};
@@ -323,7 +324,7 @@ impl Bed<'_> {
         let elapsed_ns = std::thread::scope(|scope| {
             if needs_agent {
                 scope.spawn(|| {
-                    bind_to(processor(self.threads));
+                    bind_this_thread(processor(self.threads));
                     let executor = Executor::real(0);
                     let endpoint = Rc::new(fabric.endpoint_at(&executor.handle(), AGENT_PORT)?);
                     let agent = WordAgent::at(&endpoint);
@@ -342,7 +343,7 @@ impl Bed<'_> {
                 .map(|thread| {
                     let (start, stop, done, tried, fabric, body) = (&start, &stop, &done, &tried, &fabric, &body);
                     scope.spawn(move || {
-                        bind_to(processor(thread));
+                        bind_this_thread(processor(thread));
                         let executor = Executor::real(thread as u64);
                         let endpoint = fabric.endpoint(&executor.handle()).map(Rc::new);
                         start.wait();

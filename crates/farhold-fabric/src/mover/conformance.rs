@@ -1,5 +1,4 @@
-//! One suite over all copy engines, alone and inside of a mover. Devices are emulated in software, and say so; a real one takes part where
-//! there is one.
+//! One suite over all copy engines, alone and inside of a mover. Devices are emulated in software, and say so; a real one is included if there is one.
 
 use super::tests::{piece, region, wait};
 use super::*;
@@ -71,7 +70,7 @@ fn pieces_come_one_behind_the_other() {
     }
 }
 
-/// The end of a mover with transfers under way waits for one step at most.
+/// The end of a mover with running transfers waits for one step at most.
 #[test]
 fn a_mover_may_end_at_any_time() {
     let memory = region(16 * STEP_BYTES);

@@ -6,12 +6,11 @@
 //!   queue:         └──────> job ──> thread: a step, a look whether it is given up, a step ...
 //! ```
 //!
-//! On mapped memory the processor that submits a batch executes it at once (see [`crate::provider::shm`]), so nothing is copied
-//! while it computes. A mover is a second processor. Networks need none: their transfers are under way after `submit`.
-//!
-//! - A transfer's buffer belongs to the mover until the transfer ends. So no buffer is written after it has been freed, whatever
-//!   the caller drops, and in whatever order.
-//! - A transfer that is dropped is given up: the mover frees its buffer before the next step.
+//! On mapped memory the processor that submits a batch executes it at once (see [`crate::provider::shm`]), so nothing is copied while it computes. A mover acts
+//! as a second processor. Networks need none: their transfers are asynchronous after `submit`.
+//! - A transfer's buffer belongs to the mover until the transfer ends. No buffer is therefore written after it has been freed, whatever the caller drops, and
+//!   in any order.
+//! - A dropped transfer is cancelled: the mover frees its buffer before the next step.
 //! - The bytes must not change meanwhile, or the caller must be able to tell: a copy is no snapshot.
 //! - A [`CopyEngine`] executes the steps: [`Processor`] by loads and stores, or a device of the machine. [`choose`] takes the device if there
 //!   is one that works: a work queue of Intel's DSA.
@@ -35,9 +34,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
-/// Bytes that the processor copies between two looks whether the transfer has been given up: some 10 µs.
+/// Bytes that the processor copies between two checks for cancellation: some 10 µs.
 pub const STEP_BYTES: usize = 64 << 10;
-/// Transfers that wait for a thread at most.
+/// The most transfers that may wait for a thread.
 pub const WAITING_MAX: usize = 256;
 /// Looks at an empty queue before a thread sleeps, some 20 µs: waking it costs as much, which is the time of a block of 256 KiB.
 const SPINS: u32 = 2_000;
@@ -49,10 +48,10 @@ pub trait CopyEngine: Send + Sync {
         STEP_BYTES
     }
 
-    /// Copies bytes out of a region. It returns when all of them are there.
+    /// Copies bytes out of a region. It returns when all of them have been copied.
     ///
     /// # Errors
-    /// [`FabricError::OutOfBounds`], or what the engine cannot do.
+    /// [`FabricError::OutOfBounds`], or an error of the engine.
     fn copy(&self, from: &RegionMemory, offset: u64, to: &mut [u8]) -> Result<(), FabricError>;
 }
 
@@ -80,7 +79,7 @@ impl CopyEngine for Box<dyn CopyEngine> {
 pub struct Choice {
     /// The engine.
     pub engine: Box<dyn CopyEngine>,
-    /// The DSA work queue whose device copies; or why there is none, in words: the processor copies.
+    /// The DSA work queue whose device copies; or the reason why there is none, so that the processor copies.
     pub queue: Result<String, String>,
 }
 
@@ -109,7 +108,7 @@ pub struct Piece {
     pub bytes: usize,
 }
 
-/// Threads that copy. When it is dropped, the threads end; what is under way is given up.
+/// Threads that copy. When it is dropped, the threads end and running transfers are cancelled.
 pub struct Mover {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -125,14 +124,14 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// What a thread of the mover owns of a transfer.
+/// The part of a transfer that a thread of the mover owns.
 struct Job {
     pieces: Vec<Piece>,
     buffer: Bytes,
     ticket: Arc<Ticket>,
 }
 
-/// What both sides see of a transfer.
+/// The part of a transfer that both sides share.
 #[derive(Default)]
 struct Ticket {
     given_up: AtomicBool,
@@ -153,7 +152,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Mover {
-    /// A mover of so many threads, at least one.
+    /// A mover with this number of threads, at least one.
     ///
     /// # Errors
     /// The system gives no more threads.
@@ -175,7 +174,7 @@ impl Mover {
         Ok(mover)
     }
 
-    /// Begins to copy the pieces into the buffer, one behind the other.
+    /// Begins to copy the pieces into the buffer, one after the other.
     ///
     /// # Errors
     /// The buffer, if [`WAITING_MAX`] transfers wait already: try again later.
@@ -232,7 +231,7 @@ impl Shared {
             let Job { pieces, buffer, ticket } = job;
             let copied = catch_unwind(AssertUnwindSafe(|| self.execute(&pieces, buffer, &ticket)));
             let copied = copied.unwrap_or_else(|panic| {
-                // What an engine panicked with may panic when it is dropped.
+                // The payload of an engine's panic may panic when it is dropped.
                 std::mem::forget(panic);
                 Err(FabricError::Unsupported { what: "copying bytes: the copy engine panicked" })
             });
@@ -268,7 +267,7 @@ impl Shared {
         }
     }
 
-    /// Copies step by step. A transfer that is given up ends early, and its buffer has no meaning.
+    /// Copies step by step. A cancelled transfer ends early, and its buffer has no meaning.
     fn execute(&self, pieces: &[Piece], mut buffer: Bytes, ticket: &Ticket) -> Result<Bytes, FabricError> {
         let step_bytes = self.engine.step_bytes();
         let mut rest: &mut [u8] = &mut buffer;
@@ -289,11 +288,11 @@ impl Shared {
 }
 
 impl Ticket {
-    /// Hands the result over, and gives the waker of the caller that awaits it. The transfer stops counting as under way once the
-    /// mover no longer has the buffer, and before the caller can see the result.
+    /// Hands the result over, and gives the waker of the caller that awaits it. The transfer stops counting as running once the mover no longer has the buffer,
+    /// and before the caller can see the result.
     fn end(&self, result: Result<Bytes, FabricError>, under_way: &AtomicUsize) -> Option<Waker> {
         let mut state = lock(&self.state);
-        // The caller gives up before it takes this lock for the last time. So either this sees it, or the caller sees the result.
+        // The caller cancels before it takes this lock for the last time. Either this code sees that, or the caller sees the result.
         if self.given_up.load(Ordering::Acquire) {
             drop(state);
             drop(result);
@@ -308,7 +307,7 @@ impl Ticket {
     }
 }
 
-/// A copy that is under way: it is done when it is awaited, and given up when it is dropped.
+/// A running copy: awaiting it completes it, and dropping it cancels it.
 #[must_use = "a transfer that is dropped is given up"]
 pub struct Transfer<'a> {
     ticket: Arc<Ticket>,
@@ -333,7 +332,7 @@ impl Future for Transfer<'_> {
 impl Drop for Transfer<'_> {
     fn drop(&mut self) {
         self.ticket.given_up.store(true, Ordering::Release);
-        // A buffer that was handed over is freed here, after the lock; so is the waker, which would be of no use.
+        // A buffer that was handed over is freed here, after the lock, and so is the waker, which is no longer needed.
         let state = std::mem::replace(&mut *lock(&self.ticket.state), State::Taken);
         drop(state);
     }

@@ -1,4 +1,4 @@
-//! Rows that become batches.
+//! Gathers rows into batches.
 //!
 //! Arrow's coalescer gathers a fixed number of rows, however long they are, and no memory pool counts them: 8192 rows
 //! of 60 KB are half a gigabyte. Here a batch also ends with the row that brings it to a number of bytes.
@@ -27,7 +27,7 @@ impl Batches {
         Self { coalescer, bytes_max, bytes: 0 }
     }
 
-    /// Takes rows.
+    /// Adds rows.
     ///
     /// # Errors
     /// Rows of another schema.
@@ -41,7 +41,7 @@ impl Batches {
         Ok(())
     }
 
-    /// Makes a batch of the rows that are left.
+    /// Makes a batch from the remaining rows.
     ///
     /// # Errors
     /// Those of Arrow's coalescer.
@@ -81,7 +81,7 @@ mod tests {
         batches.finish().unwrap();
         rows.extend(std::iter::from_fn(|| batches.next_full()).map(|batch| batch.num_rows()));
         assert_eq!(rows, [2, 2, 1]);
-        // A batch of short rows has the wanted number of them.
+        // A batch of short rows has the wanted number of rows.
         let short = batch(&vec!["x".to_owned(); 40]);
         for _ in 0..5 {
             batches.push(short.clone()).unwrap();

@@ -25,9 +25,9 @@ pub struct Built {
     joins: Vec<Mutex<Option<Join>>>,
     /// Whether there is no build row.
     pub is_empty: bool,
-    /// Filters of the probe side use these for as long as this lives.
+    /// Filters of the probe side use these while this value exists.
     _members: Vec<Option<Arc<Members>>>,
-    /// Held until the last stream has gone.
+    /// Held until the last stream is dropped.
     _begun: Begun,
 }
 
@@ -41,10 +41,12 @@ impl Built {
 /// The build side, finished once for every stream that waits for it.
 pub type Building = Once<Built>;
 
-/// Everything of which the build side is made.
+/// The inputs of the build side.
 pub struct Plan {
     pub description: Arc<Description>,
     pub memory: Arc<PlanMemory>,
+    /// The floors, if there was room for them when the join was executed. Dropped when it has begun.
+    pub reserved: Option<Begun>,
     /// Whether it waits for memory that joins of other plans hold.
     pub waits: bool,
     /// The options of every join, given the pool when the join begins.
@@ -70,6 +72,7 @@ impl Plan {
         let count = if self.is_partitioned { self.inputs.len() } else { 1 };
         let (pool, begun) =
             self.memory.begin(count as u64 * floor_bytes(shares), self.waits).await.map_err(to_datafusion)?;
+        drop(self.reserved);
         let joins = (0..count).map(|_| Join::new(self.description.spec.clone(), (self.options)(Arc::clone(&pool))));
         let joins = joins.map(|join| join.map(|join| Arc::new(Mutex::new(Some(join))))).collect::<Result<Vec<_>, _>>();
         let joins = joins.map_err(to_datafusion)?;
@@ -80,8 +83,8 @@ impl Plan {
             let (description, filter, rows) = (Arc::clone(&self.description), self.filter.clone(), self.rows.clone());
             drains.push(drain(input, join, description, filter, rows));
         }
-        // The runtime leaves the task that was spawned last to this thread. So this thread does not read one of several
-        // inputs itself. A single input needs no task.
+        // The runtime leaves the task that was spawned last to this thread. This thread therefore does not itself read one of several inputs. A single input
+        // needs no task.
         let mut seen = Vec::new();
         if drains.len() == 1 {
             for drain in drains {

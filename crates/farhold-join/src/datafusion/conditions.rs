@@ -1,10 +1,9 @@
 //! The order in which a filter tests its conditions: cheap ones first, conditions on the same columns together.
 //!
-//! DataFusion tests the right side of an AND only for the rows that the left side keeps, if these are at most a fifth.
-//! It takes the conditions in the order in which they are written. `mode IN ('MAIL', 'SHIP') AND day >= … AND day < …`
-//! compares 60 M texts to keep two sevenths (TPC-H's query 12 at scale factor 10); the days keep a seventh for less
-//! work. Each step to the right copies the rows that are left, so the tree leans to the right: every copy is of the
-//! rows that the step before has kept.
+//! DataFusion tests the right side of an AND only for the rows that the left side keeps, if these are at most a fifth. It takes the conditions in the order in
+//! which they are written. `mode IN ('MAIL', 'SHIP') AND day >= … AND day < …` compares 60 M texts to keep two sevenths (TPC-H's query 12 at scale factor 10);
+//! the days keep a seventh for less work. Each step to the right copies the remaining rows, so the tree leans to the right: every step copies only the rows
+//! that the previous step has kept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,8 +17,7 @@ use datafusion::physical_expr::utils::{collect_columns, split_conjunction};
 
 use arrow::datatypes::Schema;
 
-/// The same condition in the better order. `None` where it already has that order, or where a part of it might fail for
-/// rows that other parts keep away from it.
+/// The same condition in the better order. `None` if it already has that order, or if a part of it might fail for rows that other parts exclude.
 pub fn ordered(condition: &PhysicalExprRef, schema: &Schema) -> Option<PhysicalExprRef> {
     let parts = split_conjunction(condition);
     if parts.len() < 3 {

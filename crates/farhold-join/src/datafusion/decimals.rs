@@ -1,9 +1,8 @@
-//! Sums, differences and products of decimals that are small numbers.
+//! Sums, differences and products of decimals with small values.
 //!
-//! A decimal has 128 bits, and Arrow checks each result of its arithmetic for an overflow, a row at a time. Numbers
-//! that fit 64 bits, as prices and quantities do, have results that cannot overflow: one multiplication of the
-//! processor instead of three and their carries. Whether all numbers of a batch fit is found during the calculation.
-//! Once some did not fit, Arrow calculates as it would without this module.
+//! A decimal has 128 bits, and Arrow checks each result of its arithmetic for an overflow, row by row. Numbers that fit 64 bits, as prices and quantities do,
+//! have results that cannot overflow: one multiplication of the processor instead of three and their carries. Whether all numbers of a batch fit is found
+//! during the calculation. Once a number did not fit, Arrow calculates as it would without this module.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

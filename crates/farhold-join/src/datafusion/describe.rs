@@ -16,7 +16,7 @@ use super::error::to_arrow;
 use crate::keys::is_supported;
 use crate::{JoinKind, JoinSpec, Residual};
 
-/// One side: its columns, and behind them the keys that no column holds as they are.
+/// One side: its columns, followed by the keys that are not columns themselves.
 #[derive(Debug, Clone)]
 pub struct Side {
     pub schema: SchemaRef,

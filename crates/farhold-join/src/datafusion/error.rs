@@ -5,8 +5,8 @@ use datafusion::error::DataFusionError;
 
 use crate::JoinError;
 
-/// A limit on memory or disk becomes DataFusion's `ResourcesExhausted`. A failed expression becomes the error that it
-/// was. All other errors keep their type as an external error.
+/// A limit on memory or disk becomes DataFusion's `ResourcesExhausted`. A failed expression becomes its original error. All other errors keep their type as an
+/// external error.
 pub fn to_datafusion(error: JoinError) -> DataFusionError {
     match error {
         JoinError::BudgetTooSmall { .. } | JoinError::OutOfMemory { .. } => {

@@ -42,10 +42,9 @@ use crate::{Algorithm, CancelToken, JoinOptions, MemoryPool, Run};
 pub enum Way {
     /// One build side of all left partitions. Every right partition probes it on its own thread.
     Shared,
-    /// As `Shared`, with one right partition: for budgets that have no room for more.
+    /// As `Shared`, with one right partition: for budgets without room for more.
     Single,
-    /// A join for each pair of hash partitions: for build sides that will be spilled, so that every thread reads back
-    /// its own.
+    /// A join for each pair of hash partitions: for build sides that will be spilled, so that every thread reads back its own rows.
     Partitioned,
 }
 
@@ -67,7 +66,7 @@ pub enum Runner {
 
 /// A hash join of DataFusion, run by [`Join`](crate::Join).
 pub struct JoinExec {
-    /// The join that it stands for; planning uses this one.
+    /// The join that it replaces; planning uses that join.
     planned: Arc<HashJoinExec>,
     runner: Runner,
     properties: Arc<PlanProperties>,
@@ -129,7 +128,7 @@ impl JoinExec {
             properties.set_eq_properties(held);
         }
         if let Runner::Ours { way, .. } = &runner {
-            // Rows of spilled partitions come out last.
+            // Rows of spilled partitions are returned last.
             let mut equivalence = properties.eq_properties.clone();
             equivalence.clear_orderings();
             if *way != Way::Partitioned {
@@ -199,7 +198,7 @@ impl JoinExec {
         Live { of: Arc::clone(&running), partitions }
     }
 
-    /// The plan that planning has made of the planned join, with its hash joins replaced by `JoinExec` again.
+    /// The plan into which planning has turned the planned join, with its hash joins replaced by `JoinExec` again.
     fn again(&self, plan: &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
         if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
             return Ok(Arc::new(Self::of(join.builder().build()?, self.redescribed(join))?));
@@ -322,10 +321,13 @@ impl ExecutionPlan for JoinExec {
             let building = if let Some(building) = &execution.building {
                 building.clone()
             } else {
+                // Before the inputs are executed: they may begin at once, and hold memory that the floors need.
+                let reserved = memory.reserve();
                 let inputs = 0..left.output_partitioning().partition_count();
                 let plan = Plan {
                     description: Arc::clone(description),
                     memory: Arc::clone(memory),
+                    reserved,
                     waits: settings(&context).is_none_or(|settings| settings.waits),
                     options: {
                         let run = Run { cancel: execution.cancel.clone(), pages: memory.pages(), ..Run::default() };
@@ -400,7 +402,7 @@ impl ExecutionPlan for JoinExec {
         for (_, key) in self.planned.on() {
             offers_own &= pushdown.finds_columns(self.planned.right(), key)?;
         }
-        // In this phase the planned join would only make a filter of its own.
+        // In this phase the planned join would only make its own filter.
         let phase = if offers_own { phase } else { FilterPushdownPhase::Pre };
         self.planned.gather_filters_for_pushdown(phase, filters, config)
     }
@@ -443,9 +445,8 @@ fn waits_for_others(build: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     Ok(waits)
 }
 
-/// The build sides below a probe side that can begin before the probe side is read. A build side leaves processors
-/// idle, because few threads read it or its table is being made; they work at the next one. All of these build sides
-/// are in memory together in any case.
+/// The build sides below a probe side that can begin before the probe side is read. While a build side leaves processors idle, because few threads read it or
+/// its table is being made, they can work on the next one. All of these build sides are in memory together in any case.
 fn builds_ahead(probe: &Arc<dyn ExecutionPlan>) -> Result<Vec<Building>> {
     let mut builds = Vec::new();
     probe.apply(|node| {

@@ -1,4 +1,4 @@
-//! What EXPLAIN shows of a join: which implementation runs it and why, the model's prediction, and the outcome.
+//! The text of a join in EXPLAIN: which implementation runs it and why, the model's prediction, and the outcome.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -73,7 +73,7 @@ impl fmt::Display for Prediction {
     }
 }
 
-/// What a join has done so far; empty before it runs.
+/// The report of a join so far; empty before it runs.
 #[derive(Debug, Default)]
 pub struct Actual(Mutex<Figures>);
 
@@ -136,7 +136,7 @@ impl Actual {
     }
 }
 
-/// The outcome of a join beside its prediction.
+/// The outcome of a join, next to its prediction.
 pub struct Beside<'a>(pub &'a Actual, pub &'a Prediction);
 
 impl fmt::Display for Beside<'_> {

@@ -1,9 +1,8 @@
-//! As many shares of a join as there are threads, and memory for all of them.
+//! Limits the shares of a join to the number of threads, and reserves memory for all of them.
 //!
-//! A share of a join is a partition of its probe side, and takes memory for as long as the build side may spill. A
-//! UNION ALL has the partitions of all its inputs. Shares beyond the number of threads are useless, so [`FewerExec`]
-//! reads several partitions as one. The least memory of a plan's joins is known after that, and the rule reports it to
-//! `PlanMemory`. Of a part that the plan has several times, the joins of one copy run.
+//! A share of a join is a partition of its probe side, and takes memory for as long as the build side may spill. A UNION ALL has the partitions of all its
+//! inputs. Shares beyond the number of threads are useless, so [`FewerExec`] reads several partitions as one. After that, the least memory of a plan's joins is
+//! known, and the rule reports it to `PlanMemory`. If the plan contains a part several times, only the joins of one copy run.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,8 +25,8 @@ use super::common::CommonExec;
 use super::exec::{JoinExec, Way};
 use super::memory::PlanMemory;
 
-/// Puts a [`FewerExec`] below joins with more probe partitions than threads, and reports to the joins' memory what all
-/// of them need that run. It belongs behind all rules that distribute; [`with_joins`](super::with_joins) puts it there.
+/// Puts a [`FewerExec`] below joins with more probe partitions than threads, and reports to the joins' memory the needs of all joins that run. It belongs
+/// behind all rules that distribute; [`with_joins`](super::with_joins) puts it there.
 #[derive(Debug, Default)]
 pub struct FewerRule;
 

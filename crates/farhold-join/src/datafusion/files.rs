@@ -1,4 +1,4 @@
-//! Files of this machine, read without a detour where the kernel has them in memory.
+//! Local files, read directly if the kernel has them in memory.
 //!
 //! ```text
 //!   get_ranges ── preadv2(RWF_NOWAIT) on the calling thread ──┬─ all was in the page cache
@@ -78,7 +78,7 @@ impl Reading {
         Ok(Self { file, parts: ranges.iter().map(part).collect::<io::Result<_>>()? })
     }
 
-    /// Continues to read. `false`: the rest is not in memory, or this file system does not say.
+    /// Continues to read. `false`: the rest is not in memory, or this file system cannot tell.
     fn read(&mut self, flags: libc::c_int) -> io::Result<bool> {
         for part in &mut self.parts {
             while part.bytes.len() < part.length {

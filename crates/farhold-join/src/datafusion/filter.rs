@@ -27,7 +27,7 @@ use super::sieve::SieveExec;
 /// Whether a scan of the caller's tests a key of its dynamic filters by [`Members`] before it decodes a row.
 pub type TestsKeys = fn(&Arc<dyn ExecutionPlan>) -> bool;
 
-/// The filter of a join for which some operator of the probe side asks.
+/// The filter of a join that some operator of the probe side has requested.
 #[derive(Debug, Clone)]
 pub struct Filter {
     dynamic: Arc<DynamicFilterPhysicalExpr>,
@@ -44,7 +44,7 @@ pub struct Filter {
     pub tests_rows: bool,
 }
 
-/// What is known of some build rows.
+/// A summary of some build rows.
 pub struct Seen {
     bounds: Vec<Option<(MinAccumulator, MaxAccumulator)>>,
     /// Key values, for a single key of not too many rows.
@@ -94,7 +94,7 @@ impl Filter {
         Ok(Seen { bounds: bounds.collect::<Result<_>>()?, list, rows: 0, has_null: false })
     }
 
-    /// Takes note of build rows.
+    /// Adds build rows to the summary.
     pub fn see(&self, seen: &mut Seen, batch: &RecordBatch) -> Result<()> {
         seen.rows += batch.num_rows();
         for (key, bounds) in self.build_keys.iter().zip(&mut seen.bounds) {
@@ -114,8 +114,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Publishes what is known of all build rows, in whatever parts they were seen. `members`: for each key, its values
-    /// if they are known.
+    /// Publishes the filter of all build rows, which may have been seen in several parts. `members`: for each key, its values if they are known.
     pub fn publish(&self, parts: Vec<Seen>, members: &[Option<Arc<Members>>]) -> Result<()> {
         if let Some(filter) = self.expression(parts, members)? {
             self.dynamic.update(filter)?;

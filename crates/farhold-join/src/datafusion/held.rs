@@ -1,4 +1,4 @@
-//! Orders and constants that DataFusion's operators promise and do not keep.
+//! Orders and constants that DataFusion's operators promise but do not keep.
 //!
 //! The planner omits a sort, or columns of it, where an operator below promises enough. Some promises are wrong in
 //! DataFusion 55:
@@ -12,10 +12,8 @@
 //! | windows over frames that slide | results in order where the arguments are | the opposite order, where the order is descending |
 //! | aggregates | that their keys are unique | keys whose place a projection moves: another column counts as unique, a sort by it as enough |
 //! | merges of sorted partitions | every order of each partition | the order by which they merge: rows equal in it are in no other |
-//!
-//! [`HeldRule`] puts a [`HeldExec`] above such an operator. It hands the rows on, and of the promised order and
-//! partitioning it promises only what holds. Sorts stay above it: below it, they would see the wrong promise again. A
-//! [`JoinExec`](super::JoinExec) promises nothing wrong by itself.
+//! [`HeldRule`] puts a [`HeldExec`] above such an operator. It passes the rows on, and repeats only those promises of order and partitioning that hold. Sorts
+//! stay above it: below it, they would see the wrong promise again. A [`JoinExec`](super::JoinExec) promises nothing wrong by itself.
 //!
 //! The rule that decides on sorts is also the one that adds merges, so [`SortsRule`] replaces it. Where that rule has
 //! relied on a merge's wrong promise, it runs again with windows, unions and sorts of limits that promise one order
@@ -372,7 +370,7 @@ enum Promise {
     Kept,
 }
 
-/// Hands on the rows of an operator that promises too much, or less than is true.
+/// Passes on the rows of an operator that promises too much or too little.
 #[derive(Debug)]
 pub struct HeldExec {
     input: Arc<dyn ExecutionPlan>,

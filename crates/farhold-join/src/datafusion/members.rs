@@ -1,10 +1,7 @@
-//! The values of a key column of the build side, as bits, for filters far below the probe side: a bit for every value
-//! of their interval, or, where that is wide in proportion to the rows, for their hashes.
-//!
-//! Bounds say little where keys are spread. The bits decide for every value; bits of hashes let one value in a hundred,
-//! or in thirty, pass wrongly. They are made only where a filter that tests rows asks for them
-//! ([`reduce`](super::reduce)): a sieve, or a scan that tests keys ([`TestsKeys`](super::TestsKeys)). They last as long as the join runs, or a scan
-//! that tests them: a plan that is kept holds no memory.
+//! The values of a key column of the build side, as bits, for filters far below the probe side: one bit for every value of their interval or, if that is wide
+//! in proportion to the rows, bits for their hashes. Bounds exclude little if keys are scattered. The bits decide for every value; bits of hashes wrongly pass
+//! one value in a hundred, or in thirty. They are made only if a filter that tests rows requests them ([`reduce`](super::reduce)): a sieve, or a scan that
+//! tests keys ([`TestsKeys`](super::TestsKeys)). They last as long as the join runs, or a scan that tests them: a plan that is kept holds no memory.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -65,7 +62,7 @@ impl Places {
 
 /// The seed of these hashes is not secret: a filter that lets too much through costs only time.
 const SEED: u64 = 0x5851_f42d_4c95_7f2d;
-/// Bits that any build side may have, and the further bits that a build row is worth: a megabyte stays in the cache.
+/// The bits that any build side may have, and the additional bits that each build row justifies: a megabyte stays in the cache.
 const BITS_FREE: u64 = 8 << 20;
 const BITS_A_ROW: u64 = 512;
 /// The most of all values for which bits are kept.
@@ -74,8 +71,8 @@ const SHARE_MAX: f64 = 0.5;
 const HASHED_BITS_A_ROW: [u64; 2] = [128, 32];
 
 impl Members {
-    /// The members of `columns`, which hold `rows` rows. `None` where the values are not numbers, or would take more
-    /// memory than they are worth or than is free. Also `None` where the bits would keep too many of all values.
+    /// The members of `columns`, which hold `rows` rows. `None` if the values are not numbers, or would take more memory than is justified or free. Also `None`
+    /// if the bits would keep too many of all values.
     pub(super) fn of(columns: &[ArrayRef], rows: u64, pool: &Arc<MemoryPool>) -> Result<Option<Self>, JoinError> {
         if !columns.iter().all(|column| is_number(column.data_type())) {
             return Ok(None);
@@ -137,8 +134,7 @@ impl Members {
         BooleanArray::new(column.logical_nulls().map_or(found.clone(), |nulls| &found & nulls.inner()), None)
     }
 
-    /// The same in 64 bits, and without a branch that depends on the values, where they fit: every row of a far scan is
-    /// tested here.
+    /// The same in 64 bits, if the values fit, and without a branch that depends on the values: every row of a far scan is tested here.
     fn contains_narrow(&self, column: &ArrayRef) -> Option<BooleanBuffer> {
         match self.places {
             Places::Offset { min, last } => {
@@ -160,7 +156,7 @@ impl Members {
     pub fn select(&self, numbers: &[i64], bits: &mut [u64]) {
         match self.places {
             Places::Offset { min, last } => {
-                // Those of 64 bits are in the interval in any case, if its least value has more.
+                // If the least value has more than 64 bits, numbers of 64 bits are in the interval in any case.
                 let Ok(min) = i64::try_from(min) else { return };
                 select(numbers, bits, |number| {
                     let offset = number.wrapping_sub(min) as u64;
@@ -177,7 +173,7 @@ impl Members {
     }
 }
 
-/// Below so many rows of 64, they are tested one by one.
+/// If fewer rows of 64 than this remain, they are tested one by one.
 const FEW: u32 = 16;
 
 #[inline(always)]

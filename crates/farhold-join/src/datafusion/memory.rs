@@ -3,13 +3,13 @@
 //! ```text
 //!   DataFusion's memory pool ◀── JoinMemory (all joins) ◀── PlanMemory (the joins of one plan) ◀── MemoryPool ◀── Join
 //! ```
+//! A join takes as much memory as it can get for its build side, but it must not prevent others from beginning. A plan therefore takes the floors of all its
+//! joins when the first is executed, before the operators below have taken any of DataFusion's pool, and an eighth of the limit is reserved for floors. Where
+//! there is no room yet, the first join that begins waits for it.
 //!
-//! A join takes what it can get for its build side. A join with much memory must not keep others from beginning. So a
-//! plan takes the floors of all its joins when the first begins, and an eighth of the limit is reserved for floors.
-//!
-//! Pages that joins have touched are kept for later joins, of other plans too, since the kernel clears each page that
-//! is touched first. They count against the limit and DataFusion's pool like all other memory. They give way to a join
-//! that finds the limit reached, and, by [`GivingWay`], to any consumer that finds the pool empty.
+//! Pages that joins have touched are kept for later joins, of other plans too, since the kernel clears each page that is touched first. They count against the
+//! limit and DataFusion's pool like all other memory. They are released when a join finds the limit reached and, by [`GivingWay`], when any consumer finds the
+//! pool empty.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -23,7 +23,7 @@ use datafusion::execution::memory_pool::{
 
 use crate::{Above, BUDGET_BYTES_MIN, JoinError, MemoryPool, PageStore, SHARE_BYTES_MIN};
 
-/// The limit of all joins where none is stated: more than any machine has.
+/// The limit of all joins if none is stated: more than any machine has.
 const UNLIMITED: u64 = 1 << 50;
 
 /// The most bytes of unused pages that are kept: an eighth of the limit, but not more than this.
@@ -39,6 +39,8 @@ pub struct JoinMemory {
 
 #[derive(Debug)]
 struct Taken {
+    /// DataFusion's.
+    pool: Arc<dyn DataFusionPool>,
     by_joins: u64,
     /// Bytes of kept pages that are not in use.
     kept: u64,
@@ -70,7 +72,13 @@ impl JoinMemory {
         };
         let limit = limit_bytes.unwrap_or(UNLIMITED).min(of_pool);
         let reservation = MemoryConsumer::new("joins").with_can_spill(true).register(pool);
-        let taken = Arc::new(Mutex::new(Taken { by_joins: 0, kept: 0, reservation, waiting: Vec::new() }));
+        let taken = Arc::new(Mutex::new(Taken {
+            pool: Arc::clone(pool),
+            by_joins: 0,
+            kept: 0,
+            reservation,
+            waiting: Vec::new(),
+        }));
         let keeping = Keeping { limit: without_floors(limit), taken: Arc::clone(&taken) };
         let pages = PageStore::of(MemoryPool::below(Box::new(keeping), (limit / 8).min(KEPT_BYTES_MAX)));
         Arc::new(Self { limit, taken, pages })
@@ -86,8 +94,17 @@ impl JoinMemory {
         lock(&self.taken).by_joins
     }
 
-    /// Bytes of DataFusion's pool that are kept for later joins. They give way to any consumer that finds the pool
-    /// empty.
+    /// Bytes that joins can still take: of the limit, and of DataFusion's pool.
+    fn free(&self) -> u64 {
+        let taken = lock(&self.taken);
+        let of_limit = self.limit.saturating_sub(taken.by_joins);
+        match taken.pool.memory_limit() {
+            MemoryLimit::Finite(bytes) => of_limit.min(bytes.saturating_sub(taken.pool.reserved()) as u64),
+            _ => of_limit,
+        }
+    }
+
+    /// Bytes of DataFusion's pool that are kept for later joins. They are released when any consumer finds the pool empty.
     pub fn kept(&self) -> u64 {
         self.pages.bytes()
     }
@@ -280,6 +297,11 @@ impl PlanMemory {
         .await
     }
 
+    /// Takes the floors of all joins if there is room for them, for a join that begins later. They are kept until then at least.
+    pub fn reserve(self: &Arc<Self>) -> Option<Begun> {
+        self.try_begin(0).ok().map(|(_, begun)| begun)
+    }
+
     /// The bytes that are taken when the first join begins.
     fn needed(&self, floor: u64) -> u64 {
         lock(&self.state).floors.max(floor)
@@ -290,8 +312,7 @@ impl PlanMemory {
         if state.running == 0 {
             let needed_bytes = state.floors.max(floor);
             if !self.all.try_take(needed_bytes, true) {
-                let free_bytes = self.limit() - self.all.used().min(self.limit());
-                return Err(JoinError::BudgetTooSmall { free_bytes, needed_bytes });
+                return Err(JoinError::BudgetTooSmall { free_bytes: self.all.free(), needed_bytes });
             }
             state.held += needed_bytes;
             state.waiting = needed_bytes;
@@ -308,7 +329,7 @@ impl PlanMemory {
         Ok((pool, Begun(share)))
     }
 
-    /// Returns what is held without need.
+    /// Returns the bytes that are not needed.
     fn settle(&self, state: &mut PlanState) {
         let needed = state.needed();
         if state.held > needed {
@@ -344,8 +365,7 @@ impl Claim {
 pub struct Begun(Arc<Share>);
 
 impl Drop for Begun {
-    /// A join that ends while others of its plan run may begin again, as that of a recursive query does. So its floor
-    /// stays with the plan.
+    /// A join that ends while others of its plan run may begin again, as in a recursive query. Its floor therefore stays with the plan.
     fn drop(&mut self) {
         let Share { plan, claim } = &*self.0;
         let (mut state, mut claim) = (lock(&plan.state), lock(claim));

@@ -8,24 +8,21 @@
 //!              right partition i ──▶ share i of the join ──▶ output partition i
 //! ```
 //!
-//! A [`JoinExec`] keeps the [`HashJoinExec`](datafusion::physical_plan::joins::HashJoinExec) that it replaces. That one
-//! answers what planning asks (schema, statistics, which filters and projections go below), so that plans around the
-//! join are DataFusion's own. Only distribution, order and execution are the `JoinExec`'s. Neither side is
-//! repartitioned: all left partitions go into one table, which all right partitions probe. A join that farhold-join
-//! cannot execute stays with DataFusion's operator, and EXPLAIN says why.
-//!
-//! Further rules serve what lies around the joins of an analytical query:
+//! A [`JoinExec`] keeps the [`HashJoinExec`](datafusion::physical_plan::joins::HashJoinExec) that it replaces. That operator answers the planner's questions
+//! (schema, statistics, which filters and projections may be pushed below), so that plans around the join are DataFusion's own. Only distribution, order and
+//! execution are the `JoinExec`'s. Neither side is repartitioned: all left partitions go into one table, which all right partitions probe. A join that
+//! farhold-join cannot execute stays with DataFusion's operator, and EXPLAIN says why. Further rules optimise the operators around the joins of an analytical
+//! query:
 //!
 //! - [`CommonRule`]: parts that a plan has twice (aggregates, joins, windows) are computed once.
-//! - [`ReduceRule`]: scans that take filters get those of the joins above, rows of far scans go through them, and filters
-//!   test cheap conditions first.
+//! - [`ReduceRule`]: scans that accept filters get those of the joins above, rows of far scans are tested by them, and filters test cheap conditions first.
 //! - [`DecimalsRule`]: arithmetic on small decimals is done in 64 bits.
 //! - [`TextsRule`]: texts are compared by their views.
 //!
 //! Files of this machine are read on the calling thread. Each of these has its setting in [`JoinConfig`].
 //!
-//! All joins of a session, in all plans, share one [`JoinMemory`], which takes its bytes from DataFusion's memory pool.
-//! `examples/datafusion.rs` shows all that a program needs.
+//! All joins of a session, in all plans, share one [`JoinMemory`], which takes its bytes from DataFusion's memory pool. `examples/datafusion.rs` is a complete
+//! program.
 
 mod batches;
 mod build;
@@ -120,7 +117,7 @@ type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 /// The session state with these rules:
 ///
 /// - [`JoinRule`] right after DataFusion's `join_selection`;
-/// - rules that take back wrong promises of DataFusion's operators, before sorts are decided on and while they are;
+/// - rules that correct wrong promises of DataFusion's operators, before and during the decision about sorts;
 /// - [`CommonRule`] before DataFusion hands dynamic filters down;
 /// - [`ReduceRule`], and the one that limits the number of probe partitions, behind DataFusion's other rules and before
 ///   its `SanityCheckPlan`;
@@ -128,15 +125,14 @@ type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 /// - with debug assertions, one that checks every operator for what it promises of its rows (partitioning, order,
 ///   constants, exact counts).
 ///
-/// [`JoinConfig`] is added unless the state has one. Unless its setting says otherwise, files of this machine are read
-/// another way from now on, in all sessions of the state's runtime environment. The joins of every session that is made
-/// with the same `memory` share its limit. The state's memory pool is wrapped in one for which pages that joins keep
-/// make room.
+/// [`JoinConfig`] is added unless the state has one. Unless its setting says otherwise, files of this machine are read another way from now on, in all sessions
+/// of the state's runtime environment. The joins of every session that is made with the same `memory` share its limit. The state's memory pool is wrapped in
+/// one that releases the joins' kept pages when it needs room.
 pub fn with_joins(state: SessionState, memory: &Arc<JoinMemory>) -> SessionState {
     with_joins_over(state, memory, Scans { same: |_, _| false, filtered: |_, _| None, tests_keys: |_| false })
 }
 
-/// What the rules ask about scans that only the program knows.
+/// The rules' questions about scans that only the program knows.
 #[derive(Debug, Clone, Copy)]
 pub struct Scans {
     /// For [`CommonRule`].

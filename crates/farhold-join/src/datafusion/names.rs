@@ -1,10 +1,9 @@
 //! Filters that DataFusion would hand down to another column.
 //!
-//! DataFusion's operators look the columns of a filter up in their children by name. They take the first column with
-//! that name, projections the last. A schema may have a name twice, as the output of a join of two tables with an `id`
-//! has. Then the filter may reach a scan of the wrong table, which drops rows that others need. This occurs in
-//! DataFusion 55 for repartitioning and projections; filters, unions and joins use the same look-up. So a filter is
-//! offered only where its columns are found.
+//! DataFusion's operators look the columns of a filter up in their children by name. They take the first column with that name, projections the last. A schema
+//! may have a name twice, as the output of a join of two tables with an `id` has. The filter may then reach a scan of the wrong table, which drops rows that
+//! others need. This occurs in DataFusion 55 for repartitioning and projections; filters, unions and joins use the same look-up. A filter is therefore offered
+//! only where its columns are found.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Work that is done once, by a task of its own, for all the streams that wait for it.
+//! Work that is done once, by its own task, for all streams that wait for it.
 //!
 //! That task alone wakes every stream that waits, and then ends: a runtime leaves the task that was woken last to the
 //! thread that woke it. If one stream woke another before continuing with rows of its own, the other would wait until
@@ -51,8 +51,8 @@ struct End<T> {
 struct Ending<T>(Option<Arc<Mutex<End<T>>>>);
 
 impl<T> Drop for Ending<T> {
-    /// A stream that is woken may be the last holder of the outcome, and expects that the outcome ends with it. So this
-    /// lets go of it first.
+    /// A stream that is woken may be the last holder of the outcome, and expects that the outcome ends with it. The task therefore drops its own reference
+    /// first.
     fn drop(&mut self) {
         let Some(all) = self.0.take() else { return };
         let mut end = lock(&all);

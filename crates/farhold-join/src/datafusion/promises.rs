@@ -1,9 +1,8 @@
-//! Checks, while a plan runs, what operators promise of their rows.
+//! Checks, while a plan runs, the promises that operators make about their rows.
 //!
-//! DataFusion's planner omits a sort, a repartitioning or a second aggregate where an operator below promises enough. A
-//! broken promise makes the operator above give wrong answers, sometimes and far from the cause. So in builds with
-//! debug assertions every operator of every plan is watched. An operator that breaks a promise fails its query, and the
-//! error names it.
+//! DataFusion's planner omits a sort, a repartitioning or a second aggregate where an operator below promises enough. A broken promise makes the operator above
+//! return wrong answers, sometimes and far from the cause. In builds with debug assertions every operator of every plan is therefore checked. An operator that
+//! breaks a promise fails its query, and the error names it.
 //!
 //! | promise | how it is checked |
 //! |---|---|
@@ -29,7 +28,7 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::row::{OwnedRow, RowConverter, SortField};
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Statistics, internal_err};
+use datafusion::common::{ScalarValue, Statistics, internal_err};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -70,7 +69,7 @@ impl PhysicalOptimizerRule for PromisesRule {
     }
 }
 
-/// An operator that is watched. It shows itself in plans as the operator below.
+/// An operator that is checked. In plans it is shown as the operator below.
 #[derive(Debug)]
 struct Watched {
     plan: Arc<dyn ExecutionPlan>,
@@ -251,7 +250,8 @@ impl Checks {
         for constant in equivalences.constants() {
             let Some(by) = Comparable::new([plain(&constant.expr)], &schema)? else { continue };
             let value = match &constant.across_partitions {
-                AcrossPartitions::Uniform(Some(value)) => {
+                // DataFusion may give a constant the value of one that differs in its time zone alone.
+                AcrossPartitions::Uniform(Some(value)) if !has_other_zone(value, &by.kinds[0]) => {
                     let value = value.cast_to(&by.kinds[0])?.to_array()?;
                     Some(by.converter.convert_columns(&[value])?.row(0).owned())
                 }
@@ -380,6 +380,14 @@ fn holds(plan: &Arc<dyn ExecutionPlan>, kind: impl Fn(&PhysicalExprRef) -> bool)
         Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     Ok(found)
+}
+
+/// Whether a value and a type are timestamps of which one has a time zone.
+fn has_other_zone(value: &ScalarValue, kind: &DataType) -> bool {
+    let (DataType::Timestamp(_, of_value), DataType::Timestamp(_, of_kind)) = (value.data_type(), kind) else {
+        return false;
+    };
+    of_value.is_some() != of_kind.is_some()
 }
 
 /// Whether all columns of an expression still exist; a promise may name one that a projection has left out.

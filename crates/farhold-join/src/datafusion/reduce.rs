@@ -1,5 +1,4 @@
-//! Sends rows of far scans through the filter of a join, gives scans the filters that they can test themselves, and lets
-//! filters test cheap conditions first.
+//! Tests rows of far scans by the filter of a join, gives scans the filters that they can test themselves, and lets filters test cheap conditions first.
 //!
 //! ```text
 //!   JoinExec ── build side: 2000 keys
@@ -7,11 +6,10 @@
 //!                                              └─ scan
 //! ```
 //!
-//! DataFusion hands a join's dynamic filter down to the scans of its probe side, which skip whole row groups by it.
-//! Where an aggregate or another join lies between, it pays to test the rows of a scan one by one: the aggregate or
-//! join would compute results that are thrown away. Right below the join itself it does not pay, since the join's own
-//! table answers as fast. But a scan that tests its own filters may skip rows without decoding them, so it gets the filter
-//! of each join above ([`FilteredScan`]).
+//! DataFusion hands a join's dynamic filter down to the scans of its probe side, which skip whole row groups by it. If an aggregate or another join lies
+//! between, testing the rows of a scan one by one pays off: the aggregate or join would otherwise compute results that are discarded. Directly below the join
+//! itself it does not pay off, because the join's own table answers as fast. But a scan that tests its own filters may skip rows without decoding them, so it
+//! gets the filter of each join above ([`FilteredScan`]).
 //!
 //! DataFusion's filter stops where one of its keys stops: for example at an aggregate whose result is compared (TPC-H's
 //! query 2: the least cost of a part). Each of its conditions is on one key, so a runtime filter uses those whose key
@@ -37,8 +35,8 @@ use super::exec::JoinExec;
 use super::origin;
 use super::sieve::{NotHere, SieveExec};
 
-/// A scan of the caller's that tests dynamic filters over its columns; `None` if the plan is no such scan. It may return
-/// rows that fail them, and their expressions must be among its own.
+/// A scan of the caller's that tests dynamic filters over its columns; `None` if the plan is not such a scan. It may return rows that fail them, and their
+/// expressions must be among its own.
 pub type FilteredScan = fn(&Arc<dyn ExecutionPlan>, &[PhysicalExprRef]) -> Option<Arc<dyn ExecutionPlan>>;
 
 /// See the module. It belongs behind all rules that push filters down; [`with_joins`](super::with_joins) puts it there.
@@ -146,7 +144,7 @@ fn below(plan: Arc<dyn ExecutionPlan>, above: &[Above], filtered: FilteredScan) 
     plan.replace_children(new_children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
 }
 
-/// A scan that tests the filters of which it has a key, as far as it can, and whose rows go through the far ones.
+/// A scan that tests the filters of whose keys it has one, as far as it can. Its rows are also tested by the far filters.
 fn reduced(scan: Arc<dyn ExecutionPlan>, above: &[Above], filtered: FilteredScan) -> Result<Arc<dyn ExecutionPlan>> {
     let schema = scan.schema();
     let filters: Vec<_> = above.iter().map(|above| above.over(&schema)).collect::<Result<_>>()?;

@@ -80,7 +80,7 @@ fn count(plan: &Arc<dyn ExecutionPlan>) -> Result<usize> {
     Ok(joins)
 }
 
-/// What the session's settings ask for.
+/// The session's settings.
 struct Asked {
     algorithm: Option<&'static dyn Algorithm>,
     way: Option<Way>,

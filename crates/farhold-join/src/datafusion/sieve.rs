@@ -1,14 +1,11 @@
-//! The runtime filter: rows of a far scan go through the conditions of joins above, each for as long as it keeps few
-//! rows.
+//! The runtime filter: it tests rows of a far scan by the conditions of joins above, each as long as it keeps few rows.
 //!
 //! ```text
 //!   batch ── condition: how many of 32 K rows does it keep? ──┬─ few: tested on every batch
 //!                                                              └─ most: tested again after 64 batches
 //! ```
-//!
-//! The build side of a join does not show what its filter keeps. All items have an order; if the build side has all
-//! orders, testing each of 6 M items in vain takes a tenth of the time of joining them (TPC-H's query 9 at scale factor
-//! 1). A batch of which all rows are kept is handed on unchanged.
+//! The build side of a join does not show how many rows its filter keeps. All items have an order; if the build side has all orders, testing each of 6 M items
+//! is useless and takes a tenth of the time of joining them (TPC-H's query 9 at scale factor 1). A batch of which all rows are kept is handed on unchanged.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,7 +32,7 @@ use futures::{StreamExt, stream};
 use super::batches::Batches;
 use super::members::IsMember;
 
-/// The rows by which a condition is judged.
+/// The number of rows after which a condition is judged.
 const JUDGED_ROWS: usize = 1 << 15;
 /// Of four of these rows, the most that a condition may keep and still be worth testing: kept rows must be copied when
 /// others of their batch are dropped.
@@ -73,7 +70,7 @@ impl Filter {
         Self { whole: Arc::clone(filter), known: None, conditions: Vec::new() }
     }
 
-    /// Takes over what the join has published since.
+    /// Adds the conditions that the join has published since.
     fn refresh(&mut self) -> Result<()> {
         let now = now(&self.whole)?;
         if self.known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &now)) {

@@ -1,4 +1,4 @@
-//! An output partition: its probe rows go through its share of the join.
+//! An output partition: it probes its share of the join with its probe rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,14 +24,14 @@ use super::exec::Live;
 use super::explain::Actual;
 use crate::{CancelToken, Join, JoinKind, Step};
 
-/// What `NOT IN` must know of all probe rows.
+/// The facts about all probe rows that `NOT IN` needs.
 #[derive(Debug, Default)]
 pub struct ProbeSeen {
     any: AtomicBool,
     null: AtomicBool,
 }
 
-/// Everything of which an output partition is made.
+/// The inputs of an output partition.
 pub struct Probe {
     pub description: Arc<Description>,
     pub partition: usize,
@@ -161,8 +161,7 @@ impl Running {
     }
 
     async fn feed(&mut self, join: &mut Join) -> Result<()> {
-        // Inputs yield to the runtime by themselves. Yielding here would wake another thread for nothing, and its
-        // processor would be late for the next task.
+        // Inputs yield to the runtime themselves. Yielding here would uselessly wake another thread, and its processor would be late for the next task.
         self.silent_steps = 0;
         let Some(batch) = self.probe.input.next().await else {
             return join.finish_probe().map_err(to_datafusion);

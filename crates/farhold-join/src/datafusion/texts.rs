@@ -1,10 +1,9 @@
-//! Texts that are compared with a constant for equality.
+//! Comparisons of texts with a constant for equality.
 //!
-//! A text of a view array is 16 bytes: its length, its first four bytes, and the rest of a short text or the place of a
-//! long one. So a short constant is a number of 128 bits that equals a view or does not, where Arrow first reads each
-//! row's length. For a long constant the first half is such a number. Columns that come from a dictionary have few
-//! different views. So the last view that was found equal, and the last that was not though it begins alike, are
-//! recognized again without reading the text.
+//! A text of a view array is 16 bytes: its length, its first four bytes, and the rest of a short text or the place of a long one. A short constant can
+//! therefore be compared with a view as a number of 128 bits, whereas Arrow first reads each row's length. For a long constant, the first half is compared in
+//! this way. Columns that come from a dictionary have few different views. The last equal view, and the last unequal view with the same beginning, are
+//! therefore recognised again without reading the text.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -109,7 +108,7 @@ fn same(texts: &StringViewArray, text: &str) -> BooleanBuffer {
     if text.len() <= INLINE_BYTES_MAX {
         return BooleanBuffer::collect_bool(views.len(), |row| views[row] == wanted);
     }
-    // Neither is the view of any text: no text is that long. (Zero is the view of the empty text.)
+    // No text has one of these views, because no text is that long. (Zero is the view of the empty text.)
     let (mut equal, mut other) = (u128::MAX, u128::MAX);
     BooleanBuffer::collect_bool(views.len(), |row| {
         let view = views[row];

@@ -3,15 +3,17 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
 use datafusion::physical_plan::execute_stream;
 use farhold_join::JoinError;
 use farhold_join::datafusion::JoinConfig;
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 
 use super::bed::{Bed, MIB, Table, config, keys, on_runtime};
 
@@ -123,6 +125,31 @@ fn a_panic_is_an_error_of_the_query() {
             let found = join_error(&error);
             assert!(matches!(found, Some(JoinError::WorkerPanicked(why)) if why.contains("planted")), "{error:?}");
         }
+        bed
+    });
+    bed.assert_clean();
+}
+
+#[test]
+fn a_join_has_its_floor_before_other_operators_take_memory() {
+    let bed = on_runtime(async {
+        let bed = Bed::new(&tables(), 2, Some(2 * MIB), config("single", "auto"));
+        let plan = bed.context.sql("SELECT l.id FROM l JOIN r ON l.k64 = r.k64 WHERE l.id < 10").await.unwrap();
+        let plan = plan.create_physical_plan().await.unwrap();
+        let rows = execute_stream(plan, bed.context.task_ctx()).unwrap();
+        assert_eq!(bed.memory.used(), MIB, "of a query that has not been asked for rows");
+        // An operator that runs ahead of the join, as one that repartitions its input does.
+        let other = MemoryConsumer::new("other").register(&bed.runtime.memory_pool);
+        other.try_grow(MIB as usize - (64 << 10)).unwrap();
+        let batches: Vec<_> = rows.try_collect().await.unwrap();
+        assert!(batches.iter().map(RecordBatch::num_rows).sum::<usize>() > 0);
+        other.free();
+        bed.memory.give_up_kept();
+        let full = MemoryConsumer::new("full").register(&bed.runtime.memory_pool);
+        full.try_grow((MIB + MIB / 2) as usize).unwrap();
+        let error = bed.rows(QUERY).await.unwrap_err();
+        assert!(error.to_string().contains("1048576 bytes of memory; 524288 are free"), "{error}");
+        drop(full);
         bed
     });
     bed.assert_clean();

@@ -15,11 +15,11 @@ use std::thread::JoinHandle;
 use farhold_fabric::bytes::Bytes;
 use farhold_fabric::mover::{Piece, Transfer};
 use farhold_fabric::{Batch, Executor, Fabric, FarPtr, RegionMemory};
-use farhold_scan::access_path::{Settings, Wanted, first_and_late};
+use farhold_scan::access_path::{Settings, Wanted, expected_bytes, first_and_late};
 use farhold_scan::model::Features;
-use farhold_scan::predicate::{Comparison, Condition, Constant, Predicate};
+use farhold_scan::predicate::Predicate;
 
-use super::{BYTES, Bench, Far, HOME, median};
+use super::{BYTES, Bench, Far, HOME, below, median};
 
 /// A fifth of them is held out.
 const CONFIGURATIONS: usize = 1500;
@@ -47,7 +47,7 @@ enum Load {
 struct Configuration {
     segments: usize,
     /// In 1,024ths.
-    passing: i64,
+    passing: u32,
     wants_payload: bool,
     load: Load,
 }
@@ -57,7 +57,7 @@ impl Configuration {
     fn random(random: &mut fastrand::Rng, segments_max: usize, is_mapped: bool) -> Self {
         let mut log = |greatest: f64| greatest.powf(random.f64());
         let segments = log(segments_max as f64).round() as usize;
-        let passing = log(1025.0).round() as i64 - 1;
+        let passing = log(1025.0).round() as u32 - 1;
         let (pause_ns, queued) = (log(1e6) as u64, log(QUEUE_COPIES_MAX as f64).round() as usize);
         let load = match random.u8(0..10) {
             0..4 => Load::Nothing,
@@ -138,9 +138,7 @@ fn observe(
     background: &Background,
     queue: &Arc<RegionMemory>,
 ) -> Observed {
-    let part = configuration.passing as f64 / 1024.0;
-    let mut predicate = Predicate::everything();
-    predicate.push(Condition::Compare(0, Comparison::Less, Constant::Integer(configuration.passing)), part);
+    let predicate = below(configuration.passing);
     let columns: &[usize] = if configuration.wants_payload { &[1] } else { &[] };
     let mut features = features(far, &predicate, columns);
     features.latency_ns = bench.reads_ns(5, |batch, _| batch.read(FarPtr::new(HOME, BYTES, 0), 8)) / 5.0;
@@ -175,14 +173,11 @@ fn waiting<'a>(bench: &'a Bench, queue: &Arc<RegionMemory>, copy: usize) -> Tran
 /// What is known of a scan before it starts: the formulas of the query planner.
 fn features(far: &Far, predicate: &Predicate, columns: &[usize]) -> Features {
     let (first, late) = first_and_late(predicate, columns);
-    let selectivity = predicate.selectivity();
-    let (mut bytes, mut result_bytes) = (0.0, 0.0);
-    for segment in &far.segments {
+    let segments = far.segments.iter().map(|segment| {
         let of = |columns: &[usize]| columns.iter().map(|at| f64::from(segment.chunks[*at].bytes)).sum::<f64>();
-        let (first, late) = (of(&first), of(&late));
-        bytes += first + if selectivity > 0.0 { late } else { 0.0 };
-        result_bytes += (first + late) * selectivity;
-    }
+        (segment.rows, of(&first), of(&late))
+    });
+    let (bytes, result_bytes) = expected_bytes(predicate.selectivity(), segments);
     Features { bytes, result_bytes, ..Features::default() }
 }
 

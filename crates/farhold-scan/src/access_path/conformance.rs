@@ -217,7 +217,7 @@ fn of_datum(datum: &Datum) -> Cell {
         Datum::Boolean(value) => Cell::Integer(i128::from(*value)),
         Datum::SmallInt(value) => Cell::Integer(i128::from(*value)),
         Datum::Int(value) | Datum::Date(value) => Cell::Integer(i128::from(*value)),
-        Datum::BigInt(value) | Datum::Timestamp(value) => Cell::Integer(i128::from(*value)),
+        Datum::BigInt(value) | Datum::Timestamp(value) | Datum::Timestamptz(value) => Cell::Integer(i128::from(*value)),
         Datum::Decimal { unscaled, .. } => Cell::Integer(*unscaled),
         Datum::Real(value) => Cell::Float(f64::from(*value)),
         Datum::Double(value) => Cell::Float(*value),

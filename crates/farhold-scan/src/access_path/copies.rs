@@ -1,12 +1,11 @@
-//! Copies of far bytes to local buffers: started, then waited for, or given up.
+//! Copies of far bytes to local buffers. A copy is started, then awaited or cancelled.
 //!
 //! ```text
 //!   start(pieces) ──> Running ── progress ── finish ──> Filled ──> recycle
 //!                        └─ dropped: given up
 //! ```
-//!
-//! A [`Mover`](farhold_fabric::mover::Mover) copies from mapped memory, and the fabric everything else. Either of them owns the buffer
-//! while it is filled. Pieces that lie one behind the other are one read.
+//! A [`Mover`](farhold_fabric::mover::Mover) copies from mapped memory, and the fabric copies everything else. The component that copies owns the buffer while
+//! it is filled. Adjoining pieces are one read.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -38,7 +37,7 @@ pub(super) struct Copies<'a> {
     batches: Vec<Batch>,
 }
 
-/// A copy that is under way. It is given up when it is dropped.
+/// A running copy. It is cancelled when it is dropped.
 pub(super) struct Running<'a> {
     what: What<'a>,
     places: Vec<Place>,
@@ -113,7 +112,7 @@ impl<'a> Copies<'a> {
         Self { reader, reads, buffers: Vec::new(), batches: Vec::new() }
     }
 
-    /// Starts to copy pieces. They are under way when it returns.
+    /// Starts to copy pieces. The copies are in progress when it returns.
     pub(super) async fn start(
         &mut self,
         pieces: &[FarChunk],
@@ -136,7 +135,7 @@ impl<'a> Copies<'a> {
             None => self.submit(&reads),
         };
         let mut running = Running { what, places };
-        // A provider may keep what was posted until its second look, so that what is posted meanwhile travels with it.
+        // A provider may hold posted reads until its second poll, so that reads posted meanwhile travel with them.
         for _ in 0..2 {
             running.progress().await?;
         }
@@ -213,7 +212,7 @@ impl<'a> Copies<'a> {
 }
 
 impl Running<'_> {
-    /// Lets the copy go on, for a fabric that works only while it is polled.
+    /// Lets the copy make progress, for a fabric that works only while it is polled.
     pub(super) async fn progress(&mut self) -> Result<(), ScanError> {
         poll_fn(|cx| match self.poll(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -222,7 +221,7 @@ impl Running<'_> {
         .await
     }
 
-    /// Whether the copy is over, as far as the last look has shown.
+    /// Whether the copy had ended at the last poll.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.what, What::Over(_))
     }

@@ -8,7 +8,7 @@ use super::pushdown::{Refusal, WireError};
 /// Why a scan ended before its last segment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
-    /// The path cannot be used here. Nothing was given to the sink, so another path may be taken.
+    /// The path cannot be used here. The sink has received nothing, so another path may be taken.
     #[error("the access path {path} cannot be used: {why}; take another one")]
     Unusable {
         /// Its name.
@@ -16,10 +16,10 @@ pub enum ScanError {
         /// Why.
         why: Why,
     },
-    /// The fabric did not do what was asked.
+    /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// Bytes are no chunk, or not that of their column.
+    /// Bytes are not a chunk, or not a chunk of their column.
     #[error("column {column} of segment {segment}: {source}")]
     Chunk {
         /// The segment, by its place in the scan.
@@ -29,7 +29,7 @@ pub enum ScanError {
         /// What is wrong.
         source: ChunkError,
     },
-    /// A segment cannot be one of this table, or is not kept.
+    /// A segment does not fit this table, or is not kept by the pin.
     #[error("segment {segment}: {what}")]
     Segment {
         /// Its place in the scan.
@@ -40,8 +40,8 @@ pub enum ScanError {
     /// The home node's agent refused the request.
     #[error("the home node's agent refused: {0}")]
     Refused(Refusal),
-    /// The agent's reply is none.
-    #[error("the home node's agent sent what is no reply: {0}")]
+    /// The agent's reply is not valid.
+    #[error("the home node's agent sent an invalid reply: {0}")]
     Reply(#[from] WireError),
 }
 
@@ -64,13 +64,13 @@ pub enum Why {
         /// The region.
         region: RegionId,
     },
-    /// Nothing leads to the home nodes' agents.
+    /// There is no line to the home nodes' agents.
     #[error("there is no line to the home nodes' agents")]
     NoLine,
     /// A request does not fit into a message.
     #[error("a request for it has {bytes} bytes, more than the {bytes_max} of a message")]
     LongRequest {
-        /// Its bytes, or more.
+        /// The request's number of bytes, or a lower bound.
         bytes: usize,
         /// The limit.
         bytes_max: usize,

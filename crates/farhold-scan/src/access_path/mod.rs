@@ -1,4 +1,4 @@
-//! How a scan reads column chunks that lie in the memory of another node.
+//! How a scan reads column chunks in the memory of another node.
 //!
 //! ```text
 //!   Scan: segments, predicate, wanted ──> path ──> sink: what passes of a segment, segment by segment
@@ -6,13 +6,12 @@
 //!     direct     loads, where the memory is mapped        offload   copies of the next blocks while one is scanned
 //!     pushdown   the home node's agent scans              relaxed   bulk reads of whole segments
 //! ```
-//!
-//! What holds for every path:
-//! - It gives the same rows as every other one, in the order of the segments: `conformance` compares them with a scan row by row.
-//! - It holds a [`Pinned`] while it reads. Chunks never change, so they need no versions; they must only not go away.
+//! Invariants of every path:
+//! - It gives the same rows as every other path, in the order of the segments: `conformance` compares it with a scan row by row.
+//! - It holds a [`Pinned`] while it reads. Chunks never change, so they need no versions; they must only not be freed.
 //! - Columns of the predicate are read first. Others are read only for segments of which a row passes (late materialisation).
-//! - Bytes that are no chunk of their column are an error, never a panic.
-//! - A scan that is dropped leaves nothing behind: copies under way are given up, and no buffer of it is written any more.
+//! - Bytes that are not a chunk of their column are an error, never a panic.
+//! - A dropped scan leaves nothing behind: its copies are cancelled, and its buffers are no longer written.
 //!
 //! A variant is a folder here and a line in [`ALL`].
 
@@ -31,7 +30,7 @@ mod relaxed;
 pub use aggregate::{Aggregate, Value};
 pub use error::{ScanError, Why};
 pub use farhold_store::column::copy::FarChunk;
-pub use stage::first_and_late;
+pub use stage::{expected_bytes, first_and_late, passes};
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -51,9 +50,9 @@ use crate::predicate::Predicate;
 pub struct AccessPath {
     /// Its name.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// Its description, in one line.
     pub about: &'static str,
-    /// Why it cannot be used here, as far as can be seen without reading.
+    /// The reason why it cannot be used here, as far as this is known without reading.
     unusable: fn(&Reader<'_>, &Scan<'_>) -> Option<Why>,
     scan: for<'a> fn(&'a Reader<'a>, &'a Scan<'a>, &'a mut Sink<'a>) -> Scanning<'a>,
 }
@@ -67,10 +66,10 @@ pub fn by_name(name: &str) -> Option<&'static AccessPath> {
     ALL.iter().find(|path| path.name == name)
 }
 
-/// A scan under way. It does nothing until it is polled, and gives up when it is dropped.
+/// A running scan. It does nothing until it is polled, and is cancelled when it is dropped.
 pub type Scanning<'a> = Pin<Box<dyn Future<Output = Result<Counters, ScanError>> + 'a>>;
 
-/// Takes what passes of a segment. It is called once for each segment of which a row passes, in order. `Break` ends the scan.
+/// Receives the passing rows of a segment. It is called once for each segment in which a row passes, in order. `Break` ends the scan.
 pub type Sink<'a> = dyn FnMut(&Found<'_>) -> ControlFlow<()> + 'a;
 
 impl AccessPath {
@@ -83,18 +82,18 @@ impl AccessPath {
         PathKind::named(self.name).expect("the model has every access path")
     }
 
-    /// Why the path cannot be used for this scan, as far as can be seen without reading: for a caller that chooses a path.
+    /// The reason why the path cannot be used for this scan, as far as this is known without reading: for a caller that chooses a path.
     #[must_use]
     pub fn unusable(&self, reader: &Reader<'_>, scan: &Scan<'_>) -> Option<Why> {
         (self.unusable)(reader, scan)
     }
 
-    /// Scans. What it calls the sink with is the same for each path, except for the form of the values ([`Values`]).
+    /// Scans. Each path passes the same to the sink, except for the form of the values ([`Values`]).
     ///
     /// # Errors
-    /// [`ScanError::Unusable`]: take another path; the sink has had nothing. Others are of the data or the fabric, and come with any
-    /// path. The sink has then had some of the first segments, perhaps none: a path may notice the error of a segment before the
-    /// sink has had the segments in front of it.
+    /// [`ScanError::Unusable`]: take another path; the sink has received nothing. Other errors are of the data or the fabric, and occur on any path. The sink
+    /// has then received some of the first segments, perhaps none: a path may notice the error of a segment before the sink has received the segments in front
+    /// of it.
     ///
     /// # Panics
     /// If the scan does not fit its schema ([`Scan::check`]).
@@ -115,9 +114,9 @@ impl AccessPath {
 pub struct FarSegment {
     /// How many rows; at most [`CHUNK_ROWS_MAX`](farhold_store::column::CHUNK_ROWS_MAX).
     pub rows: usize,
-    /// A chunk a column, in the order of the schema.
+    /// One chunk per column, in the order of the schema.
     pub chunks: Vec<FarChunk>,
-    /// Rows that pass no scan, because they have ended: a bit a row, a word array a block. Blocks that it lacks have none.
+    /// Rows that no scan returns, because they have ended: one bit per row, one array of words per block. Missing blocks have none.
     pub ended: Vec<Bits>,
 }
 
@@ -126,17 +125,17 @@ pub struct FarSegment {
 /// # Safety
 /// While the value exists, for each chunk that it [covers](Self::covers): no thread of any process writes to its bytes, and its
 /// region is neither removed nor made smaller.
-///
-/// - What it covered once, it covers as long as it exists. A scan asks when it starts to read a chunk, and reads it until it ends.
+/// - A chunk that it covered once stays covered as long as the value exists. A scan asks when it starts to read a chunk, and may read it until the scan ends.
 /// - A pin on another node's memory is bound to that node's incarnation. A node that restarts attaches the same files, so the same
 ///   pointers lead to memory that its new incarnation may write to: the pin must cover nothing of that, and what it covered must
 ///   stay as it was until the value is dropped.
 pub unsafe trait Pinned {
-    /// Whether it keeps this chunk. What it has said yes to, it keeps also if it says no later: a scan that asks then ends with an error.
+    /// Whether it keeps this chunk. It goes on to keep a chunk for which it has returned true, even if it returns false later: a scan that asks later ends with
+    /// an error.
     fn covers(&self, chunk: FarChunk) -> bool;
 }
 
-/// What a scan reads with.
+/// The resources with which a scan reads.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     /// Of the reading thread.
@@ -151,22 +150,21 @@ pub struct Reader<'a> {
     pub settings: Settings,
 }
 
-/// What may be tuned of the paths.
+/// Tunable values of the paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Of `offload`: bytes of one copy, about. The default is the best of the GRU paper (Dreseler et al., ADMS 2017, figure 6: some
-    /// 262,000 on its machine); it is not measured on others.
+    /// For `offload`: the approximate bytes of one copy. The default is the best value of the GRU paper (Dreseler et al., ADMS 2017, figure 6: some 262,000 on
+    /// its machine); it is not measured on others.
     pub block_bytes: usize,
-    /// Of `offload`: local buffers, of which one is scanned while the others are filled. 2 is the paper's; with 1 nothing overlaps.
-    /// As many segments at most wait for columns that are read late, each with a buffer of its own.
+    /// For `offload`: the number of local buffers, of which one is scanned while the others are filled. The paper uses 2; with 1 nothing overlaps. At most the
+    /// same number of segments wait for columns that are read late, each with a buffer of its own.
     pub buffers: usize,
-    /// Of `pushdown`: segments that one request is about at most, up to 256. A scan that is given up costs the agent as many at most.
+    /// For `pushdown`: the most segments of one request, up to 256. An abandoned scan costs the agent at most this number of segments.
     pub segments_per_request: usize,
-    /// Of `pushdown`: requests under way.
+    /// For `pushdown`: the number of requests in flight.
     pub requests: usize,
-    /// Of `pushdown`: how long the scan waits for the reply to one request, in all. It bounds what an agent that sends little by
-    /// little can cost; the line notices the death of a node earlier. A minute is long for 16 segments on a busy node; it is not
-    /// measured.
+    /// For `pushdown`: the total time for which the scan waits for the reply to one request. It bounds the delay by an agent that sends very slowly; the line
+    /// notices the death of a node earlier. A minute is long for 16 segments on a busy node; it is not measured.
     pub reply_ns_max: u64,
 }
 
@@ -176,7 +174,7 @@ impl Default for Settings {
     }
 }
 
-/// What a scan is about.
+/// The definition of a scan.
 #[derive(Clone, Copy, Debug)]
 pub struct Scan<'a> {
     /// The table's.
@@ -185,11 +183,11 @@ pub struct Scan<'a> {
     pub segments: &'a [FarSegment],
     /// Which rows pass.
     pub predicate: &'a Predicate,
-    /// What the sink gets of them.
+    /// What the sink receives of them.
     pub wanted: Wanted<'a>,
 }
 
-/// What a sink gets of the rows that pass.
+/// What a sink receives of the rows that pass.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
     /// The values of these columns.
@@ -199,10 +197,10 @@ pub enum Wanted<'a> {
 }
 
 impl Scan<'_> {
-    /// Asserts that its predicate, columns and aggregates are of the table.
+    /// Asserts that its predicate, columns and aggregates belong to the table.
     ///
     /// # Panics
-    /// If they are not.
+    /// If they do not.
     pub fn check(&self) {
         self.predicate.check(self.schema);
         let columns = self.schema.columns();
@@ -218,18 +216,18 @@ impl Scan<'_> {
     }
 }
 
-/// What passes of a segment.
+/// The rows of a segment that pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
-    /// Which one of the scan's segments.
+    /// The index of the segment in the scan.
     pub segment: usize,
     /// Its rows.
     pub rows: usize,
-    /// How many of them pass: one at least.
+    /// The number of rows that pass: at least one.
     pub passing: usize,
-    /// Which ones: a bit a row, a word array a block. Of aggregates nothing: they say all that is wanted.
+    /// The rows that pass: one bit per row, one array of words per block. Empty for aggregates, which contain all that is wanted.
     pub bits: &'a [Bits],
-    /// What is wanted of them.
+    /// The wanted values or aggregates of these rows.
     pub values: Values<'a>,
 }
 
@@ -245,21 +243,21 @@ pub enum Values<'a> {
 }
 
 impl Found<'_> {
-    /// The rows that pass, in order: each with its place in the segment, and its place in the chunks of [`Values`]. None of aggregates.
+    /// The rows that pass, in order: each with its place in the segment, and its place in the chunks of [`Values`]. Empty for aggregates.
     pub fn places(&self) -> impl Iterator<Item = (usize, usize)> {
         let is_of_all = matches!(self.values, Values::OfAll(_));
         stage::rows_of(self.bits).enumerate().map(move |(n, row)| (row, if is_of_all { row } else { n }))
     }
 }
 
-/// What a scan did, for a model of its cost.
+/// The work of a scan, for a model of its cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bytes that came from the segments' memory: copied, loaded in place, or as replies.
+    /// Bytes read from the segments' memory: copied, loaded in place, or received in replies.
     pub bytes_moved: u64,
     /// Instructions or requests for them; neighbours that one instruction reads count once.
     pub reads: u64,
-    /// Bytes that the sink was given: bits, chunks and aggregates.
+    /// Bytes passed to the sink: bits, chunks and aggregates.
     pub result_bytes: u64,
     /// Time in which the scan could only wait for bytes.
     pub waited_ns: u64,

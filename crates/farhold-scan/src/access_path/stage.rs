@@ -1,4 +1,4 @@
-//! What all paths do with the chunks of a segment once they can read them: which rows pass, and what the sink gets.
+//! The steps that all paths share once they can read the chunks of a segment: find the rows that pass, and call the sink.
 
 use std::ops::ControlFlow;
 
@@ -16,11 +16,11 @@ pub(super) struct Stage<'a> {
     pinned: &'a dyn Pinned,
     /// Columns that the sink needs: each once, in order.
     pub(super) wanted: Vec<usize>,
-    /// Columns that are read of every segment: those of the predicate, or those that are wanted, if every row passes.
+    /// Columns that are read of every segment: those of the predicate or, if every row passes, the wanted ones.
     pub(super) first: Vec<usize>,
     /// The wanted ones that are not among the first.
     pub(super) late: Vec<usize>,
-    /// The predicate decides by columns.
+    /// Whether the predicate has conditions.
     pub(super) is_filtered: bool,
 }
 
@@ -34,6 +34,24 @@ pub fn first_and_late(predicate: &Predicate, wanted: &[usize]) -> (Vec<usize>, V
     let first = if is_filtered(predicate) { predicate.columns() } else { wanted.to_vec() };
     let late = wanted.iter().copied().filter(|column| !first.contains(column)).collect();
     (first, late)
+}
+
+/// The probability that any of so many rows passes.
+#[must_use]
+pub fn passes(selectivity: f64, rows: usize) -> f64 {
+    1.0 - (1.0 - selectivity).powi(i32::try_from(rows).unwrap_or(i32::MAX))
+}
+
+/// The bytes that a scan is expected to read, and those of the rows that pass, for the features of a path. A segment is its number of rows, the
+/// bytes of its first columns and those of its late ones, which are read whole if any row passes.
+#[must_use]
+pub fn expected_bytes(selectivity: f64, segments: impl IntoIterator<Item = (usize, f64, f64)>) -> (f64, f64) {
+    let (mut bytes, mut result_bytes) = (0.0, 0.0);
+    for (rows, first, late) in segments {
+        bytes += first + late * passes(selectivity, rows);
+        result_bytes += (first + late) * selectivity;
+    }
+    (bytes, result_bytes)
 }
 
 impl<'a> Stage<'a> {
@@ -73,7 +91,7 @@ impl<'a> Stage<'a> {
         self.scan.segments[segment].rows
     }
 
-    /// The rows of a segment that pass no scan.
+    /// The rows of a segment that no scan returns.
     pub(super) fn ended(&self, segment: usize) -> &'a [Bits] {
         &self.scan.segments[segment].ended
     }
@@ -97,7 +115,7 @@ impl<'a> Stage<'a> {
         ColumnFilter::of_some(self.scan.schema, self.scan.predicate, rows, chunks)
     }
 
-    /// Gives the sink a segment. `chunk_of`: the chunk of a wanted column.
+    /// Passes a segment to the sink. `chunk_of`: the chunk of a wanted column.
     pub(super) fn deliver<'c>(
         &self,
         passed: &Passed,
@@ -142,14 +160,14 @@ impl Passed {
         Self { segment, rows, passing: 0, bits: Vec::with_capacity(rows.div_ceil(BLOCK_ROWS)) }
     }
 
-    /// Adds the next `blocks` blocks of rows of a filter, from block `from` of it on. `ended`: rows of the segment that pass no scan.
+    /// Adds the next `blocks` blocks of rows of a filter, from block `from` of it on. `ended`: rows of the segment that no scan returns.
     pub(super) fn select(&mut self, filter: &ColumnFilter<'_>, from: usize, blocks: usize, ended: &[Bits]) {
         let is_nothing = filter.is_nothing();
         for block in from..from + blocks {
             let mut bits = [0; BLOCK_ROWS / 64];
             if !is_nothing {
                 filter.select(block, &mut bits);
-                // A filter of a part of the segment counts its blocks from the part's start.
+                // The filter of a part of a segment counts blocks from the part's start.
                 if let Some(ended) = ended.get(self.bits.len()) {
                     bits.iter_mut().zip(ended).for_each(|(bits, ended)| *bits &= !ended);
                 }
@@ -167,7 +185,7 @@ impl Passed {
     }
 }
 
-/// Whether no bit stands for a row beyond these.
+/// Whether no bit is set for a row beyond these.
 fn are_within(bits: &[Bits], rows: usize) -> bool {
     let last = bits.get(rows / BLOCK_ROWS).into_iter().flatten().enumerate();
     let beyond = |(word, bits): (usize, &u64)| {
@@ -177,7 +195,7 @@ fn are_within(bits: &[Bits], rows: usize) -> bool {
     bits.len() <= rows.div_ceil(BLOCK_ROWS) && last.map(beyond).all(|beyond| beyond == 0)
 }
 
-/// How many bits are set.
+/// The number of bits that are set.
 pub(super) fn count(bits: &[Bits]) -> usize {
     bits.iter().flatten().map(|word| word.count_ones() as usize).sum()
 }

@@ -11,7 +11,7 @@ use crate::kernels::Range;
 use crate::predicate::{Comparison, Condition, Constant, Predicate, compare_floats};
 use crate::rows::RowFilter;
 
-pub(crate) const TYPES: [ColumnType; 15] = [
+pub(crate) const TYPES: [ColumnType; 16] = [
     ColumnType::Boolean,
     ColumnType::SmallInt,
     ColumnType::Int,
@@ -27,6 +27,7 @@ pub(crate) const TYPES: [ColumnType; 15] = [
     ColumnType::Bytea,
     ColumnType::Date,
     ColumnType::Timestamp,
+    ColumnType::Timestamptz,
 ];
 
 /// A value of a column's type: one of few, so that predicates meet it, or an extreme.
@@ -60,6 +61,11 @@ fn value(data_type: ColumnType, random: u64) -> Datum {
             1 => i64::MAX,
             _ => few as i64,
         }),
+        ColumnType::Timestamptz => Datum::Timestamptz(match extreme {
+            0 => i64::MIN,
+            1 => i64::MAX,
+            _ => few as i64 * 3_600_000_000,
+        }),
         ColumnType::Real => Datum::Real(
             [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 0.0, 1.5, -1.5, f32::MAX, 1e-40][few as usize],
         ),
@@ -92,7 +98,7 @@ fn constant(datum: &Datum) -> Constant {
         Datum::Boolean(value) => Constant::Integer(i64::from(*value)),
         Datum::SmallInt(value) => Constant::Integer(i64::from(*value)),
         Datum::Int(value) | Datum::Date(value) => Constant::Integer(i64::from(*value)),
-        Datum::BigInt(value) | Datum::Timestamp(value) => Constant::Integer(*value),
+        Datum::BigInt(value) | Datum::Timestamp(value) | Datum::Timestamptz(value) => Constant::Integer(*value),
         Datum::Real(value) => Constant::Float(f64::from(*value)),
         Datum::Double(value) => Constant::Float(*value),
         Datum::Decimal { unscaled, .. } => {

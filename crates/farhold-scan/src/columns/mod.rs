@@ -1,8 +1,6 @@
-//! A predicate compiled for the chunks of some rows: which rows of a block pass.
-//!
-//! A comparison with a constant becomes a range of codes once for each chunk, and the kernel compares packed codes. What has no
-//! codes is compared row by row. A condition on a chunk with none of its codes in the range costs nothing, and the rows need no
-//! look at all if every row passes or none.
+//! A predicate compiled for the chunks of some rows: which rows of a block pass. A comparison with a constant becomes a range of codes once for each chunk, and
+//! the kernel compares packed codes. Values without codes are compared row by row. A condition costs nothing on a chunk that has no code in the range. If all
+//! rows pass, or none, the rows are not read.
 
 #[cfg(test)]
 pub(crate) mod conformance;
@@ -26,15 +24,15 @@ const NONE: Bits = [0; BLOCK_ROWS / 64];
 enum Term {
     /// In rows whose code is in one of the ranges, or (`true`) in none. No two ranges overlap or adjoin.
     Codes(usize, Vec<Range>, bool),
-    /// In rows whose decimal of more than 18 digits compares so.
+    /// In rows whose decimal of more than 18 digits satisfies this comparison.
     Wide(usize, Comparison, i128),
     /// In rows whose decimal of more than 18 digits is one of these, in order, or (`true`) none.
     WideIn(usize, Vec<i128>, bool),
-    /// In rows whose text compares so.
+    /// In rows whose text satisfies this comparison.
     Text(usize, Comparison, Vec<u8>),
     /// In rows whose text is one of these, in order, or (`true`) none.
     TextIn(usize, Vec<Vec<u8>>, bool),
-    /// In rows whose text begins so, or (`true`) does not.
+    /// In rows whose text begins with these bytes, or (`true`) does not.
     Prefix(usize, Vec<u8>, bool),
     Null(usize, bool),
     Any(Vec<Vec<Term>>),
@@ -45,7 +43,7 @@ enum Term {
 #[derive(Clone, Debug)]
 pub struct ColumnFilter<'a> {
     rows: usize,
-    /// Those of the predicate's columns at least.
+    /// At least those of the predicate's columns.
     chunks: Vec<Option<Chunk<'a>>>,
     terms: Vec<Term>,
     kernel: &'static Kernel,
@@ -90,13 +88,13 @@ impl<'a> ColumnFilter<'a> {
         Self { rows, chunks, terms, kernel: Kernel::best() }
     }
 
-    /// Whether no row passes, as the chunks' least and greatest values show.
+    /// Whether the chunks' least and greatest values show that no row passes.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.terms.iter().any(Term::is_nothing)
     }
 
-    /// Sets in `bits` which rows of a block pass. Bits beyond the last row are not set.
+    /// Sets in `bits` the bits of the rows of a block that pass. Bits beyond the last row are not set.
     ///
     /// # Panics
     /// If the chunks have no such block.
@@ -118,7 +116,7 @@ impl<'a> ColumnFilter<'a> {
         chunk_of(&self.chunks, column)
     }
 
-    /// Takes away what fails one of `terms`.
+    /// Clears the bits of rows that fail one of `terms`.
     fn conjunction(&self, terms: &[Term], block: usize, bits: &mut Bits) {
         for term in terms {
             if *bits == NONE {
@@ -216,7 +214,7 @@ fn and(bits: &mut Bits, other: &Bits) {
     bits.iter_mut().zip(other).for_each(|(bits, other)| *bits &= other);
 }
 
-/// Takes away the rows that are still in and for which `holds` does not hold.
+/// Clears the bits of rows for which `holds` is false.
 fn each(bits: &mut Bits, block: usize, holds: impl Fn(usize) -> bool) {
     for (word, bits) in bits.iter_mut().enumerate() {
         let mut left = *bits;
@@ -263,7 +261,7 @@ impl<'c, 'a> Compile<'c, 'a> {
         let chunk = self.chunk(column);
         match chunk.encoding() {
             Encoding::Frame | Encoding::Dictionary => {
-                // Not to be equal is to be in no range of what is equal.
+                // A value is not equal if it is in no range of equal values.
                 let negated = comparison == Comparison::NotEqual;
                 let range = self.integers(column, if negated { Comparison::Equal } else { comparison }, constant);
                 Term::Codes(column, range.into_iter().collect(), negated)
@@ -278,7 +276,7 @@ impl<'c, 'a> Compile<'c, 'a> {
         }
     }
 
-    /// The codes of a chunk of integers that compare so; not for `<>`.
+    /// The codes of a chunk of integers that satisfy a comparison; not for `<>`.
     fn integers(&self, column: usize, comparison: Comparison, constant: &Constant) -> Option<Range> {
         let (least, greatest) = integers_between(self.schema.columns()[column].data_type, comparison, constant)?;
         range(self.chunk(column).integer_range(least, greatest))
@@ -321,7 +319,7 @@ fn range(codes: Option<(u64, u64)>) -> Option<Range> {
     codes.and_then(|(first, last)| Range::new(first, last))
 }
 
-/// The values that compare so with one, not for `<>`: between which they lie.
+/// The bounds of the values that satisfy a comparison with a value; not for `<>`.
 fn between<V: ?Sized>(comparison: Comparison, value: &V) -> (Bound<&V>, Bound<&V>) {
     match comparison {
         Comparison::Equal => (Bound::Included(value), Bound::Included(value)),
@@ -333,7 +331,7 @@ fn between<V: ?Sized>(comparison: Comparison, value: &V) -> (Bound<&V>, Bound<&V
     }
 }
 
-/// The integers that stand for the values of a column that compare so, not for `<>`: the least and the greatest that there may be.
+/// The least and the greatest integer that may stand for a value of a column that satisfies a comparison; not for `<>`.
 fn integers_between(data_type: ColumnType, comparison: Comparison, constant: &Constant) -> Option<(i64, i64)> {
     // The least value that is not below the constant, and the greatest that is not above it.
     let (not_below, not_above) = match constant {

@@ -1,4 +1,4 @@
-//! A predicate beside the zone maps of some chunks: whether no row passes, without a look at the chunks.
+//! Evaluates a predicate on the zone maps of some chunks: whether no row passes, without reading the chunks.
 
 use std::ops::Bound;
 
@@ -8,7 +8,7 @@ use farhold_store::row::{ColumnType, Schema};
 use super::{between, integers_between};
 use crate::predicate::{Comparison, Condition, Constant, Predicate};
 
-/// Whether no row of some chunks passes, as their zone maps show. `zone`: that of a column, where it is known.
+/// Whether the zone maps of some chunks show that no row passes. `zone`: the zone map of a column, if it is known.
 ///
 /// # Panics
 /// If the predicate does not fit the table ([`Predicate::check`]).
@@ -35,7 +35,7 @@ impl<'z> Zones<'_, 'z> {
             Condition::Never => true,
             Condition::Any(ways) => ways.iter().all(|way| way.iter().any(|condition| self.exclude(condition))),
             Condition::Null(column, true) => (self.zone)(*column).is_some_and(|zone| zone.nulls == 0),
-            // Any values may pass but some.
+            // All values may pass except some.
             Condition::Null(column, false)
             | Condition::In(column, _, true)
             | Condition::Prefix(column, _, true)
@@ -57,7 +57,7 @@ impl<'z> Zones<'_, 'z> {
         }
     }
 
-    /// Whether no value of a column compares so; not for `<>`. A zone map of another type than the column's shows nothing.
+    /// Whether no value of a column satisfies a comparison; not for `<>`. A zone map of another type than the column's shows nothing.
     fn compare(&self, column: usize, comparison: Comparison, constant: &Constant) -> bool {
         let data_type = self.schema.columns()[column].data_type;
         let holds_texts = data_type.is_text() || data_type == ColumnType::Bytea;
@@ -79,7 +79,7 @@ impl<'z> Zones<'_, 'z> {
     }
 }
 
-/// Whether what is wanted lies below all values, or above all of them.
+/// Whether the wanted range is below all values, or above all of them.
 fn is_outside<V: Ord + ?Sized>((from, to): (Bound<&V>, Bound<&V>), least: &V, greatest: Option<&V>) -> bool {
     let is_above = greatest.is_some_and(|greatest| match from {
         Bound::Included(from) => from > greatest,
@@ -150,7 +150,7 @@ mod tests {
             [i128::from(i64::MAX) + 5, i128::from(i64::MAX) + 9].map(|unscaled| Datum::Decimal { unscaled, scale: 0 });
         assert!(excluded(wide, &decimals, Condition::Compare(1, Less, Constant::Integer(i64::MAX))));
         assert!(!excluded(wide, &decimals, Condition::Compare(1, Equal, Constant::Wide(i128::from(i64::MAX) + 7))));
-        // What has a NULL, and what has nothing else.
+        // Chunks with a NULL, and chunks with nothing else.
         assert!(
             !excluded(ColumnType::Int, &some, Condition::Null(1, true))
                 && excluded(ColumnType::Text, &texts, Condition::Null(1, true))

@@ -1,13 +1,10 @@
 //! Which codes of a packed block are in a range: one function for each kind of processor.
 //!
-//! A kernel takes a row of lanes into registers, subtracts the range's first code, compares with its span, and leaves the bits of
-//! consecutive codes in consecutive places. A range of one code is compared at once. The kernel stores nothing else, so its speed is
-//! that of reading the codes: see `benches/kernels.rs`.
-//!
-//! A code that lies in one word is compared where it is, without a shift. Measured with AVX2 in the second-level cache of an EPYC of
-//! the third generation, this and the single comparison gain 60 % for equality on 2, 4 and 8 bits and 27 % on 10 bits; ranges gain
-//! 35 % on 2 bits and 5 to 25 % on others. From memory, some 10 % is left, measured on a busy machine. The gain with AVX-512 is
-//! unmeasured.
+//! A kernel takes a row of lanes into registers, subtracts the range's first code, compares with its span, and leaves the bits of consecutive codes in
+//! consecutive places. A range of one code is compared at once. The kernel stores nothing else, so its speed is that of reading the codes: see
+//! `benches/kernels.rs`. A code that lies in one word is compared in place, without a shift. With AVX2, in the second-level cache of a third-generation EPYC,
+//! this and the single comparison gain 60 % for equality on 2, 4 and 8 bits and 27 % on 10 bits; ranges gain 35 % on 2 bits and 5 to 25 % on others. From
+//! memory, the gain is some 10 %, measured on a busy machine. The gain with AVX-512 is unmeasured.
 //!
 //! All kernels give the same bits. The codes of a block are those of [`farhold_store::column::pack`].
 
@@ -48,7 +45,7 @@ impl Range {
         behind.checked_sub(1).is_some_and(|at| code - ranges[at].first <= ranges[at].span)
     }
 
-    /// Ranges of the same codes that neither overlap nor adjoin, in order: a kernel runs once for each.
+    /// Ranges with the same codes that neither overlap nor adjoin, in order: a kernel runs once for each.
     #[must_use]
     pub fn merged(mut ranges: Vec<Self>) -> Vec<Self> {
         ranges.sort_unstable_by_key(|range| range.first);
@@ -62,7 +59,7 @@ impl Range {
         ranges
     }
 
-    /// The part of it that codes of `width` bits can be in.
+    /// The part of the range that codes of `width` bits can be in.
     fn of_width(self, width: u32) -> Option<Self> {
         let greatest = if width == 0 { 0 } else { u64::MAX >> (u64::BITS - width) };
         if self.first > greatest {
@@ -78,12 +75,12 @@ impl Range {
 pub struct Kernel {
     /// Its name.
     pub name: &'static str,
-    /// Whether this processor can.
+    /// Whether this processor supports it.
     is_available: fn() -> bool,
     /// The codes are at least a block of that width, the range is within the width, and the width is 1 to 64.
     ///
     /// # Safety
-    /// `is_available()` has said yes.
+    /// `is_available()` has returned true.
     select: unsafe fn(packed: &[u8], width: u32, range: Range, bits: &mut Bits),
 }
 
@@ -112,7 +109,7 @@ impl Kernel {
         (self.is_available)()
     }
 
-    /// Sets in `bits` which codes of the block are in the range.
+    /// Sets in `bits` the bits of the codes of the block that are in the range.
     ///
     /// # Panics
     /// If `packed` is shorter than a block of codes of `width` bits, the width is above 64, or the processor cannot run this kernel.
@@ -128,7 +125,7 @@ impl Kernel {
             return;
         }
         assert!(self.is_available(), "this processor has no {}", self.name);
-        // SAFETY: the processor has just said that it is available, and the three conditions of the contract have been seen to.
+        // SAFETY: the kernel has just been found to be available, and the three conditions of the contract have been checked.
         unsafe { (self.select)(packed, width, range, bits) }
     }
 }

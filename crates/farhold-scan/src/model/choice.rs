@@ -1,26 +1,23 @@
 //! The choice of a path, and which scans explore.
 //!
-//! A path that is never taken is never observed, and the model would not learn that the link has changed in its favour. So a few
-//! scans take a path that is not the best one:
-//!
-//! - Every [`Settings::explore_every`]-th choice may explore. A counter decides, so the size of a scan does not.
+//! A path that is never taken is never observed, and the model would not learn that the link has changed in its favour. A few scans therefore take a path that
+//! is not the best one:
+//! - Every [`Settings::explore_every`]-th choice may explore. A counter decides, independently of the size of the scan.
 //! - It takes the usable path that has not been observed for the longest time, if that is [`Settings::stale_after`] choices or more.
-//! - *For one scan*, the predicted extra time is at most the predicted best time, or [`EXTRA_NS_FREE`] if that is more. So a long
-//!   scan that explores is predicted to take at most twice as long as the best one. A path without a model has no predicted time;
-//!   only scans with a best time of at most `EXTRA_NS_FREE` try it.
-//! - *In sum*, each choice earns [`Settings::explore_share`] of its predicted best time. An exploring scan needs as much credit as
-//!   its extra time, and pays it at once. When it has finished, the payment is corrected to what it really took. So exploring costs
-//!   at most that share of all scans' time, and what the scans that explored last took longer than predicted.
-//!
-//! A path that is predicted more than twice as slow is thus explored on short scans only. A node that runs none keeps its model of
-//! that path until the next calibration.
+//! - *For one scan*, the predicted extra time is at most the predicted best time, or [`EXTRA_NS_FREE`] if that is more. A long exploring scan is therefore
+//!   predicted to take at most twice as long as the best one. A path without a model has no predicted time; only scans with a best time of at most
+//!   `EXTRA_NS_FREE` try it.
+//! - *In sum*, each choice earns [`Settings::explore_share`] of its predicted best time. An exploring scan needs as much credit as its extra time, and pays it
+//!   at once. When it has finished, the payment is corrected to the actual time. Exploration therefore costs at most that share of all scans' time, plus the
+//!   time by which the latest exploring scans exceeded their predictions. A path that is predicted to be more than twice as slow is thus explored on short
+//!   scans only. A node without such scans keeps its model of that path until the next calibration.
 
 use super::estimator::Estimator;
 use super::features::Features;
 use super::{ModelError, PATHS, PathKind};
 
-/// What an observation's weight may be multiplied by with each later one. At 1 the sums would grow without limit, and a machine that
-/// has changed would not be followed.
+/// The allowed factors by which each later observation multiplies an observation's weight. At 1 the sums would grow without limit, and the model would not
+/// follow a machine that has changed.
 pub const FORGETS: std::ops::RangeInclusive<f64> = 0.01..=0.999_999;
 /// The greatest credit and the greatest debt of exploring: the longest time that a scan may have.
 const CREDIT_NS_MAX: f64 = 1e15;
@@ -35,7 +32,7 @@ pub type Candidates = [Option<Features>; PATHS];
 pub struct Settings {
     /// Whether scans change the model.
     pub learns: bool,
-    /// What the weight of an observation is multiplied by with each later one of its path: one of [`FORGETS`].
+    /// The factor by which each later observation of its path multiplies an observation's weight: within [`FORGETS`].
     pub forget: f64,
     /// One of this many choices may explore; 0: none.
     pub explore_every: u64,
@@ -63,9 +60,9 @@ impl Settings {
 }
 
 impl Default for Settings {
-    /// - `forget` 0.98: the memory is 50 observations, some five for each weight. After 200 observations 2 % of the old machine is
-    ///   left. On the synthetic machine of `benches/model.rs`, choices then take up to 0.8 % longer than the best ones while nothing
-    ///   changes. With 0.995 it is 0.5 %, but changes are followed after 600 to 2,000 scans instead of 200 to 600.
+    /// - `forget` 0.98: the memory is 50 observations, some five for each weight. After 200 observations the old machine has a weight of 2 %. On the synthetic
+    ///   machine of `benches/model.rs`, choices then take up to 0.8 % longer than the best ones while nothing changes. With 0.995 it is 0.5 %, but changes are
+    ///   followed after 600 to 2,000 scans instead of 200 to 600.
     /// - `explore_share` 0.005: half of the 1 % by which choices may be worse than the best.
     /// - `explore_every` 16 and `stale_after` 64: each of four paths that are never the best is tried once in 64 choices.
     fn default() -> Self {
@@ -80,7 +77,7 @@ pub enum Reason {
     Least,
     /// The caller required it.
     Forced,
-    /// It has not been observed for long.
+    /// It has not been observed for a long time.
     Explored,
     /// No usable path has a model; it is the first one.
     Unknown,
@@ -97,7 +94,7 @@ pub struct Choice {
     pub features: Features,
     /// Predicted nanoseconds of each path, in the order of [`PathKind::ALL`]; `None`: unusable, or no observation yet.
     pub predicted_ns: [Option<f64>; PATHS],
-    /// What exploring paid for it.
+    /// The credit that was paid for exploring it.
     paid_ns: f64,
 }
 
@@ -123,7 +120,7 @@ pub struct Model {
     /// Choices so far, and their number at the last observation of each path.
     pub(super) choices: u64,
     pub(super) observed_at: [u64; PATHS],
-    /// What exploring may still cost. Negative after a scan that took longer than predicted.
+    /// The time that exploration may still cost. Negative after a scan that took longer than predicted.
     pub(super) credit_ns: f64,
 }
 
@@ -205,7 +202,7 @@ impl Model {
         Ok(choice)
     }
 
-    /// A choice again, now that the features of a path are known better. One that was required stands, and one that explores.
+    /// Chooses again, now that the features of a path are known better. A forced or exploring choice is kept.
     ///
     /// # Errors
     /// [`ModelError::Feature`].
@@ -235,7 +232,7 @@ impl Model {
             .min_by_key(|&(path, _)| self.observed_at[path.index()])
     }
 
-    /// Changes what exploring may still cost.
+    /// Changes the time that exploration may still cost.
     pub(super) fn earn(&mut self, ns: f64) {
         self.credit_ns = (self.credit_ns + ns).clamp(-CREDIT_NS_MAX, CREDIT_NS_MAX);
     }

@@ -9,25 +9,23 @@
 //!       w       := argmin of w' sums w / 2 - moments' w, with w >= 0
 //! ```
 //!
-//! **Weighting.** Times span seven orders of magnitude, and the noise is proportional to the time. So the squares are those of
-//! relative errors: a scan of 10 us counts as much as one of 10 s. With noise of 10 % this predicts some 2 % too low, the same for
-//! each path, so choices do not change.
+//! **Weighting.** Times span seven orders of magnitude, and the noise is proportional to the time. The squares are therefore those of relative errors: a scan
+//! of 10 us counts as much as one of 10 s. With noise of 10 % predictions are some 2 % too low, equally for each path, so choices do not change.
 //!
-//! **Forgetting.** An observation counts `f` times as much with each later one. What is forgotten is replaced by the ridge at the
-//! present weights, so the sums never fall below the ridge. Where features stand still nothing winds up: the weights of the others
-//! hold, and the next observation of another kind moves them by a bounded step. With `f` = 1 the sums are those of the batch fit.
+//! **Forgetting.** An observation counts `f` times as much with each later one. What is forgotten is replaced by the ridge at the present weights, so the sums
+//! never fall below the ridge. If features stay constant, the sums do not decay: the weights of the other features are kept, and the next observation of
+//! another kind moves them by a bounded step. With `f` = 1 the sums are those of the batch fit.
 //!
 //! **Changes.** If predictions err to the same side for some scans (a running mean of relative errors above [`DRIFT_MAX`]), the
 //! machine has changed. Until they no longer do, each observation forgets as much as [`DRIFT_FORGETS`] would.
 //!
-//! **The first observations.** The ridge stands at the typical costs times the path's [scale](Shape::scale), which is the median of
-//! a calibration or the first observation. So what few observations leave open is predicted as typical for this path. At 0 it would
-//! be predicted as free: of a path a thousand times slower than typical, even what was observed.
+//! **The first observations.** The ridge is centred on the typical costs times the path's [scale](Shape::scale), which is the median of a calibration or the
+//! first observation. Weights that few observations do not determine are therefore typical for this path. With a ridge at 0 such costs would be predicted as
+//! free. For a path a thousand times slower than typical, even the observed costs would be.
 //!
-//! **Outliers.** Once there is a model, an observation counts as at most [`OFF_MAX`] times off its prediction, either way. A
-//! single one therefore moves the prediction by less than that factor. One that is much faster than predicted would count for more
-//! than others, by 1 / y^2; so y and its row are divided by no less than half the prediction. If the machine has really changed
-//! that much, the prediction follows geometrically.
+//! **Outliers.** Once there is a model, an observation counts as differing from its prediction by at most a factor of [`OFF_MAX`]. A single one therefore moves
+//! the prediction by less than that factor. One that is much faster than predicted would count for more than others, by 1 / y^2; so y and its row are divided
+//! by no less than half the prediction. If the machine has really changed that much, the prediction follows geometrically.
 
 use super::ModelError;
 use super::features::{COLUMNS, Features, Shape};
@@ -36,7 +34,7 @@ use super::least_squares::{Row, Square, dot, is_positive, solve};
 /// An observation counts as at most this many times slower or faster than predicted. Noise of 10 % is far inside. Untested on a
 /// busy machine, where a scan that loses its processor may take ten times as long.
 pub const OFF_MAX: f64 = 4.0;
-/// Observations before that rule holds: twice the number of weights. Before, the prediction deserves no trust.
+/// The number of observations from which that rule applies: twice the number of weights. Before, the prediction is not reliable.
 const TRUSTED_FROM: u64 = 2 * COLUMNS as u64;
 /// The relative error, as a mean over the last scans, above which the machine has changed; the number of those scans; and how much
 /// faster the model then forgets. Noise of 10 % gives means of 2.6 %, and knees that the model does not follow up to some 10 %.
@@ -97,7 +95,7 @@ impl Estimator {
         }
         let greatest = observations.iter().map(|(features, _)| features.traffic_bytes_s).fold(0.0, f64::max);
         let mut model = Self::fit_shape(observations, SHAPE.scaled(observations));
-        // One constant at a time, with the others held; three rounds, since they depend on each other little.
+        // One constant at a time, with the others fixed. Three rounds suffice, because the constants depend little on each other.
         for _ in 0..3 {
             let taken: Vec<Taken> = observations.iter().map(|(features, ns)| model.taken(features, *ns)).collect();
             let mut squares = model.squares(observations, &taken);
@@ -127,7 +125,7 @@ impl Estimator {
     /// The model of these observations with this shape.
     pub(super) fn fit_shape(observations: &[(Features, f64)], shape: Shape) -> Self {
         let mut model = Self { shape, ..Self::default() };
-        // The first pass needs predictions that outliers cannot throw: typical costs, all times one factor, which is the median.
+        // The first pass needs predictions that outliers cannot distort: typical costs, all multiplied by one factor, the median.
         model.weights = [shape.scaled(observations).scale / shape.scale; COLUMNS];
         model.observations = observations.len() as u64;
         // Each pass limits outliers by the pass before. The first three bring the predictions near, the last two settle.
@@ -164,7 +162,7 @@ impl Estimator {
         (self.observations > 0).then(|| dot(&self.weights, &features.columns(&self.shape)).max(NS_MIN))
     }
 
-    /// Learns from a scan. `forget` is what an observation's weight is multiplied by with each later one: above 0, at most 1.
+    /// Learns from a scan. `forget` is the factor by which each later observation multiplies an observation's weight: above 0, at most 1.
     ///
     /// # Errors
     /// [`ModelError`] if a feature or the time is not valid. The model is then unchanged.
@@ -186,8 +184,8 @@ impl Estimator {
         Ok(())
     }
 
-    /// Makes the observations so far count as at most this many. Otherwise a calibration of hundreds would outweigh what scans
-    /// observe for longer than the memory of the updates.
+    /// Gives the observations so far the weight of at most this many. Otherwise a calibration of hundreds would outweigh later observations for longer than the
+    /// memory of the updates.
     pub(super) fn count_as(&mut self, observations: f64) {
         let share = observations / self.observations as f64;
         if share >= 1.0 {
@@ -234,7 +232,7 @@ impl Estimator {
         }
     }
 
-    /// As what an observation counts.
+    /// The time with which an observation counts.
     pub(super) fn taken(&self, features: &Features, ns: f64) -> Taken {
         let predicted_ns = dot(&self.weights, &features.columns(&self.shape));
         if self.observations < TRUSTED_FROM || predicted_ns < NS_MIN {
@@ -265,14 +263,14 @@ impl Estimator {
     }
 }
 
-/// An observation's time, after outliers were limited, and what it and its row are divided by.
+/// An observation's time, after outliers were limited, and the unit by which it and its row are divided.
 pub(super) struct Taken {
     ns: f64,
     unit_ns: f64,
 }
 
 impl Taken {
-    /// The row, and what it should give.
+    /// The row, and its target.
     pub(super) fn row(&self, columns: &Row) -> (Row, f64) {
         (columns.map(|column| column / self.unit_ns), self.ns / self.unit_ns)
     }

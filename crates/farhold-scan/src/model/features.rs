@@ -1,9 +1,9 @@
-//! What a scan's time is predicted from, and the columns of the linear model.
+//! The features from which a scan's time is predicted, and the columns of the linear model.
 //!
-//! The five features are those of the paper (Dreseler et al., "Adaptive Access Path Selection for Hardware-Accelerated DRAM
-//! Loads", section 4), each with a stated unit. A sum of the five alone cannot fit: a byte costs more when it comes from farther
-//! away, so bytes and latency multiply. Nor do plain products suffice: a path runs at the rate of its slowest stage, so latency and
-//! traffic cost nothing until they limit that rate. Hence the columns below, with three constants for each path ([`Shape`]):
+//! The five features are those of the paper (Dreseler et al., "Adaptive Access Path Selection for Hardware-Accelerated DRAM Loads", section 4), each with a
+//! stated unit. A sum of the five alone cannot fit: a byte costs more if it is farther away, so bytes and latency multiply. Plain products do not suffice
+//! either: a path runs at the rate of its slowest stage, so latency and traffic cost nothing until they limit that rate. Hence the columns below, with three
+//! constants for each path ([`Shape`]):
 //!
 //! ```text
 //!   by latency  l = max(1, latency / knee)            the path has enough lines under way up to the knee
@@ -27,7 +27,7 @@ pub struct Features {
     pub result_bytes: f64,
     /// Bytes a second that other instructions move over the link now, from the fabric's own counters.
     pub traffic_bytes_s: f64,
-    /// Bytes that wait or are under way at what executes the path: the mover, or the home agent. 0 for paths without one.
+    /// Bytes that are queued or in progress at the component that executes the path: the mover, or the home agent. 0 for paths without one.
     pub queue_bytes: f64,
 }
 

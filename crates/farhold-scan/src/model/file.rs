@@ -5,9 +5,9 @@
 //!   record: name (16 bytes, zeros behind it) │ observations │ last observed │ drift │ shape │ weights │ moments │ sums (lower triangle)
 //! ```
 //!
-//! Each number is 8 bytes, little-endian. So a file has one possible length, and every state one possible file. The file is made
-//! beside the old one, made durable and renamed, so a crash leaves the old one or the new one. What is read is not trusted: the
-//! checksum finds damage, and values that no model can have are refused even with a right checksum.
+//! Each number is 8 bytes, little-endian. All files therefore have the same length, and every state has exactly one file. A new file is written beside the old
+//! one, made durable and renamed, so a crash leaves the old one or the new one. A file is validated when it is read: the checksum finds damage, and values that
+//! no model can have are refused even if the checksum is right.
 
 use super::features::{COLUMNS, Shape};
 use super::{Model, ModelError, PATHS, PathKind, Settings};
@@ -34,13 +34,13 @@ pub const FILE_LEN: usize = HEADER_LEN + PATHS * RECORD_LEN + 8;
 /// first.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// There is none.
+    /// There is no file.
     #[error("there is no file of it")]
     Absent,
     /// The file system failed.
     #[error("its file cannot be read")]
     Io(#[source] io::Error),
-    /// It is not what this version writes.
+    /// This version cannot have written it.
     #[error("its file is damaged or of another version: {0}")]
     Damaged(&'static str),
     /// The settings cannot be used with any model.
@@ -67,7 +67,7 @@ pub fn save(model: &Model, directory: &dyn Directory, node: NodeId, fingerprint:
     directory.sync()
 }
 
-/// Reads the model. `fingerprint` stands for all that times depend on: processor, memory, provider, build.
+/// Reads the model. `fingerprint` identifies everything that times depend on: processor, memory, provider, build.
 ///
 /// # Errors
 /// [`FileError`]

@@ -12,7 +12,7 @@ enum Term {
     Float(ColumnReader, Comparison, f64),
     Bytes(ColumnReader, Comparison, Vec<u8>),
     Prefix(ColumnReader, Vec<u8>, bool),
-    /// Whether false passes, and true.
+    /// Whether false passes, and whether true passes.
     Bool(ColumnReader, [bool; 2]),
     Null(ColumnReader, bool),
     /// Lists are in order.
@@ -47,7 +47,7 @@ impl RowFilter {
         self.terms.is_empty()
     }
 
-    /// How many bytes of each value, from its start, it looks at.
+    /// The number of bytes from the start of each value that it reads.
     #[must_use]
     pub fn value_bytes(&self) -> usize {
         self.terms.iter().map(Term::value_bytes).max().unwrap_or(0)
@@ -101,7 +101,7 @@ fn list(reader: ColumnReader, constants: &[Constant], negated: bool) -> Term {
             Term::Bool(reader, passing)
         }
         Stored::I16 | Stored::I32 | Stored::I64 => {
-            // A column of 64 bits has none of the others.
+            // A column of 64 bits has none of the other constants.
             let mut list: Vec<i64> = constants.iter().filter_map(|constant| constant.whole().try_into().ok()).collect();
             list.sort_unstable();
             Term::IntegerIn(reader, list, negated)

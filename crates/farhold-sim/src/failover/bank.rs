@@ -1,4 +1,4 @@
-//! `SmallBank` in a simulation: what every account must hold at the end.
+//! `SmallBank` in a simulation: the balances that the accounts must have at the end.
 
 use crate::workload::{CutShort, Persistent};
 use farhold_bench::random::Random;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 /// (Account, is it savings?)
 type Account = (i64, bool);
 
-/// What the bank's clients know.
+/// The knowledge of the bank's clients.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Cents onto each account by transactions that have committed.
@@ -36,7 +36,7 @@ fn changes(input: &Input, effect: &Effect) -> BTreeMap<Account, i64> {
 }
 
 impl Ledger {
-    /// Do the accounts hold what was acknowledged, and of each transaction in doubt all or nothing?
+    /// Checks that the accounts have the acknowledged changes, and all or none of the changes of each transaction in doubt.
     pub fn audit(&self, worker: &Worker, scale: Scale) -> impl Future<Output = Result<(), String>> + use<> {
         let (worker, sure, doubts) = (worker.clone(), self.sure.clone(), self.doubts.clone());
         async move {
@@ -108,7 +108,7 @@ impl Teller {
         let mut txn = if input.kind == Kind::Balance { self.worker.begin_read_only() } else { self.worker.begin() };
         let effect = match procedure::run(&mut txn, &tables, input).await {
             Ok(effect) => effect,
-            // The session of an expelled node may look into a later start of a node, which is empty yet. Its commit is refused.
+            // The session of an expelled node may read a later start of a node, which is still empty. Its commit is refused.
             Err(error) if error == procedure::MISSING => return txn.commit().await.and(Err(error)),
             Err(error) => return Err(error),
         };
@@ -176,7 +176,7 @@ mod tests {
     use farhold_fabric::{Executor, NodeId};
     use farhold_txn::{Node, NodeConfig};
 
-    /// A transaction that finds an account missing is committed, to tell whether the account is lost. Here it is.
+    /// A transaction that finds an account missing is committed, to determine whether the account is lost. In this case it is.
     #[test]
     fn an_account_that_is_not_there_is_missing() {
         let executor = Executor::virtual_time(1);

@@ -1,4 +1,4 @@
-//! Code that waits for a disk, or is put aside between two of its steps, in virtual time: it runs on a stack of its own, and never beside the
+//! Code that waits for a disk, or is suspended between two of its steps, in virtual time. It runs on its own stack, and never at the same time as the
 //! simulation.
 //!
 //! ```text
@@ -16,10 +16,10 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::ptr::NonNull;
 
-/// How long it is put aside, at most.
+/// The longest suspension.
 const ASIDE_NS_MAX: u64 = 200_000;
 
-/// What blocking code receives when it goes on.
+/// The value that blocking code receives when it continues.
 enum Order {
     GoOn,
     /// The simulation has ended.
@@ -30,9 +30,9 @@ enum Order {
 type Way = Yielder<Order, u64>;
 
 thread_local! {
-    /// The way of the running blocking code.
+    /// The running blocking code's way back to the simulation.
     static WAY: Cell<Option<NonNull<Way>>> = const { Cell::new(None) };
-    /// Decides when blocking code is put [aside](Aside).
+    /// Decides when blocking code is [suspended](Aside).
     static ASIDE: Cell<u64> = const { Cell::new(1) };
     /// Stacks of code that has ended.
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
@@ -55,12 +55,12 @@ pub(super) fn wait_ns(ns: u64) -> io::Result<()> {
     }
 }
 
-/// While this value exists, blocking code of this thread is put aside now and then at the places where other threads could interfere with it:
-/// tasks of the simulation do. It must hold no lock there that one of them waits for.
+/// While this value exists, blocking code of this thread is suspended at random where other threads could interfere with it; tasks of the simulation run
+/// meanwhile. The code must hold no lock there that one of them waits for.
 pub(super) struct Aside;
 
 impl Aside {
-    /// As the seed says.
+    /// As the seed determines.
     pub fn begin(seed: u64) -> Self {
         ASIDE.set(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         farhold_planted::watch(Some(step_aside));
@@ -84,7 +84,7 @@ fn step_aside() {
     random ^= random << 17;
     ASIDE.set(random);
     if random.is_multiple_of(2) {
-        // At its end the code goes on by itself.
+        // When this guard ends, the code continues without suspensions.
         let _ = wait_ns((random >> 32) % ASIDE_NS_MAX);
     }
 }
@@ -120,7 +120,7 @@ impl<T> Drop for Running<T> {
         while !code.done() {
             let _ = code.resume(Order::End);
         }
-        // A thread that ends has no use for it.
+        // A thread that ends does not need it.
         let _ = STACKS.try_with(|stacks| stacks.borrow_mut().push(code.into_stack()));
     }
 }
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!((handle.now_ns(), &order.lock().expect("at rest")[..]), (600, &[200, 300, 200, 300][..]));
     }
 
-    /// A run ends while a journal waits for its disk: the code is told so, and ends.
+    /// A run ends while a journal waits for its disk: the code receives the end, and ends too.
     #[test]
     fn blocking_code_comes_to_its_end_with_the_simulation() {
         let executor = Executor::virtual_time(1);

@@ -6,9 +6,8 @@
 //!   hog      a table on all nodes, filled until a region is full, half emptied and dropped
 //!   counters numbers without a transaction, as in `numbers.rs`
 //! ```
-//!
-//! A full region refuses changes, and so does a cluster whose configuration changes. A client leaves a refused change,
-//! and may repeat it at the end. What was acknowledged must be there, in the table, in its indexes and in snapshots.
+//! A full region refuses changes, and so does a cluster whose configuration is changing. A client abandons a refused change, and may repeat it at the end.
+//! Everything acknowledged must be present, in the table, in its indexes and in snapshots.
 
 use super::numbers::Taker;
 use crate::workload::{Persistent, Row, Tables, is_of_a_death};
@@ -22,7 +21,7 @@ use std::rc::Rc;
 const KEYS: u32 = 24;
 const PURSE: &str = "purse";
 const PURSE_ROWS: u32 = 8;
-/// What each row of the purse has at first.
+/// The first amount of each row of the purse.
 const EACH: i32 = 1_000;
 /// Few, since rows of each length take pages of their own.
 const PADDINGS: [u32; 3] = [10, 400, 3_000];
@@ -42,11 +41,11 @@ type Rows = BTreeMap<u32, Row>;
 /// What the clients know.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// By the table's name, what each key may have.
+    /// The possible rows of each key, by the table's name.
     shelves: BTreeMap<String, BTreeMap<u32, Possible>>,
     /// Operations that have been done.
     pub commits: u64,
-    /// Clients that there have been.
+    /// The number of clients so far.
     clients: u64,
     pub broken: Vec<String>,
 }
@@ -73,7 +72,7 @@ impl Kept {
         }
     }
 
-    /// Checks what a committed read, or a snapshot, has seen of a table.
+    /// Checks the rows of a table that a committed read, or a snapshot, has seen.
     fn saw(&mut self, table: &str, rows: &Rows, how: &str) {
         if table == PURSE {
             let sum: i64 = rows.values().map(|row| i64::from(row.attribute)).sum();
@@ -104,8 +103,7 @@ fn is_unknown(error: &TxnError) -> bool {
     matches!(error, TxnError::OutcomeUnknown | TxnError::NotDurable { committed: true, .. })
 }
 
-/// An error for which a change of tables may be refused, here or half way on another node. The change may then be done
-/// or not.
+/// An error with which a change of tables may be refused, here or part way on another node. The change may then have been done or not.
 fn is_refusal(error: &TxnError) -> bool {
     let is_of_tables = matches!(error, TxnError::SchemaChanged | TxnError::NotFound { .. });
     let is_of_room = matches!(error, TxnError::OutOfMemory { .. });
@@ -125,7 +123,7 @@ pub(super) async fn create(worker: &Worker) -> Result<(), TxnError> {
     txn.commit().await.map(drop)
 }
 
-/// What a client does next.
+/// A client's next operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Writes some rows of its shelf.
@@ -170,7 +168,7 @@ pub(super) struct Changer {
     taker: Taker,
     /// Its table, if it has one.
     shelf: Option<Table>,
-    /// Tables of which it does not know whether they are gone.
+    /// Tables that may or may not have been dropped.
     left: Vec<String>,
     /// Distinguishes its tables, indexes and rows.
     last: u64,
@@ -548,7 +546,7 @@ async fn read_all(worker: &Worker, table: &Table) -> Result<Rows, Unread> {
     Ok(by_key)
 }
 
-/// The rows of a scan, or what is wrong with them. Before the commit, reads may be inconsistent.
+/// The rows of a scan, or the error in them. Before the commit, reads may be inconsistent.
 async fn rows_of(txn: &mut Txn, table: &Table, spec: ScanSpec<'_>) -> Result<Result<Rows, String>, TxnError> {
     let handles = txn.scan(table, spec).await?;
     let all = handles.iter().map(|handle| row_of(table, txn.key(*handle), txn.value(*handle)));

@@ -4,8 +4,7 @@
 //!   snapshot ─► rows, sometimes ─► views of all nodes' columns ─► time passes: merges, deaths ─► their rows ─► rows once more
 //!                                                                                                  └── the same, if the snapshot still stands
 //! ```
-//!
-//! A view of the own rows stays what it is, whatever becomes of the cluster. What was read of another node counts only if the snapshot stood
+//! A view of the node's own rows never changes, whatever happens to the cluster. Data read from another node counts only if the snapshot was still valid
 //! afterwards, which the rows that are read last show.
 
 use crate::cluster::is_expected;
@@ -20,16 +19,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The tables that are kept as columns, the first more often looked at.
+/// The tables that are kept as columns; the first one is read more often.
 pub(super) const TABLES: [&str; 2] = ["spread", "copied"];
-/// One look in this many changes which columns are kept.
+/// One comparison in this many changes which columns are kept.
 const CHANGES_ONE_IN: u64 = 20;
-/// Between two looks, at most, and after one that was refused.
+/// The longest pause between two comparisons, and the pause after one that was refused.
 const PAUSE_NS: u64 = 200_000;
-/// How long views are held, at most: some are shorter than a merge, some longer than a change of the configuration.
+/// The longest time for which views are held: some are held for less than a merge, some for more than a change of the configuration.
 const HOLDS_NS: [u64; 4] = [1, 50_000, 500_000, 5_000_000];
 
-/// What the comparisons of a run have found.
+/// The results of the comparisons of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
     /// Views of a node's own columns that were compared with rows.
@@ -38,11 +37,11 @@ pub struct Compared {
     pub far: u64,
     /// Segments of those.
     pub far_segments: u64,
-    /// Own views that were read after their snapshot was gone, and still had its rows.
+    /// A node's own views that were read after their snapshot had ended, and still had its rows.
     pub outlived: u64,
-    /// Comparisons in which a view had rows at all.
+    /// Comparisons in which a view had any rows.
     pub with_rows: u64,
-    /// Why there was none, by reason.
+    /// The number of skipped comparisons, by reason.
     pub refused: BTreeMap<String, u64>,
 }
 
@@ -59,14 +58,14 @@ impl std::ops::AddAssign<&Self> for Compared {
     }
 }
 
-/// What the clients of a run share.
+/// The state that the clients of a run share.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     pub compared: RefCell<Compared>,
     pub broken: RefCell<Vec<String>>,
     /// They may begin.
     pub has_begun: Cell<bool>,
-    /// They are to end.
+    /// They must end.
     pub is_over: Cell<bool>,
 }
 
@@ -86,7 +85,7 @@ type Rows = BTreeMap<NodeId, Vec<Row>>;
 enum Unread {
     /// They cannot be reached.
     Lost,
-    /// What was read makes no sense.
+    /// The data that was read is invalid.
     Wrong(String),
 }
 
@@ -121,7 +120,7 @@ impl Looker {
     }
 
     fn tell_broken(&self, what: &str) {
-        // What a process sees that has ended, nobody hears.
+        // The findings of an ended process do not count.
         if !self.alive.get() {
             return;
         }
@@ -133,7 +132,7 @@ impl Looker {
         *self.looks.compared.borrow_mut().refused.entry(format!("{whose}: {reason}")).or_default() += 1;
     }
 
-    /// Looks until it is over, or the node is.
+    /// Compares until the run or the node has ended.
     pub async fn run(self, running: Rc<Cell<u32>>) {
         let node = self.worker.node().clone();
         running.update(|running| running + 1);
@@ -193,7 +192,7 @@ impl Looker {
         Ok(())
     }
 
-    /// At the end nothing changes any more: compares the columns of all nodes, of each table. False: some of them are not there yet.
+    /// At the end, when nothing changes any more: compares the columns of all nodes, of each table. False: some of them do not exist yet.
     pub async fn look_at_all(&self) -> Result<bool, TxnError> {
         let mut are_all = true;
         for name in TABLES {
@@ -229,7 +228,7 @@ impl Looker {
         }
     }
 
-    /// Compares what was read of a node's columns with the rows of the same snapshot, as they were read before and afterwards.
+    /// Compares the columns read from a node with the rows of the same snapshot, which were read before and afterwards.
     fn compare(
         &self,
         table: &Table,
@@ -243,7 +242,7 @@ impl Looker {
         let found = match found {
             Ok(found) => found,
             Err(reason) => {
-                // A node may have started again meanwhile, with other memory: then the snapshot does not stand.
+                // A node may have started again meanwhile, with other memory: the snapshot is then no longer valid.
                 let is_damaged = reason == NoColumns::Damaged && after.is_some();
                 // While snapshots keep much memory, a node describes no more views; its own need none.
                 let is_odd = reason == NoColumns::NoRoom && whose == "own"
@@ -254,7 +253,7 @@ impl Looker {
                 return self.note_refusal(whose, &refusal(reason));
             }
         };
-        // Of the own rows a view is what it is; what another node has counts only if the snapshot stood afterwards.
+        // A view of the node's own rows always counts; data of another node counts only if the snapshot was still valid afterwards.
         let Some(rows) = after.or(before.filter(|_| is_own)) else {
             return self.note_refusal(whose, "the snapshot is gone");
         };
@@ -312,7 +311,7 @@ impl Looker {
     }
 }
 
-/// What was read of a node's columns.
+/// The data that was read from a node's columns.
 #[derive(Debug)]
 struct Read {
     is_own: bool,
@@ -371,7 +370,7 @@ fn row_at(chunks: &[Chunk<'_>], row: usize) -> Result<Row, String> {
     chunks.iter().map(|chunk| value(chunk).ok_or_else(|| "a chunk without a value".to_owned())).collect()
 }
 
-/// The rows of a segment that `select` leaves.
+/// The rows of a segment that `select` keeps.
 fn rows_of_chunks(
     chunks: &[Chunk<'_>],
     rows: usize,

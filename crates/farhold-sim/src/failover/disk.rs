@@ -19,7 +19,7 @@ const TURN: &str = "cluster.lock";
 /// How long a process waits before it looks at a lock again.
 const LOCK_LOOK_NS: u64 = 5_000;
 
-/// What all nodes write to.
+/// The disks that all nodes write to.
 #[derive(Clone, Debug)]
 pub(super) struct Disks {
     files: Volatile,
@@ -77,7 +77,7 @@ impl Disks {
         Arc::new(ProcessDisk { disks: self.clone(), process: Arc::default() })
     }
 
-    /// The content after a power cut: what was synced or flushed, and some of the rest.
+    /// The content after a power failure: everything that was synced or flushed, and some of the rest.
     pub fn cut(&self, random: &mut dyn FnMut() -> u64) -> Self {
         let files = self.files.survivor().unwrap_or_else(|| self.files.cut(random));
         let (delays, is_slow, random) = (self.delays, self.is_slow.clone(), self.random.clone());
@@ -90,7 +90,7 @@ impl Disks {
         self.files.cut_after(operations, seed);
     }
 
-    /// Has the power failed?
+    /// Whether the power has failed.
     pub fn is_cut(&self) -> bool {
         self.files.survivor().is_some()
     }
@@ -106,7 +106,7 @@ impl Disks {
     }
 }
 
-/// What the disk knows of a process.
+/// The disk's state for a process.
 #[derive(Debug, Default)]
 struct Process {
     has_ended: Arc<AtomicBool>,
@@ -119,7 +119,7 @@ impl Process {
         if self.has_ended.load(SeqCst) { Err(io::Error::other("the process has ended")) } else { Ok(()) }
     }
 
-    /// An operation that changes something. Without power no process learns that anything has been done.
+    /// Executes an operation that changes something. Without power no process learns of its result.
     fn change<T>(&self, disks: &Disks, change: Change, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let (before_ns, after_ns) = disks.takes_ns(change);
         self.wait(before_ns)?;
@@ -141,7 +141,7 @@ impl Process {
     }
 }
 
-/// A process's way to the disks.
+/// A process's access to the disks.
 #[derive(Debug)]
 pub(super) struct ProcessDisk {
     disks: Disks,
@@ -149,7 +149,7 @@ pub(super) struct ProcessDisk {
 }
 
 impl ProcessDisk {
-    /// The process ends: what it has written is there, and it writes nothing more.
+    /// Ends the process: its earlier writes remain, and it writes nothing more.
     pub fn end(&self) {
         self.process.has_ended.store(true, SeqCst);
     }
@@ -207,7 +207,7 @@ impl Directory for ProcessDisk {
         impl Drop for Held {
             fn drop(&mut self) {
                 let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-                // Of a process that has ended, another may have it by now.
+                // If the process has ended, another one may hold the lock by now.
                 if locks.get(&self.1).is_some_and(|holder| Arc::ptr_eq(holder, &self.2)) {
                     locks.remove(&self.1);
                 }

@@ -1,4 +1,4 @@
-//! The liveness phase: everything comes back, and then the cluster must be whole within a time limit.
+//! The liveness phase: all faults end, and then the cluster must be whole within a time limit.
 
 use super::changing::HOG;
 use super::cluster::{Cluster, HEALING_NS_MAX, LEASE_NS, Process};
@@ -58,8 +58,7 @@ impl Cluster {
         }
     }
 
-    /// Drops the tables that fill regions, if the load has any, concurrently with everything else: a node with a full region
-    /// takes over nothing.
+    /// Drops the tables that fill regions, if the workload has any, concurrently with everything else: a node with a full region takes over no rows.
     pub fn begin_to_drop_hogs(self: &Rc<Self>, is_over: Rc<Cell<bool>>) {
         if self.setup.load == Load::Tables {
             let this = self.clone();

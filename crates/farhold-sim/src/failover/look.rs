@@ -1,11 +1,11 @@
-//! What must be true at the end.
+//! The checks at the end of a run.
 
 use super::changing;
 use super::cluster::{Cluster, Process, SERVE_NS};
 use super::plan::Load;
 use crate::workload::{Client, CutShort};
 
-/// The most checks of what is left behind: drops of tables take several turns of all nodes, a millisecond each.
+/// The most checks for leaks: drops of tables take several turns of all nodes, a millisecond each.
 const LEFT_LOOKS_MAX: usize = 10;
 
 /// Where rows have one copy, a coordinator may end after it has deleted rows of other nodes and before it has told
@@ -85,8 +85,7 @@ impl Cluster {
         others.iter().flat_map(|other| other.node.copies_differ(&first.node)).collect()
     }
 
-    /// What is left behind, or kept without need, once the other nodes have learned that the snapshot of this check is
-    /// closed, and of dropped tables.
+    /// The leaks that remain once the other nodes have learned that the snapshot of this check is closed, and which tables are dropped.
     async fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
         for _ in 0..LEFT_LOOKS_MAX {

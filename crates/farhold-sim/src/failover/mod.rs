@@ -1,5 +1,4 @@
-//! A replicated cluster whose nodes die, pause, are cut off and come back while clients run, and what must be true of
-//! it.
+//! A replicated cluster whose nodes die, pause, are cut off and come back while clients run, and the checks of it.
 //!
 //! ```text
 //!   seed ──► scenarios.rs, plan.rs: nodes, load, faults ─► cluster/: faults while clients run (safety)
@@ -8,12 +7,10 @@
 //!                                                               │
 //!                                                          look.rs: what must be true at the end
 //! ```
-//!
-//! After the faults everything heals: killed nodes come back, every mirror becomes whole, every client commits again.
-//! What was acknowledged must be there. Histories must be serializable (`history`). In a bank (`bank.rs`), each account
-//! must be as the committed transactions have left it. In a shop (`shop.rs`: TPC-C), the twelve conditions of its
-//! specification must hold. Columns must show the rows (`columns.rs`). Nothing is locked, odd or half written, no ring is overrun, and each mirror equals the rows
-//! of its node.
+//! After the faults everything heals: killed nodes come back, every mirror becomes whole, every client commits again. Everything acknowledged must be present.
+//! Histories must be serializable (`history`). In a bank (`bank.rs`), each account must be as the committed transactions have left it. In a shop (`shop.rs`:
+//! TPC-C), the twelve conditions of its specification must hold. Columns must show the rows (`columns.rs`). Nothing is locked, odd or half written, no ring is
+//! overrun, and each mirror equals the rows of its node.
 
 mod bank;
 mod blocking;
@@ -40,9 +37,9 @@ use farhold_txn::Statistics;
 /// The outcome of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Aftermath {
-    /// A number that two runs share only if they were the same.
+    /// A hash of the trace: two runs have the same hash only if they were the same.
     pub trace_hash: u64,
-    /// What was seen and written.
+    /// The reads and writes of the transactions.
     pub history: History,
     /// Transactions of a bank or a shop that have committed, blocks of numbers that were given out.
     pub audited_commits: u64,
@@ -56,15 +53,15 @@ pub struct Aftermath {
     pub configuration: u64,
     /// Events of the simulation during the transaction whose steps are counted (see [`KillAt`]).
     pub steps: u64,
-    /// What the comparisons of columns with rows have found.
+    /// The results of the comparisons of columns with rows.
     pub compared: Compared,
 }
 
 impl Aftermath {
-    /// Is everything in order?
+    /// Checks that everything is in order.
     ///
     /// # Errors
-    /// What is not, in words.
+    /// A description of the first violation.
     pub fn check(&self) -> Result<(), String> {
         match self.broken.first() {
             Some(broken) => Err(broken.clone()),

@@ -1,5 +1,4 @@
-//! Runs in which rows have one copy: a node that dies starts again with what is left in its memory, and until then the
-//! others go on without its rows.
+//! Runs in which rows have one copy: a node that dies starts again with the rows in its memory, and until then the others go on without its rows.
 //!
 //! The guarantees are weaker than with copies (0017, 0018, 0005). A commit that misses a node past its commit point
 //! reports that, and its rows there are written in the end. If its coordinator or that node ends first, its rows there
@@ -97,8 +96,8 @@ impl Cluster {
         self.setup.replicas == 1 && self.setup.cut_short() == CutShort::Half
     }
 
-    /// Are there rows that a coordinator was writing as it ended? A machine that crashes may lose the version that it
-    /// has posted, and not the release of the lock beside it: such a row is unreadable, too, but is not reported.
+    /// Whether there are rows that a coordinator was writing as it ended. A machine that crashes may lose the version that it has posted, but not the release
+    /// of the lock beside it: such a row is unreadable too, but is not reported.
     pub fn is_damaged(&self) -> bool {
         let is_damaged = |node: &Node| !node.recovered().damaged.is_empty() || !node.half_written().is_empty();
         self.may_be_damaged() && self.processes.borrow().iter().any(|process| is_damaged(&process.node))

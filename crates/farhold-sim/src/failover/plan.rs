@@ -1,4 +1,4 @@
-//! What is to be run, by a seed.
+//! The plan of a run, as a seed determines it.
 
 use crate::hiccups::Hiccups;
 use crate::workload::Workload;
@@ -6,7 +6,7 @@ use farhold_bench::workload::smallbank::Scale;
 use farhold_store::durable::power::Medium;
 use farhold_txn::CopyConfig;
 
-/// One thing that happens to a cluster.
+/// A fault of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blow {
     /// The node's process dies; it comes back when the others have gone on without it.
@@ -47,7 +47,7 @@ pub enum Blow {
     FillDisks(u64),
 }
 
-/// What does not get through between a host and the others.
+/// The messages that are lost between a host and the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Nothing.
@@ -59,7 +59,7 @@ pub enum Way {
 }
 
 impl Blow {
-    /// Does it last until it is ended?
+    /// Whether it lasts until it is ended.
     pub(super) fn is_lasting(&self) -> bool {
         self.ends_ns().is_some() || matches!(self, Self::Lose(..) | Self::Isolate(..))
     }
@@ -102,7 +102,7 @@ impl Blow {
     }
 }
 
-/// What the clients do.
+/// The clients' workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Load {
     /// Random transactions whose history is checked.
@@ -126,11 +126,11 @@ pub struct KillAt {
     pub victim: Option<u8>,
     /// The number of events of the simulation, counted from the transaction's beginning, after which it dies.
     pub step: u64,
-    /// What the dead node has posted is partly lost or late.
+    /// Whether the dead node's posted instructions are partly lost or late.
     pub crash: bool,
 }
 
-/// The power of all nodes is cut, and all nodes start again from the journals.
+/// The power of all nodes fails, and all nodes start again from the journals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// When, after the clients have begun.
@@ -194,7 +194,7 @@ pub struct Power {
 /// Nodes keep columns of the tables, and clients compare them with rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns {
-    /// When segments are made, and how large.
+    /// When segments are rebuilt, and their size.
     pub copy: CopyConfig,
     /// Between two turns that apply records, at most; greater than 0.
     pub apply_ns_max: u64,
@@ -202,12 +202,12 @@ pub struct Columns {
     pub merge_ns_max: u64,
 }
 
-/// What is to be run.
+/// The definition of a run.
 #[derive(Clone, Debug)]
 pub struct Failover {
-    /// Decides every time, every order and every choice.
+    /// Determines every time, every order and every choice.
     pub seed: u64,
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: u8,
     /// Copies of each row.
     pub replicas: u8,
@@ -236,7 +236,7 @@ pub struct Failover {
     pub power: Option<Power>,
     /// Columns of the tables of a mixed load, on nodes with journals.
     pub columns: Option<Columns>,
-    /// What takes longer by chance.
+    /// The steps that take longer at random.
     pub hiccups: Option<Hiccups>,
     /// How much faster each node's clock runs than true time, in millionths.
     pub drift_ppm: Vec<i32>,

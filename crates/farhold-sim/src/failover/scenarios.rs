@@ -1,4 +1,4 @@
-//! The scenarios: what a seed becomes, by the flag that the program is given.
+//! The scenarios: how a seed determines a setup, for each flag of the program.
 
 use super::plan::{
     Blow, Columns, Cut, Delays, Failover, Load, Power, Random, Starts, Way, blows, clocks_set, one_clock_each,
@@ -8,7 +8,7 @@ use farhold_bench::workload::smallbank::Scale;
 use farhold_store::durable::power::Medium;
 use farhold_txn::CopyConfig;
 
-/// What a seed becomes.
+/// A scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     /// The program's flag for it; empty for the default scenario.
@@ -128,9 +128,8 @@ impl Failover {
         Self::scenario(seed, 4, workload, vec![(at_ns, dies)])
     }
 
-    /// A few transactions whose rows are up to the limit, in whatever carries rows: records and what dead nodes leave
-    /// of them, copies to new mirrors and to nodes that come back, answers. One node dies, and in half of the seeds
-    /// another when the first is back.
+    /// A few transactions whose rows are up to the limit, wherever rows occur: in records and in those that dead nodes leave, in copies to new mirrors and to
+    /// nodes that come back, and in answers. One node dies, and in half of the seeds another one dies when the first is back.
     #[must_use]
     pub fn with_long_rows(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x1096);
@@ -196,7 +195,7 @@ impl Failover {
         Self { load, transactions, with_returns, region_bytes, ring_bytes: 128 << 10, power, ..of_seed }
     }
 
-    /// As of the seed, but some nodes learn of the founding much later than those that write the first rows.
+    /// The default scenario, but some nodes learn of the founding much later than those that write the first rows.
     #[must_use]
     pub fn with_slow_founding(seed: u64) -> Self {
         Self { founding_slow_ns: 200_000, ..Self::of_seed(seed) }
@@ -270,7 +269,7 @@ impl Failover {
         self.blows.iter().find_map(|(_, blow)| of(blow))
     }
 
-    /// Three nodes with journals: some die, and then the power of all is cut, twice.
+    /// Three nodes with journals: some die, and then the power of all nodes fails, twice.
     #[must_use]
     pub fn with_power_cuts(seed: u64) -> Self {
         let mut random = Random(seed ^ 0xd15c);
@@ -301,8 +300,8 @@ impl Failover {
 }
 
 impl Failover {
-    /// As with cuts of the power, but a node stays away for a life of the others and is the first to start in the next, and
-    /// processes end while the cluster is being founded again.
+    /// As with power failures, but a node stays away for a life of the others and is the first to start in the next, and processes end while the cluster is
+    /// being founded again.
     #[must_use]
     pub fn with_odd_starts(seed: u64) -> Self {
         let mut random = Random(seed ^ 0x57a7);
@@ -358,7 +357,7 @@ impl Failover {
 }
 
 impl Failover {
-    /// As with cuts of the power, each in the middle of a write to a file; and disks report errors, or are full for a while.
+    /// As with power failures, each in the middle of a write to a file; and disks report errors, or are full for a while.
     #[must_use]
     pub fn with_bad_disks(seed: u64) -> Self {
         let mut random = Random(seed ^ 0xbadd);
@@ -471,9 +470,8 @@ impl Failover {
 }
 
 impl Failover {
-    /// Three nodes with journals keep their tables as columns, in short segments that are made anew after a few changes. Clients compare
-    /// columns with rows while nodes are paused, die and come back. In half of the seeds the power of all fails; in a quarter rows have one
-    /// copy, and no node dies alone.
+    /// Three nodes with journals keep their tables as columns, in short segments that are rebuilt after a few changes. Clients compare columns with rows while
+    /// nodes are paused, die and come back. In half of the seeds the power of all nodes fails; in a quarter rows have one copy, and no node dies alone.
     #[must_use]
     pub fn with_columns(seed: u64) -> Self {
         let mut random = Random(seed ^ 0xc017);

@@ -1,5 +1,5 @@
-//! TPC-C in a simulation: the five transactions, and what must be true of the shop at the end: the twelve consistency
-//! conditions of clause 3.3.2, and every order and payment that was acknowledged.
+//! TPC-C in a simulation: the five transactions, and the checks of the shop at the end: the twelve consistency conditions of clause 3.3.2, and every
+//! acknowledged order and payment.
 
 use crate::cluster::is_expected;
 use crate::workload::{Persistent, is_of_a_death};
@@ -25,7 +25,7 @@ const POPULATION_SEED: u64 = 1;
 /// Any date.
 const NOW_US: i64 = 1_000_000_000_000_000;
 
-/// What was acknowledged to the shop's terminals.
+/// The orders and payments that were acknowledged to the shop's terminals.
 #[derive(Debug, Default)]
 pub(super) struct Books {
     /// Warehouse, district and number of orders that were acknowledged.
@@ -51,7 +51,7 @@ pub(super) async fn load(worker: &Worker) -> Result<(), TxnError> {
 }
 
 impl Books {
-    /// Is the shop consistent, and is everything there that was acknowledged?
+    /// Checks that the shop is consistent, and that everything acknowledged is present.
     pub fn audit(&self, worker: &Worker) -> impl Future<Output = Result<(), String>> + use<> {
         let (worker, orders, payments) = (worker.clone(), self.orders.clone(), self.payments.clone());
         async move {

@@ -1,4 +1,4 @@
-//! Which transaction must come before which, and whether that is possible.
+//! The required order of transactions, and whether it is possible.
 //!
 //! Real-time order would be an edge between any two transactions that did not overlap. Instead each end of a
 //! transaction is a node, and these nodes form a chain. One edge leads from a transaction to its own end, another from
@@ -187,7 +187,7 @@ fn walk_back(start: usize, came: &[Option<(usize, EdgeKind)>]) -> Vec<(usize, Ed
     cycle
 }
 
-/// How much a reader has to take in.
+/// The length of the report for a reader.
 fn weight(cycle: &[(usize, EdgeKind)]) -> usize {
     cycle.len()
 }

@@ -1,4 +1,4 @@
-//! Was there an order in which these transactions, one after the other, would have seen what they saw?
+//! Decides whether there is an order in which these transactions, one after the other, would have read the same.
 //!
 //! ```text
 //!   records: which version of which key each transaction read or wrote, what each range read saw and did not
@@ -10,11 +10,9 @@
 //!   a cycle: no such order; the shortest one is reported in words                       report.rs
 //! ```
 //!
-//! The idea is Adya's ("Weak consistency", 1999) and Elle's (VLDB 2020): every version has one known writer, because
-//! every value names its writer. Every write has read its predecessor, so the order of a key's versions need not be
-//! guessed. A range read is a read of every key in its range, also of those that it did not see: of these it has read
-//! the latest version, before its own place, that the range does not contain. That makes a phantom an ordinary `rw`
-//! edge.
+//! The idea is Adya's ("Weak consistency", 1999) and Elle's (VLDB 2020): every version has one known writer, because every value names its writer. Every write
+//! has read its predecessor, so the order of a key's versions need not be guessed. A range read is a read of every key in its range, including keys that it did
+//! not return. Of such a key it has read the latest version, before its own place, that the range does not contain. That makes a phantom an ordinary `rw` edge.
 //!
 //! The one thing taken from the protocol is [`Record::serial`]: a number from one counter, drawn while the transaction held
 //! its locks. It orders the versions of a key whose chain was broken by a delete; nothing else relies on it.
@@ -204,8 +202,8 @@ impl History {
         self.check_whole_with_doubts()
     }
 
-    /// Has a write that no transaction names been done? Only a deletion may have been: other writes would have been
-    /// seen. While it was under way its row was locked, so a transaction that has committed later knows.
+    /// Whether a write that no transaction names may have been done. Only a deletion may have been: other writes would have been seen. While it was in progress
+    /// its row was locked, so a transaction that has committed later shows it.
     fn was_done(decided: &[&Record], half: &Record) -> Option<bool> {
         let write = half.writes.first()?;
         if write.row.is_some() {

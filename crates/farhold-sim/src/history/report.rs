@@ -1,4 +1,4 @@
-//! What is wrong with a history, in words.
+//! Describes the errors of a history in words.
 
 use super::{History, Key, Saw, TxnIndex};
 use std::fmt;

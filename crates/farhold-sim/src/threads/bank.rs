@@ -1,4 +1,4 @@
-//! Transfers between accounts, and looks at all of them: the sum is always the same.
+//! Transfers between accounts, and reads of all accounts: the sum is always the same.
 
 use super::{may_happen, pause};
 use crate::workload::Row;

@@ -1,11 +1,10 @@
-//! Nodes of one process on real threads; their histories are merged and checked. This shows what a simulation cannot,
-//! because a simulation has one thread.
+//! Nodes of one process on real threads; their histories are merged and checked. This finds defects that a simulation cannot, because a simulation has one
+//! thread.
 //!
-//! Between two of its waits, a commit on one node is one step to a simulation. Here its latches, its validation and its writes meet
-//! those of other threads. A section takes less than a microsecond, so threads that run undisturbed rarely meet in the middle of one.
-//! So all threads of a node, including those of its home agent and its journal, are [shaken](farhold_planted::shake). They stop now and
-//! then where a defect may be planted, for as long as other threads need for many transactions. Signals whose handler slept at an
-//! arbitrary instruction were tried instead: they showed one of five defects.
+//! Between two of its waits, a commit on one node is one step to a simulation. Here its latches, its validation and its writes meet those of other threads. A
+//! section takes less than a microsecond, so threads that run undisturbed rarely meet in the middle of one. All threads of a node, including those of its home
+//! agent and its journal, are therefore [shaken](farhold_planted::shake): they stop at random where a defect may be planted, for as long as other threads need
+//! for many transactions. Signals whose handler slept at an arbitrary instruction were tried instead: they revealed one of five defects.
 //!
 //! ```text
 //!   clients    random transactions, recorded and checked; between them a transfer in the bank, and a visit to a table that comes and goes
@@ -13,10 +12,8 @@
 //!   tables.rs  one thread makes and drops tables, and indexes on the clients' table, and fills small regions
 //!   restart.rs with journals: another cluster starts from what is left, at the end or after a cut of the power
 //! ```
-//!
-//! A seed decides what a run is made of, what its clients draw and how its threads stop, but not their order: the same
-//! seed may fail once and pass then. A run that fails is still a bug report, as its history says which transaction has
-//! seen what.
+//! A seed determines the setup of a run, the random choices of its clients and the stops of its threads, but not the order of the threads: the same seed may
+//! fail once and pass the next time. A failing run is still a bug report, because its history shows what each transaction has read.
 
 mod bank;
 mod restart;
@@ -53,7 +50,7 @@ const LOOK_NS: u64 = 1_000_000;
 
 /// Transactions of a client between two turns with the bank and the tables that come and go.
 const TURN: usize = 8;
-/// How long a transaction or a snapshot that is to last long stays open, at most.
+/// The longest time for which a long transaction or snapshot stays open.
 const PAUSE_NS_MAX: u64 = 1_000_000;
 /// Bytes of a region that is filled, and of one that is not.
 const SMALL_BYTES: u64 = 4 << 20;
@@ -103,7 +100,7 @@ pub struct Setup {
     pub journals: Journals,
     /// Whether threads stop in the middle of what they do.
     pub shaken: bool,
-    /// What is wrong on purpose in the threads of the nodes.
+    /// The defect that is planted in the threads of the nodes.
     pub planted: Option<Defect>,
 }
 
@@ -168,7 +165,7 @@ fn may_happen(error: &TxnError) -> bool {
     is_expected(error) || matches!(error, TxnError::OutOfMemory { .. })
 }
 
-/// Lets others go on.
+/// Yields to other threads.
 async fn pause(worker: &Worker) {
     let handle = worker.handle();
     handle.sleep_ns(handle.random_u64() % PAUSE_NS_MAX).await;
@@ -333,7 +330,7 @@ impl Cluster {
         executor.run(work(worker))
     }
 
-    /// What is left once the agents have had time to serve messages without an answer.
+    /// The leaks that remain once the agents have had time to serve messages without an answer.
     #[must_use]
     pub fn left_behind(&self) -> Vec<String> {
         let left_on = |node: &Arc<Node>| node.left_behind().into_iter().chain(node.leaks()).collect::<Vec<_>>();
@@ -369,7 +366,7 @@ impl Drop for Going<'_> {
     }
 }
 
-/// What all threads of a run share.
+/// The state that all threads of a run share.
 struct Shared<'s> {
     setup: &'s Setup,
     /// Clients that are not done.

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What a disk had when the power went.
+/// The content of a disk when its power failed.
 pub(super) struct Cut {
     /// By the history's clock, a moment before: what had been acknowledged by then is there.
     pub at: u64,

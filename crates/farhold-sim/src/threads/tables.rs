@@ -1,5 +1,5 @@
-//! Tables that come and go beside the clients, with indexes on them and on the clients' own table; and tables that fill the region, so that
-//! pages are released and taken by others.
+//! Tables that are created and dropped while the clients run, with indexes on them and on the clients' own table; and tables that fill the region, so that
+//! pages are released and reused by other tables.
 //!
 //! A table that comes has a number of rows, which its definition says, and a sum over them, both the same for as long
 //! as it is there: its users move amounts from one row to another.
@@ -62,7 +62,7 @@ fn definition(name: &str, turn: u32, rows: u32) -> Result<TableDef, TxnError> {
 
 /// Rows that a table has, and their sum.
 fn expected(table: &Table) -> (u64, i64) {
-    let rows = table.attributes().try_into().map_or(0, u32::from_le_bytes);
+    let rows = table.attributes()[..].try_into().map_or(0, u32::from_le_bytes);
     (u64::from(rows), i64::from(rows) * EACH)
 }
 

@@ -1,4 +1,4 @@
-//! Random transactions over a few rows, and the record of what they saw.
+//! Random transactions over a few rows, and the record of their reads and writes.
 //!
 //! Two tables: `spread`, placed by its integer key, so that each transaction meets rows of several nodes; and `copied`,
 //! replicated. Every value names its writer and carries a checksum over all of its parts, so that a read detects a row

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Recorder {
     /// What has committed.
     pub history: History,
-    /// What must not have happened.
+    /// Violations.
     pub broken: Vec<String>,
     /// The last transaction number given.
     pub last_id: u64,
@@ -73,7 +73,7 @@ impl Row {
         (key ^ 0x8000_0000).to_be_bytes()
     }
 
-    /// Back from [`Self::key`].
+    /// The reverse of [`Self::key`].
     #[must_use]
     pub fn key_of(bytes: &[u8]) -> Option<u32> {
         Some(u32::from_be_bytes(bytes.try_into().ok()?) ^ 0x8000_0000)
@@ -121,7 +121,7 @@ impl Row {
         }
     }
 
-    /// What a reader of it saw.
+    /// The observation of a reader of this row.
     #[must_use]
     pub fn saw(&self) -> Saw {
         if self.writer == 0 { Saw::Initial } else { Saw::By(self.writer) }

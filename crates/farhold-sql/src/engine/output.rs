@@ -14,6 +14,7 @@ use super::session::{Bound, Plan};
 use super::types::datum_at;
 use super::{ColumnType, CopyIn, CopyOut, Datum};
 use crate::SqlError;
+use crate::value::Zone;
 
 /// A statement, parsed and bound.
 pub struct Prepared {
@@ -31,6 +32,8 @@ pub struct Prepared {
 pub(crate) struct Long {
     /// The catalog version for which it was planned.
     pub(crate) version: u64,
+    /// The time zone for which it was planned.
+    pub(crate) zone: Zone,
     /// `None` if the planned rows would have other types than those announced to the client.
     pub(crate) query: Option<Rc<PlannedQuery>>,
 }
@@ -57,9 +60,9 @@ impl Prepared {
         &self.source
     }
 
-    /// The planner's version, if it was kept for this version of the catalog.
-    pub(crate) fn long(&self, version: u64) -> Option<Long> {
-        self.long.borrow().clone().filter(|long| long.version == version)
+    /// The planner's version, if it was kept for this version of the catalog and this time zone.
+    pub(crate) fn long(&self, version: u64, zone: Zone) -> Option<Long> {
+        self.long.borrow().clone().filter(|long| long.version == version && long.zone == zone)
     }
 
     /// Keeps the planner's version of the statement.
@@ -71,7 +74,7 @@ impl Prepared {
         Rc::clone(&self.bound.borrow())
     }
 
-    /// Replaces a binding that a change of the catalog made stale.
+    /// Replaces a binding that a change of the catalog or the time zone made stale.
     pub(crate) fn rebind(&self, bound: Bound) -> Rc<Bound> {
         let bound = Rc::new(bound);
         *self.bound.borrow_mut() = Rc::clone(&bound);
@@ -94,7 +97,7 @@ impl Prepared {
     /// Whether the statement runs on the session's thread, without the planner.
     #[must_use]
     pub fn is_direct(&self) -> bool {
-        matches!(self.bound.borrow().plan, Plan::Direct(_) | Plan::Utility(_))
+        matches!(self.bound.borrow().plan, Plan::Direct(_) | Plan::SetConfig(_) | Plan::Utility(_))
     }
 }
 
@@ -155,16 +158,16 @@ impl QueryRows {
         batch
     }
 
-    /// As [`next`](Self::next), with the rows as datums.
+    /// As [`next`](Self::next), with the rows as datums. Lists and records are texts, with timestamps in `zone`.
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub async fn next_rows(&mut self) -> Option<Result<Vec<Vec<Datum>>, SqlError>> {
+    pub async fn next_rows(&mut self, zone: Zone) -> Option<Result<Vec<Vec<Datum>>, SqlError>> {
         let batch = match self.next().await? {
             Ok(batch) => batch,
             Err(error) => return Some(Err(error)),
         };
-        let row = |n: usize| batch.columns().iter().map(|column| datum_at(column, n)).collect();
+        let row = |n: usize| batch.columns().iter().map(|column| datum_at(column, n, zone)).collect();
         Some((0..batch.num_rows()).map(row).collect())
     }
 

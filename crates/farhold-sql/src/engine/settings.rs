@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use farhold_scan::model::PathKind;
 
+use crate::value::Zone;
 use crate::{SqlError, SqlState};
 
 /// The kind of values that SET accepts for a setting of PostgreSQL's clients.
@@ -17,6 +18,8 @@ enum Kind {
     Milliseconds,
     /// A number of rows.
     Count,
+    /// A time zone.
+    Zone,
     /// Can be shown, but not set.
     ReadOnly,
 }
@@ -74,7 +77,7 @@ const SETTINGS: &[Setting] = &[
     reported("standard_conforming_strings", "on", Kind::OneOf(&["on"])),
     setting("statement_timeout", "0", Kind::Milliseconds),
     setting("synchronous_commit", "on", Kind::Text),
-    reported("timezone", "UTC", Kind::OneOf(&["utc", "gmt", "etc/utc", "zulu", "default"])),
+    reported("timezone", "UTC", Kind::Zone),
     setting("transaction_isolation", "serializable", Kind::OneOf(ISOLATION)),
     // Set by BEGIN READ ONLY and SET TRANSACTION READ ONLY.
     setting("transaction_read_only", "off", Kind::OneOf(&["off"])),
@@ -110,6 +113,8 @@ pub(crate) struct Settings {
 #[derive(Clone, Debug, Default)]
 struct Values {
     known: BTreeMap<&'static str, String>,
+    /// That of `timezone` among the known ones, if it has a value there: each statement asks for it.
+    zone: Option<Zone>,
     /// Unknown names with a dot, kept as set.
     custom: BTreeMap<String, String>,
 }
@@ -163,6 +168,11 @@ impl Settings {
             Kind::Milliseconds => format_milliseconds(value),
             _ => value.to_owned(),
         })
+    }
+
+    /// The time zone.
+    pub(crate) fn zone(&self) -> Zone {
+        self.values.zone.unwrap_or(Zone::UTC)
     }
 
     /// All settings with their values, for SHOW ALL.
@@ -243,17 +253,20 @@ impl Settings {
                 }
                 match setting.name {
                     "client_encoding" => "UTF8".to_owned(),
-                    "timezone" => "UTC".to_owned(),
                     // Every transaction is serializable, whatever level is requested.
                     "transaction_isolation" | "default_transaction_isolation" => "serializable".to_owned(),
                     _ => lower,
                 }
             }
+            (Kind::Zone, Some(value)) => Zone::of_setting(value).ok_or_else(|| bad(value))?.1,
             (Kind::Milliseconds, Some(value)) => parse_milliseconds(value).ok_or_else(|| bad(value))?.to_string(),
             (Kind::Count, Some(value)) => value.trim().parse::<u64>().map_err(|_| bad(value))?.to_string(),
         };
         self.version += 1;
         let old = self.get(setting.name).unwrap_or_default();
+        if let Kind::Zone = setting.kind {
+            self.values.zone = Zone::of_setting(&stored).map(|(zone, _)| zone);
+        }
         if stored == setting.default {
             self.values.known.remove(setting.name);
         } else {
@@ -348,6 +361,9 @@ impl Values {
     /// Copies one setting from `other`.
     fn copy(&mut self, name: &str, other: &Self) {
         if let Some(setting) = find(name) {
+            if let Kind::Zone = setting.kind {
+                self.zone = other.zone;
+            }
             match other.known.get(setting.name) {
                 Some(value) => self.known.insert(setting.name, value.clone()),
                 None => self.known.remove(setting.name),
@@ -414,9 +430,26 @@ mod tests {
             assert_eq!(settings.set(name, Some("1")).unwrap_err().state.code(), "42704");
         }
         assert_eq!(settings.set("server_version", Some("1")).unwrap_err().state.code(), "55P02");
-        assert_eq!(settings.set("timezone", Some("Europe/Berlin")).unwrap_err().state.code(), "22023");
+        assert_eq!(settings.zone(), Zone::UTC);
+        settings.set("timezone", Some("europe/berlin")).unwrap();
+        assert_eq!(settings.get("TimeZone").as_deref(), Some("Europe/Berlin"));
+        assert_eq!(settings.take_changed(), [("TimeZone".to_owned(), "Europe/Berlin".to_owned())]);
+        assert_eq!(settings.set("timezone", Some("Europe/Nowhere")).unwrap_err().state.code(), "22023");
+        assert_eq!(Some(settings.zone()), Zone::named("Europe/Berlin"));
+        settings.set("time zone", Some("-7")).unwrap();
+        assert_eq!((settings.get("timezone").as_deref(), settings.zone()), (Some("<-07>+07"), Zone::ahead(-25_200)));
+        settings.begin_transaction(0);
+        settings.set_local("timezone", Some("UTC")).unwrap();
+        assert_eq!(settings.zone(), Zone::UTC);
+        settings.commit();
+        assert_eq!(settings.zone(), Zone::ahead(-25_200), "SET LOCAL has ended");
+        settings.begin_transaction(0);
+        settings.set("timezone", Some("Europe/Berlin")).unwrap();
+        settings.commit();
+        assert_eq!(Some(settings.zone()), Zone::named("Europe/Berlin"));
         assert_eq!(settings.set("transaction_read_only", Some("on")).unwrap_err().state.code(), "22023");
         settings.reset_all();
+        assert_eq!(settings.zone(), Zone::UTC);
         assert_eq!(settings.get("statement_timeout").as_deref(), Some("0"));
         assert!(SETTINGS.is_sorted_by_key(|s| s.name));
     }

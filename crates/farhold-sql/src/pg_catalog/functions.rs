@@ -26,7 +26,10 @@ pub(super) fn register(context: &SessionContext, relations: &Arc<dyn Relations>)
                 columns.get(usize::try_from(column - 1).ok()?).cloned()
             }
         }),
-        defining("pg_get_constraintdef", |definitions, oid, _| definitions.constraints.get(&oid).cloned()),
+        defining("pg_get_constraintdef", |definitions, oid, pretty| {
+            let (plain, short) = definitions.constraints.get(&oid)?;
+            Some(if pretty == 0 { plain.clone() } else { short.clone() })
+        }),
         defining("pg_get_userbyid", |definitions, oid, _| {
             Some(if oid == OWNER_OID { definitions.owner.clone() } else { format!("unknown (OID={oid})") })
         }),
@@ -103,7 +106,8 @@ enum Constant {
 struct Definitions {
     /// The whole definition, and each column.
     indexes: HashMap<i32, (String, Vec<String>)>,
-    constraints: HashMap<i32, String>,
+    /// As they are, and with fewer parentheses.
+    constraints: HashMap<i32, (String, String)>,
     /// By table and column number.
     defaults: HashMap<(i32, i64), String>,
     owner: String,
@@ -120,8 +124,14 @@ impl Definitions {
                 let columns = index.columns.iter().map(|&column| super::quoted(&table.columns[column].name)).collect();
                 indexes.insert(oid, (index_definition(&table, index), columns));
                 if index.kind == IndexKind::PrimaryKey {
-                    constraints.insert(constraint_oid(oid), format!("PRIMARY KEY ({})", table.column_list(index)));
+                    let definition = format!("PRIMARY KEY ({})", table.column_list(index));
+                    constraints.insert(constraint_oid(oid), (definition.clone(), definition));
                 }
+            }
+            for (oid, check) in table.numbered_checks() {
+                let (condition, end) = (&check.condition, if check.validated { "" } else { " NOT VALID" });
+                let definitions = (format!("CHECK (({condition})){end}"), format!("CHECK ({condition}){end}"));
+                constraints.insert(oid, definitions);
             }
         }
         Self { indexes, constraints, defaults, owner: relations.owner() }
@@ -147,7 +157,7 @@ enum Body {
     Constant(Constant),
     /// The first argument, as text.
     First,
-    /// The text for an OID, and for the second argument if that is a number.
+    /// The text for an OID, and for the second argument if that is a number or a boolean.
     Spelled {
         relations: Arc<dyn Relations>,
         spell: fn(&Definitions, i32, i64) -> Option<String>,
@@ -219,7 +229,8 @@ impl ScalarUDFImpl for Function {
                 let rows = arguments.number_rows;
                 let numbers = |at: usize| -> Result<Option<ArrayRef>> {
                     let Some(argument) = arguments.args.get(at) else { return Ok(None) };
-                    if at > 0 && !argument.data_type().is_integer() {
+                    let data_type = argument.data_type();
+                    if at > 0 && !data_type.is_integer() && data_type != DataType::Boolean {
                         return Ok(None);
                     }
                     Ok(Some(cast(&argument.clone().into_array(rows)?, &DataType::Int64)?))

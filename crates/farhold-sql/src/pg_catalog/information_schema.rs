@@ -230,6 +230,7 @@ impl Shape {
             ColumnType::Bytea => Self::plain("bytea", "bytea"),
             ColumnType::Date => moment("date", "date", 0),
             ColumnType::Timestamp => moment("timestamp without time zone", "timestamp", 6),
+            ColumnType::Timestamptz => moment("timestamp with time zone", "timestamptz", 6),
         }
     }
 }

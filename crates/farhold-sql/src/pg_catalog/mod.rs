@@ -10,6 +10,7 @@
 //! 16384 + 128 * table          the table
 //!                    + 1 …     its indexes, primary key first
 //!                    + 64 …    the constraints of those indexes
+//! 2^30 + 256 * table …         its checks
 //! ```
 
 mod functions;
@@ -33,6 +34,10 @@ pub(crate) use rewrite::rewrite;
 const FIRST_NORMAL_OID: i32 = 16_384;
 const OIDS_PER_TABLE: i32 = 128;
 const CONSTRAINT_OFFSET: i32 = 64;
+/// OIDs of checks begin here.
+const FIRST_CHECK_OID: i32 = 1 << 30;
+/// The limit on checks of a table.
+pub(crate) const CHECKS_MAX: usize = 256;
 
 /// The role that owns all objects.
 const OWNER_OID: i32 = 10;
@@ -75,6 +80,8 @@ pub(crate) struct Relation {
     pub(crate) columns: Vec<Attribute>,
     /// Its indexes, that of the primary key first.
     pub(crate) indexes: Vec<IndexOf>,
+    /// Its CHECK constraints.
+    pub(crate) checks: Vec<CheckOf>,
 }
 
 /// The column segments of a table.
@@ -122,6 +129,19 @@ pub(crate) struct IndexOf {
     pub(crate) kind: IndexKind,
 }
 
+/// A CHECK constraint.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckOf {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its condition, as SQL.
+    pub(crate) condition: String,
+    /// Positions of the columns that it reads, from 0.
+    pub(crate) columns: Vec<usize>,
+    /// Whether all rows are known to satisfy it.
+    pub(crate) validated: bool,
+}
+
 /// The purpose of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IndexKind {
@@ -142,6 +162,12 @@ impl Relation {
     fn numbered_indexes(&self) -> impl Iterator<Item = (i32, &IndexOf)> {
         let first = self.oid() + 1;
         self.indexes.iter().enumerate().map(move |(at, index)| (first + at as i32, index))
+    }
+
+    /// Its checks with their OIDs.
+    fn numbered_checks(&self) -> impl Iterator<Item = (i32, &CheckOf)> {
+        let first = FIRST_CHECK_OID.wrapping_add((CHECKS_MAX as i32).wrapping_mul(self.number.cast_signed()));
+        self.checks.iter().enumerate().map(move |(at, check)| (first.wrapping_add(at as i32), check))
     }
 
     /// The names of an index's columns, quoted where necessary.

@@ -9,8 +9,8 @@ use datafusion::error::Result;
 use self::batch::Kind::{Big, Bool, Float, Int, Ints, Oid, Small, Text, Texts};
 use self::batch::{Kind, Value, batch};
 use super::{
-    DATABASE_OID, INFORMATION_SCHEMA_OID, IndexKind, OWNER_OID, PG_CATALOG_OID, PUBLIC_OID, Relation, Relations, UTF8,
-    constraint_oid,
+    CheckOf, DATABASE_OID, INFORMATION_SCHEMA_OID, IndexKind, OWNER_OID, PG_CATALOG_OID, PUBLIC_OID, Relation,
+    Relations, UTF8, constraint_oid,
 };
 use crate::engine::ColumnType;
 use crate::value::oid;
@@ -142,7 +142,7 @@ const PG_CLASS: &[(&str, Kind)] = &[
 ];
 
 fn pg_class(source: &Source<'_>) -> Vec<Vec<Value>> {
-    let row = |oid: i32, name: &str, kind: &str, columns: usize, rows: i64, has_index: bool| {
+    let row = |oid: i32, name: &str, kind: &str, columns: usize, rows: i64, (has_index, checks): (bool, usize)| {
         let access_method = if kind == "i" { BTREE_OID } else { HEAP_OID };
         vec![
             Value::Int(oid),
@@ -163,7 +163,7 @@ fn pg_class(source: &Source<'_>) -> Vec<Vec<Value>> {
             text("p"),
             text(kind),
             Value::Small(columns as i16),
-            Value::Small(0),
+            Value::Small(checks as i16),
             Value::Bool(false),
             Value::Bool(false),
             Value::Bool(false),
@@ -182,9 +182,10 @@ fn pg_class(source: &Source<'_>) -> Vec<Vec<Value>> {
     };
     let mut rows = Vec::new();
     for table in &source.tables {
-        rows.push(row(table.oid(), &table.name, "r", table.columns.len(), table.rows, !table.indexes.is_empty()));
+        let has = (!table.indexes.is_empty(), table.checks.len());
+        rows.push(row(table.oid(), &table.name, "r", table.columns.len(), table.rows, has));
         for (oid, index) in table.numbered_indexes() {
-            rows.push(row(oid, &index.name, "i", index.columns.len(), table.rows, false));
+            rows.push(row(oid, &index.name, "i", index.columns.len(), table.rows, (false, 0)));
         }
     }
     rows
@@ -413,19 +414,20 @@ const PG_CONSTRAINT: &[(&str, Kind)] = &[
 fn pg_constraint(source: &Source<'_>) -> Vec<Vec<Value>> {
     let mut rows = Vec::new();
     for table in &source.tables {
-        for (oid, index) in table.numbered_indexes().filter(|(_, index)| index.kind == IndexKind::PrimaryKey) {
-            let numbers = index.columns.iter().map(|&column| column as i32 + 1).collect();
+        // A key has an index, a check a condition.
+        let mut add = |oid: i32, name: &str, index: Option<i32>, check: Option<&CheckOf>, columns: &[usize]| {
+            let numbers = columns.iter().map(|&column| column as i32 + 1).collect();
             let mut row = vec![
-                Value::Int(constraint_oid(oid)),
-                text(&index.name),
+                Value::Int(oid),
+                text(name),
                 Value::Int(PUBLIC_OID),
-                text("p"),
+                text(if check.is_some() { "c" } else { "p" }),
                 Value::Bool(false),
                 Value::Bool(false),
-                Value::Bool(true),
+                Value::Bool(check.is_none_or(|check| check.validated)),
                 Value::Int(table.oid()),
                 Value::Int(0),
-                Value::Int(oid),
+                Value::Int(index.unwrap_or(0)),
                 Value::Int(0),
                 Value::Int(0),
                 text(" "),
@@ -433,11 +435,18 @@ fn pg_constraint(source: &Source<'_>) -> Vec<Vec<Value>> {
                 text(" "),
                 Value::Bool(true),
                 Value::Int(0),
-                Value::Bool(true),
+                Value::Bool(check.is_none()),
                 Value::Ints(numbers),
             ];
-            row.resize(PG_CONSTRAINT.len(), Value::Null);
+            row.resize(PG_CONSTRAINT.len() - 1, Value::Null);
+            row.push(check.map_or(Value::Null, |check| text(&check.condition)));
             rows.push(row);
+        };
+        for (oid, index) in table.numbered_indexes().filter(|(_, index)| index.kind == IndexKind::PrimaryKey) {
+            add(constraint_oid(oid), &index.name, Some(oid), None, &index.columns);
+        }
+        for (oid, check) in table.numbered_checks() {
+            add(oid, &check.name, None, Some(check), &check.columns);
         }
     }
     rows

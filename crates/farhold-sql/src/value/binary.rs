@@ -25,7 +25,7 @@ pub(crate) fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
         Datum::Text(value) => put_string(value, data_type, out),
         Datum::Bytea(value) => out.extend_from_slice(value),
         Datum::Date(days) => put_date(*days, out),
-        Datum::Timestamp(micros) => put_timestamp(*micros, out),
+        Datum::Timestamp(micros) | Datum::Timestamptz(micros) => put_timestamp(*micros, out),
     }
 }
 
@@ -106,14 +106,18 @@ pub(crate) fn parse(data_type: ColumnType, bytes: &[u8]) -> Result<Datum, SqlErr
             let days = if infinite { Some(wire) } else { wire.checked_add(DAYS_TO_2000).and_then(date_in_range) };
             Datum::Date(days.ok_or_else(|| overflow("date out of range"))?)
         }
-        ColumnType::Timestamp => {
-            let wire = i64::from_be_bytes(fixed(bytes)?);
-            let infinite = matches!(wire, i64::MIN | i64::MAX);
-            let micros =
-                if infinite { Some(wire) } else { wire.checked_add(MICROSECONDS_TO_2000).and_then(timestamp_in_range) };
-            Datum::Timestamp(micros.ok_or_else(|| overflow("timestamp out of range"))?)
-        }
+        ColumnType::Timestamp => Datum::Timestamp(parse_moment(bytes)?),
+        ColumnType::Timestamptz => Datum::Timestamptz(parse_moment(bytes)?),
     })
+}
+
+/// The microseconds since 1970 of a timestamp.
+fn parse_moment(bytes: &[u8]) -> Result<i64, SqlError> {
+    let wire = i64::from_be_bytes(fixed(bytes)?);
+    let infinite = matches!(wire, i64::MIN | i64::MAX);
+    let micros =
+        if infinite { Some(wire) } else { wire.checked_add(MICROSECONDS_TO_2000).and_then(timestamp_in_range) };
+    micros.ok_or_else(|| overflow("timestamp out of range"))
 }
 
 /// Bytes that must be UTF-8 without a zero byte, as text.

@@ -1,17 +1,18 @@
 //! Dates, timestamps and times of day as text, in PostgreSQL's format (`DateStyle = ISO`).
 //!
 //! ```text
-//! date:      [-]infinity | epoch | day [clock | blank offset] [BC | AD]
+//! date:      [-]infinity | epoch | day [clock | blank zone] [BC | AD]
 //! day:       YYYY-MM-DD | YYYY/MM/DD | YYYYMMDD
-//! clock:     (blank | T) HH:MM[:SS[.digits]] [zone]
-//! zone:      Z | UTC | GMT | offset
-//! offset:    (+ | -)HH[[:]MM] | (+ | -)HH:MM:SS            below 16 hours
+//! clock:     (blank | T) (HH:MM[:SS[.digits]] | HHMM[SS[.digits]]) [zone]
+//! zone:      Z | offset | abbreviation | name              as in [`zone`](super::zone)
+//! offset:    (+ | -)HH[[:]MM] | (+ | -)HH:MM:SS            below 16 hours, to the east
 //! ```
 //! The engine counts from 1970-01-01. The infinities are the limits of the integer types, as on the wire. Any other text
-//! is an error. Only a timestamp with time zone, which no column holds, counts its zone; others ignore it.
+//! is an error. A timestamp with time zone is read in the session's zone if its text has none; other types ignore the zone.
 
 use super::calendar::{civil_from_days, days_from_civil};
 use super::integer::put_padded;
+use super::zone::{Zone, unknown_zone};
 use crate::{SqlError, SqlState};
 
 pub(super) const SECOND_US: i64 = 1_000_000;
@@ -42,18 +43,47 @@ pub(crate) fn put_date(days: i32, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a timestamp; `zone` is appended (`+00` for a timestamp with time zone, all of which are UTC here).
-pub(crate) fn put_timestamp(micros: i64, zone: &str, out: &mut Vec<u8>) {
+/// Writes a timestamp.
+pub(crate) fn put_timestamp(micros: i64, out: &mut Vec<u8>) {
+    put_moment(micros, None, out);
+}
+
+/// Writes a timestamp with time zone, as the local time of a zone and its distance from UTC.
+pub(crate) fn put_timestamptz(micros: i64, zone: Zone, out: &mut Vec<u8>) {
+    put_moment(micros, Some(zone), out);
+}
+
+fn put_moment(micros: i64, zone: Option<Zone>, out: &mut Vec<u8>) {
     match micros {
         i64::MAX => out.extend_from_slice(b"infinity"),
         i64::MIN => out.extend_from_slice(b"-infinity"),
         _ => {
-            let era = put_day(micros.div_euclid(DAY_MICROSECONDS), out);
+            let ahead = zone.map(|zone| zone.seconds_at(micros));
+            // The local time of the last instants is later than all timestamps.
+            let local = i128::from(micros) + i128::from(ahead.unwrap_or(0) * SECOND_US);
+            let era = put_day(local.div_euclid(DAY_MICROSECONDS.into()) as i64, out);
             out.push(b' ');
-            put_time(micros.rem_euclid(DAY_MICROSECONDS), out);
-            out.extend_from_slice(zone.as_bytes());
+            put_time(local.rem_euclid(DAY_MICROSECONDS.into()) as i64, out);
+            if let Some(ahead) = ahead {
+                put_offset(ahead, out);
+            }
             out.extend_from_slice(era);
         }
+    }
+}
+
+/// Writes the distance from UTC, in seconds to the east: hours, and minutes and seconds if there are some.
+fn put_offset(ahead: i64, out: &mut Vec<u8>) {
+    let distance = ahead.abs();
+    out.push(if ahead < 0 { b'-' } else { b'+' });
+    put_padded(distance / 3_600, 2, out);
+    if distance % 3_600 != 0 {
+        out.push(b':');
+        put_padded(distance / 60 % 60, 2, out);
+    }
+    if distance % 60 != 0 {
+        out.push(b':');
+        put_padded(distance % 60, 2, out);
     }
 }
 
@@ -92,11 +122,11 @@ pub(crate) fn put_time(micros: i64, out: &mut Vec<u8>) {
 enum Parsed {
     Infinity,
     MinusInfinity,
-    /// A day, the microseconds since it began, and those by which the zone is ahead of UTC.
+    /// A day, the microseconds since it began, and the zone if the text has one.
     At {
         day: i64,
         of_day: i64,
-        zone: i64,
+        zone: Option<Zone>,
     },
 }
 
@@ -113,24 +143,27 @@ pub(super) fn parse_date(text: &str) -> Result<i32, SqlError> {
 
 /// Microseconds since 1970-01-01; a zone is ignored.
 pub(super) fn parse_timestamp(text: &str) -> Result<i64, SqlError> {
-    timestamp(text, |_| 0)
+    timestamp(text, "timestamp", |local, _| Some(local))
 }
 
-/// Parses a timestamp with time zone, as microseconds since 1970-01-01 in UTC.
+/// Parses a timestamp with time zone, as microseconds since 1970-01-01 in UTC. `session` is the zone of a text without one.
 ///
 /// # Errors
-/// 22007, 22008, 22009.
-pub(crate) fn parse_timestamptz(text: &str) -> Result<i64, SqlError> {
-    timestamp(text, |zone| zone)
+/// 22007, 22008, 22009, 22023.
+pub(super) fn parse_timestamptz(text: &str, session: Zone) -> Result<i64, SqlError> {
+    timestamp(text, "timestamp with time zone", |local, zone| zone.unwrap_or(session).to_instant(local))
 }
 
-fn timestamp(text: &str, ahead: impl Fn(i64) -> i64) -> Result<i64, SqlError> {
-    match parse(text, "timestamp")? {
+fn timestamp(text: &str, kind: &str, instant: impl Fn(i64, Option<Zone>) -> Option<i64>) -> Result<i64, SqlError> {
+    match parse(text, kind)? {
         Parsed::Infinity => Ok(i64::MAX),
         Parsed::MinusInfinity => Ok(i64::MIN),
         Parsed::At { day, of_day, zone } => day
             .checked_mul(DAY_MICROSECONDS)
-            .and_then(|start| start.checked_add(of_day - ahead(zone)))
+            .and_then(|start| start.checked_add(of_day))
+            // The last number is infinity.
+            .filter(|local| *local != i64::MAX)
+            .and_then(|local| instant(local, zone))
             .and_then(timestamp_in_range)
             .ok_or_else(|| out_of_range(text, "timestamp")),
     }
@@ -176,7 +209,7 @@ fn parse(text: &str, kind: &str) -> Result<Parsed, SqlError> {
     match lower.as_str() {
         "infinity" => return Ok(Parsed::Infinity),
         "-infinity" => return Ok(Parsed::MinusInfinity),
-        "epoch" => return Ok(Parsed::At { day: 0, of_day: 0, zone: 0 }),
+        "epoch" => return Ok(Parsed::At { day: 0, of_day: 0, zone: Some(Zone::UTC) }),
         _ => {}
     }
     let era = |word: &str| lower.strip_suffix(word).filter(|rest| rest.ends_with(char::is_whitespace));
@@ -185,20 +218,30 @@ fn parse(text: &str, kind: &str) -> Result<Parsed, SqlError> {
         (_, Some(rest)) => (rest.trim_end(), false),
         _ => (lower.as_str(), false),
     };
-    let (day, clock) = rest.split_once(|c: char| c.is_whitespace() || c == 't').unwrap_or((rest, ""));
+    let end = rest.find(|c: char| c.is_whitespace() || c == 't').unwrap_or(rest.len());
+    let (day, clock) = rest.split_at(end);
     let (year, month, day) = parse_day(day).ok_or_else(bad)?;
-    let clock = clock.trim();
     // A day alone begins at midnight, even if it has a zone. After a `T` a time is required.
-    let alone = parse_zone(clock).filter(|_| !rest.contains(|c: char| c.is_ascii_alphabetic()));
-    let (of_day, zone) = if let Some(zone) = alone {
-        (0, zone)
-    } else {
-        let (clock, zone) = parse_clock(clock).ok_or_else(bad)?;
-        (clock.microseconds().ok_or_else(|| field_range(text))?, zone)
+    let clock = clock.trim();
+    let (clock, needs_time) = match clock.strip_prefix('t') {
+        Some(time) if !time.starts_with(|c: char| c.is_ascii_alphabetic()) => (time, true),
+        _ => (clock, false),
     };
-    let zone = zone.microseconds().ok_or_else(|| {
-        SqlError::new(SqlState::INVALID_TIME_ZONE, format!("time zone displacement out of range: \"{text}\""))
-    })?;
+    let has_time = needs_time || clock.starts_with(|c: char| c.is_ascii_digit());
+    let (of_day, zone) = if has_time {
+        let (clock, zone) = parse_clock(clock).ok_or_else(bad)?;
+        let zone = parse_zone(zone)?.ok_or_else(bad)?;
+        (clock.microseconds().ok_or_else(|| field_range(text))?, zone)
+    } else {
+        (0, parse_zone(clock)?.ok_or_else(bad)?)
+    };
+    let zone = match zone {
+        Written::Nothing => None,
+        Written::Zone(zone) => Some(zone),
+        Written::Offset(offset) => Some(Zone::ahead(offset.seconds().ok_or_else(|| {
+            SqlError::new(SqlState::INVALID_TIME_ZONE, format!("time zone displacement out of range: \"{text}\""))
+        })?)),
+    };
     // PostgreSQL checks the day last. There is no year 0: 1 AD follows 1 BC, which is the internal year 0.
     let internal_year = if before_christ { 1 - i64::from(year) } else { i64::from(year) };
     let day = days_from_civil(internal_year, month, day).filter(|_| year > 0).ok_or_else(|| field_range(text))?;
@@ -241,12 +284,18 @@ impl Clock {
     }
 }
 
-/// A time of day and the zone after it.
-fn parse_clock(text: &str) -> Option<(Clock, Zone)> {
+/// A time of day, and the text of the zone after it.
+fn parse_clock(text: &str) -> Option<(Clock, &str)> {
     let end = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, ':' | '.'))).unwrap_or(text.len());
     let (clock, zone) = text.split_at(end);
-    let zone = parse_zone(zone.trim_start())?;
-    let mut parts = clock.split(':');
+    let together = clock.split('.').next().unwrap_or_default();
+    let apart = if !clock.contains(':') && matches!(together.len(), 4 | 6) && together.is_ascii() {
+        // `hhmm` or `hhmmss`, as ISO 8601 writes it.
+        &[&clock[..2], ":", &clock[2..4], if together.len() == 6 { ":" } else { "" }, &clock[4..]].concat()
+    } else {
+        clock
+    };
+    let mut parts = apart.split(':');
     let (hour, minute) = (number(parts.next()?)?, number(parts.next()?)?);
     let (second, fraction) = match parts.next() {
         None => ("0", ""),
@@ -258,29 +307,53 @@ fn parse_clock(text: &str) -> Option<(Clock, Zone)> {
     let six: i64 = format!("{fraction:0<6}")[..6].parse().ok()?;
     let round = i64::from(fraction.as_bytes().get(6).is_some_and(|b| *b >= b'5'));
     let (hour, minute, second) = (hour.into(), minute.into(), number(second)?.into());
-    Some((Clock { hour, minute, second, microseconds: six + round }, zone))
+    Some((Clock { hour, minute, second, microseconds: six + round }, zone.trim_start()))
 }
 
-/// A zone's distance from UTC.
-struct Zone {
+/// A zone as written.
+enum Written {
+    Nothing,
+    Offset(Offset),
+    Zone(Zone),
+}
+
+/// A distance from UTC.
+struct Offset {
     is_behind: bool,
     hours: u32,
     minutes: u32,
     seconds: u32,
 }
 
-impl Zone {
-    /// The microseconds by which it is ahead of UTC; `None` if there is no such zone.
-    fn microseconds(&self) -> Option<i64> {
+impl Offset {
+    /// The seconds by which it is ahead of UTC; `None` if there is no such zone.
+    fn seconds(&self) -> Option<i64> {
         let Self { is_behind, hours, minutes, seconds } = *self;
-        let distance = i64::from((hours * 60 + minutes) * 60 + seconds) * SECOND_US;
+        let distance = i64::from((hours * 60 + minutes) * 60 + seconds);
         (hours < 16 && minutes < 60 && seconds < 60).then_some(if is_behind { -distance } else { distance })
     }
 }
 
-/// A zone as written; nothing is UTC.
-fn parse_zone(text: &str) -> Option<Zone> {
-    let offset = if matches!(text, "" | "z" | "utc" | "gmt") { "0" } else { text.strip_prefix(['+', '-'])? };
+/// A zone in lower case; `None` if it is none.
+fn parse_zone(text: &str) -> Result<Option<Written>, SqlError> {
+    if text.is_empty() {
+        return Ok(Some(Written::Nothing));
+    }
+    if text.starts_with(['+', '-']) {
+        return Ok(parse_offset(text).map(Written::Offset));
+    }
+    if text.bytes().all(|b| b.is_ascii_alphabetic()) {
+        return Ok(Zone::abbreviated(text).map(Written::Zone));
+    }
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '/' | '_' | '.' | ':');
+    if !text.starts_with(|c: char| c.is_ascii_alphabetic()) || !text.chars().all(is_part) {
+        return Ok(None);
+    }
+    Zone::named(text).map(|zone| Some(Written::Zone(zone))).ok_or_else(|| unknown_zone(text))
+}
+
+fn parse_offset(text: &str) -> Option<Offset> {
+    let offset = &text[1..];
     let part = |part: &str, digits_max: usize| number(part).filter(|_| part.len() <= digits_max);
     let (hours, minutes, seconds) = match offset.split_once(':') {
         // Without colons, the last two of at least three digits are minutes.
@@ -291,7 +364,7 @@ fn parse_zone(text: &str) -> Option<Zone> {
             (part(hours, 2)?, part(minutes, 2)?, part(seconds, 2)?)
         }
     };
-    Some(Zone { is_behind: text.starts_with('-'), hours, minutes, seconds })
+    Some(Offset { is_behind: text.starts_with('-'), hours, minutes, seconds })
 }
 
 #[cfg(test)]
@@ -356,6 +429,9 @@ mod tests {
             ("2020-01-01 10:00:00.1234567", "2020-01-01 10:00:00.123457"),
             ("2020-01-01 10:00:60", "2020-01-01 10:01:00"),
             ("2020-01-01 24:00:00", "2020-01-02 00:00:00"),
+            ("20200101T100203Z", "2020-01-01 10:02:03"),
+            ("2020-01-01 100203.5+02", "2020-01-01 10:02:03.5"),
+            ("20200101 1002", "2020-01-01 10:02:00"),
             ("4713-01-01 BC", "4713-01-01 00:00:00 BC"),
             ("294246-12-31 23:59:59.999999", "294246-12-31 23:59:59.999999"),
             ("2020-01-01 10:00:00 +0200", "2020-01-01 10:00:00"),
@@ -365,7 +441,7 @@ mod tests {
             ("infinity", "infinity"),
             ("-infinity", "-infinity"),
         ] {
-            let shown = parse_timestamp(text).map(|micros| written(|out| put_timestamp(micros, "", out)));
+            let shown = parse_timestamp(text).map(|micros| written(|out| put_timestamp(micros, out)));
             let shown = shown.map_err(|e| e.message);
             assert_eq!(shown, Ok(expected.to_owned()), "{text}");
         }
@@ -374,6 +450,8 @@ mod tests {
             ("2020-01-01 10:00:00x", "22007"),
             ("2020-01-01 10:00:00.5.5", "22007"),
             ("2020-01-01 10:00:00:00", "22007"),
+            ("2020-01-01 10", "22007"),
+            ("2020-01-01T10020", "22007"),
             ("2020-01-01 25:00", "22008"),
             ("2020-01-01 24:00:01", "22008"),
             ("294277-01-01", "22008"),

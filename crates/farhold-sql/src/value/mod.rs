@@ -9,6 +9,7 @@
 //! | strings | themselves | themselves |
 //! | bytea | `\x` and hex ([`bytea`]) | themselves |
 //! | date, timestamp | ISO ([`datetime`]) | days, microseconds since 2000-01-01 |
+//! | timestamp with time zone | ISO, in the session's zone ([`zone`]) | microseconds since 2000-01-01 in UTC |
 //! | time, interval, lists, records (no column has them) | [`datetime`], [`interval`], [`nested`] | times, intervals, lists |
 //!
 //! Literals, casts and COPY in the engine and the wire in the server share these forms. A `put` appends to a buffer; an
@@ -25,6 +26,7 @@ mod nested;
 pub(crate) mod numeric;
 pub(crate) mod oid;
 mod text;
+mod zone;
 
 #[cfg(test)]
 mod tests;
@@ -34,8 +36,8 @@ use farhold_store::row::ColumnType;
 pub(crate) use bytea::{decode_escape, decode_hex, put_bytea, put_hex};
 pub(crate) use calendar::{civil_from_days, days_from_civil};
 pub(crate) use datetime::{
-    DAY_MICROSECONDS, DAYS_TO_2000, MICROSECONDS_TO_2000, date_in_range, parse_timestamptz, put_date, put_time,
-    put_timestamp, round_timestamp, timestamp_in_range,
+    DAY_MICROSECONDS, DAYS_TO_2000, MICROSECONDS_TO_2000, date_in_range, put_date, put_time, put_timestamp,
+    put_timestamptz, round_timestamp, timestamp_in_range,
 };
 pub(crate) use float::{put_float4, put_float8};
 pub(crate) use integer::put_integer;
@@ -44,6 +46,7 @@ pub(crate) use nested::{DIMENSIONS_MAX, put_list, put_record, read_list, too_man
 pub(crate) use numeric::{exact_decimal, put_decimal};
 pub(crate) use text::{base_name, parse_stored, put, put_string, written};
 pub use text::{format_datum, parse_datum};
+pub use zone::Zone;
 
 /// Precision and scale of a NUMERIC without them.
 pub(crate) const ANY_DIGITS: (u8, u8) = (38, 16);

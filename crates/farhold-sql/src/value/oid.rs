@@ -71,6 +71,7 @@ pub fn of(data_type: ColumnType) -> u32 {
         ColumnType::Bytea => BYTEA,
         ColumnType::Date => DATE,
         ColumnType::Timestamp => TIMESTAMP,
+        ColumnType::Timestamptz => TIMESTAMPTZ,
     }
 }
 
@@ -136,7 +137,8 @@ pub fn parameter_type(oid: u32) -> Option<ColumnType> {
         BPCHAR => ColumnType::Char(ANY_LENGTH),
         BYTEA => ColumnType::Bytea,
         DATE => ColumnType::Date,
-        TIMESTAMP | TIMESTAMPTZ => ColumnType::Timestamp,
+        TIMESTAMP => ColumnType::Timestamp,
+        TIMESTAMPTZ => ColumnType::Timestamptz,
         _ => return None,
     })
 }

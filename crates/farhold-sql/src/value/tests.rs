@@ -4,8 +4,15 @@
 use arrow::datatypes::IntervalMonthDayNano;
 use farhold_store::row::{ColumnType, Datum};
 
+use super::datetime::parse_timestamptz;
 use super::numeric::{self, Decimal};
 use super::*;
+use crate::SqlError;
+
+/// In UTC.
+fn parse_datum(text: &str, data_type: ColumnType) -> Result<Datum, SqlError> {
+    super::parse_datum(text, data_type, Zone::UTC)
+}
 
 #[test]
 fn floats_are_written_as_postgresql_writes_them() {
@@ -27,11 +34,11 @@ fn floats_are_written_as_postgresql_writes_them() {
         (f64::NEG_INFINITY, "-Infinity"),
     ];
     for (value, expected) in cases {
-        assert_eq!(format_datum(&Datum::Double(*value)).as_deref(), Some(*expected));
+        assert_eq!(format_datum(&Datum::Double(*value), Zone::UTC).as_deref(), Some(*expected));
     }
-    assert_eq!(format_datum(&Datum::Real(0.1)).as_deref(), Some("0.1"));
-    assert_eq!(format_datum(&Datum::Real(1e6)).as_deref(), Some("1e+06"));
-    assert_eq!(format_datum(&Datum::Real(999_999.0)).as_deref(), Some("999999"));
+    assert_eq!(format_datum(&Datum::Real(0.1), Zone::UTC).as_deref(), Some("0.1"));
+    assert_eq!(format_datum(&Datum::Real(1e6), Zone::UTC).as_deref(), Some("1e+06"));
+    assert_eq!(format_datum(&Datum::Real(999_999.0), Zone::UTC).as_deref(), Some("999999"));
 }
 
 /// A client may declare a type that no column here has: its bytes are then read as text of that type, or refused.
@@ -139,7 +146,7 @@ fn dates_and_timestamps() {
     assert_eq!(date(-719_528), "0001-01-01 BC");
     assert_eq!(date(2_932_897), "10000-01-01");
     assert_eq!(date(i32::MAX), "infinity");
-    let timestamp = |micros| written(|out| put_timestamp(micros, "", out));
+    let timestamp = |micros| written(|out| put_timestamp(micros, out));
     assert_eq!(timestamp(-1), "1969-12-31 23:59:59.999999");
     assert_eq!(timestamp(1_500_000), "1970-01-01 00:00:01.5");
     assert_eq!(timestamp(i64::MIN), "-infinity");
@@ -148,7 +155,7 @@ fn dates_and_timestamps() {
 /// The results are those of PostgreSQL 15. Only a timestamp with time zone counts the zone, but all types check it.
 #[test]
 fn zones_are_offsets_with_and_without_colons() {
-    let at = |text: &str| parse_timestamptz(text).map_err(|e| e.state.code());
+    let at = |text: &str| parse_timestamptz(text, Zone::UTC).map_err(|e| e.state.code());
     for (zone, minutes) in [
         ("", 600),
         ("Z", 600),
@@ -178,7 +185,10 @@ fn zones_are_offsets_with_and_without_colons() {
     for zone in ["+16", "-16:00", "+1560", "+05:60", "+05:30:60", "-053000"] {
         let text = format!(" 1970-01-01 10:00:00{zone}");
         let message = format!("time zone displacement out of range: \"{text}\"");
-        assert_eq!(parse_timestamptz(&text).map_err(|e| (e.state.code(), e.message)), Err(("22009", message)));
+        assert_eq!(
+            parse_timestamptz(&text, Zone::UTC).map_err(|e| (e.state.code(), e.message)),
+            Err(("22009", message))
+        );
         for ignored in [ColumnType::Timestamp, ColumnType::Date] {
             assert_eq!(parse_datum(&text, ignored).map_err(|e| e.state.code()), Err("22009"), "{zone}");
         }
@@ -189,6 +199,48 @@ fn zones_are_offsets_with_and_without_colons() {
     let first = parse_datum("4714-11-24 04:00 BC", ColumnType::Timestamp).unwrap();
     assert_eq!(at("4714-11-23 23:00-05 BC").map(Datum::Timestamp), Ok(first));
     assert_eq!(at("4714-11-24 00:00+05 BC"), Err("22008"));
+}
+
+/// The results are those of PostgreSQL 15.
+#[test]
+fn instants_are_read_and_written_in_the_session_s_zone() {
+    for (zone, text, shown) in [
+        ("UTC", "2026-11-30 12:00", "2026-11-30 12:00:00+00"),
+        ("Europe/Berlin", "2026-11-30 12:00", "2026-11-30 12:00:00+01"),
+        ("Europe/Berlin", "2026-07-01 12:00:00.5Z", "2026-07-01 14:00:00.5+02"),
+        ("Europe/Berlin", "2026-03-29 02:30", "2026-03-29 03:30:00+02"),
+        ("Europe/Berlin", "2026-10-25 02:30", "2026-10-25 02:30:00+01"),
+        ("Europe/Berlin", "2026-10-25 02:30 CEST", "2026-10-25 02:30:00+02"),
+        ("Europe/Berlin", "1890-01-01", "1890-01-01 00:00:00+00:53:28"),
+        ("Asia/Kolkata", "2026-01-01 10:00 America/New_York", "2026-01-01 20:30:00+05:30"),
+        ("America/St_Johns", "2026-01-01 00:00 utc", "2025-12-31 20:30:00-03:30"),
+        ("America/St_Johns", "1900-01-01", "1900-01-01 00:00:00-03:30:52"),
+        ("America/St_Johns", "2026-01-01 Asia/Tokyo", "2025-12-31 11:30:00-03:30"),
+        ("<+02>-02", "2026-01-01 10:00 UTC+3", "2026-01-01 15:00:00+02"),
+        ("Europe/Berlin", "0001-01-01 00:00 BC", "0001-01-01 00:00:00+00:53:28 BC"),
+        ("Europe/Berlin", "epoch", "1970-01-01 01:00:00+01"),
+        ("Europe/Berlin", "-infinity", "-infinity"),
+    ] {
+        let zone = Zone::named(zone).unwrap();
+        let datum = super::parse_datum(text, ColumnType::Timestamptz, zone).map_err(|e| e.message);
+        assert_eq!(datum.map(|datum| format_datum(&datum, zone)), Ok(Some(shown.to_owned())), "{text}");
+    }
+    // The local time of the last instants has no timestamp.
+    let last = Datum::Timestamptz(i64::MAX - 1);
+    let shown = format_datum(&last, Zone::named("Asia/Tokyo").unwrap()).unwrap();
+    assert_eq!(shown, "294247-01-10 13:00:54.775806+09");
+    for (text, state) in [
+        ("2026-01-01 10:00 Europe/Nowhere", "22023"),
+        ("2026-01-01 10:00 nowhere", "22007"),
+        ("2026-01-01 10:00 Europe/Berlin x", "22007"),
+        ("2026-01-01T", "22007"),
+        ("4714-11-24 00:00+05 BC", "22008"),
+    ] {
+        let read = parse_datum(text, ColumnType::Timestamptz).map_err(|e| e.state.code());
+        assert_eq!(read, Err(state), "{text}");
+    }
+    // Other types check the zone too.
+    assert_eq!(parse_datum("2026-01-01 10:00 a/b", ColumnType::Date).map_err(|e| e.state.code()), Err("22023"));
 }
 
 #[test]
@@ -218,6 +270,8 @@ fn every_datum_survives_the_binary_form() {
         (ColumnType::Date, Datum::Date(i32::MAX)),
         (ColumnType::Timestamp, Datum::Timestamp(1)),
         (ColumnType::Timestamp, Datum::Timestamp(i64::MIN)),
+        (ColumnType::Timestamptz, Datum::Timestamptz(-1)),
+        (ColumnType::Timestamptz, Datum::Timestamptz(i64::MAX)),
     ];
     for (data_type, datum) in cases {
         let mut bytes = Vec::new();
@@ -253,7 +307,7 @@ fn binary_dates_and_timestamps_have_a_range() {
 
 #[test]
 fn a_char_is_padded() {
-    let padded = |width| written(|out| put(&Datum::Text("ä".to_owned()), ColumnType::Char(width), out));
+    let padded = |width| written(|out| put(&Datum::Text("ä".to_owned()), ColumnType::Char(width), Zone::UTC, out));
     assert_eq!((padded(3).as_str(), padded(1).as_str(), padded(ANY_LENGTH).as_str()), ("ä  ", "ä", "ä"));
 }
 

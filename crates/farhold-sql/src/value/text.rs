@@ -4,14 +4,16 @@ use farhold_store::row::{ColumnType, Datum};
 
 use super::ANY_LENGTH;
 use super::bytea::{parse_bytea, put_bytea};
-use super::datetime::{parse_date, parse_timestamp, put_date, put_timestamp};
+use super::datetime::{parse_date, parse_timestamp, parse_timestamptz, put_date, put_timestamp, put_timestamptz};
 use super::float::{is_beyond, parse_float, put_float4, put_float8};
 use super::integer::put_integer;
 use super::numeric::{Decimal, MinDigits, SCALE_MAX, parse_decimal, put_decimal};
+use super::zone::Zone;
 use crate::{SqlError, SqlState};
 
-/// Writes a datum; NULL writes nothing (each message marks NULL in its own way). `CHAR(n)` is padded with blanks.
-pub(crate) fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
+/// Writes a datum; NULL writes nothing (each message marks NULL in its own way). `CHAR(n)` is padded with blanks. A timestamp
+/// with time zone is written in `zone`, the session's.
+pub(crate) fn put(datum: &Datum, data_type: ColumnType, zone: Zone, out: &mut Vec<u8>) {
     match datum {
         Datum::Null => {}
         Datum::Boolean(value) => out.push(if *value { b't' } else { b'f' }),
@@ -24,7 +26,8 @@ pub(crate) fn put(datum: &Datum, data_type: ColumnType, out: &mut Vec<u8>) {
         Datum::Text(value) => put_string(value, data_type, out),
         Datum::Bytea(value) => put_bytea(value, out),
         Datum::Date(days) => put_date(*days, out),
-        Datum::Timestamp(micros) => put_timestamp(*micros, "", out),
+        Datum::Timestamp(micros) => put_timestamp(*micros, out),
+        Datum::Timestamptz(micros) => put_timestamptz(*micros, zone, out),
     }
 }
 
@@ -39,10 +42,10 @@ pub(crate) fn put_string(value: &str, data_type: ColumnType, out: &mut Vec<u8>) 
     }
 }
 
-/// A value without padding; `None` for NULL.
+/// A value without padding; `None` for NULL. A timestamp with time zone is written in `zone`.
 #[must_use]
-pub fn format_datum(datum: &Datum) -> Option<String> {
-    (!datum.is_null()).then(|| written(|out| put(datum, ColumnType::Text, out)))
+pub fn format_datum(datum: &Datum, zone: Zone) -> Option<String> {
+    (!datum.is_null()).then(|| written(|out| put(datum, ColumnType::Text, zone, out)))
 }
 
 /// What `put` writes, which must be text.
@@ -52,11 +55,11 @@ pub(crate) fn written(put: impl FnOnce(&mut Vec<u8>)) -> String {
     String::from_utf8(out).expect("the text form is UTF-8")
 }
 
-/// Parses a value of `data_type`.
+/// Parses a value of `data_type`. A timestamp with time zone whose text has none is one of `zone`.
 ///
 /// # Errors
 /// 22P02, 22003, 22007, 22008, 22009, 22023 if the text is not such a value. Lengths of strings are not checked here.
-pub fn parse_datum(text: &str, data_type: ColumnType) -> Result<Datum, SqlError> {
+pub fn parse_datum(text: &str, data_type: ColumnType, zone: Zone) -> Result<Datum, SqlError> {
     let trimmed = text.trim_matches(is_blank);
     Ok(match data_type {
         ColumnType::Boolean => Datum::Boolean(parse_boolean(trimmed).ok_or_else(|| invalid(text, data_type))?),
@@ -89,18 +92,19 @@ pub fn parse_datum(text: &str, data_type: ColumnType) -> Result<Datum, SqlError>
         ColumnType::Bytea => Datum::Bytea(parse_bytea(text)?),
         ColumnType::Date => Datum::Date(parse_date(text)?),
         ColumnType::Timestamp => Datum::Timestamp(parse_timestamp(text)?),
+        ColumnType::Timestamptz => Datum::Timestamptz(parse_timestamptz(text, zone)?),
     })
 }
 
 /// Parses a value by the rules of a cast or an assignment to a column, where a small number may be rounded to zero.
-pub(crate) fn parse_stored(text: &str, data_type: ColumnType) -> Result<Datum, SqlError> {
+pub(crate) fn parse_stored(text: &str, data_type: ColumnType, zone: Zone) -> Result<Datum, SqlError> {
     match data_type {
         ColumnType::Decimal { scale, .. } if scale == SCALE_MAX => {
             let trimmed = text.trim_matches(is_blank);
             Ok(parse_decimal(trimmed, MinDigits::Rounded).ok_or_else(|| invalid(text, data_type))??.0.into())
         }
         // Rounding to fewer decimals happens later.
-        _ => parse_datum(text, data_type),
+        _ => parse_datum(text, data_type, zone),
     }
 }
 
@@ -154,7 +158,7 @@ mod tests {
     use crate::value::exact_decimal;
 
     fn there_and_back(text: &str, data_type: ColumnType) -> String {
-        format_datum(&parse_datum(text, data_type).unwrap()).unwrap()
+        format_datum(&parse_datum(text, data_type, Zone::UTC).unwrap(), Zone::UTC).unwrap()
     }
 
     #[test]
@@ -174,6 +178,7 @@ mod tests {
             ("2024-02-29 23:59:59.5", ColumnType::Timestamp, "2024-02-29 23:59:59.5"),
             ("2024-02-29T01:02", ColumnType::Timestamp, "2024-02-29 01:02:00"),
             ("1960-01-01 00:00:00.000001", ColumnType::Timestamp, "1960-01-01 00:00:00.000001"),
+            ("2024-02-29 23:59:59.5 +01", ColumnType::Timestamptz, "2024-02-29 22:59:59.5+00"),
             ("\\xDE ad\n", ColumnType::Bytea, "\\xdead"),
             ("a\\\\b\\001", ColumnType::Bytea, "\\x615c6201"),
         ] {
@@ -198,7 +203,7 @@ mod tests {
             assert_eq!(there_and_back(&text, decimal), expected, "{text}");
         }
         for text in ["1e-2000000000", "1e2000000000", "1e39", "1e-20000"] {
-            assert_eq!(parse_datum(text, decimal).unwrap_err().state.code(), "22003", "{text}");
+            assert_eq!(parse_datum(text, decimal, Zone::UTC).unwrap_err().state.code(), "22003", "{text}");
         }
         assert!(exact_decimal("1e-38").is_some());
         assert!(exact_decimal("10e-39").is_some());
@@ -209,7 +214,7 @@ mod tests {
 
     #[test]
     fn what_is_no_value_has_its_state() {
-        let state = |text: &str, data_type| parse_datum(text, data_type).unwrap_err().state.code();
+        let state = |text: &str, data_type| parse_datum(text, data_type, Zone::UTC).unwrap_err().state.code();
         assert_eq!(state("x", ColumnType::Int), "22P02");
         assert_eq!(state("", ColumnType::Int), "22P02");
         assert_eq!(state("3000000000", ColumnType::Int), "22003");

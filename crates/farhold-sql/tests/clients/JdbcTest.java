@@ -4,6 +4,8 @@ import java.math.BigDecimal;
 import java.sql.*;
 import java.time.LocalDate;
 import java.time.LocalDateTime;
+import java.time.OffsetDateTime;
+import java.time.ZoneOffset;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
@@ -53,10 +55,11 @@ class JdbcTest {
     private static void types(Connection connection) throws SQLException {
         run(connection, "DROP TABLE IF EXISTS jd_types");
         run(connection, "CREATE TABLE jd_types (i int PRIMARY KEY, b boolean, s smallint, l bigint, r real, d double precision,"
-            + " n numeric(12, 2), v varchar(10), t text, y bytea, a date, m timestamp)");
+            + " n numeric(12, 2), v varchar(10), t text, y bytea, a date, m timestamp, z timestamptz)");
         Object[] row = {7, true, -2, Long.MIN_VALUE, 1.5f, -0.1, new BigDecimal("-12345.67"), "abc", "zwölf", new byte[] {0, -1},
-            LocalDate.of(2026, 2, 28), LocalDateTime.of(1999, 12, 31, 23, 59, 59, 123456000)};
-        try (PreparedStatement insert = connection.prepareStatement("INSERT INTO jd_types VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")) {
+            LocalDate.of(2026, 2, 28), LocalDateTime.of(1999, 12, 31, 23, 59, 59, 123456000),
+            OffsetDateTime.of(2026, 7, 15, 10, 0, 0, 5000, ZoneOffset.UTC)};
+        try (PreparedStatement insert = connection.prepareStatement("INSERT INTO jd_types VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")) {
             for (int at = 0; at < row.length; at++) {
                 insert.setObject(at + 1, row[at]);
             }
@@ -72,6 +75,7 @@ class JdbcTest {
                         Object found = switch (at) {
                             case 10 -> rows.getObject(at + 1, LocalDate.class);
                             case 11 -> rows.getObject(at + 1, LocalDateTime.class);
+                            case 12 -> rows.getObject(at + 1, OffsetDateTime.class);
                             default -> rows.getObject(at + 1);
                         };
                         check(found, row[at], "column " + (at + 1) + " in round " + round);
@@ -80,15 +84,17 @@ class JdbcTest {
                 }
             }
         }
-        try (PreparedStatement update = connection.prepareStatement("UPDATE jd_types SET t = ?, m = ?, n = ? WHERE i = ?")) {
+        try (PreparedStatement update = connection.prepareStatement("UPDATE jd_types SET t = ?, m = ?, n = ?, z = ? WHERE i = ?")) {
             update.setNull(1, Types.VARCHAR);
             update.setTimestamp(2, Timestamp.valueOf("2001-02-03 04:05:06.7"));
             update.setNull(3, Types.NUMERIC);
-            update.setInt(4, 7);
+            update.setTimestamp(4, Timestamp.valueOf("2001-02-03 04:05:06.7"));
+            update.setInt(5, 7);
             check(update.executeUpdate(), 1, "updated");
         }
         check(single(connection, "SELECT t FROM jd_types"), null, "a null");
         check(single(connection, "SELECT m FROM jd_types"), Timestamp.valueOf("2001-02-03 04:05:06.7"), "a timestamp");
+        check(single(connection, "SELECT z FROM jd_types"), Timestamp.valueOf("2001-02-03 04:05:06.7"), "a timestamp with time zone");
     }
 
     private static void batches(Connection connection) throws SQLException {
@@ -182,7 +188,7 @@ class JdbcTest {
                 found.add(rows.getString("COLUMN_NAME") + " " + rows.getString("TYPE_NAME") + " " + rows.getInt("NULLABLE"));
             }
         }
-        check(found.size(), 12, "columns");
+        check(found.size(), 13, "columns");
         check(found.get(0), "i int4 0", "the key");
         check(found.get(7), "v varchar 1", "a varchar");
         found.clear();

@@ -19,11 +19,12 @@ class Asyncpg(unittest.IsolatedAsyncioTestCase):
     ROW = (
         7, True, -2, -(2**63), 1.5, -0.1, decimal.Decimal("-12345.67"), "abc", "ab  ", "zwölf", b"\x00\xff",
         datetime.date(2026, 2, 28), datetime.datetime(1999, 12, 31, 23, 59, 59, 123456),
+        datetime.datetime(2026, 7, 15, 12, 0, 0, 5, datetime.timezone(datetime.timedelta(hours=5, minutes=30))),
     )
 
     async def test_types_both_ways(self):
         await self.table("as_types", "i int PRIMARY KEY, b boolean, s smallint, l bigint, r real, d double precision,"
-                                     " n numeric(12, 2), v varchar(10), c char(4), t text, y bytea, a date, m timestamp")
+                                     " n numeric(12, 2), v varchar(10), c char(4), t text, y bytea, a date, m timestamp, z timestamptz")
         values = ", ".join(f"${index + 1}" for index in range(len(self.ROW)))
         await self.connection.execute(f"INSERT INTO as_types VALUES ({values})", *self.ROW)
         self.assertEqual(tuple(await self.connection.fetchrow("SELECT * FROM as_types")), self.ROW)

@@ -23,7 +23,9 @@ class Psql(unittest.TestCase):
             DROP TABLE IF EXISTS orders; DROP TABLE IF EXISTS people;
             CREATE TABLE people (id int PRIMARY KEY, name varchar(20) NOT NULL, born date, balance numeric(10, 2), note text);
             CREATE INDEX people_name ON people (name);
-            CREATE TABLE orders (customer int, number int, item char(4) DEFAULT 'none', PRIMARY KEY (customer, number));
+            CREATE TABLE orders (customer int, number int, item char(4) DEFAULT 'none', PRIMARY KEY (customer, number),
+                CHECK (number > 0), CONSTRAINT known CHECK (item <> 'all' OR number < 9));
+            ALTER TABLE orders ADD CONSTRAINT later CHECK (customer > 0) NOT VALID;
             INSERT INTO people VALUES (1, 'Ann', '1990-02-03', 12.50, NULL), (2, 'Bob', NULL, -0.05, 'a "note", with a comma');
         """)
 
@@ -64,6 +66,11 @@ class Psql(unittest.TestCase):
         described = psql("-c", "\\d orders")
         self.assertRegex(described, r"item +\| character\(4\) +\| +\| +\| 'none'")
         self.assertRegex(described, r'"orders_pkey" PRIMARY KEY, btree \(customer, number\)')
+        self.assertIn('''Check constraints:
+    "known" CHECK (item <> 'all' OR number < 9)
+    "later" CHECK (customer > 0) NOT VALID
+    "orders_number_check" CHECK (number > 0)
+''', described)
         self.assertRegex(psql("-c", "\\d+ people"), r'Table "public.people"')
 
     def test_other_lists(self):

@@ -21,11 +21,12 @@ class Psycopg(unittest.TestCase):
     ROW = (
         True, -2, 2**31 - 1, -(2**63), 1.5, -0.1, decimal.Decimal("-12345.67"), "abc", "zwölf", b"\x00\xff",
         datetime.date(2026, 2, 28), datetime.datetime(1999, 12, 31, 23, 59, 59, 123456),
+        datetime.datetime(2026, 7, 15, 12, 0, 0, 5, datetime.timezone(datetime.timedelta(hours=5, minutes=30))),
     )
 
     def test_types_both_ways_in_both_formats(self):
         self.table("py_types", "b boolean, s smallint, i int PRIMARY KEY, l bigint, r real, d double precision,"
-                               " n numeric(12, 2), v varchar(10), t text, y bytea, a date, m timestamp")
+                               " n numeric(12, 2), v varchar(10), t text, y bytea, a date, m timestamp, z timestamptz")
         placeholder = {False: "%t", True: "%b"}
         for binary in (False, True):
             with self.subTest(binary=binary):
@@ -40,7 +41,21 @@ class Psycopg(unittest.TestCase):
                 row = cursor.execute(f"SELECT * FROM py_types WHERE i = {placeholder[binary]}", [self.ROW[2]]).fetchone()
                 self.assertEqual(row, self.ROW)
                 types = [column.type_code for column in cursor.description]
-                self.assertEqual(types, [16, 21, 23, 20, 700, 701, 1700, 1043, 25, 17, 1082, 1114])
+                self.assertEqual(types, [16, 21, 23, 20, 700, 701, 1700, 1043, 25, 17, 1082, 1114, 1184])
+
+    def test_the_sessions_zone(self):
+        self.table("py_zones", "i int PRIMARY KEY, z timestamptz DEFAULT now()")
+        winter, summer = (datetime.datetime(2026, month, 15, 12, tzinfo=datetime.timezone.utc) for month in (1, 7))
+        with psycopg.connect(options="-c TimeZone=Europe/Berlin", autocommit=True) as other:
+            other.execute("INSERT INTO py_zones VALUES (1, %s), (2, '2026-07-15 14:00')", [winter])
+            self.assertEqual(other.info.timezone.key, "Europe/Berlin")
+            for binary in (False, True):
+                rows = other.cursor(binary=binary).execute("SELECT z FROM py_zones ORDER BY i").fetchall()
+                self.assertEqual(rows, [(winter,), (summer,)])
+                self.assertEqual([z.utcoffset().total_seconds() for z, in rows], [3600, 7200])
+            other.execute("SELECT set_config('TimeZone', 'Asia/Tokyo', false)")
+            self.assertEqual(other.info.timezone.key, "Asia/Tokyo")
+        self.assertEqual(self.connection.execute("SELECT i FROM py_zones WHERE z = %s", [summer]).fetchone(), (2,))
 
     def test_nulls(self):
         self.table("py_nulls", "i int PRIMARY KEY, b boolean, n numeric(5, 1), t text, y bytea, m timestamp")

@@ -265,7 +265,40 @@ fn keys_of_joins_reach_the_scan() {
 
 #[test]
 fn queries_read_the_columns_of_all_nodes() {
-    read_columns_of_all_nodes("shm", &["auto", "direct", "offload", "pushdown", "relaxed", "rows"]);
+    let nodes = read_columns_of_all_nodes("shm", &["auto", "direct", "offload", "pushdown", "relaxed", "rows"]);
+    the_model_is_kept_in_a_file(&nodes[0]);
+}
+
+/// What an engine has measured, the next one of its node takes from the file, unless that is damaged.
+fn the_model_is_kept_in_a_file(db: &Db) {
+    let planned = |client: &Client| {
+        let mut line = String::new();
+        wait_until("columns of other nodes are read", || {
+            line = scan(client, "SELECT p FROM t");
+            line.contains("access_path=")
+        });
+        line
+    };
+    let next = db.another_engine();
+    assert_eq!(next.engine.warning(), None);
+    let line = planned(&next.client());
+    assert!(line.contains(" ms") && !line.contains("not measured yet"), "{line}");
+    // Its end would write the file.
+    drop(next);
+    let journal = db.node.config().journal.as_ref().expect("a journal");
+    let file = journal.directory.open("scan-model-0").expect("the file of the model");
+    let mut byte = [0];
+    file.read_at(100, &mut byte).expect("a byte");
+    file.write_at(100, &[!byte[0]]).expect("room");
+    let next = db.another_engine();
+    let warning = next.engine.warning().expect("a warning").to_owned();
+    assert!(
+        warning.contains("scan-model-0") && warning.contains("damaged") && warning.contains("measured again"),
+        "{warning}"
+    );
+    let client = next.client();
+    assert!(planned(&client).contains("(predicted: not measured yet)"));
+    wait_until("the paths are measured again", || planned(&client).contains(" ms"));
 }
 
 #[test]
@@ -365,7 +398,8 @@ fn read_columns_of_all_nodes(provider: &str, paths: &[&str]) -> Vec<Db> {
                     && number(&line, "column_segments") >= 1500 / 64
             });
             let analyzed = client.rows("EXPLAIN ANALYZE SELECT p FROM t");
-            assert!(analyzed.iter().any(|line| line.contains(&format!("{path}_time="))), "{analyzed:?}");
+            let shows = |word: &str| analyzed.iter().any(|line| line.contains(word));
+            assert!(shows(&format!("{path}_time=")) && shows("; required; took "), "{analyzed:?}");
         }
         client.ok("SET farhold.access_path = 'rows'");
         let line = scan(client, "SELECT sum(p) FROM t");

@@ -245,6 +245,19 @@ fn plans_with_aggregates_at_homes() {
     ] {
         assert_eq!(client.sorted(&query.replace("{}", "t")), client.sorted(&query.replace("{}", "rows")), "{query}");
     }
+    // Equal subqueries are computed once, and those of other rows or other aggregates each for itself.
+    let subquery = "(SELECT sum(i) AS s FROM {} WHERE i > -50)";
+    for (other, is_equal) in [
+        (subquery, true),
+        ("(SELECT sum(i) AS s FROM {} WHERE i > -49)", false),
+        ("(SELECT sum(id) AS s FROM {} WHERE i > -50)", false),
+    ] {
+        let query = format!("SELECT a.s, b.s FROM {subquery} a, {other} b");
+        let shared = client.rows(&format!("EXPLAIN {}", query.replace("{}", "t"))).join("\n");
+        assert_eq!(shared.matches("FarholdAggregates: table=t").count(), 2, "{shared}");
+        assert_eq!(shared.matches("CommonExec: copies=2").count(), if is_equal { 2 } else { 0 }, "{shared}");
+        assert_eq!(client.rows(&query.replace("{}", "t")), client.rows(&query.replace("{}", "rows")), "{query}");
+    }
     // The request does not fit into a message, so the segments are read.
     let ids: Vec<String> = (0..9_000).map(|id| (id * 3).to_string()).collect();
     let query = |table: &str| format!("SELECT count(*), sum(i), max(t) FROM {table} WHERE id IN ({})", ids.join(", "));

@@ -1,6 +1,6 @@
 //! A database of one node in a directory of its own, and clients that each run on a thread, as connections do.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -228,6 +228,16 @@ impl Db {
         Self::over(node, None, dir, EngineConfig { query_threads: 1, ..EngineConfig::default() })
     }
 
+    /// A database with a journal on this disk, which has what an earlier one has left there.
+    pub fn on_disk(disk: &Volatile) -> Self {
+        let dir = Arc::new(memory_directory());
+        let config = NodeConfig { region_bytes: 64 << 20, ..NodeConfig::default() };
+        let node = journaled_on("shm", disk, &dir, (NodeId(0), 64 << 10), config);
+        let mut db = Self::over(node, None, dir, EngineConfig { query_threads: 1, ..EngineConfig::default() });
+        db.threads = JournalThreads::start(&db.node).expect("threads");
+        db
+    }
+
     /// Writes the journal until the answer has arrived.
     pub fn step_until<T>(&self, answer: &mpsc::Receiver<T>) -> T {
         loop {
@@ -245,6 +255,11 @@ impl Db {
         let worker = node.worker(&Handle::standalone(1)).expect("a worker");
         let engine = runtime.block_on(Engine::open(Arc::clone(&node), config, &worker)).expect("an engine");
         Self { engine, node, dir, agent, threads: None, columns: None }
+    }
+
+    /// Another engine of the same node, as after a restart.
+    pub fn another_engine(&self) -> Self {
+        Self::over(Arc::clone(&self.node), None, Arc::clone(&self.dir), self.engine.config().clone())
     }
 
     /// Closes the database and opens it again in the same directory.
@@ -310,6 +325,27 @@ fn serve(request: Request, session: &mut Session, runtime: &tokio::runtime::Runt
     }
 }
 
+/// Runs a statement in the session's thread; `between` is called whenever the statement yields.
+pub fn run_with_waits(
+    client: &Client,
+    sql: &'static str,
+    mut between: impl AsyncFnMut(&CancelHandle) + Send + 'static,
+) -> Result<String, SqlError> {
+    client.with(move |session, runtime| {
+        let cancel = session.cancel_handle();
+        runtime.block_on(async {
+            let mut statement = pin!(run(session, sql, &[]));
+            loop {
+                tokio::select! {
+                    biased;
+                    done = statement.as_mut() => return done.map(|answer| answer.tag),
+                    () = tokio::task::yield_now() => between(&cancel).await,
+                }
+            }
+        })
+    })
+}
+
 /// Prepares and runs one statement, and reads all of its rows.
 pub async fn run(session: &mut Session, sql: &str, parameters: &[Datum]) -> Result<Answer, SqlError> {
     match answer(session, sql, parameters).await {
@@ -321,7 +357,9 @@ pub async fn run(session: &mut Session, sql: &str, parameters: &[Datum]) -> Resu
 async fn answer(session: &mut Session, sql: &str, parameters: &[Datum]) -> Result<Answer, SqlError> {
     let prepared = session.prepare(sql, &[]).await?;
     let columns = prepared.columns.iter().flatten().map(|c| (c.name.clone(), c.data_type)).collect();
-    let text = |row: &Vec<Datum>| row.iter().map(format_datum).collect::<Vec<_>>();
+    // Before a SET takes effect.
+    let zone = session.zone();
+    let text = |row: &Vec<Datum>| row.iter().map(|datum| format_datum(datum, zone)).collect::<Vec<_>>();
     let mut direct = prepared.is_direct();
     let (rows, tag) = match session.execute(&prepared, parameters).await? {
         Output::Command(tag) => (Vec::new(), tag),
@@ -329,7 +367,7 @@ async fn answer(session: &mut Session, sql: &str, parameters: &[Datum]) -> Resul
         Output::Rows(Rows::Batches(mut batches)) => {
             direct = false;
             let mut all = Vec::new();
-            while let Some(rows) = batches.next_rows().await {
+            while let Some(rows) = batches.next_rows(zone).await {
                 all.extend(rows?.iter().map(text));
             }
             (all, batches.tag())

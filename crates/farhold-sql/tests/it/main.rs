@@ -1,6 +1,7 @@
 //! Tests of the engine through its sessions: one binary, since each binary links the planner.
 
 mod bench_runs;
+mod checks;
 mod columns;
 mod contradictions;
 mod copy;
@@ -15,3 +16,4 @@ mod smoke;
 mod tpcc;
 mod transactions;
 mod where_clauses;
+mod zones;

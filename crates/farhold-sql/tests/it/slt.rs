@@ -135,6 +135,7 @@ macro_rules! suites {
 suites! {
     aggregates
     arrays
+    checks
     conflicts
     dates
     definitions
@@ -159,6 +160,7 @@ suites! {
     sets
     settings
     subqueries
+    timestamptz
     transactions
     types
     windows

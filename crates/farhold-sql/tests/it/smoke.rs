@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use farhold_sql::{Output, Rows};
+use farhold_sql::{Output, Rows, Zone};
 
 use crate::harness::Db;
 
@@ -48,7 +48,7 @@ fn a_prepared_query_of_many_rows_follows_the_catalog() {
                 let output = session.execute(prepared, &[]).await?;
                 let Output::Rows(Rows::Batches(mut batches)) = output else { panic!("rows of a planned query") };
                 let mut count = 0;
-                while let Some(rows) = batches.next_rows().await {
+                while let Some(rows) = batches.next_rows(Zone::UTC).await {
                     count += rows?.len();
                 }
                 Ok::<usize, farhold_sql::SqlError>(count)

@@ -7,10 +7,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use farhold_fabric::Handle;
-use farhold_sql::{CancelHandle, Datum, SqlError, TransactionState};
+use farhold_sql::{CancelHandle, Datum, TransactionState};
 use farhold_txn::NodeId;
 
-use crate::harness::{Client, Db, run};
+use crate::harness::{Client, Db, run, run_with_waits};
 
 /// Longer than an answer takes that does not wait for the disk.
 const NO_ANSWER: Duration = Duration::from_millis(100);
@@ -156,27 +156,6 @@ fn now<T>(future: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Option<T> {
         Poll::Ready(done) => Some(done),
         Poll::Pending => None,
     }
-}
-
-/// Runs a statement in the session's thread; `between` is called whenever the statement yields.
-fn run_with_waits(
-    client: &Client,
-    sql: &'static str,
-    mut between: impl AsyncFnMut(&CancelHandle) + Send + 'static,
-) -> Result<String, SqlError> {
-    client.with(move |session, runtime| {
-        let cancel = session.cancel_handle();
-        runtime.block_on(async {
-            let mut statement = pin!(run(session, sql, &[]));
-            loop {
-                tokio::select! {
-                    biased;
-                    done = statement.as_mut() => return done.map(|answer| answer.tag),
-                    () = tokio::task::yield_now() => between(&cancel).await,
-                }
-            }
-        })
-    })
 }
 
 const COUNTS: &str = "SELECT (SELECT count(*) FROM emptied) AS a, (SELECT count(*) FROM emptied_too) AS b";
@@ -397,7 +376,7 @@ fn now_stands_still_within_a_transaction() {
 
     client.ok("DELETE FROM ts");
     client.ok("BEGIN");
-    let begun = client.rows("SELECT now()");
+    let begun = client.rows("SELECT now()::timestamp");
     client.ok(&format!("INSERT INTO ts (id) VALUES {}", ids(0)));
     client.ok("UPDATE ts SET b = current_timestamp WHERE id < 100");
     client.ok("UPDATE ts SET b = now() WHERE id >= 100 AND id IN (SELECT id FROM ts)");

@@ -7,3 +7,4 @@ mod garbage;
 mod limits;
 mod node;
 mod sessions;
+mod zones;

@@ -6,23 +6,23 @@ use super::pack::{self, Lane, block_bytes, lane_bits, width_of};
 use super::{BLOCK_ROWS, CHUNK_ROWS_MAX};
 use crate::row::ColumnType;
 
-/// Why bytes are no chunk, or not that of a column.
+/// Why bytes are not a chunk, or not a chunk of the given column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a column chunk is damaged: {0}")]
 pub struct ChunkError(pub(super) &'static str);
 
-/// How the values of a chunk follow from its codes.
+/// How the values of a chunk are computed from its codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// Integers: the first value plus the code.
     Frame,
     /// Integers: entries of 8 bytes, in order.
     Dictionary,
-    /// Decimals of more than 18 digits: 16 bytes a row, without codes.
+    /// Decimals of more than 18 digits: 16 bytes per row, without codes.
     Wide,
     /// Texts or byte strings: entries in order.
     TextDictionary,
-    /// Texts or byte strings: an entry a row, without codes.
+    /// Texts or byte strings: one entry per row, without codes.
     Text,
 }
 
@@ -33,13 +33,13 @@ impl Encoding {
         Self::ALL.iter().position(|other| *other == self).unwrap_or_default() as u8
     }
 
-    /// Whether rows are known by codes, which are ordered as the values.
+    /// Whether rows have codes, which have the order of the values.
     #[must_use]
     pub const fn has_codes(self) -> bool {
         matches!(self, Self::Frame | Self::Dictionary | Self::TextDictionary)
     }
 
-    /// Whether a column of this type may be encoded so.
+    /// Whether a column of this type may have this encoding.
     #[must_use]
     pub const fn fits(self, data_type: ColumnType) -> bool {
         match self {
@@ -50,14 +50,14 @@ impl Encoding {
     }
 }
 
-/// What a chunk begins with: all numbers little-endian, all places counted from its start.
+/// The beginning of a chunk. All numbers are little-endian, and all places are counted from the chunk's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) encoding: Encoding,
     pub(super) width: u32,
     pub(super) rows: u32,
     pub(super) nulls: u32,
-    /// The least value, of a frame.
+    /// For a frame, the least value.
     pub(super) first: i64,
     pub(super) greatest_code: u64,
     pub(super) entries: u32,
@@ -71,7 +71,7 @@ pub(super) struct Header {
 impl Header {
     const MAGIC: u32 = u32::from_le_bytes(*b"FHC1");
     pub(super) const BYTES: usize = 64;
-    /// Where the checksum of all other bytes stands.
+    /// The place of the checksum of all other bytes.
     pub(super) const CHECKSUM_AT: usize = 56;
 
     pub(super) fn write(self, bytes: &mut [u8]) {
@@ -113,7 +113,7 @@ impl Header {
         (self.rows as usize).div_ceil(BLOCK_ROWS)
     }
 
-    /// Do its parts lie in a chunk of `len` bytes?
+    /// Checks that its parts lie within a chunk of `len` bytes.
     pub(super) fn check(self, len: usize) -> Result<(), ChunkError> {
         if self.len as usize != len {
             return Err(ChunkError("its length is another"));
@@ -157,19 +157,19 @@ impl Header {
         Ok(())
     }
 
-    /// Where the bits of NULLs of some blocks lie; nowhere, if no row is NULL.
+    /// The place of the NULL bits of some blocks; empty if no row is NULL.
     pub(super) fn nulls_of(self, blocks: Range<usize>) -> Range<usize> {
         let at = self.nulls_at as usize;
         if at == 0 { 0..0 } else { at + blocks.start * pack::ROW_BYTES..at + blocks.end * pack::ROW_BYTES }
     }
 
-    /// Where the codes of some blocks lie; nowhere, if there are no codes.
+    /// The place of the codes of some blocks; empty if there are no codes.
     pub(super) fn codes_of(self, blocks: Range<usize>) -> Range<usize> {
         let (at, bytes) = (self.codes_at as usize, block_bytes(self.width));
         if self.encoding.has_codes() { at + blocks.start * bytes..at + blocks.end * bytes } else { 0..0 }
     }
 
-    /// Where the entries lie, with the bytes of their texts.
+    /// The place of the entries, including the bytes of their texts.
     pub(super) fn entries(self) -> Range<usize> {
         let at = self.entries_at as usize;
         match self.encoding {
@@ -179,7 +179,7 @@ impl Header {
         }
     }
 
-    /// How many bytes the entries have, without those of their texts, which follow.
+    /// The number of bytes of the entries, without those of their texts, which follow.
     pub(super) fn entry_bytes(self) -> usize {
         let entries = self.entries as usize;
         match self.encoding {
@@ -215,14 +215,14 @@ impl<'a> Texts<'a> {
     /// One of them; empty if its place is damaged.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `index` is out of range.
     #[must_use]
     pub fn get(&self, index: usize) -> &'a [u8] {
         let [begin, end] = [index, index + 1].map(|at| u32::from_le_bytes(self.offsets[at]) as usize);
         self.bytes.get(begin..end).unwrap_or_default()
     }
 
-    /// How many are before the first for which `before` does not hold.
+    /// The number of texts before the first for which `before` is false.
     fn partition_point(&self, before: impl Fn(&[u8]) -> bool) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -233,17 +233,17 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// The values of one column of some rows. It is made by [`encode_integers`](super::encode_integers) and its like.
+/// The values of one column of some rows. [`encode_integers`](super::encode_integers) and similar functions make it.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     pub(super) header: Header,
-    /// All of it; of a part, nothing.
+    /// The whole chunk; empty for a part of a chunk.
     pub(super) bytes: &'a [u8],
     /// The bits of NULLs; empty if no row is NULL.
     pub(super) nulls: &'a [u8],
     /// The codes of all blocks; empty if there are no codes.
     pub(super) codes: &'a [u8],
-    /// Entries; of texts, where each begins in `texts`, and where the last one ends.
+    /// Entries; for texts, the place at which each begins in `texts`, and the place at which the last one ends.
     pub(super) entries: &'a [u8],
     pub(super) texts: &'a [u8],
 }
@@ -262,10 +262,10 @@ impl<'a> Chunk<'a> {
         Ok(Self { header, bytes, nulls, codes, entries, texts })
     }
 
-    /// The chunk in `bytes`, of a column of this type and so many rows.
+    /// The chunk in `bytes`, which must be of a column of this type and have this number of rows.
     ///
     /// # Errors
-    /// They are no chunk, its encoding is none for the type, or it has another number of rows.
+    /// The bytes are not a chunk, its encoding does not fit the type, or it has another number of rows.
     pub fn open_for(data_type: ColumnType, rows: usize, bytes: &'a [u8]) -> Result<Self, ChunkError> {
         let chunk = Self::open(bytes)?;
         if !chunk.encoding().fits(data_type) {
@@ -280,7 +280,7 @@ impl<'a> Chunk<'a> {
     /// Compares the checksum.
     ///
     /// # Errors
-    /// It is another; or this is a part of a chunk, which has none of its own.
+    /// It does not match; or this is a part of a chunk, which has no checksum of its own.
     pub fn verify(&self) -> Result<(), ChunkError> {
         if self.bytes.is_empty() {
             return Err(ChunkError("a part of it has no checksum"));
@@ -289,7 +289,7 @@ impl<'a> Chunk<'a> {
         if stands == Some(checksum(self.bytes)) { Ok(()) } else { Err(ChunkError("its checksum is wrong")) }
     }
 
-    /// All of it; nothing of a part of a chunk.
+    /// All bytes of the chunk; empty for a part of a chunk.
     #[must_use]
     pub fn as_bytes(&self) -> &'a [u8] {
         self.bytes
@@ -325,7 +325,7 @@ impl<'a> Chunk<'a> {
         self.header.width
     }
 
-    /// Bytes of it all; of a part, those of the whole chunk.
+    /// The number of bytes of the chunk; for a part, that of the whole chunk.
     #[must_use]
     pub fn len(&self) -> usize {
         self.header.len as usize
@@ -348,7 +348,7 @@ impl<'a> Chunk<'a> {
         &self.codes[block * bytes..][..bytes]
     }
 
-    /// The rows of a block that are NULL: a bit a row from the lowest bit of the first word on. `None`: none of the whole chunk's is.
+    /// The rows of a block that are NULL: one bit per row, from the lowest bit of the first word on. `None`: the whole chunk has no NULL.
     ///
     /// # Panics
     /// If there is no such block.
@@ -385,7 +385,7 @@ impl<'a> Chunk<'a> {
         pack::get(self.codes(row / BLOCK_ROWS), self.header.width, row % BLOCK_ROWS)
     }
 
-    /// A row's integer; `None` if it is NULL or no integer.
+    /// A row's integer; `None` if the row is NULL or not an integer.
     ///
     /// # Panics
     /// If there is no such row.
@@ -403,7 +403,7 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// A row's decimal of more than 18 digits, or its integer; `None` if it is NULL or neither.
+    /// A row's decimal of more than 18 digits, or its integer; `None` if the row is NULL or has neither.
     ///
     /// # Panics
     /// If there is no such row.

@@ -1,6 +1,8 @@
 //! Making a chunk: the encoding that takes the fewest bytes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+
+use foldhash::fast::RandomState;
 
 use super::chunk::{Encoding, Header, checksum};
 use super::pack::{self, block_bytes, width_of};
@@ -15,7 +17,7 @@ pub struct Nulls {
 }
 
 impl Nulls {
-    /// Says that a row is NULL.
+    /// Marks a row as NULL.
     pub fn set(&mut self, row: usize) {
         if self.words.len() <= row / 64 {
             self.words.resize(row / 64 + 1, 0);
@@ -37,14 +39,14 @@ impl Nulls {
         last.map_or(0, |at| (at + 1) * 64 - self.words[at].leading_zeros() as usize)
     }
 
-    /// How many rows are NULL.
+    /// The number of rows that are NULL.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count as usize
     }
 }
 
-/// Texts or byte strings, a row's each; a NULL's is empty.
+/// Texts or byte strings, one per row; that of a NULL is empty.
 #[derive(Clone, Debug, Default)]
 pub struct TextValues {
     /// Where each ends.
@@ -53,10 +55,10 @@ pub struct TextValues {
 }
 
 impl TextValues {
-    /// Appends a row's.
+    /// Appends the text of a row.
     ///
     /// # Panics
-    /// If all of them have 4 GiB and more.
+    /// If all texts together have 4 GiB or more.
     pub fn push(&mut self, text: &[u8]) {
         self.bytes.extend_from_slice(text);
         self.ends.push(u32::try_from(self.bytes.len()).expect("a chunk has less than 4 GiB of texts"));
@@ -86,7 +88,7 @@ impl TextValues {
     }
 }
 
-/// The chunk of integers. A NULL's has no meaning.
+/// The chunk of integers. The value of a NULL has no meaning.
 ///
 /// # Panics
 /// If there are more than 65,536, or a row beyond them is NULL.
@@ -108,17 +110,17 @@ pub fn encode_integers(values: &[i64], nulls: &Nulls) -> Vec<u8> {
     head.encode(Encoding::Frame, first, &Entries { count: 0, bytes: 0, write: &|_| () }, Some((span, &code)))
 }
 
-/// Entries of a dictionary of integers at most: a code of two bytes less than half the bits of what it replaces.
+/// The most entries of a dictionary of integers: a code of two bytes less than half the bits of what it replaces.
 const INTEGER_ENTRIES_MAX: usize = 4096;
 
-/// The different integers in order, if a dictionary of them and its codes take less room than codes of `width` bits.
+/// The distinct integers in order, if a dictionary of them and its codes take less room than codes of `width` bits.
 fn few_integers(values: impl Iterator<Item = i64>, width: u32, rows: usize) -> Option<Vec<i64>> {
     // A dictionary saves nothing where codes are this short.
     const WIDTH_MIN: u32 = 8;
     if width <= WIDTH_MIN {
         return None;
     }
-    let mut different = std::collections::HashSet::new();
+    let mut different: HashSet<i64, RandomState> = HashSet::default();
     for value in values {
         different.insert(value);
         if different.len() > INTEGER_ENTRIES_MAX {
@@ -136,7 +138,7 @@ fn few_integers(values: impl Iterator<Item = i64>, width: u32, rows: usize) -> O
     Some(entries)
 }
 
-/// The chunk of decimals with up to 38 digits: of integers where all of them fit. A NULL's has no meaning.
+/// The chunk of decimals with up to 38 digits; integers, if all of them fit. The value of a NULL has no meaning.
 ///
 /// # Panics
 /// If there are more than 65,536, or a row beyond them is NULL.
@@ -159,7 +161,15 @@ pub fn encode_wide(values: &[i128], nulls: &Nulls) -> Vec<u8> {
 pub fn encode_texts(values: &TextValues, nulls: &Nulls) -> Vec<u8> {
     let rows = values.len();
     let head = Head { rows, nulls };
-    let mut codes: HashMap<&[u8], u32> = HashMap::new();
+    let plain_bytes = values.bytes.len() + 4 * rows;
+    let plain = || {
+        let write = |to: &mut Vec<u8>| write_texts(to, || (0..rows).map(|row| values.get(row)));
+        head.encode(Encoding::Text, 0, &Entries { count: rows, bytes: plain_bytes + 4, write: &write }, None)
+    };
+    if !may_repeat(values, nulls) {
+        return plain();
+    }
+    let mut codes: HashMap<&[u8], u32, RandomState> = HashMap::default();
     let mut dictionary_bytes = 0;
     for row in (0..rows).filter(|row| !nulls.is_set(*row)) {
         let text = values.get(row);
@@ -169,10 +179,8 @@ pub fn encode_texts(values: &TextValues, nulls: &Nulls) -> Vec<u8> {
         });
     }
     let width = width_of((codes.len() as u64).saturating_sub(1));
-    let plain_bytes = values.bytes.len() + 4 * rows;
     if rows > 0 && dictionary_bytes + rows.div_ceil(BLOCK_ROWS) * block_bytes(width) >= plain_bytes.max(1) {
-        let write = |to: &mut Vec<u8>| write_texts(to, || (0..rows).map(|row| values.get(row)));
-        return head.encode(Encoding::Text, 0, &Entries { count: rows, bytes: plain_bytes + 4, write: &write }, None);
+        return plain();
     }
     let mut entries: Vec<&[u8]> = codes.keys().copied().collect();
     entries.sort_unstable();
@@ -186,6 +194,27 @@ pub fn encode_texts(values: &TextValues, nulls: &Nulls) -> Vec<u8> {
     head.encode(Encoding::TextDictionary, 0, &entries, Some((greatest, &code)))
 }
 
+/// Whether a dictionary may save anything, by a sample: rows that follow each other, and rows from everywhere. If 65,536 different texts are as likely
+/// each, one row in 32 of a sample of this size repeats another one.
+fn may_repeat(values: &TextValues, nulls: &Nulls) -> bool {
+    const SAMPLE_ROWS: usize = 2048;
+    let rows = values.len();
+    if rows < 4 * SAMPLE_ROWS {
+        return true;
+    }
+    let near = rows / 2..rows / 2 + SAMPLE_ROWS;
+    let spread = (0..rows).step_by(rows / SAMPLE_ROWS).filter(|row| !near.contains(row));
+    let mut different: HashSet<&[u8], RandomState> =
+        HashSet::with_capacity_and_hasher(2 * SAMPLE_ROWS, RandomState::default());
+    let (mut seen, mut repeated) = (0, 0);
+    for row in near.clone().chain(spread) {
+        seen += 1;
+        // A NULL has no text, and costs a dictionary nothing.
+        repeated += usize::from(nulls.is_set(row) || !different.insert(values.get(row)));
+    }
+    repeated * 64 >= seen
+}
+
 /// Appends where each text begins and where the last one ends, then their bytes.
 fn write_texts<'t, I: Iterator<Item = &'t [u8]>>(to: &mut Vec<u8>, texts: impl Fn() -> I) {
     let mut end = 0;
@@ -197,7 +226,7 @@ fn write_texts<'t, I: Iterator<Item = &'t [u8]>>(to: &mut Vec<u8>, texts: impl F
     texts().for_each(|text| to.extend_from_slice(text));
 }
 
-/// What a chunk ends with.
+/// The last part of a chunk.
 struct Entries<'a> {
     count: usize,
     /// Bytes that `write` appends.
@@ -205,14 +234,14 @@ struct Entries<'a> {
     write: &'a dyn Fn(&mut Vec<u8>),
 }
 
-/// What every chunk has.
+/// The fields that every chunk has.
 struct Head<'a> {
     rows: usize,
     nulls: &'a Nulls,
 }
 
 impl Head<'_> {
-    /// `codes`: the greatest, and those of the rows that are not NULL.
+    /// `codes`: the greatest code, and the codes of the rows that are not NULL.
     fn encode(
         &self,
         encoding: Encoding,

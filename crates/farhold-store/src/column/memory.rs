@@ -1,4 +1,4 @@
-//! Memory of column chunks: a region of the node, handed out in extents that are written once.
+//! Memory of column chunks: a region of the node, allocated in extents that are written once.
 //!
 //! ```text
 //!   free ── store ──► extent in use ── last owner of this node drops it ──► dropped ── reclaim ──► stamped with an epoch
@@ -8,11 +8,10 @@
 //!
 //! Invariants:
 //! - The bytes of an extent never change from [`ColumnMemory::store`] until it is free again.
-//! - An extent is free only when no snapshot that could have learned of it is open: the proof is in docs/design/0030-columns-of-several-nodes.md.
-//!
-//! First fit over the free extents, in the order of their addresses: a segment is one extent, so there are few, and what is low is used
-//! again first, because memory of the system is taken for each byte at its first use. (`offset-allocator` finds an extent in constant
-//! time, but has room for 2^32 units and a fixed number of extents; a segment takes milliseconds to make.)
+//! - An extent is free only when no snapshot that could know of it is open: the proof is in docs/design/0030-columns-of-several-nodes.md. Allocation is first
+//!   fit over the free extents, in the order of their addresses. A segment is one extent, so there are few. Low addresses are reused first, because the system
+//!   provides memory for each byte at its first use. (`offset-allocator` finds an extent in constant time, but is limited to 2^32 units and a fixed number of
+//!   extents; making a segment takes milliseconds.)
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +26,7 @@ pub const EXTENT_ALIGN: u64 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory of columns has no room for {bytes} bytes more")]
 pub struct NoMemory {
-    /// What was asked for.
+    /// The requested size.
     pub bytes: u64,
 }
 
@@ -43,9 +42,9 @@ struct State {
     /// Start and bytes of each free extent; no two touch.
     free: BTreeMap<u64, u64>,
     free_bytes: u64,
-    /// What no owner has any more.
+    /// Extents that have no owner any more.
     dropped: Vec<Place>,
-    /// The same, with the epoch that was read after it had been dropped; in order.
+    /// Extents without an owner, with the epoch that was read after they had been dropped; in order.
     stamped: VecDeque<(u32, Vec<Place>)>,
     /// How often something has become free.
     frees: u64,
@@ -57,19 +56,19 @@ struct Place {
     bytes: u64,
 }
 
-/// What a memory consists of.
+/// The sizes of a memory's parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStatistics {
     /// Its bytes.
     pub bytes: u64,
     /// Bytes that are free.
     pub free_bytes: u64,
-    /// Bytes that no owner has, and that open snapshots may still read.
+    /// Bytes without an owner that open snapshots may still read.
     pub held_bytes: u64,
 }
 
 impl ColumnMemory {
-    /// All of a region that no other value uses.
+    /// Manages a whole region that no other value uses.
     #[must_use]
     pub fn new(memory: Arc<RegionMemory>) -> Arc<Self> {
         let bytes = memory.len() / EXTENT_ALIGN * EXTENT_ALIGN;
@@ -77,7 +76,7 @@ impl ColumnMemory {
         Arc::new(Self { memory, state: Mutex::new(state) })
     }
 
-    /// Copies parts into an extent, each to a multiple of [`EXTENT_ALIGN`].
+    /// Copies parts into an extent. Each part begins at a multiple of [`EXTENT_ALIGN`].
     ///
     /// # Errors
     /// [`NoMemory`]: the region is full, or the system has no memory for it.
@@ -90,7 +89,7 @@ impl ColumnMemory {
         let bytes = parts.clone().map(aligned).sum::<u64>().max(EXTENT_ALIGN);
         let place = self.state().take(bytes).ok_or(NoMemory { bytes })?;
         let extent = Extent { of: self.clone(), place };
-        // Not under the lock, because it may clear pages.
+        // Outside of the lock, because it may clear pages.
         let mut at = place.at;
         let mut copied = self.memory.reserve(at, bytes);
         for part in parts {
@@ -100,8 +99,8 @@ impl ColumnMemory {
         copied.map(|()| extent).map_err(|_| NoMemory { bytes })
     }
 
-    /// Stamps what has been dropped with an epoch, and frees what no open snapshot can know of. `epoch` is read after the last owner has
-    /// dropped what it stamps; `oldest` is the [oldest snapshot](crate::Superblock::oldest_snapshot) of any node.
+    /// Stamps dropped extents with an epoch, and frees those that no open snapshot can know of. `epoch` is read after the last owner has dropped the extents
+    /// that it stamps; `oldest` is the [oldest snapshot](crate::Superblock::oldest_snapshot) of any node.
     pub fn reclaim(&self, epoch: impl FnOnce() -> u32, oldest: impl FnOnce() -> u32) {
         let mut state = self.state();
         if state.dropped.is_empty() && state.stamped.is_empty() {
@@ -125,13 +124,13 @@ impl ColumnMemory {
         &self.memory
     }
 
-    /// How often something has become free: a caller that found no room need not try again before that.
+    /// The number of times that memory has become free. A caller that found no room need not try again before it grows.
     #[must_use]
     pub fn frees(&self) -> u64 {
         self.state().frees
     }
 
-    /// What it consists of now.
+    /// The sizes of its parts now.
     #[must_use]
     pub fn statistics(&self) -> MemoryStatistics {
         let state = self.state();
@@ -184,7 +183,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Its bytes, with those between its parts.
+    /// Its bytes, including the padding between its parts.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.place.bytes
@@ -268,8 +267,8 @@ mod tests {
         assert_eq!((all.free_bytes, all.held_bytes, memory.state().free.len()), (1 << 16, 0, 1));
     }
 
-    /// A snapshot of another node has learned of an extent, which then has no owner here, and another one is stored. True if the
-    /// snapshot finds what it has learned of.
+    /// A snapshot of another node learns of an extent, which then loses its owner here, and another extent is stored. True if the snapshot still finds the
+    /// first extent's bytes.
     fn is_kept() -> bool {
         let region = RegionMemory::anonymous(FarPtr::new(NodeId(0), RegionId(0), 0), 1 << 20).expect("memory");
         let store = Store::format(Arc::new(region), NodeId(0)).expect("a store");
@@ -287,7 +286,7 @@ mod tests {
         let mut found = [0; 4096];
         memory.memory.copy_out(at, &mut found).expect("in the region");
         drop(other);
-        // The end of its holder is the end of its claim.
+        // When its holder ends, its claim ends.
         superblock.release_of(|it| it == holder);
         reclaim();
         assert_eq!(memory.statistics().free_bytes, 4096);
@@ -300,7 +299,7 @@ mod tests {
         assert!(!farhold_planted::with(Defect::ColumnsNotHeld, is_kept), "a planted defect is noticed");
     }
 
-    /// A snapshot that is announced, and not yet confirmed, holds everything back, and so does one whose epoch is the stamp.
+    /// A snapshot that is announced and not yet confirmed prevents all frees, and a snapshot whose epoch equals the stamp prevents this one.
     #[test]
     fn a_stamp_is_compared_with_the_oldest() {
         let memory = memory(4096);

@@ -1,7 +1,5 @@
-//! Floats as integers that are ordered as SQL orders the floats: NaN is equal to itself and above everything.
-//!
-//! The two zeros keep their signs and are neighbours, though SQL calls them equal: a range that has one of them at its end must
-//! have both. NaNs of different bits become one.
+//! Floats as integers that have the order of floats in SQL: NaN is equal to itself and above everything. The two zeros keep their signs and are neighbours,
+//! although SQL treats them as equal: a range with one of them as a bound must include both. NaNs with different bits become one value.
 
 /// The integer of a double.
 #[must_use]

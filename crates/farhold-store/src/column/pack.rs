@@ -10,10 +10,9 @@
 //!   lane l holds the values l, l + lanes, l + 2·lanes, …, B of them, each w bits, from the lowest bit on:
 //!   its w words are the words at place l of the w rows.
 //! ```
-//!
-//! So the values of neighbouring lanes are neighbours, whatever the width: one vector register unpacks as many consecutive
-//! values as it has lanes, and a comparison leaves their bits in order. The idea of lanes is that of `FastLanes` (Afroozeh and
-//! Boncz, VLDB 2023); its order of rows, which serves delta coding, is not used.
+//! The values of neighbouring lanes are therefore neighbours, whatever the width: one vector register unpacks as many consecutive values as it has lanes, and a
+//! comparison produces their bits in order. The idea of lanes is from `FastLanes` (Afroozeh and Boncz, VLDB 2023); its order of rows, which serves delta
+//! coding, is not used.
 
 use super::BLOCK_ROWS;
 
@@ -26,7 +25,7 @@ pub const fn block_bytes(width: u32) -> usize {
     width as usize * ROW_BYTES
 }
 
-/// The bits that hold every code up to `greatest`.
+/// The number of bits that can hold every code up to `greatest`.
 #[must_use]
 pub const fn width_of(greatest: u64) -> u32 {
     u64::BITS - greatest.leading_zeros()

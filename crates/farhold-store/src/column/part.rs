@@ -1,7 +1,5 @@
-//! A chunk in parts: for a reader that fetches some blocks of rows at a time.
-//!
-//! A part is the bits of NULLs and the codes of some blocks, beside what all parts share: the entries. Texts without codes and wide
-//! decimals have no codes; of them a part is the places of its texts, or its decimals.
+//! A chunk in parts: for a reader that fetches some blocks of rows at a time. A part has the NULL bits and the codes of some blocks. All parts share the
+//! entries. Texts without codes and wide decimals have no codes; a part of such a chunk has the places of its texts, or its decimals.
 
 use std::ops::Range;
 
@@ -9,17 +7,17 @@ use super::chunk::{Chunk, ChunkError, Encoding, Header};
 use super::{BLOCK_ROWS, CHUNK_ROWS_MAX};
 use crate::row::ColumnType;
 
-/// What the first bytes of a chunk say of where its parts lie.
+/// The places of a chunk's parts, from the chunk's first bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Outline {
     header: Header,
 }
 
 impl Outline {
-    /// The bytes at a chunk's start that say it.
+    /// The number of bytes at a chunk's start that state the places.
     pub const BYTES: usize = Header::BYTES;
 
-    /// Of a chunk of `len` bytes that begins with `head`, of a column of this type and so many rows.
+    /// The outline of a chunk of `len` bytes that begins with `head`. The chunk must be of a column of this type and have this number of rows.
     ///
     /// # Errors
     /// As [`Chunk::open_for`].
@@ -41,19 +39,19 @@ impl Outline {
         self.header.blocks()
     }
 
-    /// Where what all parts share lies in the chunk.
+    /// The place in the chunk of the entries that all parts share.
     #[must_use]
     pub fn shared(&self) -> Range<usize> {
         if self.header.encoding == Encoding::Wide { 0..0 } else { self.header.entries() }
     }
 
-    /// Where the bits of NULLs of some blocks lie in the chunk; empty if no row is NULL.
+    /// The place in the chunk of the NULL bits of some blocks; empty if no row is NULL.
     #[must_use]
     pub fn nulls(&self, blocks: Range<usize>) -> Range<usize> {
         self.header.nulls_of(blocks)
     }
 
-    /// Where the codes of some blocks lie in the chunk, or their decimals; empty if the blocks have nothing that is not shared.
+    /// The place in the chunk of the codes of some blocks, or of their decimals; empty if everything of the blocks is shared.
     #[must_use]
     pub fn codes(&self, blocks: Range<usize>) -> Range<usize> {
         if self.header.encoding != Encoding::Wide {
@@ -63,8 +61,7 @@ impl Outline {
         at + rows.start * 16..at + rows.end * 16
     }
 
-    /// The chunk of the rows of some blocks, from the bytes that lie at [`nulls`](Self::nulls), [`codes`](Self::codes) and
-    /// [`shared`](Self::shared).
+    /// The chunk of the rows of some blocks, from the bytes at [`nulls`](Self::nulls), [`codes`](Self::codes) and [`shared`](Self::shared).
     ///
     /// # Errors
     /// They are not as long as those.

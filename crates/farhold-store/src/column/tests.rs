@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::row::{Column, ColumnType, Datum, Schema};
 
-/// What a load of one column looks like: few values, a narrow range, or anything.
+/// Typical contents of a column: few values, a narrow range, or anything.
 fn integers() -> impl Strategy<Value = Vec<Option<i64>>> {
     let value = prop_oneof![
         Just(vec![i64::MIN, i64::MAX, 0, -1]),
@@ -25,7 +25,7 @@ fn chunk_of(values: &[Option<i64>]) -> Vec<u8> {
     for row in (0..values.len()).filter(|row| values[*row].is_none()) {
         nulls.set(row);
     }
-    // What a NULL's place holds must not matter.
+    // The value in the place of a NULL must not matter.
     let values: Vec<i64> = values.iter().map(|value| value.unwrap_or(77_777)).collect();
     encode_integers(&values, &nulls)
 }
@@ -155,6 +155,9 @@ fn each_encoding_is_taken_where_it_is_the_shortest() {
     };
     assert_eq!(encoding(&texts(&|row| format!("city {}", row % 300))), (Encoding::TextDictionary, 9));
     assert_eq!(encoding(&texts(&|row| format!("row {row}"))).0, Encoding::Text);
+    // A sample finds texts that are repeated by their neighbours, and those that are repeated far away.
+    assert_eq!(encoding(&texts(&|row| format!("a pair of rows {}", row / 2))).0, Encoding::TextDictionary);
+    assert_eq!(encoding(&texts(&|row| format!("one row in {}", row % 9973))).0, Encoding::TextDictionary);
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn no_rows_and_only_nulls() {
     }
 }
 
-/// Each byte of a chunk changed, and each shorter piece of it: an error, or other values, but no panic.
+/// Each byte of a chunk is changed, and each shorter prefix is opened: an error, or other values, but no panic.
 #[test]
 fn damaged_chunks_are_noticed() {
     let mut nulls = Nulls::default();
@@ -268,7 +271,7 @@ fn a_chunk_is_opened_for_its_column_only() {
     }
 }
 
-/// The byte of the encoding becomes each other one: an error, or other values, but no panic.
+/// The byte of the encoding is set to each other encoding: an error, or other values, but no panic.
 #[test]
 fn another_encoding_is_no_panic() {
     let mut nulls = Nulls::default();
@@ -276,7 +279,7 @@ fn another_encoding_is_no_panic() {
     let mut texts = TextValues::default();
     texts.push(b"");
     let chunks = one_of_each_encoding().map(|(_, bytes)| bytes).into_iter();
-    // Of no row, of one, and of one that is NULL, most numbers of a header are 0 for every encoding.
+    // With no row, one row, or one NULL row, most numbers of a header are 0 for every encoding.
     let chunks = chunks.chain([
         encode_integers(&[], &Nulls::default()),
         encode_integers(&[5], &Nulls::default()),

@@ -1,14 +1,13 @@
-//! The zone map of a chunk: between which values its own lie, and how many rows are NULL. It may show, without the chunk, that no row passes
-//! a condition.
+//! The zone map of a chunk: the range of its values, and the number of NULLs. It may show, without the chunk, that no row passes a condition.
 
 use super::chunk::{Chunk, Encoding};
 
-/// What is known of the values of a chunk. It may say too little, and never too much.
+/// A summary of the values of a chunk. It may be imprecise, but it never excludes a value of the chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// How many rows are NULL.
+    /// The number of rows that are NULL.
     pub nulls: u32,
-    /// Between which values the others lie.
+    /// The range of the other rows' values.
     pub values: ZoneValues,
 }
 
@@ -17,20 +16,19 @@ pub struct Zone {
 pub enum ZoneValues {
     /// There are none: each row is NULL.
     None,
-    /// Integers, and what is held as such.
+    /// Integers, and types that are stored as integers.
     Integers(i64, i64),
     /// Decimals of more than 18 digits.
     Wide(i128, i128),
-    /// Texts or byte strings, none below the first and none above the second; `None`: there may be any above the first. Long ones are
-    /// [cut](Zone::TEXT_BYTES_MAX).
+    /// Texts or byte strings, none below the first and none above the second; `None`: there is no upper bound. Long texts are [cut](Zone::TEXT_BYTES_MAX).
     Texts(Vec<u8>, Option<Vec<u8>>),
 }
 
 impl Zone {
-    /// Bytes that are kept of a text. 32 tell most texts apart, and are few beside a chunk.
+    /// Bytes that are kept of a text. 32 bytes distinguish most texts, and are few compared with a chunk.
     pub const TEXT_BYTES_MAX: usize = 32;
 
-    /// Of a whole chunk. It reads all entries of a chunk that has no codes.
+    /// The zone map of a whole chunk. For a chunk without codes it reads all entries.
     #[must_use]
     pub fn of(chunk: &Chunk<'_>) -> Self {
         let present = || (0..chunk.rows()).filter(|row| !chunk.is_null(*row));
@@ -66,7 +64,7 @@ fn texts_between(least: &[u8], greatest: &[u8]) -> ZoneValues {
     ZoneValues::Texts(cut(least), greatest)
 }
 
-/// The least byte string that is above all that begin with `prefix`; `None` if there is none.
+/// The least byte string that is above all byte strings that begin with `prefix`; `None` if there is none.
 #[must_use]
 pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut after = prefix.to_vec();

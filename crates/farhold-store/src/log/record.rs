@@ -437,6 +437,13 @@ impl<'a> Record<'a> {
         Ok(Self { bytes })
     }
 
+    /// The record in these bytes, which a [`RecordWriter`] of this process has made.
+    #[must_use]
+    pub fn of_this_process(bytes: &'a [u8]) -> Self {
+        debug_assert!(Self::check(bytes, 0).is_ok(), "a whole record");
+        Self { bytes }
+    }
+
     /// Checks the header of a skip, which has no body.
     ///
     /// # Errors

@@ -37,6 +37,8 @@ pub enum Datum {
     Date(i32),
     /// Microseconds since 1970-01-01 00:00
     Timestamp(i64),
+    /// Microseconds since 1970-01-01 00:00 in UTC
+    Timestamptz(i64),
 }
 
 /// A datum that has been checked against its column: what the encoders take.
@@ -77,6 +79,7 @@ impl Datum {
             Self::Bytea(_) => "bytea",
             Self::Date(_) => "date",
             Self::Timestamp(_) => "timestamp",
+            Self::Timestamptz(_) => "timestamp with time zone",
         }
     }
 
@@ -97,7 +100,7 @@ impl Datum {
             (Self::Text(a), Self::Text(b)) => a.as_bytes().cmp(b.as_bytes()),
             (Self::Bytea(a), Self::Bytea(b)) => a.cmp(b),
             (Self::Date(a), Self::Date(b)) => a.cmp(b),
-            (Self::Timestamp(a), Self::Timestamp(b)) => a.cmp(b),
+            (Self::Timestamp(a), Self::Timestamp(b)) | (Self::Timestamptz(a), Self::Timestamptz(b)) => a.cmp(b),
             _ => self.integer()?.cmp(&other.integer()?),
         })
     }
@@ -148,7 +151,9 @@ impl Datum {
             (ColumnType::Text, Self::Text(v)) => fit_text(v, None, column),
             (ColumnType::Bytea, Self::Bytea(v)) => Ok(Fitted::Bytes(v)),
             (ColumnType::Date, Self::Date(v)) => Ok(Fitted::I32(*v)),
-            (ColumnType::Timestamp, Self::Timestamp(v)) => Ok(Fitted::I64(*v)),
+            (ColumnType::Timestamp, Self::Timestamp(v)) | (ColumnType::Timestamptz, Self::Timestamptz(v)) => {
+                Ok(Fitted::I64(*v))
+            }
             _ => Err(wrong()),
         }
     }
@@ -181,6 +186,7 @@ impl Datum {
             ColumnType::BigInt => Self::BigInt(i64::try_from(v).ok()?),
             ColumnType::Date => Self::Date(i32::try_from(v).ok()?),
             ColumnType::Timestamp => Self::Timestamp(i64::try_from(v).ok()?),
+            ColumnType::Timestamptz => Self::Timestamptz(i64::try_from(v).ok()?),
             ColumnType::Decimal { precision, scale } => {
                 if v.unsigned_abs() >= 10_u128.pow(u32::from(precision)) {
                     return None;

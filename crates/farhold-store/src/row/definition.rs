@@ -94,6 +94,7 @@ fn put_type(data_type: ColumnType, out: &mut Vec<u8>) {
         ColumnType::Bytea => (11, None),
         ColumnType::Date => (12, None),
         ColumnType::Timestamp => (13, None),
+        ColumnType::Timestamptz => (14, None),
     };
     out.push(tag);
     if let Some(parameter) = parameter {
@@ -164,6 +165,7 @@ impl<'a> Reader<'a> {
             11 => ColumnType::Bytea,
             12 => ColumnType::Date,
             13 => ColumnType::Timestamp,
+            14 => ColumnType::Timestamptz,
             _ => return Err(RowError::Corrupt { what: "unknown column type" }),
         })
     }

@@ -340,7 +340,7 @@ impl Layout {
     }
 
     /// The accessor of a NOT NULL value column of fixed width. `T` is `i16` for `SMALLINT`; `i32` for `INT`, `DATE` and
-    /// decimals up to 9 digits; `i64` for `BIGINT`, `TIMESTAMP` and decimals up to 18 digits; `i128` for longer ones;
+    /// decimals up to 9 digits; `i64` for `BIGINT`, timestamps and decimals up to 18 digits; `i128` for longer ones;
     /// `f32`, `f64`, `bool`.
     ///
     /// # Errors

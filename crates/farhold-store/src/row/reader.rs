@@ -52,7 +52,10 @@ fn stored(data_type: ColumnType, in_key: bool) -> Stored {
         ColumnType::SmallInt => Stored::I16,
         ColumnType::Decimal { precision: 0..=9, .. } if !in_key => Stored::I32,
         ColumnType::Int | ColumnType::Date => Stored::I32,
-        ColumnType::Decimal { precision: 0..=18, .. } | ColumnType::BigInt | ColumnType::Timestamp => Stored::I64,
+        ColumnType::Decimal { precision: 0..=18, .. }
+        | ColumnType::BigInt
+        | ColumnType::Timestamp
+        | ColumnType::Timestamptz => Stored::I64,
         ColumnType::Decimal { .. } => Stored::I128,
         ColumnType::Real => Stored::F32,
         ColumnType::Double => Stored::F64,

@@ -133,7 +133,7 @@ impl Schema {
     }
 
     /// The reader of a fixed-width key column at a fixed offset: `i32` for `INT` and `DATE`, `i64` for `BIGINT`,
-    /// `TIMESTAMP` and decimals up to 18 digits, and so on.
+    /// timestamps and decimals up to 18 digits, and so on.
     ///
     /// # Errors
     /// [`RowError::NoSuchColumn`], or [`RowError::WrongAccessor`] for another type or a column behind a variable one.

@@ -23,6 +23,7 @@ fn any_type() -> impl Strategy<Value = ColumnType> {
         Just(ColumnType::Bytea),
         Just(ColumnType::Date),
         Just(ColumnType::Timestamp),
+        Just(ColumnType::Timestamptz),
     ]
 }
 
@@ -61,6 +62,7 @@ fn datum_of(data_type: ColumnType) -> BoxedStrategy<Datum> {
             .boxed(),
         ColumnType::Date => any::<i32>().prop_map(Datum::Date).boxed(),
         ColumnType::Timestamp => any::<i64>().prop_map(Datum::Timestamp).boxed(),
+        ColumnType::Timestamptz => any::<i64>().prop_map(Datum::Timestamptz).boxed(),
     }
 }
 
@@ -342,6 +344,19 @@ fn accessors_and_codec_agree() {
         layout.bytes("tax").err(),
     ] {
         assert!(matches!(wrong, Some(RowError::WrongAccessor { .. } | RowError::NoSuchColumn { .. })));
+    }
+}
+
+/// The tags of types are kept on disk: a definition of one column of each moment, byte by byte.
+#[test]
+fn tags_of_moments_stay() {
+    for (tag, data_type) in [(12, ColumnType::Date), (13, ColumnType::Timestamp), (14, ColumnType::Timestamptz)] {
+        let bytes = [b'F', 1, 1, 0, 1, b'a', tag, 0, 1, 0, 0, 0, 0, 0];
+        let (schema, indexes, rest) = decode_definition(&bytes).unwrap();
+        assert_eq!((schema.columns(), indexes.len(), rest.len()), (&[Column::new("a", data_type)][..], 0, 0));
+        let mut again = Vec::new();
+        encode_definition(&schema, &[], &mut again).unwrap();
+        assert_eq!(again, bytes);
     }
 }
 

@@ -36,6 +36,8 @@ pub enum ColumnType {
     Date,
     /// `TIMESTAMP` without time zone: microseconds since 1970-01-01 00:00
     Timestamp,
+    /// `TIMESTAMP WITH TIME ZONE`: microseconds since 1970-01-01 00:00 in UTC
+    Timestamptz,
 }
 
 /// How a type's values are held, once its limits have been checked.
@@ -82,7 +84,9 @@ impl ColumnType {
             Self::Boolean => Physical::Bool,
             Self::SmallInt => Physical::I16,
             Self::Int | Self::Date | Self::Decimal { precision: 0..=9, .. } => Physical::I32,
-            Self::BigInt | Self::Timestamp | Self::Decimal { precision: 10..=18, .. } => Physical::I64,
+            Self::BigInt | Self::Timestamp | Self::Timestamptz | Self::Decimal { precision: 10..=18, .. } => {
+                Physical::I64
+            }
             Self::Decimal { .. } => Physical::I128,
             Self::Real => Physical::F32,
             Self::Double => Physical::F64,
@@ -129,6 +133,7 @@ impl fmt::Display for ColumnType {
             Self::Bytea => f.write_str("bytea"),
             Self::Date => f.write_str("date"),
             Self::Timestamp => f.write_str("timestamp without time zone"),
+            Self::Timestamptz => f.write_str("timestamp with time zone"),
         }
     }
 }

@@ -1,5 +1,4 @@
-//! The threads of a node's column copies: one applies what commits and journals bring, one builds copies and merges them. What they do is in
-//! `column_turns.rs`.
+//! The threads of a node's column copies: one applies the records of commits and journals, one builds copies and merges them. `column_turns.rs` has their work.
 
 use crate::api::column_turns::{ApplyTurns, MergeTurns};
 use crate::base::error::TxnError;
@@ -14,10 +13,12 @@ use std::time::Duration;
 
 /// How long the threads sleep without a call; a new table is found within this time.
 const IDLE: Duration = Duration::from_millis(20);
-/// Between two looks at a file that does not show yet what was written into it, or at a commit that is open for long.
+/// How far the thread that builds and merges stands back.
+const MERGES_NICE: u8 = 10;
+/// The pause between two looks at a file that does not show new data yet, or at a commit that stays open for long.
 const UNSEEN: Duration = Duration::from_millis(1);
 
-/// The threads that keep the tables of a node as columns too. Stopped and joined on drop; queries read rows from then on.
+/// The threads that also keep a node's tables as columns. They are stopped and joined on drop; queries then read rows.
 pub struct ColumnThreads {
     stop: Arc<AtomicBool>,
     feed: Arc<ColumnFeed>,
@@ -55,7 +56,7 @@ impl Drop for ColumnThreads {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        // One may have begun when the thread that applies had ended already.
+        // A copy may have begun after the applying thread had ended.
         self.feed.forget_all();
     }
 }
@@ -71,7 +72,7 @@ pub(super) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<J
     spawned.map_err(|_| TxnError::TooMany { what: "threads", limit: 0 })
 }
 
-/// Applies what is offered, and what the other nodes' journals have, until `stop`.
+/// Applies the offered records and those of the other nodes' journals, until `stop`.
 fn apply(node: &Arc<Node>, feed: &ColumnFeed, stop: &AtomicBool) {
     let executor = Executor::real(u64::from(node.id().0));
     let Some(mut turns) = ApplyTurns::begin(node) else { return };
@@ -79,14 +80,16 @@ fn apply(node: &Arc<Node>, feed: &ColumnFeed, stop: &AtomicBool) {
     while !stop.load(SeqCst) {
         feed.bell.wait(&mut seen, IDLE);
         if !turns.take(executor.handle().now_ns()) {
-            // Those who wait ring at once.
+            // Not on the bell: waiting tasks ring it at once.
             std::thread::park_timeout(UNSEEN);
         }
     }
 }
 
-/// Builds the copies of new tables, forgets those of dropped ones, and merges, until `stop`.
+/// Builds the copies of new tables, drops those of dropped tables, and merges, until `stop`. If processors are short, commits
+/// and queries go first.
 fn build_and_merge(node: &Arc<Node>, feed: &ColumnFeed, stop: &AtomicBool) {
+    farhold_fabric::processor::stand_back(MERGES_NICE);
     let executor = Executor::real(u64::from(node.id().0));
     let Some(mut turns) = MergeTurns::begin(node, IDLE) else { return };
     let mut seen = 0;

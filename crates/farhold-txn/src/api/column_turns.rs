@@ -1,5 +1,5 @@
-//! What the threads of a node's column copies do, in turns. [`ColumnThreads`](crate::ColumnThreads) take them, and so does a program without
-//! threads, such as the simulation.
+//! The work of the threads of a node's column copies, divided into turns. [`ColumnThreads`](crate::ColumnThreads) execute the turns, and so does a program
+//! without threads, such as the simulation.
 //!
 //! ```text
 //!   ApplyTurns   what commits and journals bring ──► the copies
@@ -25,25 +25,25 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Between two attempts to build a copy, after the first that failed; it doubles up to the longest.
+/// The pause after a failed attempt to build copies. It doubles with each failure, up to the longest.
 const AGAIN_NS: u64 = 10_000_000;
 const AGAIN_NS_MAX: u64 = 10_000_000_000;
-/// Between two looks whether the node is stopping, while the thread that builds waits.
+/// The interval at which the building thread checks, while it waits, whether the node is stopping.
 const LOOK_NS: u64 = 5_000_000;
-/// A delta of more bytes is merged whatever snapshots are open: a query that comes too late for its columns reads rows.
+/// A delta with more bytes is merged even past open snapshots: a query whose snapshot the merge has passed reads rows.
 const DELTA_BYTES_MAX: u64 = 256 << 20;
-/// Rows between two looks whether a copy that is built is still wanted and has room.
+/// The number of rows after which a build checks whether the copy is still wanted and has room.
 const ROWS_PER_LOOK: u64 = 4096;
 
-/// Turns that apply what is offered, and what the other nodes' journals have. At their end, also by a panic, nobody waits for what is never
-/// applied, and no query reads columns that lack changes.
+/// Turns that apply the offered records and those of the other nodes' journals. When this value is dropped, even by a panic, no task keeps waiting for records
+/// that are never applied, and no query reads columns that lack changes.
 pub struct ApplyTurns {
     node: Arc<Node>,
     feed: Arc<ColumnFeed>,
 }
 
 impl ApplyTurns {
-    /// Begins with them; `None`: the node keeps no columns, because it has others beside it and no journal. One value at a time.
+    /// Begins the turns; `None`: the node keeps no columns, because its cluster has other nodes and no journals. Only one value may exist at a time.
     #[must_use]
     pub fn begin(node: &Arc<Node>) -> Option<Self> {
         let feed = node.column_feed()?.clone();
@@ -51,8 +51,8 @@ impl ApplyTurns {
         Some(Self { node: node.clone(), feed })
     }
 
-    /// Takes one, at this time of the caller's clock, in nanoseconds. False: a file does not show yet what was written into it, or a commit is
-    /// open for long, so the caller takes the next one soon.
+    /// Executes one turn, at this time of the caller's clock, in nanoseconds. False: a file does not show new data yet, or a commit stays open for long, so the
+    /// caller should execute the next turn soon.
     pub fn take(&mut self, now_ns: u64) -> bool {
         let node = &self.node;
         match (&node.journaling, &node.own_records) {
@@ -65,28 +65,28 @@ impl ApplyTurns {
 
 impl Drop for ApplyTurns {
     fn drop(&mut self) {
-        // In this order: a copy that is begun in between is given up by whoever builds it.
+        // In this order: the building thread abandons a copy that it begins in between.
         self.feed.set_applied(false);
         self.feed.forget_all();
     }
 }
 
-/// Turns that build the copies of new tables, forget those of dropped ones, and merge. Each has two halves: [`build`](Self::build), then
+/// Turns that build the copies of new tables, drop those of dropped tables, and merge. Each turn has two halves: [`build`](Self::build), then
 /// [`merge`](Self::merge).
 pub struct MergeTurns {
     node: Arc<Node>,
     feed: Arc<ColumnFeed>,
-    /// Between two looks at the definitions of tables, in nanoseconds.
+    /// The interval at which table definitions are checked, in nanoseconds.
     looks_ns: u64,
     next_look_ns: u64,
-    /// This turn looks at them.
+    /// This turn checks them.
     is_time: bool,
     failures: Failures,
     losses: u64,
 }
 
 impl MergeTurns {
-    /// Begins with them; `None` as for [`ApplyTurns`]. `looks`: how long it takes at most until a new table is found. One value at a time.
+    /// Begins the turns; `None` as for [`ApplyTurns`]. `looks`: the longest time until a new table is found. Only one value may exist at a time.
     #[must_use]
     pub fn begin(node: &Arc<Node>, looks: Duration) -> Option<Self> {
         let feed = node.column_feed()?.clone();
@@ -95,7 +95,7 @@ impl MergeTurns {
         Some(Self { node: node.clone(), feed, looks_ns, next_look_ns, is_time, failures, losses })
     }
 
-    /// Forgets the copies that are no longer wanted, and makes those that are missing, if it is time for that. Ends early once `is_over`.
+    /// Drops the copies that are no longer wanted, and builds the missing ones, if it is time for that. Ends early once `is_over` returns true.
     pub async fn build(&mut self, handle: &Handle, is_over: &dyn Fn() -> bool) {
         let now_ns = handle.now_ns();
         self.is_time = now_ns >= self.next_look_ns;
@@ -105,12 +105,12 @@ impl MergeTurns {
         self.next_look_ns = now_ns + self.looks_ns;
         let (node, feed) = (&self.node, &self.feed);
         follow_definitions(node, feed);
-        // None are begun while the configuration changes, nor while some rows have no home.
+        // No copy begins while the configuration is changing or some rows have no home.
         let configuration = node.settled_configuration().ok();
         self.failures.forget_other(configuration);
         let losses_before = std::mem::replace(&mut self.losses, feed.losses());
         if self.losses != losses_before {
-            // What is built again at once would be lost again under the same load.
+            // Copies that were rebuilt at once would be lost again under the same load.
             self.failures.note_failure(now_ns);
         }
         if let Some(configuration) = configuration
@@ -127,17 +127,17 @@ impl MergeTurns {
     }
 
     fn may_build(&self) -> bool {
-        // The other nodes, where each is needed; with replicas those of the configuration are there.
+        // All other nodes must have been heard, because each is needed; with replicas, the nodes of the configuration have been.
         let has_all = |journaling: &Journaling| self.node.replication.is_some() || journaling.unknown().is_empty();
         let is_ready = |journaling: &Journaling| journaling.failure().is_none() && has_all(journaling);
         self.feed.has_thread() && self.node.journaling.as_deref().is_none_or(is_ready)
     }
 
-    /// Merges what is due, and frees the memory of what is gone.
+    /// Merges the copies that are due, and frees the memory of dropped extents.
     pub fn merge(&mut self, handle: &Handle) {
         let (node, feed, now_ns) = (&self.node, &self.feed, handle.now_ns());
         for (table, copy) in feed.copies() {
-            // A snapshot that may still ask for columns finds them, unless it is open for so long that the delta grows too large.
+            // Open snapshots may still request columns, so merges do not pass them, unless the delta has grown too large.
             let is_large = self.is_time && copy.size().delta_bytes > DELTA_BYTES_MAX;
             let merged = copy.merge(if is_large { u32::MAX } else { node.store.superblock().oldest_snapshot() });
             if merged.is_err() && is_large {
@@ -152,8 +152,7 @@ impl MergeTurns {
     }
 }
 
-/// Frees the memory of segments that are gone, as far as no snapshot of any node may read them. Scans of other nodes that nobody asks for
-/// any more give theirs up before.
+/// Frees the memory of dropped segments that no snapshot of any node may read. Before that, abandoned scans of other nodes release their segments.
 fn reclaim(node: &Node, feed: &ColumnFeed, now_ns: u64) {
     let (superblock, timeout_ns) = (node.store.superblock(), node.config.request_timeout_ns);
     node.column_scans.retain(|scan| scan.is_wanted(superblock, now_ns, timeout_ns));
@@ -162,7 +161,7 @@ fn reclaim(node: &Node, feed: &ColumnFeed, now_ns: u64) {
     }
 }
 
-/// Forgets the copies that are no longer wanted as they are.
+/// Drops the copies that are no longer wanted, or that are wanted with other columns.
 fn follow_definitions(node: &Arc<Node>, feed: &ColumnFeed) {
     let tables = node.tables();
     let wanted: HashMap<_, _> =
@@ -175,7 +174,7 @@ fn follow_definitions(node: &Arc<Node>, feed: &ColumnFeed) {
     }
 }
 
-/// While the copies take more than `bytes_max`, forgets the smallest that makes enough room, or else the largest.
+/// While the copies take more than `bytes_max`, drops the smallest copy that makes enough room, or the largest if none does.
 fn make_room(feed: &ColumnFeed, bytes_max: u64, now_ns: u64) {
     let mut sizes: Vec<_> = feed.copies().into_iter().map(|(table, copy)| (copy.size().bytes(), table, copy)).collect();
     sizes.sort_by_key(|(bytes, table, _)| (*bytes, *table));
@@ -183,7 +182,7 @@ fn make_room(feed: &ColumnFeed, bytes_max: u64, now_ns: u64) {
     while bytes > bytes_max && !sizes.is_empty() {
         let enough = sizes.partition_point(|(size, ..)| *size < bytes - bytes_max).min(sizes.len() - 1);
         let (size, table, copy) = sizes.remove(enough);
-        // Once its changes are merged, it needs about as much as its segments do now.
+        // Once its changes are merged, it will need about as much as its segments take now.
         feed.set_without_room(table, &copy, copy.size().segment_bytes, now_ns);
         bytes -= size;
     }
@@ -192,7 +191,7 @@ fn make_room(feed: &ColumnFeed, bytes_max: u64, now_ns: u64) {
 /// When to try again.
 #[derive(Default)]
 struct Failures {
-    /// The configuration in which they were.
+    /// The configuration in which they occurred.
     of: Option<u64>,
     count: u32,
     /// Not before this time, by the clock of the turns.
@@ -200,7 +199,7 @@ struct Failures {
 }
 
 impl Failures {
-    /// In another configuration it may succeed at once.
+    /// Forgets failures of another configuration: a build may now succeed at once.
     fn forget_other(&mut self, configuration: Option<u64>) {
         if self.of != configuration {
             *self = Self { of: configuration, ..Self::default() };
@@ -213,8 +212,8 @@ impl Failures {
         self.until_ns = now_ns + pause_ns;
     }
 
-    /// What was built may be lost soon afterwards. So a success alone does not end the row of failures: they are forgotten after a quiet
-    /// time, to which the time of building does not count.
+    /// Built copies may be lost again soon. A success alone therefore does not clear the failures: they are cleared after a time without failures, not counting
+    /// the time of building.
     fn note_success(&mut self, began_ns: u64, ended_ns: u64) {
         if began_ns.saturating_sub(self.until_ns) >= AGAIN_NS_MAX {
             self.count = 0;
@@ -224,7 +223,7 @@ impl Failures {
     }
 }
 
-/// Makes the copies that are wanted and not there. A table that cannot be read does not keep the others from theirs.
+/// Builds the copies that are wanted and missing. A table that cannot be read does not prevent the copies of others.
 async fn build_new(
     node: &Arc<Node>,
     feed: &ColumnFeed,
@@ -253,11 +252,11 @@ async fn build_new(
         }
         let worker = match &mut worker {
             Some(worker) => worker,
-            // It writes nothing, so it leaves the numbers with rings to others.
+            // It writes nothing, so it leaves the worker numbers that have rings to others.
             none => none.insert(Worker::with_slot(node, handle, node.slots.take_last(WORKERS_MAX)?)?),
         };
         let copy = Arc::new(ColumnCopy::new(table.schema(), kept, node.config.columns, memory));
-        // Before its snapshot raises the epoch: the snapshot has the commits that do not see this.
+        // Before its snapshot raises the epoch: the snapshot contains the commits that do not see the mark.
         table.0.set_copied(true);
         if !feed.add(table.id(), copy.clone(), configuration) {
             return Ok(());
@@ -273,7 +272,7 @@ async fn build_new(
                 feed.set_without_room(table.id(), &copy, bytes, handle.now_ns());
             }
             Ok(Built::GivenUp) => feed.retain(|other, _| other != table.id()),
-            // All copies have been forgotten.
+            // All copies have been dropped.
             Err(_) if node.settled_configuration() != Ok(configuration) => return Ok(()),
             Err(error) => {
                 feed.retain(|other, _| other != table.id());
@@ -284,18 +283,18 @@ async fn build_new(
     result
 }
 
-/// How building a copy has ended.
+/// The outcome of building a copy.
 enum Built {
     Complete,
-    /// It needs about so many bytes, for which there is no room.
+    /// It needs about this many bytes, for which there is no room.
     NoRoom {
         bytes: u64,
     },
-    /// The node is stopping, or the copy is not wanted any more, or has been forgotten and lacks changes.
+    /// The node is stopping, or the copy is no longer wanted, or it has been dropped and lacks changes.
     GivenUp,
 }
 
-/// Makes the first segments of this node's rows of a snapshot.
+/// Builds the first segments from this node's rows of a snapshot.
 async fn build(
     worker: &Worker,
     feed: &ColumnFeed,
@@ -324,10 +323,10 @@ async fn build(
             if !is_wanted() {
                 return Ok(Built::GivenUp);
             }
-            // No merge takes anything out of the delta meanwhile.
+            // Merges remove nothing from the delta meanwhile.
             let delta_bytes = copy.size().delta_bytes;
             if is_full || delta_bytes > DELTA_BYTES_MAX || builder.bytes() + delta_bytes > room() {
-                // All of its rows take about so many times as much as those that it has.
+                // The estimate is in proportion to the rows that have been read.
                 let times = table.row_count().div_ceil(rows.max(1)).max(1);
                 return Ok(Built::NoRoom { bytes: builder.bytes().saturating_mul(times) });
             }
@@ -349,7 +348,7 @@ async fn build(
     Ok(if has_room { Built::Complete } else { Built::NoRoom { bytes: size.segment_bytes } })
 }
 
-/// What a future gives; `None` if it is over before. A snapshot may wait for a journal that nobody writes any more.
+/// The result of a future; `None` if `is_over` returns true first. A snapshot may wait for a journal that is no longer written.
 async fn until<T>(is_over: &dyn Fn() -> bool, handle: &Handle, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     let mut pause = Box::pin(handle.sleep_ns(LOOK_NS));

@@ -212,13 +212,14 @@ impl Catalog {
         live.chain(tables.retired.iter().map(|retired| &retired.table)).cloned().collect()
     }
 
-    /// Grows with every index that writers must know of: a transaction that began before must not commit after.
+    /// Grows with every index, and every change of a table's attributes, that writers must know of: a transaction that began before must
+    /// not commit after.
     #[inline]
     pub fn indexes_version(&self) -> u64 {
         self.indexes_version.load(SeqCst)
     }
 
-    /// Makes every transaction that began before fail at its commit.
+    /// Makes every transaction that began before, and writes, fail at its commit.
     pub fn indexes_changed(&self) {
         self.indexes_version.fetch_add(1, SeqCst);
     }

@@ -1,14 +1,13 @@
-//! Column copies: the tables of this node that are kept as columns too, and what the commit log brings them.
+//! Column copies: the tables of this node that are also kept as columns, and the records of the commit log that update them.
 //!
 //! ```text
 //!   a step of the journal ── offer: records ──► queue ──────┐
 //!          └── close: an epoch whose records are all there  ├─ apply ──► copies of tables (farhold_store::column::copy)
 //!   the other nodes' journals ── durability/follow.rs ──────┘     └── complete: views of an epoch that all have closed can be had
 //! ```
-//!
-//! One record has several consumers: the journal's file, the mirrors on other nodes, and these copies. A copy takes what the journal
-//! takes, so a commit does nothing for it. On a node that is alone and has no journal, commits leave records for the columns (`own.rs`).
-//! The chunks of copies are in a region of the node, which other nodes read. Copies are built anew when the node starts.
+//! One record has several consumers: the journal's file, the mirrors on other nodes, and these copies. A copy uses the records that the journal writes, so a
+//! commit does no extra work for it. On a node that is alone and has no journal, commits leave records for the columns (`own.rs`). The chunks of copies are in
+//! a region of the node, which other nodes read. Copies are rebuilt when the node starts.
 
 pub(crate) mod own;
 pub(crate) mod report;
@@ -53,7 +52,7 @@ pub enum NoColumns {
     /// They are being built.
     #[error("they are being built")]
     Building,
-    /// The copy is behind the snapshot, and nothing brings it further.
+    /// The copy is behind the snapshot, and no thread applies further records.
     #[error("they are at epoch {0}, before the snapshot")]
     Behind(u32),
     /// The copy has been merged past the snapshot.
@@ -65,13 +64,13 @@ pub enum NoColumns {
     /// The node that has them does not answer, or does not keep the snapshot.
     #[error("the node that has them does not answer for the snapshot")]
     Unreachable,
-    /// What the node that has them has sent makes no sense.
-    #[error("what was read of another node is damaged")]
+    /// The data that the node with the columns has sent is invalid.
+    #[error("the data read from another node is damaged")]
     Damaged,
 }
 
 impl NoColumns {
-    /// As a message has it.
+    /// Its encoding in messages.
     pub(crate) fn code(self) -> (u8, u32) {
         match self {
             Self::NotKept => (0, 0),
@@ -88,7 +87,7 @@ impl NoColumns {
         }
     }
 
-    /// Back from [`Self::code`].
+    /// The reverse of [`Self::code`].
     pub(crate) fn of_code(code: u8, epoch: u32) -> Option<Self> {
         Some(match code {
             0 => Self::NotKept,
@@ -123,9 +122,9 @@ impl NoColumns {
     ];
 }
 
-/// The copies of a node, and the records that they are to take.
+/// The copies of a node, and the records that wait to be applied to them.
 pub(crate) struct ColumnFeed {
-    /// Where the chunks of copies are. None until the node is open, and if there was no room for its region.
+    /// The memory for the chunks of copies. None before the node is open, and if there was no room for its region.
     memory: OnceLock<Arc<ColumnMemory>>,
     is_wanted: Wanted,
     queue: Mutex<Queue>,
@@ -137,50 +136,51 @@ pub(crate) struct ColumnFeed {
     waiters: Mutex<Vec<Waker>>,
     /// Wakes the thread that applies.
     pub bell: Bell,
-    /// That thread runs.
+    /// That thread is running.
     has_thread: AtomicBool,
     /// Wakes the thread that builds and merges.
     pub merge_bell: Bell,
-    /// Views of segments that queries have got.
+    /// The number of views of segments that queries have obtained.
     views: AtomicU64,
     losses: AtomicU64,
     /// From a snapshot to each view of it.
     pub waits: LatencyRecorder,
 }
 
-/// There is a copy: records are wanted. On a line of its own, because each commit of a node without a journal looks at it.
+/// Whether there is a copy, so that records are wanted. It has a cache line of its own, because each commit of a node without a journal reads it.
 #[derive(Default)]
 #[repr(align(128))]
 struct Wanted(AtomicBool);
 
-/// What a node's column copies are and do.
+/// Statistics of a node's column copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ColumnStatistics {
-    /// Tables that have one.
+    /// Tables that have a copy.
     pub tables: usize,
-    /// Tables that are to have one, and whose segments have not been made yet.
+    /// Tables that are to have a copy whose segments have not been made yet.
     pub building: usize,
-    /// Tables that are to have one, and for which there is no room.
+    /// Tables that are to have a copy for which there is no room.
     pub without_room: usize,
-    /// All of them together.
+    /// The size of all copies together.
     pub size: CopySize,
     /// How often a query has read segments.
     pub views: u64,
-    /// How often all of them were forgotten and built again, because records came faster than they were taken, or were removed.
+    /// The number of times that all copies were dropped and rebuilt, because records arrived faster than they were applied, or because files were removed
+    /// before they were read.
     pub losses: u64,
-    /// Everything that was committed and is durable is in a segment, or an open snapshot keeps it out of them.
+    /// Whether every committed and durable change is in a segment, except where an open snapshot prevents the merge.
     pub is_merged: bool,
 }
 
-/// The copies, all of one configuration.
+/// The copies. All belong to one configuration.
 #[derive(Default)]
 struct Copies {
-    /// The number of the configuration whose nodes' records they take. `None`: it is changing, and none may begin.
+    /// The number of the configuration whose nodes' records they receive. `None`: it is changing, and no copy may begin.
     of: Option<u64>,
     tables: BTreeMap<TableId, Arc<ColumnCopy>>,
 }
 
-/// What a copy that had no room would keep, about how many bytes it needs, and when it may be tried again.
+/// A copy that had no room: the columns that it would keep, the bytes that it needs (an estimate), and when it may be tried again.
 struct Need {
     kept: Kept,
     bytes: u64,
@@ -192,13 +192,13 @@ const WITHOUT_ROOM_NS: u64 = 10_000_000_000;
 
 #[derive(Default)]
 struct Queue {
-    /// Records, one behind the other, as a journal has them; a block for each time that they were offered.
+    /// Consecutive records in the format of a journal; one block for each call that offered them.
     blocks: Vec<Vec<u8>>,
-    /// Bytes of these, and of those that have been taken and are not applied yet.
+    /// Bytes of these records, and of records that have been taken and are not applied yet.
     bytes: usize,
     /// All records of this epoch and earlier ones have been offered.
     closed: u32,
-    /// Records have been dropped, because too many were waiting: all copies lack them.
+    /// Records have been dropped because too many were waiting, so all copies lack them.
     has_lost: bool,
 }
 
@@ -211,12 +211,12 @@ impl Queue {
 
 /// Bytes of records that may wait to be applied.
 const QUEUE_BYTES_MAX: usize = 256 << 20;
-/// With more bytes than these, workers that leave records wait for the thread that applies them, each for at most so long.
+/// While more bytes than these wait, workers that leave records wait for the thread that applies them, each for at most `BACKLOG_WAIT`.
 const BACKLOG_BYTES_MAX: usize = 16 << 20;
 const BACKLOG_WAIT: Duration = Duration::from_millis(100);
 
 impl ColumnFeed {
-    /// No copies. Where configurations change, none begin before the node is in one.
+    /// A feed without copies. If the cluster has configurations, no copy begins before the node is in one.
     pub fn new(is_replicated: bool) -> Self {
         let of = (!is_replicated).then_some(0);
         Self {
@@ -236,8 +236,8 @@ impl ColumnFeed {
         }
     }
 
-    /// The configuration changes: which rows this node has, and which nodes' records change them. All copies are forgotten, and none
-    /// begins until the node is in another one.
+    /// Begins a change of the configuration: of the rows that this node has, and of the nodes whose records change them. All copies are dropped, and none
+    /// begins until the node is in another configuration.
     pub fn leave_configuration(&self) {
         self.change_configuration(None);
     }
@@ -261,25 +261,25 @@ impl ColumnFeed {
         self.wake();
     }
 
-    /// There are no copies any more. Under their lock, or else a new one would miss records.
+    /// Notes that there are no copies any more. The caller holds their lock; otherwise a new copy would miss records.
     fn want_nothing(&self) {
         self.is_wanted.0.store(false, SeqCst);
         *held(&self.queue) = Queue::default();
     }
 
-    /// The configuration that copies are of, if it does not change.
+    /// The configuration that copies belong to; `None` while it is changing.
     pub fn configuration(&self) -> Option<u64> {
         held(&self.copies).of
     }
 
-    /// Takes a copy of records, each complete with its mark. Called for all that the journal takes, and before their epoch is closed.
+    /// Queues a copy of records, each complete with its mark. The journal calls this for all records that it takes, before their epoch is closed.
     pub fn offer(&self, records: &[u8]) {
         if self.is_wanted() {
             self.hand_over(records.to_vec());
         }
     }
 
-    /// As [`Self::offer`], of records that nothing else takes.
+    /// As [`Self::offer`], but takes ownership of the records.
     fn hand_over(&self, records: Vec<u8>) {
         if self.is_wanted() && !records.is_empty() {
             let mut queue = held(&self.queue);
@@ -291,15 +291,15 @@ impl ColumnFeed {
         }
     }
 
-    /// Waits while a long backlog is applied: whoever commits faster than one thread applies would lose the copies again and again. Not
-    /// for long, since the system may not let that thread run.
+    /// Waits while a long backlog is applied. If workers committed faster than one thread applies, the copies would be lost again and again. The wait is short,
+    /// because the system may not schedule that thread.
     pub fn wait_for_backlog(&self) {
         let is_long = |queue: &mut Queue| queue.bytes > BACKLOG_BYTES_MAX && self.has_thread();
         drop(self.applied.wait_timeout_while(held(&self.queue), BACKLOG_WAIT, is_long));
     }
 
-    /// A record is missing that belongs before the next epoch that is closed. Called once its rows are written, or while they are locked:
-    /// where there is no copy now, the snapshot of a later one has them.
+    /// Notes that a record is missing that belongs before the next epoch that is closed. It is called once the record's rows are written, or while they are
+    /// locked: if there is no copy now, the snapshot of a later copy contains them.
     pub fn miss(&self) {
         let mut queue = held(&self.queue);
         // Under the lock: when the last copy is forgotten, the queue is emptied afterwards.
@@ -335,7 +335,7 @@ impl ColumnFeed {
         held(&self.queue).bytes as u64
     }
 
-    /// Where the chunks of copies are, if there is room for any.
+    /// The memory for the chunks of copies, if there is any.
     pub fn memory(&self) -> Option<&Arc<ColumnMemory>> {
         self.memory.get()
     }
@@ -345,8 +345,8 @@ impl ColumnFeed {
         let _ = self.memory.set(memory);
     }
 
-    /// Begins a copy. It takes the records of all commits whose epoch is raised from here on, and perhaps earlier ones. False: the node
-    /// is not in this configuration any more.
+    /// Begins a copy. It receives the records of all commits that read their epoch from now on, and perhaps of earlier ones. False: the node is no longer in
+    /// this configuration.
     pub fn add(&self, table: TableId, copy: Arc<ColumnCopy>, configuration: u64) -> bool {
         let mut copies = held(&self.copies);
         let is_of_it = copies.of == Some(configuration);
@@ -357,7 +357,7 @@ impl ColumnFeed {
         is_of_it
     }
 
-    /// Forgets the copies for which `stays` does not hold.
+    /// Drops the copies for which `stays` is false.
     pub fn retain(&self, stays: impl Fn(TableId, &ColumnCopy) -> bool) {
         let mut copies = held(&self.copies);
         let before = copies.tables.len();
@@ -377,38 +377,38 @@ impl ColumnFeed {
         held(&self.without_room).contains_key(&table)
     }
 
-    /// That there is none for a copy that needs about so many bytes; it is forgotten.
+    /// Notes that there is no room for a copy that needs about this many bytes. The copy is dropped.
     pub fn set_without_room(&self, table: TableId, copy: &ColumnCopy, bytes: u64, now_ns: u64) {
-        // A little more, so that it is not tried again and again with a byte too few.
+        // A little more, so that it is not tried again and again with slightly too little room.
         let bytes = bytes + bytes / 8;
         let need = Need { kept: copy.kept().clone(), bytes, not_before_ns: now_ns + WITHOUT_ROOM_NS };
         held(&self.without_room).insert(table, need);
         self.retain(|other, _| other != table);
     }
 
-    /// Whether a copy may be tried within `room` bytes: none of its kind was too large for that.
+    /// Whether a copy may be tried within `room` bytes: an earlier attempt with the same columns did not need more.
     pub fn may_have_room(&self, table: TableId, kept: &Kept, room: u64, now_ns: u64) -> bool {
         let is_enough = |need: &Need| need.bytes <= room && now_ns >= need.not_before_ns;
         held(&self.without_room).get(&table).is_none_or(|need| need.kept != *kept || is_enough(need))
     }
 
-    /// A copy of this table is tried.
+    /// Forgets that there was no room for a copy of this table.
     pub fn forget_need(&self, table: TableId) {
         held(&self.without_room).remove(&table);
     }
 
-    /// Forgets what tables need for which `stays` does not hold.
+    /// Forgets the noted needs of tables for which `stays` is false.
     pub fn retain_needs(&self, stays: impl Fn(TableId) -> bool) {
         held(&self.without_room).retain(|table, _| stays(*table));
     }
 
-    /// Bytes of all copies but that of one table.
+    /// Bytes of all copies except that of one table.
     pub fn bytes_without(&self, table: Option<TableId>) -> u64 {
         let others = self.copies().into_iter().filter(|(other, _)| Some(*other) != table);
         others.map(|(_, copy)| copy.size().bytes()).sum()
     }
 
-    /// Which columns of a table this node is to keep.
+    /// The columns of a table that this node must keep.
     pub fn wanted(&self, table: &Table) -> Option<Kept> {
         match table.kept_columns() {
             KeptColumns::None => None,
@@ -451,7 +451,7 @@ impl ColumnFeed {
         self.is_wanted.0.load(SeqCst)
     }
 
-    /// Takes what has been offered, for one thread. If records have been dropped, so are all copies, which are built again.
+    /// Takes the offered records. Only one thread calls this. If records were dropped, all copies are dropped too, and are rebuilt.
     pub fn take(&self) -> Taken {
         let (blocks, closed, has_lost) = {
             let mut queue = held(&self.queue);
@@ -466,7 +466,7 @@ impl ColumnFeed {
         Taken { blocks, bytes, closed, configuration: copies.of, copies: copies.all(), has_changes: false }
     }
 
-    /// All that was taken has been applied, and all records up to this epoch.
+    /// Notes that everything in `taken` has been applied, and all records up to this epoch.
     pub fn complete(&self, taken: &Taken, closed: u32) {
         {
             let mut queue = held(&self.queue);
@@ -490,30 +490,31 @@ impl ColumnFeed {
         self.wake();
     }
 
-    /// Forgets all copies: they lack changes. Queries read rows.
+    /// Drops all copies, because they lack changes. Queries read rows.
     pub fn forget_all(&self) {
         let mut copies = held(&self.copies);
         copies.tables.clear();
         self.want_nothing();
     }
 
-    /// That a query has got a view.
+    /// Counts a view that a query has obtained.
     pub fn count_view(&self, view: &ColumnView) {
         self.views.fetch_add(u64::from(view.has_segments()), Relaxed);
     }
 
-    /// What the copies are and do. `building` more are wanted.
+    /// The statistics of the copies. `building`: the number of copies that are wanted and not built yet.
     pub fn statistics(&self, building: usize, has_snapshots: bool) -> ColumnStatistics {
         let copies = self.copies();
         let (closed, is_empty) = {
             let queue = held(&self.queue);
             (queue.closed, queue.blocks.is_empty())
         };
+        // First: the sizes below have what was applied.
+        let is_applied = is_empty && copies.iter().all(|(_, copy)| copy.complete_to() >= closed);
         let mut size = CopySize::default();
         for (_, copy) in &copies {
             size += copy.size();
         }
-        let is_applied = is_empty && copies.iter().all(|(_, copy)| copy.complete_to() >= closed);
         ColumnStatistics {
             tables: copies.len(),
             building,
@@ -528,7 +529,7 @@ impl ColumnFeed {
     /// Wakes `waker` when more has been applied.
     pub fn wait(&self, waker: &Waker) {
         let mut waiters = held(&self.waiters);
-        // A task that waits for other things too asks each time that one of them wakes it.
+        // A task that also waits for other events calls this each time that one of them wakes it.
         if !waiters.iter().any(|waiting| waiting.will_wake(waker)) {
             waiters.push(waker.clone());
             drop(waiters);
@@ -536,22 +537,22 @@ impl ColumnFeed {
         }
     }
 
-    /// Whether a thread applies what is offered to this copy: it is still the table's.
+    /// Whether a thread applies records to this copy, which must still be the table's.
     pub fn is_applied_to(&self, table: TableId, copy: &Arc<ColumnCopy>) -> bool {
         self.has_thread() && self.copy(table).is_some_and(|now| Arc::ptr_eq(&now, copy))
     }
 
-    /// Whether a thread applies what is offered to any copy.
+    /// Whether a thread applies records to copies.
     pub fn has_thread(&self) -> bool {
         self.has_thread.load(SeqCst)
     }
 
-    /// How often all copies were forgotten because records were missing.
+    /// The number of times that all copies were dropped because records were missing.
     pub fn losses(&self) -> u64 {
         self.losses.load(Relaxed)
     }
 
-    /// That a thread does so, or does so no more.
+    /// Notes whether a thread applies records.
     pub fn set_applied(&self, is_applied: bool) {
         self.has_thread.store(is_applied, SeqCst);
         self.wake();

@@ -6,9 +6,8 @@
 //!     │ yes                          (one began meanwhile: refused)    wait until no earlier commit is open
 //!     └─► open ─► epoch ─► rows ─► record into the buffer ─► closed    take the buffers ─► apply ─► complete up to the epoch before
 //! ```
-//!
-//! Nothing is kept of a record once it is applied, and nothing of it outlives the process, which has the only copies. Why nothing is
-//! missed: `docs/design/0027-columns.md`.
+//! A record is dropped once it is applied, and no record outlives the process, which has the only copies. `docs/design/0027-columns.md` says why no record is
+//! missed.
 
 use crate::base::desks::Desks;
 use crate::base::epoch::SNAPSHOT_EPOCH_LAST;
@@ -17,14 +16,14 @@ use farhold_fabric::NodeId;
 use farhold_store::Superblock;
 use std::sync::{Arc, Mutex};
 
-/// A worker hands its buffer over when it has as many bytes, so that what waits is counted in one place.
+/// A worker hands over its buffer when it has this many bytes, so that waiting bytes are counted in one place.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 /// The longest record. A transaction that writes more would need as much memory twice; the columns are built again instead.
 pub(crate) const RECORD_BYTES_MAX: u64 = 64 << 20;
-/// Looks of a pass at open commits, each of which takes microseconds unless its thread is not running.
+/// How often a pass looks whether commits are still open. A commit takes microseconds unless its thread is not running.
 const OPEN_LOOKS_MAX: u32 = 1_000;
 
-/// What the workers have left for the columns.
+/// The records that workers have left for the columns.
 pub(crate) struct OwnRecords {
     pub feed: Arc<ColumnFeed>,
     desks: Desks,
@@ -34,10 +33,10 @@ pub(crate) struct OwnRecords {
 
 #[derive(Default)]
 struct TakenSoFar {
-    /// The last epoch of what was taken.
+    /// The last epoch of the records that were taken.
     epoch: u32,
-    /// The buffers have been emptied since there is no copy. A commit that was open then may still leave its record, which keeps some memory
-    /// until there is a copy again; a new copy ignores it, as its first snapshot has that commit.
+    /// The buffers have been emptied since the last copy was dropped. A commit that was open at that time may still leave its record, which takes some memory
+    /// until there is a copy again. A new copy ignores the record, because its first snapshot contains that commit.
     is_swept: bool,
 }
 
@@ -52,8 +51,8 @@ impl OwnRecords {
         Self { feed: Arc::new(ColumnFeed::new(false)), desks: Desks::new(), taken: Mutex::default() }
     }
 
-    /// A commit of a worker begins, which reads its `epoch` afterwards. `None`: there is no copy. Then the commit must ask
-    /// [`Self::is_wanted`] after it has read its epoch.
+    /// Begins a commit of a worker, which must read its `epoch` afterwards. `None`: there is no copy. The commit must then call [`Self::is_wanted`] after it
+    /// has read its epoch.
     #[inline]
     pub fn begin(&self, worker: u8, epoch: impl Fn() -> u32) -> Option<Recording<'_>> {
         if !self.is_wanted() {
@@ -63,14 +62,14 @@ impl OwnRecords {
         Some(Recording { records: self, worker })
     }
 
-    /// Whether there is a copy: commits whose epoch is raised from here on must leave records.
+    /// Whether there is a copy: commits that read their epoch from now on must leave records.
     #[inline]
     pub fn is_wanted(&self) -> bool {
         self.feed.is_wanted()
     }
 
-    /// A pass: takes what has been left and applies it. One thread does so. False: a commit of an earlier epoch is still open, so the
-    /// caller tries again soon.
+    /// A pass: takes the records that have been left and applies them. One thread does so. False: a commit of an earlier epoch is still open, so the caller
+    /// should try again soon.
     pub fn apply(&self, me: NodeId, superblock: Superblock<'_>) -> bool {
         let mut taken = held(&self.taken);
         let is_wanted = self.is_wanted();
@@ -82,12 +81,12 @@ impl OwnRecords {
         is_over
     }
 
-    /// Hands over what is in the buffers, and closes the epochs that are over. False: a commit of an earlier one is still open.
+    /// Hands over the contents of the buffers, and closes the epochs that are over. False: a commit of an earlier epoch is still open.
     fn take_buffers(&self, taken: &mut u32, superblock: Superblock<'_>) -> bool {
         let left = self.desks.buffers().map(|buffer| buffer.epoch_max).max().unwrap_or(0);
         let mut epoch = superblock.epoch();
         if left.max(*taken) >= epoch && epoch < SNAPSHOT_EPOCH_LAST {
-            // No snapshot need ever do so, and what is of an epoch that is not over is in no segment.
+            // Snapshots may never do so, and a segment has no rows of an epoch that is not over.
             epoch = superblock.advance_epoch() + 1;
         }
         let is_over = self.are_over_before(epoch);
@@ -114,14 +113,14 @@ impl OwnRecords {
     /// Whether all records of commits that have been acknowledged are applied, and their epochs are over. False during a pass.
     pub fn are_applied(&self) -> bool {
         let taken = self.taken.try_lock();
-        // A worker may have handed its bytes over itself. Then its buffer has the epoch until the next pass.
+        // A worker may have handed over its bytes itself. Its buffer then keeps the epoch until the next pass.
         let are_taken = || self.desks.buffers().all(|buffer| buffer.bytes.is_empty() && buffer.epoch_max == 0);
         !self.is_wanted() || taken.is_ok_and(|taken| are_taken() && taken.epoch <= self.feed.closed())
     }
 }
 
 impl Recording<'_> {
-    /// Leaves the record, once all rows are written and unlocked. Behind a long backlog it waits a little.
+    /// Leaves the record, once all rows are written and unlocked. If the backlog is long, it waits for a short time.
     #[inline]
     pub fn leave(self, behind: &[u8], mark: u64, epoch: u32) {
         if planted!(LateRecord) {
@@ -140,7 +139,7 @@ impl Recording<'_> {
         }
     }
 
-    /// Leaves none, because it would be too long: all copies lack what it has, and are built again.
+    /// Leaves no record, because it would be too long. All copies then lack its changes, and are rebuilt.
     #[cold]
     pub fn miss(self) {
         self.records.feed.miss();

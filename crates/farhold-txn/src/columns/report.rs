@@ -1,34 +1,33 @@
-//! What a node reports of its columns to operators, as lines of the status that it tells.
+//! A node's report about its columns to operators, as lines of its status.
 //!
 //! ```text
 //!   columns-all WAITING_BYTES LOSSES LEFT_OUT
 //!   columns STATE TABLE_ROWS SEGMENTS SEGMENT_ROWS SEGMENT_BYTES DELTA_ROWS DELTA_BYTES EPOCHS_BEHIND NAME      one a table
 //! ```
-//!
-//! The first line comes only with others. `STATE` is `kept`, or the code of [`NoColumns`] and its epoch (`4:0`).
+//! The first line is written only if there is something to report. `STATE` is `kept`, or the code of [`NoColumns`] and its epoch (`4:0`).
 
 use crate::columns::NoColumns;
 use farhold_store::column::copy::CopySize;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a node keeps of its rows of one table as columns.
+/// The columns that a node keeps of its rows of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableColumns {
     /// The table's name.
     pub table: String,
     /// Why queries read rows; `None`: they may read the columns.
     pub reason: Option<NoColumns>,
-    /// Rows that the node has of the table.
+    /// Rows of the table on this node.
     pub table_rows: u64,
-    /// What the columns consist of. While they are being built, their rows grow by segments.
+    /// The size of the columns. While they are being built, their rows grow by segments.
     pub size: CopySize,
     /// Epochs that the node's journal has closed and the columns have not taken yet.
     pub epochs_behind: u32,
 }
 
 impl TableColumns {
-    /// How much of a first build is done, in percent; `None`: none is under way.
+    /// The progress of a first build in percent; `None`: no build is in progress.
     #[must_use]
     pub fn built_percent(&self) -> Option<u64> {
         let percent = self.size.segment_rows.saturating_mul(100).checked_div(self.table_rows).unwrap_or(0);
@@ -69,16 +68,17 @@ impl fmt::Display for TableColumns {
     }
 }
 
-/// What a node keeps as columns.
+/// All columns of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ColumnReport {
-    /// The tables that are kept as columns, or are to be; first those whose columns cannot be read.
+    /// The tables that are kept as columns, or will be; tables whose columns cannot be read come first.
     pub tables: Vec<TableColumns>,
-    /// How many more there are: at most 64 are reported.
+    /// The number of further tables: at most 64 are reported.
     pub left_out: usize,
-    /// Bytes of records that wait until the columns take them.
+    /// Bytes of records that wait to be applied to the columns.
     pub waiting_bytes: u64,
-    /// How often all columns were forgotten because records were missing: they came faster than they were taken, or were removed.
+    /// The number of times that all columns were dropped because records were missing: they arrived faster than they were applied, or their files were removed
+    /// first.
     pub losses: u64,
 }
 
@@ -92,8 +92,7 @@ impl ColumnReport {
         Self { tables, left_out, waiting_bytes, losses }
     }
 
-    /// Adds what a line of a status says, by the line's first word and the rest. What is of another version, or says nothing of columns, is
-    /// ignored.
+    /// Adds a line of a status, given as its first word and the rest. Lines of another version, and lines that are not about columns, are ignored.
     pub fn add_line(&mut self, name: &str, value: &str) {
         match name {
             "columns-all" => {

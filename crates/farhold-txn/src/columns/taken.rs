@@ -7,12 +7,12 @@ use farhold_store::log::{Change, Entry, Record};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What the queue had, and the copies that take it.
+/// Records taken from the queue, and the copies to apply them to.
 pub(crate) struct Taken {
     pub(super) blocks: Vec<Vec<u8>>,
     /// Of the blocks.
     pub(super) bytes: usize,
-    /// All records of this node up to this epoch are in it, or came before.
+    /// All records of this node up to this epoch are here, or were taken before.
     pub closed: u32,
     /// Of the copies.
     pub configuration: Option<u64>,
@@ -28,7 +28,7 @@ impl Taken {
         debug_assert!(is_whole, "records that this node has made");
     }
 
-    /// Applies records: what they do to the rows of `me`. False: one of them is damaged, and the copies lack what it did.
+    /// Applies records: their changes of rows of `me`. False: a record is damaged, and the copies lack its changes.
     pub fn apply<'r>(&mut self, me: NodeId, records: impl Iterator<Item = Option<Record<'r>>>) -> bool {
         let mut is_whole = true;
         let mut changes: BTreeMap<TableId, Vec<RowChange<'_>>> =
@@ -63,12 +63,12 @@ fn change_of<'r>(entry: &Entry<'r>, epoch: u32) -> RowChange<'r> {
     RowChange { reference: entry.reference, version: entry.new, epoch, row }
 }
 
-/// The records one behind the other in `bytes`, which `offer` took whole.
+/// The consecutive records in `bytes`. `offer` takes whole records only.
 fn whole(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
     std::iter::from_fn(move || {
         let size = u32::from_le_bytes(*bytes.get(8..12)?.first_chunk()?) as usize;
         let (record, rest) = bytes.split_at_checked(size)?;
         bytes = rest;
-        Some(Record::check(record, 0).expect("a record that this node has made"))
+        Some(Record::of_this_process(record))
     })
 }

@@ -13,6 +13,7 @@
 //! | half written by the dead | that of the others |
 //! | of different indexes | those that all copies have alike; the others are dropped |
 //! | that keep different columns | those of one of them, whichever comes last in the order of [`KeptColumns`](crate::KeptColumns) |
+//! | of different attributes | those of one of them, whichever comes last in the order of bytes |
 
 use crate::base::definition::{Recorded, TableDef};
 use crate::base::error::TxnError;
@@ -57,6 +58,7 @@ fn joined(one: Record, other: &Record) -> Result<Record, TxnError> {
     let ((mut definition, mut recorded), shorter) =
         if both.0.1.len() >= both.1.1.len() { both } else { (both.1, both.0) };
     definition.columns = definition.columns.max(shorter.0.columns.clone());
+    definition.attributes = definition.attributes.max(shorter.0.attributes.clone());
     for slot in 0..recorded.len() {
         let is_alike =
             shorter.1.get(slot) == Some(&recorded[slot]) && shorter.0.indexes.get(slot) == definition.indexes.get(slot);
@@ -211,7 +213,13 @@ mod tests {
             (TableId(17), definition.encode(&[Live]).expect("a definition"))
         };
         let (all, first) = (keeps(crate::KeptColumns::All), keeps(crate::KeptColumns::These(vec![0])));
-        let cases: [(Copies, Copies); 18] = [
+        let with = |attributes: &[u8]| {
+            let mut definition = TableDef::decode(&record(17, &[("a", Live)]).1).expect("a definition").0;
+            definition.attributes = attributes.to_vec();
+            (TableId(17), definition.encode(&[Live]).expect("a definition"))
+        };
+        let cases: [(Copies, Copies); 19] = [
+            (vec![Some(with(&[1, 9])), Some(with(&[2])), Some(live.clone())], vec![Some(with(&[2])); 3]),
             (vec![Some(all), Some(first.clone()), Some(live.clone())], vec![Some(first); 3]),
             (vec![None, None], vec![None, None]),
             (vec![Some(plain.clone()), None], vec![Some(plain.clone()); 2]),

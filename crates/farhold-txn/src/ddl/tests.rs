@@ -1,3 +1,5 @@
+mod attributes;
+
 use super::*;
 use crate::base::definition::Placement;
 use crate::base::table::Index;

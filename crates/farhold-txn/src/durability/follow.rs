@@ -1,11 +1,10 @@
-//! The column copies of a node, and what brings them all records: its own journal's steps, and the files of the other nodes' journals.
+//! The sources of records for a node's column copies: its own journal's steps, and the files of the other nodes' journals.
 //!
 //! ```text
 //!   heard: the others' closed epochs ──► ends ──► copies looked at ──► each journal is read to its end ──► complete up to the least
 //! ```
-//!
-//! A transaction's record is in its coordinator's journal alone, whatever node has the rows. Where rows have replicas, copies and followers
-//! are of one configuration: of its nodes, and of the starts of them that it names. Why nothing is missed: `docs/design/0030-columns-of-several-nodes.md`.
+//! A transaction's record is only in its coordinator's journal, whichever node has the rows. With replicas, copies and followers belong to one configuration:
+//! to its nodes, and to the starts that it names. Why no record is missed: `docs/design/0030-columns-of-several-nodes.md`.
 
 use crate::base::error::TxnError;
 use crate::cluster::configuration::Configuration;
@@ -17,34 +16,33 @@ use farhold_store::durable::{DurableError, Identity};
 use farhold_store::log::Record;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// How long what a node has closed may be invisible in its files, on a file system that other hosts share too.
+/// How long closed epochs of a node may be invisible in its files, on a file system that other hosts share.
 const UNSEEN_NS_MAX: u64 = 10_000_000_000;
 
 /// The followers of all other nodes' journals, while there are copies.
 pub(super) struct Followers {
-    /// The number of the configuration whose nodes they are of.
+    /// The number of the configuration whose nodes they follow.
     of: u64,
     all: Vec<Follower>,
-    /// Since when something that was closed cannot be seen.
+    /// The time since which a closed epoch has been invisible.
     unseen_since_ns: Option<u64>,
 }
 
-/// Whether all that was closed has been applied.
+/// Whether all closed epochs have been applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Applied {
-    /// So it has.
+    /// All have been applied.
     All,
-    /// A file does not show yet what its node has closed: the caller tries again soon.
+    /// A file does not show a closed epoch of its node yet: the caller should try again soon.
     Some,
 }
 
 impl Journaling {
-    /// Begins to follow the journals of the other nodes of a configuration, if that has not begun; of all nodes, if there are no
-    /// configurations. To be called when a copy has been added, and before the snapshot is taken of which it is made: records of later
-    /// epochs are then read.
+    /// Begins to follow the journals of the other nodes of a configuration, if that has not begun; of all nodes, if there are no configurations. It must be
+    /// called after a copy has been added, and before the copy's first snapshot is taken: records of later epochs are then read.
     ///
     /// # Errors
-    /// [`TxnError::Durable`]: a journal cannot be read; [`TxnError::Recovering`]: it is of a later configuration already.
+    /// [`TxnError::Durable`]: a journal cannot be read; [`TxnError::Recovering`]: a journal has a later configuration already.
     pub fn follow(&self, configuration: Option<&Configuration>) -> Result<(), TxnError> {
         let of = configuration.map_or(0, |configuration| configuration.number);
         let mut others = held(&self.others);
@@ -77,14 +75,14 @@ impl Journaling {
         Follower::at_end(self.shape.directory.clone(), identity, start, heard.closed.load(SeqCst))
     }
 
-    /// Applies all records up to what each node has closed, as far as this node has heard. One thread does so.
+    /// Applies all records up to the epoch that each node has closed, as far as this node has heard. Only one thread calls this.
     pub fn apply_to_columns(&self, now_ns: u64) -> Applied {
         let mut others = held(&self.others);
         // Under the lock: a copy is added first, and then followed.
         if !self.feed.is_wanted() {
             *others = None;
         }
-        // Before the copies are looked at: a copy that begins later needs nothing that was closed before.
+        // Before the list of copies is read: a copy that begins later needs no epoch that was closed before.
         let ends: Vec<u32> = self.heard.iter().map(|heard| heard.closed.load(SeqCst)).collect();
         let mut taken = self.feed.take();
         taken.apply_own(self.me);
@@ -100,7 +98,7 @@ impl Journaling {
                 for follower in &mut followers.all {
                     let end = ends[usize::from(follower.node().0)];
                     let read = follower.read(end, &mut |body, closing| {
-                        // A node that the others go on without may not know. What they commit then is not for its rows.
+                        // An expelled node may not know of its expulsion. Later commits of the others do not concern its rows.
                         if of != 0 && closing.configuration > of {
                             return Err("its node is in a later configuration");
                         }
@@ -126,7 +124,7 @@ impl Journaling {
         if is_all { Applied::All } else { Applied::Some }
     }
 
-    /// Records are missing. The followers go first: a copy that is not forgotten here is followed by new ones.
+    /// Handles missing records. The followers are dropped first: a copy that is not dropped here gets new followers.
     fn lose(&self, others: &mut Option<Followers>) -> Applied {
         *others = None;
         self.feed.lose();
@@ -134,7 +132,7 @@ impl Journaling {
     }
 }
 
-/// The records of a batch, whose checksum is good; `None` for one that is none all the same.
+/// The records of a batch whose checksum is right; `None` for bytes that are still not a record.
 fn records(body: &[u8]) -> impl Iterator<Item = Option<Record<'_>>> {
     items(body).filter_map(|item| match item {
         Ok(Item::Record(bytes)) => Some(Record::check(bytes, 0).ok()),

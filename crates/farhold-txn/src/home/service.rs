@@ -148,7 +148,7 @@ impl Core {
             Request::CreateTable { id, definition } => {
                 system::make(&self.node, id, definition)?;
                 // Its record may have been changed since.
-                system::follow_columns(&self.node)?;
+                system::follow_definitions(&self.node)?;
             }
             Request::DropTable { id } => {
                 self.node.catalog.retire(id);
@@ -185,7 +185,7 @@ impl Core {
                     found => self.step_index_here(&*found?, slot, step)?,
                 }
             }
-            Request::FollowColumns => system::follow_columns(&self.node)?,
+            Request::FollowDefinition { table } => system::follow_definition(&self.node, table)?,
             Request::Count { table } => {
                 w.u64(self.table(table)?.store.primary().len() as u64);
             }

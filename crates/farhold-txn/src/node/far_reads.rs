@@ -1,7 +1,6 @@
-//! Questions for other nodes' memory, from threads that have no worker: one thread of the node asks for them all.
-//!
-//! Pages are asked for only over fabrics that map no other node's memory; columns, where a scan copies them. The thread starts with the
-//! first question. It ends when there has been none for a while or the node closes; it holds the node open as long.
+//! Reads of other nodes' memory for threads that have no worker: one thread of the node does all of them. The thread reads pages only over fabrics that map no
+//! other node's memory, and columns if a scan copies them. It starts with the first request. It ends when there has been no request for a while, or when the
+//! node closes; until then it keeps the node open.
 
 use crate::base::error::TxnError;
 use crate::node::Node;
@@ -17,22 +16,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long the thread stays without a question. An endpoint of a network takes milliseconds to open and megabytes to keep.
+/// How long the thread lives without a request. An endpoint of a network takes milliseconds to open and megabytes to keep.
 pub(crate) const IDLE: Duration = Duration::from_secs(1);
-/// What is asked for.
+/// A request to the thread.
 pub(crate) enum Question {
     /// The runs of pages of a table.
     Runs { start: Start, table: TableId, answer: Sender<Result<Vec<Part>, TxnError>> },
     /// The rows of a run in a state.
     Rows { start: Start, part: Part, as_of: AsOf, answer: Sender<Result<Rows, TxnError>> },
-    /// Something else that needs an endpoint, and answers by itself.
+    /// Another task that needs an endpoint; it sends its own answer.
     Other(FarTask),
 }
 
-/// What the thread lends to a [`FarTask`].
+/// The thread's resources, which a [`FarTask`] borrows.
 pub(crate) struct FarTools<'t> {
     pub endpoint: &'t Endpoint,
-    /// Copies mapped memory; none where other nodes' memory is not mapped.
+    /// Copies mapped memory; none if other nodes' memory is not mapped.
     pub mover: Option<&'t Mover>,
     /// Leads to home nodes.
     pub lines: &'t dyn Lines,
@@ -40,8 +39,9 @@ pub(crate) struct FarTools<'t> {
 
 /// Lines to the home nodes of columns.
 pub(crate) trait Lines {
-    /// For scans of a table at the epoch of an open snapshot, which was taken in this configuration.
-    fn line(&self, table: TableId, epoch: u32, configuration: u64) -> Box<dyn Line>;
+    /// For a scan of a table at the epoch of an open snapshot, which was taken in this configuration. Once `is_given_up` is set, the line
+    /// puts no further question to a home.
+    fn line(&self, table: TableId, epoch: u32, configuration: u64, is_given_up: &Arc<AtomicBool>) -> Box<dyn Line>;
 }
 
 /// Reads other nodes' memory beside other tasks of the thread. It is bounded by the fabric's time-outs.
@@ -62,7 +62,7 @@ impl Rows {
         self.lens.push((key.len() as u32, value.len() as u32));
     }
 
-    /// Shows key and value of each.
+    /// Visits the key and value of each row.
     pub fn visit(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
         let mut rest = &self.bytes[..];
         for &(key_len, value_len) in &self.lens {
@@ -74,11 +74,10 @@ impl Rows {
     }
 }
 
-/// The body of the thread: it reports whether it has started, then answers questions. It releases the node once it has
-/// what it needs from it.
+/// The body of the thread: it reports whether it has started, then answers requests. It releases the node once it has what it needs from it.
 type Answerer = fn(Arc<Node>, Receiver<Question>, &Sender<Result<(), TxnError>>);
 
-/// A node's thread for this, if it runs.
+/// A node's thread for far reads, if it is running.
 #[derive(Default)]
 pub(crate) struct FarReads {
     pub running: Mutex<Option<Running>>,
@@ -92,13 +91,13 @@ pub(crate) struct Running {
 }
 
 impl FarReads {
-    /// Puts a question to the thread; starts it by `answer` if there is none.
+    /// Sends a request to the thread; if there is none, starts one that runs `answer`.
     pub fn ask(&self, asker: &Arc<Node>, mut question: Question, answer: Answerer) -> Result<(), TxnError> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(it) = &*running {
             match it.questions.send(question) {
                 Ok(()) => return Ok(()),
-                // The thread has just ended because it had no questions.
+                // The thread has just ended because it had no requests.
                 Err(unsent) => question = unsent.0,
             }
         }
@@ -133,9 +132,8 @@ impl FarReads {
     }
 }
 
-/// Waits for a question; `None`: the thread has had no questions for a while, ends, and takes no more. It decides so
-/// under the lock under which a caller with a question looks for the thread, so no question is sent to a thread that
-/// has gone.
+/// Waits for a request; `None`: the thread has had no request for a while, ends, and accepts no more. It decides this under the lock under which callers look
+/// for the thread, so no request is sent to a thread that has ended.
 pub(crate) fn next_question<L>(
     asked: Receiver<Question>,
     idle: Duration,
@@ -159,7 +157,7 @@ mod tests {
     use super::*;
     use farhold_fabric::NodeId;
 
-    /// The thread has waited long enough, and a caller has a question before it is gone.
+    /// The thread has waited long enough, and a caller sends a request before it has ended.
     #[test]
     fn a_question_to_a_thread_that_is_about_to_go_is_heard() {
         let (questions, asked) = channel();

@@ -357,7 +357,8 @@ impl Node {
         }
     }
 
-    /// What it keeps as columns, and how far their first build is, for operators. Tables that it is not to keep so are not in it.
+    /// What it keeps as columns, and how far their first build is, for operators. Tables that it is not to keep so are not in it. It waits
+    /// for no changes that are being applied or merged: the thread that serves other nodes makes it too.
     #[must_use]
     pub fn column_report(&self) -> ColumnReport {
         let feed = self.column_feed();

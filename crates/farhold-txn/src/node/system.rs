@@ -214,11 +214,12 @@ fn reconcile_with(node: &Node, has_all: bool) -> Result<Vec<(Table, u16)>, TxnEr
     for (_, id, definition) in rows {
         made = made.and(make(node, id, &definition));
     }
-    made.and(follow_columns(node)).map(|()| left)
+    made.and(follow_definitions(node)).map(|()| left)
 }
 
-/// Keeps as columns what the system table says. Readings of it take turns, so the last of them stands.
-pub(crate) fn follow_columns(node: &Node) -> Result<(), TxnError> {
+/// Gives the tables of this node what the system table says of them, beyond their indexes. Readings of it take turns, so the last of them
+/// stands.
+pub(crate) fn follow_definitions(node: &Node) -> Result<(), TxnError> {
     let _turn = node.catalog.turn_of_makers();
     let Some(system) = node.catalog.by_id(ID) else { return Ok(()) };
     let (rows, whole) = rows_of(&system.0)?;
@@ -226,7 +227,7 @@ pub(crate) fn follow_columns(node: &Node) -> Result<(), TxnError> {
     for (_, id, definition) in rows {
         let Some(table) = node.catalog.by_id(id) else { continue };
         match TableDef::decode(&definition) {
-            Ok((definition, _)) => table.0.keep_columns(definition.columns),
+            Ok((definition, _)) => take_over(node, &table.0, definition),
             Err(error) => followed = Err(error),
         }
     }
@@ -235,6 +236,36 @@ pub(crate) fn follow_columns(node: &Node) -> Result<(), TxnError> {
     }
     node.catalog.changed();
     followed
+}
+
+/// As [`follow_definitions`], of one table, for a coordinator that must know that this node has what is recorded.
+///
+/// # Errors
+/// [`TxnError::Conflict`]: the record is just being written.
+pub(crate) fn follow_definition(node: &Node, id: TableId) -> Result<(), TxnError> {
+    let _turn = node.catalog.turn_of_makers();
+    let (Some(system), Some(table)) = (node.catalog.by_id(ID), node.catalog.by_id(id)) else { return Ok(()) };
+    match record_of(&system.0, table.name(), id)? {
+        Record::Is(definition) => take_over(node, &table.0, TableDef::decode(&definition)?.0),
+        // It has been dropped.
+        Record::Missing => {}
+        Record::Changing => {
+            node.catalog.set_behind(true);
+            return Err(TxnError::Conflict);
+        }
+    }
+    node.catalog.changed();
+    Ok(())
+}
+
+/// Gives a table what its recorded definition says, beyond its indexes.
+fn take_over(node: &Node, table: &TableShared, definition: TableDef) {
+    table.keep_columns(definition.columns);
+    if table.set_attributes(definition.attributes) {
+        // For those who prepare statements; and then no transaction commits that may have written by the older attributes.
+        node.catalog.changed();
+        node.catalog.indexes_changed();
+    }
 }
 
 /// As [`reconcile`], on a node that has all records; false: one was just being written, so a table may be recorded that is not here.
@@ -272,6 +303,9 @@ pub(crate) fn differences(node: &Node) -> Vec<String> {
         if kept != *recorded {
             wrong.push(format!("of table \"{name}\", {kept:?} are kept as columns, and {recorded:?} are recorded"));
         }
+        if *table.attributes() != *recorded_definition.attributes {
+            wrong.push(format!("table \"{name}\" has other attributes than those recorded"));
+        }
         let indexes = table.indexes();
         for index in indexes.iter().filter(|index| !index.ready) {
             wrong.push(format!("index \"{}\" of \"{name}\" is neither ready nor gone", index.definition.name));
@@ -306,10 +340,19 @@ pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), Tx
         let recorded = rows_of(&system.0)?.0.into_iter().find(|(_, recorded, _)| *recorded == id);
         return recorded.map_or(Ok(()), |(_, _, definition)| add(node, id, &definition));
     }
-    add(node, id, definition)?;
+    let (mut definition, recorded) = TableDef::decode(definition)?;
+    let name = definition.name.clone();
+    let system = node.catalog.by_id(ID);
+    let record = || system.as_ref().map_or(Ok(Record::Changing), |system| record_of(&system.0, &name, id));
+    // It may have been changed since the message was sent. A coordinator of such a change counts on this node.
+    if let Record::Is(now) = record()? {
+        let now = TableDef::decode(&now)?.0;
+        (definition.columns, definition.attributes) = (now.columns, now.attributes);
+    }
+    add_decoded(node, id, definition, &recorded)?;
     // Its record may have been taken back meanwhile, by a node that found no table to take out of use. A node that is
     // joining may not have the record yet, and looks again when it is in.
-    if node.is_member() && !is_recorded(node, id, definition)? {
+    if node.is_member() && matches!(record()?, Record::Missing) {
         node.catalog.retire(id);
     }
     Ok(())
@@ -318,24 +361,50 @@ pub(crate) fn make(node: &Node, id: TableId, definition: &[u8]) -> Result<(), Tx
 /// As [`make`], of a table that is not there.
 pub(crate) fn add(node: &Node, id: TableId, definition: &[u8]) -> Result<(), TxnError> {
     let (definition, recorded) = TableDef::decode(definition)?;
-    let (table, found) = TableShared::open(&node.store, id, definition, &recorded, how(node, id), cluster_of(node))?;
+    add_decoded(node, id, definition, &recorded)
+}
+
+fn add_decoded(node: &Node, id: TableId, definition: TableDef, recorded: &[Recorded]) -> Result<(), TxnError> {
+    let (table, found) = TableShared::open(&node.store, id, definition, recorded, how(node, id), cluster_of(node))?;
     let mut recovered = Recovered::default();
     recovered.add(&table.name, &found);
     node.add_recovered(recovered);
     node.catalog.add(Table(Arc::new(table)))
 }
 
-/// Is the table recorded? True as well while its row is just being written.
-fn is_recorded(node: &Node, id: TableId, definition: &[u8]) -> Result<bool, TxnError> {
-    let Some(system) = node.catalog.by_id(ID) else { return Ok(true) };
-    let (key, _) = encode_row(system.schema(), &TableDef::decode(definition)?.0.name, id, &[])?;
-    let Some(word) = system.0.store.primary().get(&key).value else { return Ok(false) };
+/// What this node's copy of the system table says of a table.
+enum Record {
+    /// This definition.
+    Is(Vec<u8>),
+    /// Nothing, or that it is dropped.
+    Missing,
+    /// The row is just being written, or half written by a dead process.
+    Changing,
+}
+
+fn record_of(system: &TableShared, name: &str, id: TableId) -> Result<Record, TxnError> {
+    let (key, _) = encode_row(&system.schema, name, id, &[])?;
     let mut bytes = vec![0; farhold_store::object::size_class::PAYLOAD_BYTES_MAX];
-    Ok(match look(&system.0, ObjectRef::from_bits(word), &mut bytes)? {
-        Seen::Row((_, found, definition)) => found == id && !definition.is_empty() || definition == UNKNOWN,
-        Seen::Deleted => false,
-        Seen::Changing => true,
-    })
+    let entry = || system.store.primary().get(&key).value;
+    let mut word = entry();
+    loop {
+        let Some(found) = word else { return Ok(Record::Missing) };
+        return Ok(match look(system, ObjectRef::from_bits(found), &mut bytes)? {
+            Seen::Row((_, _, definition)) if definition == UNKNOWN => Record::Changing,
+            Seen::Row((_, found, definition)) if found == id && !definition.is_empty() => Record::Is(definition),
+            Seen::Row(_) => Record::Missing,
+            Seen::Deleted => {
+                let now = entry();
+                if now != word {
+                    // The row has moved in between.
+                    word = now;
+                    continue;
+                }
+                Record::Missing
+            }
+            Seen::Changing => Record::Changing,
+        });
+    }
 }
 
 /// Name, number and definition of each table.

@@ -1,4 +1,4 @@
-//! Columns of a table on another node: the description of a view, and the pin under which its chunks may be read.
+//! Columns of a table on another node: the description of a view, and the pin that protects its chunks while they are read.
 //!
 //! ```text
 //!   reader                                                  home
@@ -7,8 +7,7 @@
 //!   reads the description  ◄─────────── where it is ───────
 //!   reads chunks, until the snapshot is closed
 //! ```
-//!
-//! Chunks and the description stay where they are until S is closed on the home: docs/design/0030-columns-of-several-nodes.md.
+//! Chunks and the description are kept in place until S is closed on the home: docs/design/0030-columns-of-several-nodes.md.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -35,15 +34,15 @@ use farhold_store::column::copy::{Asked, ColumnView, FarView, FarViewSegment, No
 use farhold_store::row::Schema;
 use farhold_store::{Holder, TableId};
 
-/// The longest description. Only a delta makes one long, and that is merged at this size.
+/// The longest description. Only a delta makes a description long, and a delta is merged at this size.
 const DESCRIPTION_BYTES_MAX: u64 = 256 << 20;
-/// Between two questions while the home takes what was committed: at first, and at last.
+/// The pause between two requests while the home applies committed changes: the first one, and the longest one.
 const ASK_NS: u64 = 100_000;
 const ASK_NS_MAX: u64 = 5_000_000;
-/// How long a query waits for that. Usually it takes some milliseconds; where it takes longer, the node's rows are read sooner.
+/// How long a query waits for that. Usually it takes some milliseconds; if it takes longer, reading the node's rows is faster.
 const COMING_NS_MAX: u64 = 250_000_000;
-/// While this part of the column memory is kept for snapshots alone, nothing more is described: a long query keeps back all that is
-/// described while it runs, and merges need the rest.
+/// While this part of the column memory is kept only for snapshots, no more views are described: a long query keeps every description that is made while it
+/// runs, and merges need the rest.
 const HELD_PART: u64 = 4;
 /// A longer buffer is not kept for later reads.
 const KEPT_BYTES_MAX: usize = 1 << 20;
@@ -51,11 +50,11 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 /// The answer to [`Request::ColumnView`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ViewAnswer {
-    /// This start of the node has described it here in its column memory.
+    /// This start of the node has written the description at this place in its column memory.
     There { incarnation: u16, offset: u64, bytes: u64 },
-    /// The copy is at this epoch, and is being brought further: ask again.
+    /// The copy is at this epoch, and further records are being applied: ask again.
     Coming { complete: u32 },
-    /// There is none.
+    /// There is no view.
     None(NoColumns),
 }
 
@@ -90,7 +89,7 @@ impl Core {
         columns: &[u16],
         w: &mut Writer,
     ) -> Result<(), TxnError> {
-        // From here on the snapshot holds back what the view shows: what is dropped later gets a later stamp.
+        // From here on the snapshot keeps the view's extents: an extent that is dropped later gets a later stamp.
         if !self.node.store.superblock().has_open(holder, epoch) {
             return Err(TxnError::Recovering { node: self.me });
         }
@@ -111,7 +110,7 @@ impl Core {
         let (feed, copy) = self.node.column_copy_of(table, configuration)?;
         let view = match copy.view(epoch) {
             Err(NoView::Behind { complete }) if feed.is_applied_to(table.id(), &copy) => {
-                // A step of each node's journal closes the epoch: somebody waits for it.
+                // A step of each node's journal closes the epoch, because a task waits for it.
                 if let Some(journaling) = self.node.journaling.as_ref().filter(|it| it.durable() < epoch) {
                     journaling.wait_for(epoch, Waker::noop());
                 }
@@ -133,7 +132,7 @@ impl Core {
         if now.held_bytes + described.len() as u64 > now.bytes / HELD_PART {
             return Err(NoColumns::NoRoom);
         }
-        // It has no owner here once this returns: the snapshot alone keeps it, as it keeps the segments after a merge.
+        // It has no owner here once this returns: only the snapshot keeps it, as it keeps the segments after a merge.
         let place = memory.store([&described[..]]).map_err(|_| NoColumns::NoRoom)?;
         feed.count_view(&view);
         let (incarnation, offset, bytes) = (self.node.store.incarnation(), place.offset(), described.len() as u64);
@@ -188,7 +187,7 @@ impl FarColumns {
         &self.view
     }
 
-    /// Where the chunk of a column is among those of each segment; `None` if the column was not asked for.
+    /// The position of a column's chunk among those of each segment; `None` if the column was not requested.
     #[must_use]
     pub fn place_of(&self, column: usize) -> Option<usize> {
         self.columns.iter().position(|asked| *asked == column)
@@ -221,27 +220,27 @@ impl FarColumns {
         if !self.pin.covers(chunk) {
             return Err(gone);
         }
-        // SAFETY: the pin covers these bytes, and was asked after the region had been mapped. So they do not change while the snapshot is
-        // open, which `self` owns, and the mapping stays as long as `memory`: docs/design/0030-columns-of-several-nodes.md, "A claim that the reader did
-        // not give up". A process that the others go on without has been ended before its claims go.
+        // SAFETY: the pin covers these bytes, and was asked after the region had been mapped. So they do not change while the snapshot is open, which `self`
+        // owns, and the mapping stays as long as `memory`: docs/design/0030-columns-of-several-nodes.md, claim 9. A process that the others go on without has
+        // been killed before its claims are released.
         unsafe { memory.immutable(chunk.at.offset(), chunk.bytes as usize) }.map_err(|_| TxnError::Recovering { node })
     }
 
-    /// Keeps the chunks as they are.
+    /// The pin that keeps the chunks unchanged.
     #[must_use]
     pub fn pin(&self) -> &ColumnPin {
         &self.pin
     }
 }
 
-// SAFETY: what the pin covers is a part of a chunk that the home has described for an open snapshot. The chunk was written before it was
-// described. Its extent is used again only behind the last snapshot that may know of it, those of dead nodes included: they are fenced
-// before their claims go. A later start of the home has a new file. Covering is asked of the snapshot each time, and what it covered once
-// stays as it was until the snapshot, which the pin owns, is closed: docs/design/0030-columns-of-several-nodes.md, claims 5 to 9.
+// SAFETY: what the pin covers is a part of a chunk that the home has described for an open snapshot. The chunk was written before it was described. Its extent
+// is used again only behind the last snapshot that may know of it, those of dead nodes included: they are fenced before their claims go. A later start of the
+// home has a new file. The snapshot is checked at each call, and a chunk that was covered once stays unchanged until the snapshot, which the pin owns, is
+// closed: docs/design/0030-columns-of-several-nodes.md, claims 5 to 9.
 unsafe impl Pinned for ColumnPin {
-    /// Whether these bytes are a part of a chunk that stays as it is while this value exists. Asked after the region has been mapped, and
-    /// before it is read. False for another region, and once the snapshot stands there no longer; what is being read then stays all the
-    /// same: a start of the node that follows has another file, and a node that the others go on without is fenced before its claims go.
+    /// Whether these bytes are a part of a chunk that stays unchanged while this value exists. It must be called after the region has been mapped, and before
+    /// it is read. False for another region, and once the snapshot is no longer kept there. A chunk that is then being read still stays unchanged: the node's
+    /// next start has another file, and a node that the others go on without is fenced before its claims are released.
     fn covers(&self, chunk: FarChunk) -> bool {
         let (offset, bytes) = (chunk.at.offset(), u64::from(chunk.bytes));
         let behind = self.chunks.partition_point(|(at, _)| *at <= offset);
@@ -253,8 +252,8 @@ unsafe impl Pinned for ColumnPin {
     }
 }
 
-/// Keeps chunks of another node as they are: an open snapshot, and the start of the node on which it is open. It keeps those of one
-/// [view](FarColumns), and covers nothing else.
+/// Keeps chunks of another node unchanged: an open snapshot, and the start of the node on which it is open. It covers the chunks of one [view](FarColumns), and
+/// nothing else.
 #[derive(Clone)]
 pub struct ColumnPin {
     snapshot: Arc<Snapshot>,
@@ -273,7 +272,7 @@ impl std::fmt::Debug for ColumnPin {
 }
 
 impl ColumnPin {
-    /// Whether what has been read so far counts: to be asked after a read, as a scan of rows does.
+    /// Whether the data that has been read so far counts. It must be called after a read, as in a scan of rows.
     ///
     /// # Errors
     /// [`TxnError::Recovering`]: the snapshot is not kept any more.
@@ -294,9 +293,9 @@ impl ColumnPin {
     }
 }
 
-/// How long other nodes' columns are waited for: for a time after the own columns are there, which are waited for without a limit.
+/// How long to wait for other nodes' columns: a limited time after this node's own columns, which are awaited without a limit.
 struct Patience {
-    /// Own columns that are waited for.
+    /// This node's columns that are awaited.
     own: Cell<usize>,
     since_ns: Cell<u64>,
 }
@@ -317,14 +316,14 @@ impl Patience {
 }
 
 impl Worker {
-    /// The columns of a table at a snapshot's epoch, by the nodes that have rows of it, this node first. Together they are the rows that a
-    /// scan of the snapshot finds, if each node has them; of one that does not, the caller scans that node's pages.
+    /// The columns of a table at a snapshot's epoch, by the nodes that have rows of it, this node first. If each node has columns, together they are the rows
+    /// that a scan of the snapshot finds. For a node without columns, the caller scans that node's pages.
     pub async fn columns_by_node(&self, snapshot: &Arc<Snapshot>, table: &Table) -> ColumnsByNode {
         self.columns_of_tables(snapshot, &[table]).await.pop().unwrap_or_default()
     }
 
-    /// As [`Self::columns_by_node`], of several tables, in their order. All nodes are asked at the same time about all of them, so it takes as
-    /// long as the slowest answer; only of very many questions the last are asked when the first have been answered.
+    /// As [`Self::columns_by_node`], for several tables, in their order. All nodes are asked about all tables at the same time, so this takes as long as the
+    /// slowest answer. If there are very many requests, the last ones are sent when the first ones have been answered.
     pub async fn columns_of_tables(&self, snapshot: &Arc<Snapshot>, tables: &[&Table]) -> Vec<ColumnsByNode> {
         let me = self.node().id();
         let nodes_of = |table: &Table| -> Vec<NodeId> {
@@ -356,7 +355,7 @@ impl Worker {
             patience.has_own(&self.core.handle);
             return own.map(|view| NodeColumns::Own(Arc::new(view)));
         }
-        // Another node keeps no columns either where this one does not make any.
+        // If this node does not make columns, other nodes keep none either.
         let makes_columns = self.node().column_feed().is_some();
         let columns: Vec<usize> = match table.kept_columns() {
             kept if !makes_columns || kept == KeptColumns::None => {
@@ -370,9 +369,8 @@ impl Worker {
         far.map(|far| NodeColumns::Far(Arc::new(far)))
     }
 
-    /// The columns of the rows that a node has of a table, at a snapshot's epoch, for [immutable
-    /// reads](farhold_fabric::Batch::read_immutable) of their chunks. Waits until the node's copy has all that was committed up to it, at
-    /// most for as long as a request may take.
+    /// The columns of the rows that a node has of a table, at a snapshot's epoch, for [immutable reads](farhold_fabric::Batch::read_immutable) of their chunks.
+    /// Waits until the node's copy has every commit up to that epoch, but at most as long as a request may take.
     ///
     /// # Errors
     /// [`NoColumns`]: the caller scans rows.
@@ -396,7 +394,7 @@ impl Worker {
     ) -> Result<FarColumns, NoColumns> {
         let start = snapshot.start_on(node).ok_or(NoColumns::Unreachable)?;
         let (incarnation, offset, bytes) = self.ask_for_columns(snapshot, table, node, columns, patience).await?;
-        // What another start has described is of other memory.
+        // A description by another start is about other memory.
         if incarnation != start.incarnation || !snapshot.stands_on(start) {
             return Err(NoColumns::Unreachable);
         }
@@ -420,7 +418,7 @@ impl Worker {
         Ok(FarColumns { columns: columns.to_vec(), view, pin, mapped })
     }
 
-    /// Where the description is, once the home has made it.
+    /// The place of the description, once the home has made it.
     async fn ask_for_columns(
         &self,
         snapshot: &Snapshot,
@@ -456,7 +454,7 @@ impl Worker {
 
     async fn read_description(&self, at: FarPtr, bytes: usize) -> Result<Vec<u8>, NoColumns> {
         let core = &*self.core;
-        // The region may have come after this endpoint has looked for it.
+        // The region may have been registered after this endpoint looked for it.
         for _ in 0..2 {
             let mut batch = core.take_batch();
             let slot = batch.read_immutable(at, bytes);

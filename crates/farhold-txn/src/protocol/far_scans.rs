@@ -1,7 +1,6 @@
-//! Scans of another node's columns by an access path that copies, for threads that have no worker.
-//!
-//! The thread of far reads runs the access path, and keeps what passes of each segment until all segments of the scan have been read. So
-//! a scan should be of a few segments. The caller decodes them meanwhile, and has the next scan under way.
+//! Scans of another node's columns by an access path that copies, for threads that have no worker. The thread of far reads runs the access path, and keeps the
+//! passing rows of each segment until all segments of the scan have been read. A scan should therefore have few segments. The caller decodes them while the
+//! next scan runs.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,10 +20,10 @@ use farhold_scan::model::PathKind;
 use farhold_scan::predicate::Predicate;
 use farhold_store::column::copy::FarViewSegment;
 
-/// Bytes of a read whose time is the latency.
+/// Bytes of the read that measures the latency.
 const PROBE_BYTES: usize = 8;
 
-/// What is scanned, and how.
+/// The definition of a scan.
 #[derive(Clone, Debug)]
 pub struct FarScan {
     /// The columns of another node.
@@ -37,49 +36,49 @@ pub struct FarScan {
     pub predicate: Arc<Predicate>,
     /// What is wanted of them.
     pub wanted: FarWanted,
-    /// How they are read.
+    /// The access path.
     pub path: &'static AccessPath,
-    /// What may be tuned of it.
+    /// Its tunable values.
     pub settings: Settings,
-    /// Set it if nobody wants the result any more.
+    /// The caller sets this if it no longer needs the result, which is then empty. A home that scans receives no further request.
     pub is_given_up: Arc<AtomicBool>,
 }
 
-/// What is wanted of the rows that pass.
+/// The wanted values or aggregates of the rows that pass.
 #[derive(Clone, Debug)]
 pub enum FarWanted {
-    /// The values of these columns. Rows that have ended at the snapshot pass too ([`FarViewSegment::select`]).
+    /// The values of these columns. They include rows that have ended at the snapshot ([`FarViewSegment::select`]).
     Columns(Arc<[usize]>),
     /// For each segment, aggregates over its rows that pass and have not ended.
     Aggregates(Arc<[Aggregate]>),
 }
 
-/// What a scan has found.
+/// The result of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct FarScanned {
-    /// The segments of which a row passes, in order.
+    /// The segments with passing rows, in order.
     pub segments: Vec<ScannedSegment>,
-    /// The home has scanned. By `pushdown` it may have refused, and then the segments were read.
+    /// Whether the home has scanned. With `pushdown` it may have refused, and then the segments were read.
     pub is_of_home: bool,
-    /// Bytes that the fabric's instructions have moved for it: none where a mover copies, or the home scans.
+    /// Bytes that the fabric's instructions have moved for it: none if a mover copies, or the home scans.
     pub fabric_bytes: u64,
     /// How long a small read took just before, in nanoseconds.
     pub latency_ns: u64,
 }
 
-/// What passes of a segment.
+/// The passing rows of a segment.
 #[derive(Clone, Debug)]
 pub struct ScannedSegment {
     /// Its number in the columns.
     pub segment: usize,
-    /// Which rows pass, a bit a row, a word array a block. Rows that have ended at the snapshot are among them
-    /// ([`FarViewSegment::select`]). Nothing, where aggregates are wanted.
+    /// The rows that pass: one bit per row, one array of words per block. They include rows that have ended at the snapshot ([`FarViewSegment::select`]). Empty
+    /// if aggregates are wanted.
     pub bits: Vec<Bits>,
-    /// How many.
+    /// The number of rows that pass.
     pub passing: usize,
-    /// A chunk a wanted column.
+    /// One chunk per wanted column.
     pub chunks: Vec<Vec<u8>>,
-    /// The chunks have the rows that pass, and not all of the segment.
+    /// Whether the chunks have only the rows that pass, not all rows of the segment.
     pub is_of_passing: bool,
     /// The wanted aggregates, in order.
     pub aggregates: Vec<Value>,
@@ -88,7 +87,7 @@ pub struct ScannedSegment {
 /// Why a scan failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FarScanError {
-    /// The snapshot is not kept any more, or the node has no thread for the scan.
+    /// The snapshot is no longer kept, or the node has no thread for the scan.
     #[error(transparent)]
     Txn(#[from] TxnError),
     /// The access path failed.
@@ -97,7 +96,7 @@ pub enum FarScanError {
 }
 
 impl FarScan {
-    /// Begins the scan on the thread of far reads. Its result comes later. It ends within the fabric's time-outs.
+    /// Begins the scan on the thread of far reads. The result arrives later. The scan ends within the fabric's time-outs.
     ///
     /// # Errors
     /// [`FarScanError::Txn`]: the thread could not be started.
@@ -108,7 +107,7 @@ impl FarScan {
         Ok(answered)
     }
 
-    /// The caller may be gone: then the answer is lost.
+    /// If the caller has been dropped, the answer is lost.
     async fn answer(self, tools: FarTools<'_>, answer: Sender<Result<FarScanned, FarScanError>>) {
         let _ = answer.send(self.run(&tools).await);
     }
@@ -122,7 +121,7 @@ impl FarScan {
         let all = self.columns.segments();
         let segments: Vec<FarSegment> = self.segments.iter().map(|number| self.far_segment(&all[*number])).collect();
         let snapshot = self.columns.pin().snapshot();
-        let line = lines.line(self.table.id(), snapshot.epoch(), snapshot.configuration());
+        let line = lines.line(self.table.id(), snapshot.epoch(), snapshot.configuration(), &self.is_given_up);
         let pinned = self.columns.pin();
         let reader = Reader { endpoint, pinned, mover, line: Some(&*line), settings: self.settings };
         let (schema, predicate) = (self.table.schema(), &*self.predicate);
@@ -135,13 +134,16 @@ impl FarScan {
         let found = &mut scanned.segments;
         let mut path = self.path.kind();
         let mut counters = self.scan_by(self.path, &reader, &scan, found).await;
+        if self.is_given_up.load(Relaxed) {
+            return Ok(FarScanned::default());
+        }
         if path == PathKind::Pushdown && is_refused(&counters) {
             path = PathKind::Relaxed;
-            // The home has merged these chunks, or has too much to do. They are still there to be read.
+            // The home has merged these chunks, or is overloaded. The chunks can still be read.
             found.clear();
             counters = self.scan_by(reading(), &reader, &scan, found).await;
         }
-        // What was read counts only if it was kept until now; and what was not kept may be an error for that reason.
+        // The data counts only if the chunks were kept until now. If they were not, that may be the reason for an error.
         snapshot.check_leased(endpoint.handle())?;
         let counters = counters?;
         let is_moved = path == PathKind::Offload && mover.is_some() && self.columns.is_mapped();
@@ -164,7 +166,7 @@ impl FarScan {
         path.scan(reader, scan, &mut sink).await
     }
 
-    /// How long a small read takes. It also makes the endpoint learn of another start of the home, which has a region of its own.
+    /// The time of a small read. The read also makes the endpoint notice another start of the home, which has another region.
     async fn probe(&self, endpoint: &Endpoint) -> Result<u64, FarScanError> {
         let first = self.segments.first().and_then(|number| self.columns.segments()[*number].chunks().first());
         let Some(first) = first else { return Ok(0) };
@@ -184,12 +186,13 @@ impl FarScan {
         }
     }
 
-    /// With a chunk for each column of the table. Those that the home has not sent are another column's: nobody asks for them.
+    /// The same with a chunk for each column of the table. In place of a column that the home has not sent, there is a chunk of another column, which is never
+    /// read.
     fn far_segment(&self, segment: &FarViewSegment) -> FarSegment {
         let chunks = segment.chunks();
         let place = |column: usize| self.columns.place_of(column).unwrap_or(0);
         let far = |column: usize| chunks[place(column)];
-        // Whoever gets rows leaves those out itself that have ended.
+        // The receiver of rows itself leaves out those that have ended.
         let ended = match &self.wanted {
             FarWanted::Columns(_) => Vec::new(),
             FarWanted::Aggregates(_) => segment.ended(),
@@ -199,7 +202,7 @@ impl FarScan {
     }
 }
 
-/// Whether the home does not scan, or not in time. Its memory may be read all the same.
+/// Whether the home does not scan, or not in time. Its memory can still be read.
 fn is_refused(scanned: &Result<Counters, ScanError>) -> bool {
     use FabricError::{NodeUnavailable, Timeout, Unsupported};
     let refused = matches!(scanned, Err(ScanError::Refused(_) | ScanError::Unusable { .. }));

@@ -6,14 +6,16 @@
 //!                        ◄── a message of the reply ─ scans until it has one, or for a while
 //!   ScanColumns(snapshot, number, nothing) ─────────► goes on
 //! ```
-//!
-//! The asker draws the reply message by message. So the home never waits for an asker, and keeps what passes of one segment for each scan.
-//! Between two questions it serves others. A scan is given up once its snapshot is closed there, or when it has not been asked for in twice
-//! the time that a request may take; the thread that frees column memory looks for such scans.
+//! The asker requests the reply message by message. The home therefore never waits for an asker, and keeps the passing rows of one segment for each scan.
+//! Between two requests it serves others. An asker that abandons its scan sends no further request, so at most the request that is under way is useless work.
+//! A scan is dropped once its snapshot is closed there, or if it has not been requested for twice the time that a request may take; the thread that frees
+//! column memory looks for such scans.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Weak;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::base::error::TxnError;
 use crate::base::ident::COLUMNS;
@@ -28,7 +30,7 @@ use farhold_scan::access_path::pushdown::{Line, Serving, Step, Waiting, number_o
 use farhold_store::column::copy::PlacedChunks;
 use farhold_store::{Holder, TableId};
 
-/// How long the home scans for one question, if nothing passes: its other work waits meanwhile. A segment is scanned in one piece.
+/// How long the home scans for one request: its other work waits meanwhile. It does not stop within a step ([`Serving::next`]).
 const SCAN_NS: u64 = 500_000;
 
 impl Core {
@@ -80,10 +82,11 @@ impl Core {
 }
 
 impl Lines for Core {
-    fn line(&self, table: TableId, epoch: u32, configuration: u64) -> Box<dyn Line> {
+    fn line(&self, table: TableId, epoch: u32, configuration: u64, is_given_up: &Arc<AtomicBool>) -> Box<dyn Line> {
         Box::new(HomeLine {
             core: self.this.clone(),
             at: (table, epoch, configuration),
+            is_given_up: is_given_up.clone(),
             number: Cell::new(self.handle.unrepeated_u64()),
             asked: RefCell::default(),
         })
@@ -95,8 +98,9 @@ struct HomeLine {
     core: Weak<Core>,
     /// The table, and the epoch and the configuration of the snapshot.
     at: (TableId, u32, u64),
+    is_given_up: Arc<AtomicBool>,
     number: Cell<u64>,
-    /// By number: the home, and the question under way.
+    /// By number: the home, and the request in flight.
     asked: RefCell<HashMap<u64, (NodeId, Option<Question>)>>,
 }
 
@@ -104,6 +108,9 @@ type Question = JoinHandle<Result<Vec<u8>, FabricError>>;
 
 impl HomeLine {
     fn ask(&self, node: NodeId, number: u64, body: Vec<u8>) -> Result<Question, FabricError> {
+        if self.is_given_up.load(Relaxed) {
+            return Err(FabricError::Unsupported { what: "a scan that was given up" });
+        }
         let unavailable = FabricError::NodeUnavailable { node };
         let core = self.core.upgrade().ok_or(unavailable)?;
         let (table, epoch, configuration) = self.at;

@@ -14,7 +14,7 @@ use farhold_store::{Moved, ObjectRef, TableId};
 use std::ops::Bound;
 
 const REQUEST: u8 = b'Q';
-pub(super) const VERSION: u8 = 7;
+pub(super) const VERSION: u8 = 8;
 
 /// What a node asks of the home of some rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +50,8 @@ pub(crate) enum Request<'a> {
     IsFilled { table: TableId, slot: u16 },
     /// Bring the index into another state.
     StepIndex { table: TableId, slot: u16, step: IndexStep },
-    /// Which columns of tables are kept as columns has changed: it is recorded.
-    FollowColumns,
+    /// The definition of a table has changed in what is not its indexes: it is recorded.
+    FollowDefinition { table: TableId },
     /// This node's transactions that have begun before it heard of this drop are over.
     Quiet { id: TableId, node: NodeId },
     /// The sender waits for [`Self::Quiet`] about this table.
@@ -225,7 +225,6 @@ impl<'a> Request<'a> {
             Self::Recovery { body } => {
                 w.bytes(body);
             }
-            Self::FollowColumns => {}
             Self::ColumnView { incarnation, table, epoch, configuration, columns } => {
                 w.u16(*incarnation).u32(table.0).u32(*epoch).u64(*configuration).list(columns, |w, column| {
                     w.u16(*column);
@@ -234,7 +233,7 @@ impl<'a> Request<'a> {
             Self::ScanColumns { incarnation, table, epoch, configuration, number, body } => {
                 w.u16(*incarnation).u32(table.0).u32(*epoch).u64(*configuration).u64(*number).bytes(body);
             }
-            Self::Count { table } => {
+            Self::Count { table } | Self::FollowDefinition { table } => {
                 w.u32(table.0);
             }
             Self::Pages { table, from_page } => {
@@ -284,7 +283,7 @@ impl<'a> Request<'a> {
             Self::Pages { .. } => 23,
             Self::Publish { .. } => 24,
             Self::Recovery { .. } => 25,
-            Self::FollowColumns => 26,
+            Self::FollowDefinition { .. } => 26,
             Self::ColumnView { .. } => 27,
             Self::ScanColumns { .. } => 28,
         }
@@ -347,7 +346,7 @@ impl<'a> Request<'a> {
                 replaced: r.list(Reader::reference)?,
             },
             25 => Self::Recovery { body: r.bytes()? },
-            26 => Self::FollowColumns,
+            26 => Self::FollowDefinition { table: table(&mut r)? },
             27 => Self::ColumnView {
                 incarnation: r.u16()?,
                 table: table(&mut r)?,
@@ -490,7 +489,7 @@ mod tests {
             Request::Confirm { incarnation: 2, number: 3, epoch: 8 },
             Request::StillOpen { incarnation: 2, first: 3, next: 9, open: vec![3, 8] },
             Request::Pages { table, from_page: 77 },
-            Request::FollowColumns,
+            Request::FollowDefinition { table },
             Request::ColumnView { incarnation: 2, table, epoch: 8, configuration: 1 << 40, columns: vec![0, 5] },
             Request::ScanColumns { incarnation: 2, table, epoch: 8, configuration: 7, number: 1 << 40, body: b"scan" },
         ]
@@ -534,7 +533,7 @@ mod tests {
             let len = usize::from(next()) % 80;
             let mut bytes: Vec<u8> = (0..len).map(|_| next()).collect();
             if len > 3 && round % 2 == 0 {
-                bytes[..3].copy_from_slice(&[REQUEST, VERSION, 1 + next() % 27]);
+                bytes[..3].copy_from_slice(&[REQUEST, VERSION, 1 + next() % 28]);
             }
             let _ = Request::decode(&bytes);
             let _ = decode_reply(&bytes);

@@ -4,6 +4,7 @@ use crate::columns::{Row, Stop, accounts, change, decode, encode, rows_of_pages}
 use crate::common::{PATIENCE_NS, new_dir};
 use farhold_fabric::{Batch, Endpoint, Executor, Fabric, FarPtr, RegionId};
 use farhold_scan::access_path::{self, AccessPath, Aggregate, FarChunk, Pinned, Settings, Value};
+use farhold_scan::predicate::{Comparison, Condition, Constant, Predicate};
 use farhold_store::Superblock;
 use farhold_store::column::copy::{BlockBits, FarViewSegment};
 use farhold_store::column::{BLOCK_ROWS, Chunk, double_of};
@@ -19,6 +20,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::TryRecvError;
 
 const READER: NodeId = NodeId(0);
 /// It has the rows.
@@ -29,7 +31,7 @@ pub const ALL: [usize; 3] = [0, 1, 2];
 /// A node with its threads, which end before it.
 struct Running {
     _threads: Option<JournalThreads>,
-    _agent: HomeAgent,
+    agent: Option<HomeAgent>,
     node: Arc<Node>,
 }
 
@@ -50,7 +52,7 @@ fn start(path: &Path, disk: Arc<dyn Directory>, id: NodeId, columns_bytes_max: u
     };
     let node = Node::open_durable(fabric, config, generation).expect("a node");
     let threads = JournalThreads::start(&node).expect("threads");
-    Running { _threads: threads, _agent: HomeAgent::start(&node).expect("an agent"), node }
+    Running { _threads: threads, agent: Some(HomeAgent::start(&node).expect("an agent")), node }
 }
 
 fn definition(name: &str) -> TableDef {
@@ -440,6 +442,74 @@ fn paths_that_copy_find_the_rows_of_their_snapshots() {
             drop(stopped);
         });
     });
+}
+
+/// A home is asked for nothing more once a scan is given up. No row passes, so what is found never ends the scan.
+#[test]
+fn a_home_does_not_go_on_with_a_scan_that_is_given_up() {
+    let (dir, disk) = (new_dir(), Volatile::default());
+    let mut nodes = [READER, HOME].map(|id| start(dir.path(), Arc::new(disk.clone()), id, u64::MAX));
+    let executor = Executor::real(1);
+    let [reader, home] = nodes.each_ref().map(|it| it.node.worker(&executor.handle()).expect("a worker"));
+    executor.run(async {
+        let until_ns = executor.handle().now_ns() + 2 * PATIENCE_NS;
+        let is_time = || executor.handle().now_ns() < until_ns;
+        let made = create(&home, definition("accounts")).await;
+        let table = reader.node().table("accounts").expect("it has been told");
+        fill(&home, &made, 0..1_000).await;
+        let (_snapshot, found) = loop {
+            let (snapshot, found) = columns(&reader, &table).await;
+            // Nothing is left to be merged, so the home keeps these segments.
+            if found.view().delta_rows() == 0 {
+                break (snapshot, Arc::new(found));
+            }
+            assert!(is_time(), "the rows are never in segments");
+            executor.handle().sleep_ns(1_000_000).await;
+        };
+        let all = found.segments().len();
+        assert!(all >= 20, "{all} segments");
+        let mut nothing = Predicate::everything();
+        nothing.push(Condition::Compare(0, Comparison::Less, Constant::Integer(-1)), 0.5);
+        let predicate = Arc::new(nothing);
+        // From here on the test itself answers what the home is asked: a segment a question, one at a time.
+        drop(nodes[1].agent.take());
+        let questions = |is_given_up_after_one: bool| {
+            let is_given_up = Arc::new(AtomicBool::new(false));
+            let scan = FarScan {
+                columns: found.clone(),
+                table: table.clone(),
+                segments: (0..all).collect(),
+                predicate: predicate.clone(),
+                wanted: FarWanted::Aggregates(Arc::from([Aggregate::Rows])),
+                path: access_path::by_name("pushdown").expect("a path"),
+                settings: Settings { segments_per_request: 1, requests: 1, ..Settings::default() },
+                is_given_up: is_given_up.clone(),
+            };
+            let answer = scan.start().expect("a thread");
+            let mut questions = 0;
+            loop {
+                match answer.try_recv() {
+                    Ok(scanned) => break (questions, scanned.expect("scanned")),
+                    Err(error) => assert_eq!(error, TryRecvError::Empty),
+                }
+                assert!(is_time(), "no answer");
+                if home.poll() {
+                    questions += 1;
+                    is_given_up.store(is_given_up_after_one, SeqCst);
+                } else {
+                    std::thread::yield_now();
+                }
+            }
+        };
+        let (asked, scanned) = questions(false);
+        assert!(scanned.is_of_home && scanned.segments.is_empty() && asked >= all, "{asked} of {all}: {scanned:?}");
+        // The next question may have been on its way.
+        let (asked, scanned) = questions(true);
+        assert!((1..5).contains(&asked) && scanned.segments.is_empty(), "{asked} questions: {scanned:?}");
+        nodes[1].agent = Some(HomeAgent::start(&nodes[1].node).expect("an agent"));
+    });
+    drop((reader, home));
+    drop(executor);
 }
 
 /// A table's columns go, and others take their memory, while a snapshot of another node has a view of them. True if the view still has its

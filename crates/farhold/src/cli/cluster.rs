@@ -54,7 +54,7 @@ pub struct ClusterPlan {
 /// How the nodes of a cluster answer queries.
 #[derive(Debug, Clone, Copy)]
 pub struct QueryPlan {
-    /// Which CH-benCHmark tables are kept as columns, on one node with a journal.
+    /// Which CH-benCHmark tables are kept as columns; on several nodes, if they have journals.
     pub columns: ColumnsLevel,
     /// Bytes that columns may use.
     pub column_memory: u64,

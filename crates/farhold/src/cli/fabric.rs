@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::args::FabricInfoArgs;
 
-/// Describes and measures the providers, and says what copies for the access path `offload`.
+/// Describes and measures the providers, and says which device copies for the access path `offload`.
 pub fn info(args: &FabricInfoArgs, json: bool) {
     let providers = info::providers(u64::from(args.milliseconds) * 1_000_000);
     let queue = mover::choose().queue;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farhold_sql::{Datum, format_datum};
+use farhold_sql::{Datum, Zone, format_datum};
 use farhold_txn::Node;
 use serde_json::{Value, json};
 
@@ -70,10 +70,10 @@ fn key_text(node: &Node, table: &str, key: &[u8]) -> String {
         let datums = schema.decode_key(key).ok()?;
         let names: Vec<&str> = schema.key().iter().map(|column| schema.columns()[*column].name.as_str()).collect();
         let values: Vec<String> =
-            datums.iter().map(|datum| format_datum(datum).unwrap_or_else(|| "null".to_owned())).collect();
+            datums.iter().map(|datum| format_datum(datum, Zone::UTC).unwrap_or_else(|| "null".to_owned())).collect();
         Some(format!("({})=({})", names.join(", "), values.join(", ")))
     });
-    decoded.or_else(|| format_datum(&Datum::Bytea(key.to_vec()))).unwrap_or_default()
+    decoded.or_else(|| format_datum(&Datum::Bytea(key.to_vec()), Zone::UTC)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use farhold_bench::workload::tpcc::input::{Kind, Shares};
 use farhold_bench::workload::tpcc::load::{Loader, warehouses_of};
 use farhold_bench::workload::tpcc::population::Population;
 use farhold_bench::workload::tpcc::{Scale, tables::Tables};
-use farhold_fabric::{Executor, ephemeral};
+use farhold_fabric::{Executor, ephemeral, processor};
 use farhold_sql::arrow_copy::ArrowCopy;
 use farhold_sql::engine::EngineConfig;
 use farhold_sql::server::{ServerConfig, ServerHandle};
@@ -32,6 +32,13 @@ const LOAD_TICK: Duration = Duration::from_millis(200);
 /// Runs the command. The parent prints the error.
 pub fn run(args: &NodeArgs) -> Result<(), String> {
     signal::leave_to_parent();
+    if let Some(first) = args.pin_from {
+        // A worker that is bound has its processor to itself, as far as there are others: this thread starts all other threads.
+        let of_workers = first..first + usize::from(args.workers);
+        let others: Vec<usize> =
+            processor::usable().into_iter().filter(|number| !of_workers.contains(number)).collect();
+        processor::bind_this_thread_to(&others);
+    }
     let outcome = NodeProcess::open(args).and_then(|mut node| node.serve_parent());
     if let Err(message) = &outcome {
         say(&Event::Failed { message: message.clone() });
@@ -294,7 +301,7 @@ impl<'a> NodeProcess<'a> {
         let processor = self.args.pin_from.map(|first| first + usize::from(number));
         std::thread::spawn(move || {
             if let Some(processor) = processor {
-                farhold_fabric::processor::bind_this_thread(processor);
+                processor::bind_this_thread(processor);
             }
             let executor = Executor::real(plan.seed ^ u64::from(worker_of_all));
             let handle = executor.handle();

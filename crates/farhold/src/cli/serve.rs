@@ -39,7 +39,7 @@ pub fn run(args: &ServeArgs, json: bool) -> Result<(), String> {
         tell(
             json,
             &json!({ "event": "waiting" }),
-            "waits for the other nodes, and until an earlier start of this one is over",
+            "waits for the other nodes, and for an earlier start of this node to end",
         );
     }
     let mut is_over = false;
@@ -201,7 +201,11 @@ pub fn kept_columns(level: ColumnsLevel) -> KeptColumns {
 }
 
 fn engine_config(args: &ServeArgs) -> Result<EngineConfig, String> {
-    let mut config = EngineConfig { query_memory_bytes: args.query_memory as usize, ..EngineConfig::default() };
+    let mut config = EngineConfig {
+        query_memory_bytes: args.query_memory as usize,
+        without_rules: args.without.iter().cloned().collect(),
+        ..EngineConfig::default()
+    };
     config.columns = kept_columns(args.columns);
     config.join_memory_bytes = args.join_memory.map(|bytes| bytes as usize);
     if let Some(directory) = &args.spill_dir {

@@ -78,7 +78,7 @@ async fn show(args: &StatusArgs, json: bool) -> Result<(), String> {
     let (registered, place) = match (&args.register, dir) {
         (Some(url), _) => (peek(url).await, url.clone()),
         (None, Some(dir)) => (peek_file(dir), dir.display().to_string()),
-        (None, None) => return Err("which cluster? Say --dir DIRECTORY or --register URL".to_owned()),
+        (None, None) => return Err("no cluster is named; give --dir DIRECTORY or --register URL".to_owned()),
     };
     let missing = || format!("{place}: no cluster with replicas has begun here");
     let RegisterView { configuration, settled, told } = match registered.and_then(|found| found.ok_or_else(missing)) {
@@ -233,7 +233,7 @@ fn columns_as_json(columns: &ColumnReport) -> Value {
     })
 }
 
-/// The state of a table's columns in one word, as the view `farhold_columns` has it, and why there are none.
+/// The state of a table's columns in one word, as in the view `farhold_columns`, and why there are none.
 fn state(columns: &TableColumns) -> (&'static str, Option<String>) {
     match columns.reason {
         None => ("kept", None),
@@ -248,7 +248,7 @@ fn print_columns(node: NodeId, columns: &ColumnReport) {
     }
 }
 
-/// What a node keeps as columns; nothing if it keeps none.
+/// The columns that a node keeps; empty if it keeps none.
 fn columns_as_lines(node: NodeId, columns: &ColumnReport) -> Vec<String> {
     if *columns == ColumnReport::default() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What a device and this process exchange: a descriptor of 64 bytes, and a completion record of 32.
+//! The data that a device and this process exchange: a descriptor of 64 bytes, and a completion record of 32.
 //!
 //! Source: Intel Data Streaming Accelerator Architecture Specification (341204), "Descriptor Formats", and `linux/idxd.h`
 //! (`struct dsa_hw_desc`, `struct dsa_completion_record`).
@@ -12,9 +12,9 @@ const MEMORY_MOVE: u32 = 0x03;
 pub(super) const BLOCK_ON_FAULT: u32 = 0x0002;
 /// The address of the completion record is valid.
 const RECORD_ADDRESS_VALID: u32 = 0x0004;
-/// Also success writes a completion record.
+/// A completion record is also written on success.
 const REQUEST_RECORD: u32 = 0x0008;
-/// What is written goes to the cache: the mover's caller is about to read it.
+/// Written data goes to the cache, because the mover's caller is about to read it.
 const CACHE_CONTROL: u32 = 0x0100;
 
 /// One order to a device.
@@ -56,8 +56,8 @@ impl Descriptor {
     }
 }
 
-/// Where a device says how a descriptor ended: status (a byte; 0: not yet), result (a byte), 2 bytes reserved, bytes completed (4 bytes);
-/// then the fault's address, and what other operations return.
+/// The record in which a device reports how a descriptor ended: status (a byte; 0: not yet), result (a byte), 2 bytes reserved, bytes completed (4 bytes); then
+/// the fault's address, and what other operations return.
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
 pub(super) struct Record([AtomicU64; 4]);
@@ -67,9 +67,9 @@ const _: () = assert!(size_of::<Record>() == 32 && align_of::<Record>() == 32);
 /// How a descriptor ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// All bytes are there.
+    /// All bytes have been copied.
     Done,
-    /// A page was missing. So many bytes are there, from the first one on.
+    /// A page was missing. This number of bytes has been copied, from the first one on.
     Faulted(u32),
     /// Another status: no byte counts.
     Failed(u8),

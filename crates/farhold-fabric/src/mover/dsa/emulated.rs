@@ -1,5 +1,5 @@
-//! **An emulation**: a device in software, for tests. It takes descriptors as bytes, at the places that the specification gives, and executes
-//! them on a thread of its own. It shows what the engine does with each answer of a device, and nothing about a real one.
+//! **An emulation**: a device in software, for tests. It takes descriptors as bytes, at the places that the specification gives, and executes them on a thread
+//! of its own. It shows what the engine does with each answer of a device, but says nothing about a real device.
 
 use super::descriptor::Descriptor;
 use super::instructions::Instructions;
@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(super) enum Act {
     /// Moves the bytes.
     Move,
-    /// Moves so many bytes, and misses a page.
+    /// Moves this number of bytes, and misses a page.
     Fault(u32),
     /// Misses a page, and says that it has moved more than it was told to.
     Boast,
@@ -25,13 +25,13 @@ pub(super) enum Act {
     FaultBackwards,
     /// Answers with this status.
     Fail(u8),
-    /// Answers well, and has moved wrong bytes.
+    /// Reports success, but has moved wrong bytes.
     Corrupt,
     /// The queue has no room.
     Full,
     /// Moves the bytes when the queue is closed.
     Late,
-    /// Writes rubbish when the queue is closed, and no record.
+    /// Writes garbage when the queue is closed, and no record.
     Lost,
     /// Moves the bytes when [`Emulated::go`] says so.
     Held,
@@ -80,7 +80,7 @@ impl Order {
     /// Moves the first bytes.
     ///
     /// # Safety
-    /// Source and target are those that the caller of [`Queue::submit`] vouches for, and he still waits.
+    /// Source and target are those that the caller of [`Queue::submit`] vouches for, and that caller still waits.
     unsafe fn move_bytes(&self, bytes: usize) {
         let source = std::ptr::with_exposed_provenance::<u8>(self.source as usize);
         let target = std::ptr::with_exposed_provenance_mut::<u8>(self.target as usize);
@@ -88,7 +88,7 @@ impl Order {
         unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) };
     }
 
-    /// Writes rubbish.
+    /// Writes garbage.
     ///
     /// # Safety
     /// As [`Self::move_bytes`].
@@ -100,7 +100,7 @@ impl Order {
     /// Writes the record, if its flags ask for one.
     ///
     /// # Safety
-    /// As [`Self::move_bytes`]; afterwards he waits no more.
+    /// As [`Self::move_bytes`]; afterwards the caller no longer waits.
     unsafe fn complete(&self, status: u8, result: u8, bytes: u32) {
         if self.flags & 0xc != 0xc {
             return;
@@ -110,7 +110,7 @@ impl Order {
         word.store(u64::from(status) | u64::from(result) << 8 | u64::from(bytes) << 32, Ordering::Release);
     }
 
-    /// Does what `act` says, but for what waits until the queue is closed.
+    /// Does what `act` says, except for actions that wait until the queue is closed.
     ///
     /// # Safety
     /// As [`Self::complete`].
@@ -154,14 +154,14 @@ pub(super) struct Emulated {
     entries: usize,
     may_block: bool,
     under_way: Arc<AtomicUsize>,
-    /// All that were offered.
+    /// All offered descriptors.
     pub orders: Mutex<Vec<Order>>,
     pub go: Mutex<Sender<()>>,
     device: Mutex<Option<Device>>,
 }
 
 impl Emulated {
-    /// `act` says what becomes of the n-th offer.
+    /// `act` decides the fate of the n-th offer.
     pub(super) fn start(found: &Found, act: fn(usize) -> Act) -> Self {
         let ((orders, ordered), (go, may_go)) = (channel(), channel());
         let under_way = Arc::new(AtomicUsize::new(0));
@@ -189,7 +189,7 @@ fn serve(ordered: &Receiver<(Order, Act)>, may_go: &Receiver<()>, under_way: &At
             continue;
         }
         if act == Act::Held {
-            // Not for ever: a test that fails says nothing.
+            // With a limit, because a failing test does not signal.
             let _ = may_go.recv_timeout(LONG);
         }
         under_way.fetch_sub(1, Ordering::SeqCst);
@@ -310,7 +310,7 @@ pub(super) fn found(entries: usize, transfer_bytes_max: usize) -> Found {
     Found { name: "wq0.0".to_owned(), mode: Mode::Shared, entries, transfer_bytes_max, blocks_on_fault: false }
 }
 
-/// A device that is not silent is never given up, however busy the machine of the test is.
+/// A device that answers is never abandoned, however busy the machine of the test is.
 pub(super) const LONG: Duration = Duration::from_secs(30);
 
 /// An engine whose emulated device does what `act` says.
@@ -318,7 +318,7 @@ pub(super) fn engine(found: &Found, act: fn(usize) -> Act) -> Dsa<Emulated> {
     Dsa::new(Emulated::start(found, act), found, LONG)
 }
 
-/// An engine that gives its device up at once.
+/// An engine that abandons its device at once.
 pub(super) fn impatient(act: fn(usize) -> Act) -> Dsa<Emulated> {
     let found = found(8, 1 << 20);
     Dsa::new(Emulated::start(&found, act), &found, Duration::ZERO)

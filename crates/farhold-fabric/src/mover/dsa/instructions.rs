@@ -33,11 +33,11 @@ impl Instructions {
     }
 }
 
-/// Writes a descriptor to the portal of a dedicated queue. A queue that is full drops it, and does not say so.
+/// Writes a descriptor to the portal of a dedicated queue. A full queue drops it silently.
 ///
 /// # Safety
-/// The processor has `MOVDIR64B`. `portal` is 64 writable bytes that begin at a multiple of 64. What the descriptor lets a device do is the
-/// caller's to answer for.
+/// The processor has `MOVDIR64B`. `portal` is 64 writable bytes that begin at a multiple of 64. The caller is responsible for what the descriptor lets a device
+/// do.
 pub(super) unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
     // SAFETY: the caller's promise. The instruction is not ordered behind earlier stores: without the fence, the zeros of the completion
     // record could reach memory after what the device writes there, and hide it for ever.
@@ -47,7 +47,7 @@ pub(super) unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
     }
 }
 
-/// Offers a descriptor to the portal of a shared queue. Is it taken?
+/// Offers a descriptor to the portal of a shared queue. Returns whether it was accepted.
 ///
 /// # Safety
 /// As [`movdir64b`], with `ENQCMD`; the system has given this thread an address space number.
@@ -61,7 +61,7 @@ pub(super) unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
     is_refused == 0
 }
 
-/// Lets the processor rest until the record is written, for some 20 µs at most; it may return at any time.
+/// Lets the processor sleep until the record is written, for some 20 µs at most; it may return at any time.
 pub(super) fn rest(record: &Record) {
     if !Instructions::of_this_processor().waitpkg {
         std::thread::yield_now();

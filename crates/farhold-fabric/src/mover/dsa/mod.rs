@@ -1,22 +1,20 @@
-//! Intel's Data Streaming Accelerator as a copy engine: a device on the processor's die copies, and the mover's thread rests.
+//! Intel's Data Streaming Accelerator as a copy engine: a device on the processor's die copies, and the mover's thread sleeps.
 //!
 //! ```text
 //!   copy ── descriptor ──> portal of a work queue ──> device ──> target
 //!    └────── waits ──── completion record <─────────────┘
 //!   the queue is full, a status is an error, too many pages are missing: the processor copies the rest of the step
 //! ```
-//!
-//! - A step is one descriptor at a time, so a thread has one under way. Steps are longer than the processor's, so that the time between two
-//!   descriptors counts for little (`STEP_BYTES_MAX`).
-//! - **The device writes by itself, so `copy` must not return while a descriptor is under way**: its buffer, the region and the record are
-//!   borrowed until then. It waits for the record. A device that is silent for [`PATIENCE`] may still write later. So the wait then closes
-//!   the queue, which returns only when the device has ended all work of this process, and never sees a descriptor of it again ([`Queue`]).
-//!   Between the hand-over and the end of the wait no code can panic. Closing has no deadline: a device that hangs may keep the thread for
-//!   ever, which is safe.
+//! - A step is one descriptor at a time, so a thread has one in flight. Steps are longer than the processor's, so that the time between two descriptors is
+//!   negligible (`STEP_BYTES_MAX`).
+//! - **The device writes by itself, so `copy` must not return while a descriptor is in flight**: its buffer, the region and the record are borrowed until then.
+//!   It waits for the record. A device that is silent for [`PATIENCE`] may still write later. The wait then closes the queue. Closing returns only when the
+//!   device has ended all work of this process and will never see a descriptor of it again ([`Queue`]). Between the hand-over and the end of the wait no code
+//!   can panic. Closing has no deadline: a device that hangs may keep the thread for ever, which is safe.
 //! - Source and target never overlap: the target is a buffer of this process, borrowed exclusively.
 //!
-//! Source: Intel Data Streaming Accelerator Architecture Specification (341204), and its User Guide (353216). No machine with such a device has
-//! run this yet: the tests use a device in software (`emulated`), and a queue is used only after a self-check.
+//! Source: Intel Data Streaming Accelerator Architecture Specification (341204), and its User Guide (353216). This has not run on a machine with such a device
+//! yet: the tests use a device in software (`emulated`), and a queue is used only after a self-check.
 
 mod descriptor;
 mod instructions;
@@ -40,36 +38,36 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of a step at most: some 10 µs at the 30 GB/s that are reported of a device.
+/// The most bytes of a step: some 10 µs at the 30 GB/s that are reported for a device.
 const STEP_BYTES_MAX: usize = 256 << 10;
-/// Shorter steps are the processor's. A synchronous descriptor is reported to gain from 4 KiB on (Kuper et al., ASPLOS 2024).
+/// The processor copies shorter steps. A synchronous descriptor is reported to gain from 4 KiB on (Kuper et al., ASPLOS 2024).
 const SHORT_BYTES: usize = 4 << 10;
 /// Offers of a descriptor to a full queue: some 30 µs, in which the processor could have copied a step.
 const OFFERS_MAX: u32 = 32;
-/// Missing pages of a step. Where there are more, the processor brings in the rest by copying it.
+/// The most missing pages of a step. If there are more, the processor copies the rest, which brings the pages in.
 const FAULTS_MAX: u32 = 8;
-/// Looks at a record before the thread rests: some 2 µs, in which a short step ends. The `PAUSE` between two of them takes some 140 cycles
-/// on Intel's server processors since Skylake-SP.
+/// Looks at a record before the thread sleeps: some 2 µs, in which a short step ends. The `PAUSE` between two of them takes some 140 cycles on Intel's server
+/// processors since Skylake-SP.
 const SPINS: u32 = 30;
-/// A device that is silent for so long is given up. Where it may wait for missing pages, these may come from a disk.
+/// A device that is silent for this time is abandoned. If it may wait for missing pages, these may come from a disk.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same for the self-check, whose pages are there.
+/// The same for the self-check, whose pages are present.
 const PATIENCE_OF_CHECK: Duration = Duration::from_millis(100);
 /// Bytes of the smallest page.
 const PAGE_BYTES: usize = 4096;
 
-/// What a queue says of a descriptor.
+/// A queue's answer to a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Submitted {
     /// The device will execute it.
     Taken,
-    /// It has no room.
+    /// The queue has no room.
     Full,
     /// The queue has been closed.
     Closed,
 }
 
-/// Where descriptors go.
+/// A queue for descriptors.
 ///
 /// # Safety
 /// When [`Queue::close`] has returned, the device accesses no memory for any descriptor that it has taken, and takes none.
@@ -81,16 +79,16 @@ unsafe trait Queue: Send + Sync {
     /// freed and not used otherwise.
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submitted;
 
-    /// Takes no more descriptors, and waits until those that are under way have ended, however long that takes. It may be called again.
+    /// Accepts no more descriptors, and waits until those in flight have ended, however long that takes. It may be called again.
     fn close(&self);
 }
 
-/// What has been copied so far.
+/// Counts of the copies so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
-    /// Steps that the device copied, but for missing pages.
+    /// Steps that the device copied, except for missing pages.
     by_device: u64,
-    /// Steps that the processor ended, because the device did not.
+    /// Steps that the processor completed, because the device did not.
     taken_over: u64,
     /// Pages that the device missed.
     faults: u64,
@@ -106,7 +104,7 @@ struct Counters {
     last_status: AtomicU64,
 }
 
-/// A work queue as copy engine.
+/// A work queue as a copy engine.
 #[derive(Debug)]
 struct Dsa<Q> {
     queue: Q,
@@ -208,14 +206,14 @@ impl<Q: Queue> Dsa<Q> {
             return Some(outcome);
         }
         self.queue.close();
-        // What the device has written meanwhile is whole.
+        // The data that the device has written meanwhile is complete.
         record.outcome()
     }
 
     /// An engine whose device has copied a pattern without a mistake, and was silent for no longer than `patience_of_check`.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the error.
     fn checked(queue: Q, found: &Found, patience_of_check: Duration) -> Result<Self, String> {
         let mut dsa = Self::new(queue, found, patience_of_check);
         dsa.check()?;
@@ -271,7 +269,7 @@ impl<Q: Queue> CopyEngine for Dsa<Q> {
 /// Opens the first queue that works.
 ///
 /// # Errors
-/// Why there is none, in words.
+/// A description of why there is none.
 pub(super) fn open() -> Result<(Box<dyn CopyEngine>, String), String> {
     let (devices, files) = (Path::new("/sys/bus/dsa/devices"), Path::new("/dev/dsa"));
     let (dsa, name) = open_in(devices, files, Instructions::of_this_processor())?;

@@ -162,23 +162,22 @@ pub(super) fn refusal(doing: &str, path: &Path, error: &io::Error) -> String {
     format!("cannot {doing} {}: {error}{advice}", path.display())
 }
 
-// SAFETY: no thread is inside of `submit` while the portal is unmapped, because of the lock, and later ones find none. The mapping is the only
-// handle of this process on the queue's open file: `open` closes the descriptor, and the driver marks the mapping as not inherited by children.
-// So `munmap` is the last release of the file. There the driver waits until the device has ended all work of this process (Linux,
-// `idxd_file_dev_release`: it drains the address space's work on a shared queue, and disables a dedicated one), and then takes the address
-// space from the device; `munmap` returns after that. The driver waits for the device's answer without bound, so `close` may never return if a
-// device hangs and is not halted: then nothing that is borrowed is given back. For a device that is halted the driver skips the wait
-// (`idxd_cmd_exec`). Then safety rests on two things: a halted device has ended or abandoned its work, and the IOMMU refuses its accesses once
-// the address space is taken from it. What is left: a child that is forked in the microseconds of `open` has the file until it
-// executes its program, which must be over before the portal is unmapped.
+// SAFETY: no thread is inside of `submit` while the portal is unmapped, because of the lock, and later ones find none. The mapping is the only handle of this
+// process on the queue's open file: `open` closes the descriptor, and the driver marks the mapping as not inherited by children. So `munmap` is the last
+// release of the file. At this release the driver waits until the device has ended all work of this process (Linux, `idxd_file_dev_release`: it drains the
+// address space's work on a shared queue, and disables a dedicated one), and then detaches the address space from the device; `munmap` returns after that. The
+// driver waits for the device's answer without bound, so `close` may never return if a device hangs and is not halted: then nothing that is borrowed is
+// released. For a halted device the driver skips the wait (`idxd_cmd_exec`). Then safety rests on two assumptions: a halted device has ended or abandoned its
+// work, and the IOMMU refuses its accesses once the address space is detached. One case remains: a child that is forked in the microseconds of `open` has the
+// file until it executes its program, which must be over before the portal is unmapped.
 unsafe impl Queue for WorkQueue {
     unsafe fn submit(&self, descriptor: &Descriptor) -> Submitted {
         let portal = self.portal.read().unwrap_or_else(PoisonError::into_inner);
         let Some(portal) = &*portal else { return Submitted::Closed };
         let at = portal.0.as_ptr();
-        // SAFETY: a queue of a mode is found only on a processor that has its instruction. The portal is mapped while the lock is held, and
-        // begins at a page. The system gives an address space number to a process that opens the device (where it has none, `find` says so).
-        // For what the device does, the caller answers.
+        // SAFETY: a queue of a mode is found only on a processor that has its instruction. The portal is mapped while the lock is held, and begins at a page.
+        // The system gives an address space number to a process that opens the device (where it has none, `find` says so). The caller is responsible for what
+        // the device does.
         let is_taken = unsafe {
             match self.mode {
                 Mode::Shared => instructions::enqcmd(at, descriptor),
@@ -227,7 +226,7 @@ impl Drop for Portal {
         // SAFETY: mapped with this length, and no thread uses it any more.
         let done = unsafe { libc::munmap(self.0.as_ptr().cast(), PORTAL_BYTES) };
         if done != 0 {
-            // Then it is not known whether the device still writes into memory of this process.
+            // It is then unknown whether the device still writes into memory of this process.
             std::process::abort();
         }
     }

@@ -1,7 +1,5 @@
-//! When two plans hand out the same rows, in the same partitions.
-//!
-//! Only operators that are listed here count as equal: an operator that has not been examined may have a state of its
-//! own.
+//! Decides whether two plans return the same rows, in the same partitions. Only operators that are listed here can be equal: an operator that has not been
+//! examined may have its own state.
 
 use std::sync::Arc;
 
@@ -42,8 +40,8 @@ pub fn are_equal(one: &Plan, other: &Plan, same_scan: SameScan) -> bool {
         && below_one.into_iter().zip(below_other).all(|(one, other)| are_equal(one, other, same_scan))
 }
 
-/// Whether a plan hands out the same rows at each execution: no random numbers, no filter that an operator outside of
-/// it fills. The own filter of an operator, for those below it, has not been handed down yet.
+/// Whether a plan returns the same rows at each execution: it has no random numbers, and no filter that an operator outside of it fills. The filters that its
+/// operators have for operators below them have not been handed down yet.
 pub fn is_repeatable(plan: &Plan) -> Result<bool> {
     let mut is_repeatable = true;
     plan.apply(|node| {
@@ -62,7 +60,7 @@ pub fn is_repeatable(plan: &Plan) -> Result<bool> {
     Ok(is_repeatable)
 }
 
-/// The two as operators of one type.
+/// Both plans as operators of one type.
 fn both<'a, T: ExecutionPlan>(one: &'a Plan, other: &'a Plan) -> Option<(&'a T, &'a T)> {
     one.downcast_ref::<T>().zip(other.downcast_ref::<T>())
 }
@@ -119,7 +117,7 @@ fn is_same_operator(one: &Plan, other: &Plan, same_scan: SameScan) -> bool {
     if let Some((one, other)) = both::<DataSourceExec>(one, other) {
         return is_same_scan(one, other);
     }
-    // All that these do is known by their inputs.
+    // These are equal if their inputs are equal.
     both::<UnionExec>(one, other).is_some()
         || both::<InterleaveExec>(one, other).is_some()
         || both::<CrossJoinExec>(one, other).is_some()
@@ -180,7 +178,7 @@ fn is_same_scan(one: &DataSourceExec, other: &DataSourceExec) -> bool {
     false
 }
 
-/// Whether both hold the same arrays, not equal ones. Batches without columns are compared by their number of rows.
+/// Whether both hold identical arrays, not only equal ones. Batches without columns are compared by their number of rows.
 fn is_same_memory(one: &MemorySourceConfig, other: &MemorySourceConfig) -> bool {
     type Place = (usize, Vec<*const ()>);
     let place = |column: &Arc<dyn Array>| Arc::as_ptr(column).cast::<()>();

@@ -1,4 +1,4 @@
-//! The operator: it hands out the rows of one of several equal plans, for all of them.
+//! The operator that returns the rows of one of several equal plans, for all of them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,8 +29,7 @@ use crate::datafusion::memory::lock;
 use crate::datafusion::once::Once;
 use crate::spill::{SharedFile, SpillFile, Writer};
 
-/// The part of the memory pool that the kept rows of a plan may take is one in this many: joins and aggregates above,
-/// which begin later, need memory too.
+/// The kept rows of a plan may take one part in this many of the memory pool: joins and aggregates above, which begin later, need memory too.
 const POOL_SHARE: u64 = 8;
 
 /// The bytes that all parts of a plan keep in memory.
@@ -82,7 +81,7 @@ impl Drop for Room {
 
 /// The state that the copies of one part of a plan share.
 pub struct Common {
-    /// Those that are executed.
+    /// The copies that are executed.
     copies: usize,
     /// Shared with all other parts of the plan.
     of_plan: Arc<PlanRows>,
@@ -113,7 +112,7 @@ struct Run {
     id: Arc<()>,
 }
 
-/// The rows of each partition, once all are there.
+/// The rows of each partition, once all rows have been kept.
 type Rows = Once<Vec<Kept>>;
 
 /// A stream that has not ended.
@@ -198,7 +197,7 @@ impl CommonExec {
 /// The rows of a partition.
 struct Kept {
     batches: Vec<RecordBatch>,
-    /// The rows that came when there was no room left in memory.
+    /// The rows for which there was no room in memory.
     file: Option<SpillFile>,
     _room: Room,
 }

@@ -6,11 +6,9 @@
 //!      ▼
 //!   upwards: filter, projection, exchange, limit, …                                   while they are equal in all places
 //! ```
-//!
-//! Scans, filters and projections alone are not worth it: rows take less time to scan than to keep. Neither are joins
-//! without keys, which make more rows than they read, nor those of which statistics say so.
-//!
-//! The largest part comes first. Of a part within it only one copy runs, which counts as one place.
+//! Scans, filters and projections alone are not shared: scanning rows takes less time than keeping them. Joins that return more rows than they read are not
+//! shared either: joins without keys, and joins for which statistics say so. The largest part comes first. Only one copy of a part within it runs, and counts
+//! as one place.
 //!
 //! Parts below a recursive query are not shared: it resets them for each of its iterations, with the rows that they keep.
 
@@ -34,8 +32,8 @@ use super::SameScan;
 use super::equal::{are_equal, is_repeatable};
 use crate::datafusion::exec::JoinExec;
 
-/// Parts of one shape with which others are compared; further ones are not shared. Scans of the program's own keep
-/// their conditions to themselves, so that each of 500 inputs of a UNION ALL may have the same shape.
+/// The most parts of one shape with which others are compared; further parts are not shared. A program's own scans do not show their conditions, so each of 500
+/// inputs of a UNION ALL may have the same shape.
 const ALIKE_MAX: usize = 32;
 
 /// Equal parts of a plan.
@@ -147,8 +145,7 @@ impl<'p> Nodes<'p> {
         is_costly_alone(plan) || is_union && self.all[nodes.clone()].iter().any(|below| is_costly_alone(below.plan))
     }
 
-    /// Whether a part has at most as many rows as its scans, by statistics. Aggregates are not asked: they keep their
-    /// rows in any case.
+    /// Whether a part has at most as many rows as its scans, according to statistics. Aggregates are not checked: they keep their rows in any case.
     fn may_be_kept(&self, part: usize) -> Result<bool> {
         if self.all[part].plan.is::<AggregateExec>() {
             return Ok(true);

@@ -1,4 +1,4 @@
-//! A part that a plan has several times is computed once.
+//! Computes a part that a plan contains several times only once.
 //!
 //! ```text
 //!   ScalarSubqueryExec
@@ -6,14 +6,11 @@
 //!      └─ AggregateExec (max) ─── CommonExec ─┴─ and in files those for which there is no room; the other reads them
 //!                                    └─ AggregateExec (sum by supplier) ── … ── scan, once in each copy, run in one
 //! ```
-//!
-//! A view or a common table expression that a query names twice is two plans after DataFusion has planned it (TPC-H's
-//! query 15). Joins that differ in their columns alone are made equal ([`narrower`]). [`groups`] says which parts are worth it; two parts are equal only where [`equal`] knows every operator of
-//! them. All rows are kept before the first is handed out, so that it does not matter in which order the copies are
-//! read, nor whether one of them is read to its end.
-//!
-//! Filters of joins above must not reach the parts: such a filter would keep rows from one copy that the other needs. So
-//! the rule belongs before these filters are handed down, and `CommonExec` hands none down.
+//! A view or a common table expression that a query names twice is two plans after DataFusion has planned it (TPC-H's query 15). Joins that differ only in
+//! their columns are made equal ([`narrower`]). [`groups`] decides which parts are worth sharing; two parts are equal only if [`equal`] knows every operator of
+//! them. All rows are kept before the first one is returned. The order in which the copies are read therefore does not matter, and neither does whether a copy
+//! is read to its end. Filters of joins above must not reach the parts: such a filter of one copy would remove rows that the other needs. The rule therefore
+//! belongs before these filters are handed down, and `CommonExec` hands none down.
 
 mod equal;
 mod exec;
@@ -58,7 +55,7 @@ impl PhysicalOptimizerRule for CommonRule {
         let (mut plan, mut groups) = (Arc::clone(&plan), groups(&plan, self.same_scan)?);
         let mut narrower = 0;
         while let Some(wider) = narrower::with_wider_join(&plan, narrower, self.same_scan)? {
-            // Wider rows are worth it only where they are computed once.
+            // Wider rows are worthwhile only if they are computed once.
             let of_wider = self::groups::groups(&wider, self.same_scan)?;
             let shared = |groups: &[Group]| groups.iter().map(|group| group.parts.len()).sum::<usize>();
             if shared(&of_wider) > shared(&groups) {

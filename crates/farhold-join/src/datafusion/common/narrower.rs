@@ -1,7 +1,7 @@
-//! Joins that differ in the columns they hand out.
+//! Joins that differ only in their output columns.
 //!
-//! The main query and a scalar subquery of TPC-H's query 11 join the same tables by the same keys, and the subquery wants fewer
-//! columns. Both are equal once the narrower join is a projection of the wider one.
+//! The main query and a scalar subquery of TPC-H's query 11 join the same tables by the same keys, but the subquery needs fewer columns. Both joins are equal
+//! once the narrower join is a projection of the wider one.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -26,11 +26,10 @@ use crate::datafusion::exec::JoinExec;
 
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Joins that are compared with each other; plans with more of them are left alone.
+/// The most joins that are compared with each other; plans with more joins are not changed.
 const JOINS_MAX: usize = 32;
 
-/// The plan with a projection of the widest join that covers it in place of a narrower one: the `number`th of those that there are, from the
-/// root on.
+/// The plan in which a projection of the widest covering join replaces a narrower join: the `number`th narrower join, counted from the root.
 pub fn with_wider_join(plan: &Plan, number: usize, same_scan: SameScan) -> Result<Option<Plan>> {
     let mut joins = Vec::new();
     add_joins(plan, &mut joins);
@@ -104,7 +103,7 @@ impl Wider {
     }
 }
 
-/// The same operators once more: one that stands twice in a plan would have one state.
+/// A second instance of the same operators: an operator that occurs twice in a plan would share its state.
 fn again(plan: &Plan) -> Result<Plan> {
     let children = plan.children();
     if children.is_empty() {
@@ -114,7 +113,7 @@ fn again(plan: &Plan) -> Result<Plan> {
     Arc::clone(plan).replace_children(children, ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute))
 }
 
-/// Where in `wide` the columns of `narrow` are, if both hand out the same rows otherwise.
+/// The positions in `wide` of the columns of `narrow`, if both return the same rows otherwise.
 fn covers(wide: &Plan, narrow: &Plan, same_scan: SameScan) -> Option<Vec<usize>> {
     if are_equal(wide, narrow, same_scan) {
         return Some((0..narrow.schema().fields().len()).collect());
@@ -149,7 +148,7 @@ fn covers(wide: &Plan, narrow: &Plan, same_scan: SameScan) -> Option<Vec<usize>>
     is_same_join(wide, narrow, &left, &right).then(|| places(wide, narrow, &left, &right)).flatten()
 }
 
-/// Whether two joins of such sides have the same rows: inner ones, the others hand out what they do not have on one side.
+/// Whether two joins of such sides have the same rows. This holds only for inner joins, because other joins also return rows without a partner.
 fn is_same_join(wide: &HashJoinExec, narrow: &HashJoinExec, left: &[usize], right: &[usize]) -> bool {
     let is_same_key = |(wide, narrow): (&(PhysicalExprRef, PhysicalExprRef), &(PhysicalExprRef, PhysicalExprRef))| {
         moved(&narrow.0, left).is_some_and(|key| key.eq(&wide.0))
@@ -185,7 +184,7 @@ fn is_same_join(wide: &HashJoinExec, narrow: &HashJoinExec, left: &[usize], righ
         && narrow.fetch().is_none()
 }
 
-/// Where in the wide join the columns of the narrow one are.
+/// The positions in the wide join of the columns of the narrow one.
 fn places(wide: &HashJoinExec, narrow: &HashJoinExec, left: &[usize], right: &[usize]) -> Option<Vec<usize>> {
     let lefts = |join: &HashJoinExec| join.left().schema().fields().len();
     let all = |join: &HashJoinExec| -> Vec<usize> {
@@ -203,7 +202,7 @@ fn places(wide: &HashJoinExec, narrow: &HashJoinExec, left: &[usize], right: &[u
     all(narrow).into_iter().map(place).collect()
 }
 
-/// An expression over columns that are elsewhere.
+/// An expression whose columns have other positions.
 fn moved(expr: &PhysicalExprRef, places: &[usize]) -> Option<PhysicalExprRef> {
     let mut has_all = true;
     let moved = Arc::clone(expr)

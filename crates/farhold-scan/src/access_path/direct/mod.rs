@@ -1,7 +1,5 @@
-//! Loads from memory that is mapped here: nothing is copied.
-//!
-//! The processor waits for each cache line of the segments, as far as its prefetching does not hide that. Over `shm` all regions are
-//! mapped; over `libfabric` and in the simulation, a node's own.
+//! Loads from memory that is mapped in this process: nothing is copied. The processor waits for each cache line of the segments, unless its prefetching hides
+//! the wait. Over `shm` all regions are mapped; over `libfabric` and in the simulation, only a node's own.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -29,7 +27,7 @@ type Regions = HashMap<(NodeId, RegionId), Arc<RegionMemory>>;
 
 fn regions(reader: &Reader<'_>, scan: &Scan<'_>) -> Result<Regions, Why> {
     let mut regions = Regions::new();
-    // One look a region: segments in order mostly lie in the same one.
+    // One look-up per region: consecutive segments are mostly in the same one.
     let mut seen = None;
     let chunks = scan.segments.iter().flat_map(|segment| &segment.chunks);
     for (node, region) in chunks.map(|chunk| (chunk.at.node(), chunk.at.region())) {
@@ -46,7 +44,7 @@ fn regions(reader: &Reader<'_>, scan: &Scan<'_>) -> Result<Regions, Why> {
 async fn run(reader: &Reader<'_>, scan: &Scan<'_>, sink: &mut Sink<'_>) -> Result<Counters, ScanError> {
     let stage = Stage::new(scan, reader.pinned);
     let mut counters = Counters::default();
-    // Once, before the sink has anything: a region may be unmapped later, and no other path could then be taken any more.
+    // Once, before the sink has received anything: a region may be unmapped later, when it is too late to take another path.
     let regions = regions(reader, scan).map_err(|why| ScanError::Unusable { path: PATH.name, why })?;
     for segment in 0..scan.segments.len() {
         let rows = stage.rows(segment);
@@ -72,7 +70,7 @@ fn bytes_of(chunks: &[Chunk<'_>]) -> u64 {
     chunks.iter().map(|chunk| chunk.len() as u64).sum()
 }
 
-/// Chunks of a segment in the memory where they are mapped.
+/// Chunks of a segment in mapped memory.
 fn open<'r>(
     regions: &'r Regions,
     stage: &Stage<'_>,

@@ -6,17 +6,15 @@
 //!   buffers      [0] scan  [1]       [0] ...              with `buffers` = 2, as in the GRU paper's listing 1
 //! ```
 //!
-//! The order is that of Dreseler et al. (ADMS 2017): start the copy of the next block, wait for the current one, scan it. `buffers`
-//! generalises it: one block is scanned, and all others are under way.
-//!
-//! - A block ends between two segments, or between two blocks of 1,024 rows of one segment. So no value is cut, and the last block
-//!   is what is left.
-//! - A segment whose first columns are longer than `block_bytes` is copied in parts. Its headers come first, those of many segments
-//!   at a time. The dictionary comes with the first part, which is longer by it.
-//! - Late columns, and columns of a segment in parts that the sink wants, are read whole once a row passes. This read is under way
-//!   while the next blocks are scanned. Up to `buffers` segments wait for theirs, of blocks whose bytes they keep meanwhile. So the
-//!   scan holds at most three times `buffers` copies: blocks, late columns, and blocks of segments that wait.
-//! - Between blocks of rows the scan lets the copies go on, because some providers copy only while they are polled.
+//! The order is that of Dreseler et al. (ADMS 2017): start the copy of the next block, wait for the current one, scan it. `buffers` generalises it: one block
+//! is scanned, and all others are being copied.
+//! - A block ends between two segments, or between two blocks of 1,024 rows of one segment. No value is therefore split. The last block may be shorter.
+//! - A segment whose first columns are longer than `block_bytes` is copied in parts. Its headers are read first, those of many segments at a time. The
+//!   dictionary is part of the first part, which is longer by it.
+//! - Late columns, and columns of a segment in parts that the sink wants, are read whole once a row passes. This read runs while the next blocks are scanned.
+//!   Up to `buffers` segments wait for such reads, and keep the bytes of their blocks meanwhile. The scan therefore holds at most three times `buffers` copies:
+//!   blocks, late columns, and blocks of waiting segments.
+//! - Between blocks of rows the scan polls the copies, because some providers copy only while they are polled.
 
 mod plan;
 
@@ -38,7 +36,7 @@ pub(super) const PATH: AccessPath = AccessPath {
     scan: |reader, scan, sink| -> Scanning<'_> { Box::pin(run(reader, scan, sink)) },
 };
 
-/// Blocks of rows that are scanned between two looks at the copies: some 20 µs.
+/// Blocks of rows that are scanned between two polls of the copies: some 20 µs.
 const BLOCKS_PER_PROGRESS: usize = 64;
 
 fn unusable(reader: &Reader<'_>, scan: &Scan<'_>) -> Option<Why> {
@@ -50,10 +48,10 @@ fn unusable(reader: &Reader<'_>, scan: &Scan<'_>) -> Option<Why> {
     reader.endpoint.mapped(node, region).map(|_| Why::NoMover { node, region })
 }
 
-/// A segment of which rows pass, and which waits for its other columns.
+/// A segment with passing rows that waits for its other columns.
 struct Late<'a> {
     passed: Passed,
-    /// The first columns, where they were copied whole, and their first piece.
+    /// The first columns, if they were copied whole, and their first piece.
     first: Option<(Rc<Filled>, usize)>,
     /// The columns that are being read.
     columns: Vec<usize>,
@@ -66,7 +64,7 @@ struct Offload<'a> {
     counters: Counters,
     ahead: VecDeque<(Block, Running<'a>)>,
     late: VecDeque<Late<'a>>,
-    /// Of the segment that is scanned in parts: what passes so far, and what its parts share, of each first column.
+    /// For the segment that is scanned in parts: the rows that have passed so far, and the bytes that its parts share, of each first column.
     parts: Option<(Passed, Vec<Vec<u8>>)>,
 }
 
@@ -111,7 +109,7 @@ async fn run<'a>(reader: &'a Reader<'a>, scan: &'a Scan<'a>, sink: &mut Sink<'_>
 }
 
 impl Offload<'_> {
-    /// Scans a block. Segments for which there is no room meanwhile go to the sink.
+    /// Scans a block. If there is no room for waiting segments, the oldest ones are passed to the sink.
     async fn scan_block(
         &mut self,
         block: &Block,
@@ -155,7 +153,7 @@ impl Offload<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Gives the sink segments until fewer than `late_max` wait for their columns.
+    /// Passes segments to the sink until fewer than `late_max` wait for their columns.
     async fn make_room(&mut self, late_max: usize, sink: &mut Sink<'_>) -> Result<ControlFlow<()>, ScanError> {
         while self.late.len() >= late_max {
             if self.deliver(sink).await?.is_break() {
@@ -223,7 +221,7 @@ impl Offload<'_> {
         Ok(())
     }
 
-    /// Gives the sink the segment that has waited longest.
+    /// Passes the segment that has waited longest to the sink.
     async fn deliver(&mut self, sink: &mut Sink<'_>) -> Result<ControlFlow<()>, ScanError> {
         let Some(late) = self.late.pop_front() else { return Ok(ControlFlow::Continue(())) };
         let segment = late.passed.segment;
@@ -256,7 +254,7 @@ impl Offload<'_> {
     }
 }
 
-/// Lets everything that is under way go on.
+/// Lets all running copies make progress.
 async fn progress(ahead: &mut VecDeque<(Block, Running<'_>)>, late: &mut VecDeque<Late<'_>>) -> Result<(), ScanError> {
     for (_, running) in ahead {
         running.progress().await?;

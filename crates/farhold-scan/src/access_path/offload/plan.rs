@@ -1,4 +1,4 @@
-//! Which bytes are copied together.
+//! The plan of `offload`: which bytes are copied together.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,20 +10,20 @@ use super::super::copies::Copies;
 use super::super::stage::Stage;
 use super::super::{Counters, FarChunk, ScanError};
 
-/// Segments of which headers are read at a time, and whole segments that one copy has at most.
+/// The number of segments whose headers are read at a time, and the most whole segments of one copy.
 const SEGMENTS_MAX: usize = 64;
 
-/// What one copy brings.
+/// The contents of one copy.
 #[derive(Debug)]
 pub(super) enum Block {
     /// The first columns of these segments, whole.
     Segments(Range<usize>),
-    /// Some blocks of rows of one segment's first columns: bits of NULLs, codes, and, with the first of them, what all parts share.
+    /// Some blocks of rows of one segment's first columns: NULL bits, codes and, in the first part, the bytes that all parts share.
     Part { segment: usize, blocks: Range<usize>, outlines: Rc<[Outline]> },
 }
 
 impl Block {
-    /// The bytes to copy: of each segment a piece a first column; of a part the bits of NULLs, then the codes, then what is shared.
+    /// The bytes to copy. For a segment, one piece per first column; for a part, the NULL bits, then the codes, then the shared bytes.
     pub(super) fn pieces(&self, stage: &Stage<'_>) -> Result<Vec<FarChunk>, ScanError> {
         match self {
             Self::Segments(segments) => {
@@ -55,7 +55,7 @@ fn part_of(chunk: FarChunk, bytes: &Range<usize>) -> FarChunk {
 struct Parts {
     segment: usize,
     outlines: Rc<[Outline]>,
-    /// Blocks of rows that no part has yet.
+    /// Blocks of rows that are not in a part yet.
     left: Range<usize>,
     blocks_per_part: usize,
 }
@@ -64,9 +64,9 @@ struct Parts {
 pub(super) struct Planner {
     block_bytes: usize,
     segments: usize,
-    /// The first segment that no block has.
+    /// The first segment that is not in a block yet.
     next: usize,
-    /// What is left of the segment that is being cut.
+    /// The rest of the segment that is being cut.
     parts: Option<Parts>,
     /// Headers of segments that will be cut.
     outlines: VecDeque<(usize, Rc<[Outline]>)>,
@@ -126,7 +126,7 @@ impl Planner {
         Some(block)
     }
 
-    /// Whether a segment is copied in parts. Where every row passes, the sink gets whole chunks, so nothing is cut.
+    /// Whether a segment is copied in parts. If every row passes, the sink receives whole chunks, so nothing is cut.
     fn is_cut(&self, stage: &Stage<'_>, segment: usize) -> Result<bool, ScanError> {
         let has_blocks = stage.rows(segment) > BLOCK_ROWS && !stage.first.is_empty();
         Ok(stage.is_filtered && has_blocks && bytes_of(stage, segment)? > self.block_bytes)

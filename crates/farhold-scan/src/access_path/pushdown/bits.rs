@@ -1,10 +1,9 @@
-//! Some rows of a segment in messages.
+//! Sets of rows of a segment, in messages.
 //!
 //! ```text
 //!   form u8    0: all rows    1: their places u16, in order    2: a bit a row
 //! ```
-//!
-//! Of the last two the shorter one. How many rows they are stands elsewhere.
+//! Of the last two forms, the shorter one is used. The number of rows is in another field of the message.
 
 use farhold_store::column::BLOCK_ROWS;
 
@@ -12,7 +11,7 @@ use super::super::stage::rows_of;
 use super::wire::{Cursor, WireError};
 use crate::kernels::Bits;
 
-/// Appends which rows of a segment are set: `count` of them.
+/// Appends the set of rows of a segment, which has `count` rows.
 pub(super) fn put_bits(to: &mut Vec<u8>, bits: &[Bits], rows: usize, count: usize) {
     if count == rows {
         to.push(0);
@@ -23,17 +22,17 @@ pub(super) fn put_bits(to: &mut Vec<u8>, bits: &[Bits], rows: usize, count: usiz
         to.push(2);
         let start = to.len();
         bits.iter().flatten().for_each(|word| to.extend(word.to_le_bytes()));
-        // Blocks that are not there have none.
+        // Missing blocks have none.
         to.resize(start + rows.div_ceil(8), 0);
     }
 }
 
-/// How many bytes [`put_bits`] appends.
+/// The number of bytes that [`put_bits`] appends.
 pub(super) fn bits_bytes(rows: usize, count: usize) -> usize {
     1 + if count == rows { 0 } else { (count * 2).min(rows.div_ceil(8)) }
 }
 
-/// Back from [`put_bits`].
+/// The reverse of [`put_bits`].
 pub(super) fn read_bits(from: &mut Cursor<'_>, rows: usize, count: usize) -> Result<Vec<Bits>, WireError> {
     let mut bits: Vec<Bits> = vec![[0; BLOCK_ROWS / 64]; rows.div_ceil(BLOCK_ROWS)];
     let mut set = |row: usize| bits[row / BLOCK_ROWS][row % BLOCK_ROWS / 64] |= 1 << (row % 64);

@@ -1,4 +1,4 @@
-//! How requests come to agents, and replies back.
+//! The transport of requests to agents, and of replies.
 //!
 //! A database routes them through its home service. [`Messages`] is a line for programs that have none: an agent is an endpoint whose
 //! thread runs [`answer`] for each message that it receives.
@@ -15,7 +15,7 @@ use super::reply::Reply;
 use super::request::Request;
 use super::serve::{Home, Serving, Step};
 
-/// What a line's methods return.
+/// The future that a line's methods return.
 pub type Waiting<'a, T> = Pin<Box<dyn Future<Output = Result<T, FabricError>> + 'a>>;
 
 /// Carries requests to the agents of home nodes, and their replies back. Several scans of a thread may use one line at a time.
@@ -78,7 +78,7 @@ struct Replies {
 #[derive(Default)]
 struct Kept {
     messages: VecDeque<Vec<u8>>,
-    /// There was no room for a message.
+    /// There was no room for one of its messages.
     is_lost: bool,
     waker: Option<Waker>,
 }
@@ -97,7 +97,7 @@ impl Replies {
         kept.waker.take().into_iter().for_each(Waker::wake);
     }
 
-    /// The next message of a reply, or none yet. `Err`: it is lost.
+    /// The next message of a reply, or `None` if there is none yet. `Err`: it is lost.
     fn take(&mut self, number: u64, cx: &Context<'_>) -> Result<Option<Vec<u8>>, ()> {
         let Some(kept) = self.of.get_mut(&number).filter(|kept| !kept.is_lost) else { return Err(()) };
         let message = kept.messages.pop_front();
@@ -111,7 +111,7 @@ impl<'a> Messages<'a> {
     /// A line to one agent. A message of a reply that takes longer than `timeout_ns` is an error.
     #[must_use]
     pub fn new(endpoint: &'a Endpoint, agent: Address, timeout_ns: u64) -> Self {
-        // Replies to an earlier line of this endpoint may still be on their way.
+        // Replies to an earlier line of this endpoint may still arrive.
         let number = Cell::new(endpoint.handle().unrepeated_u64());
         Self { endpoint, agent, timeout_ns, number, replies: RefCell::default() }
     }
@@ -177,10 +177,10 @@ async fn send(endpoint: &Endpoint, to: Address, message: &[u8], timeout_ns: u64)
     unreachable!("a loop that only returns")
 }
 
-/// How long [`answer`] waits for room in an asker's inbox. An asker that has given its scan up may not take replies any more.
+/// How long [`answer`] waits for room in an asker's inbox. An asker that has abandoned its scan may no longer receive replies.
 pub const ROOM_NS_MAX: u64 = 1_000_000_000;
 
-/// Answers a message that an agent's endpoint received. Other tasks run after each segment.
+/// Answers a message that an agent's endpoint received. Other tasks run after each step ([`Serving::next`]).
 ///
 /// # Errors
 /// The asker's inbox does not take the reply for [`ROOM_NS_MAX`]: the rest of it is dropped.

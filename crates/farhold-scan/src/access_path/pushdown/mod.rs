@@ -1,20 +1,17 @@
-//! The home node's agent scans, and sends what passes.
+//! The home node's agent scans, and sends the rows that pass.
 //!
 //! ```text
 //!   scan ── request: predicate, wanted, some segments ──> agent: Serving ── chunks in its own memory
 //!        <── replies: of each segment with passing rows, which ones and their values, or aggregates ──┘
 //! ```
-//!
-//! - Few bytes travel if few rows pass, and the agent's processor does the work.
+//! - If few rows pass, few bytes are sent. The agent's processor does the work.
 //! - Values travel as chunks of the passing rows, in the format of all chunks.
-//! - A request is about a limited number of segments, so an agent works in vain for a scan that was given up only that long. Replies to
-//!   such a scan are told by their numbers, and dropped. Between two segments the agent does its other work.
-//! - Neither side can make the other keep more than a record of 256 MiB, and no reply
-//!   keeps a scan longer than [`Settings::reply_ns_max`](super::Settings::reply_ns_max).
-//! - The agent takes no address from a request: its [`Home`] says which chunks it keeps.
-//! - Both sides check every byte that they receive.
-//!
-//! There is no transport here but a small one for tests and benches ([`Messages`]).
+//! - A request has a limited number of segments, which bounds an agent's useless work for a cancelled scan. Replies to such a scan are recognised by their
+//!   numbers, and dropped. Between two steps ([`Serving::next`]) the agent does its other work.
+//! - Neither side can make the other hold more than a record of 256 MiB, and no reply delays a scan by more than
+//!   [`Settings::reply_ns_max`](super::Settings::reply_ns_max).
+//! - The agent accepts no address from a request: its [`Home`] says which chunks it keeps.
+//! - Both sides check every byte that they receive. The only transport in this module is a small one for tests and benches ([`Messages`]).
 
 mod bits;
 mod line;
@@ -49,7 +46,7 @@ use super::{
     Why,
 };
 
-/// The longest request. The rest of a message is for what a [`Line`] puts before it: an envelope, or the snapshot's epoch.
+/// The longest request. The rest of a message is for the data that a [`Line`] puts before it: an envelope, or the snapshot's epoch.
 pub const REQUEST_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 128;
 
 pub(super) const PATH: AccessPath = AccessPath {
@@ -70,7 +67,7 @@ fn unusable(reader: &Reader<'_>, scan: &Scan<'_>) -> Option<Why> {
     if bytes > REQUEST_BYTES_MAX {
         return Some(Why::LongRequest { bytes, bytes_max: REQUEST_BYTES_MAX });
     }
-    // Of all segments, before the sink has anything of the first: no other path could then be taken any more.
+    // For all segments, before the sink has received the first one: after that, no other path can be taken.
     let is_scattered = |segment: &FarSegment| {
         let mut nodes = needed.iter().filter_map(|column| segment.chunks.get(*column)).map(|chunk| chunk.at.node());
         let first = nodes.next();
@@ -79,11 +76,11 @@ fn unusable(reader: &Reader<'_>, scan: &Scan<'_>) -> Option<Why> {
     scan.segments.iter().position(is_scattered).map(|segment| Why::Scattered { segment })
 }
 
-/// A request under way, and what has come of its reply.
+/// A request in flight, and the part of its reply that has arrived.
 struct Asked<'a> {
     line: &'a dyn Line,
     number: u64,
-    /// The segments that it is about, from the next one on that the sink may get.
+    /// The segments of the request, from the next one that the sink may receive.
     segments: Range<usize>,
     /// The first of them.
     first: usize,
@@ -99,7 +96,7 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// What a message brings.
+/// The content of a message.
 enum Brought {
     /// A part of a record.
     Part,
@@ -114,7 +111,7 @@ struct Pushdown<'a> {
     line: &'a dyn Line,
     head: Vec<u8>,
     needed: Vec<usize>,
-    /// What a record has values of, and the place among them of each wanted column or aggregate.
+    /// The columns or aggregates that a record has values of, and the position among them of each wanted one.
     distinct: OwnedWanted,
     places: Vec<usize>,
     asked: VecDeque<Asked<'a>>,
@@ -137,7 +134,7 @@ async fn run<'a>(reader: &'a Reader<'a>, scan: &'a Scan<'a>, sink: &mut Sink<'_>
         counters: Counters::default(),
     };
     let handle = reader.endpoint.handle();
-    // One timer for all requests: each would stay set long after its reply.
+    // One timer for all requests, because a timer per request would stay set long after its reply.
     let mut alarm = handle.sleep_ns(reader.settings.reply_ns_max);
     loop {
         while pushdown.asked.len() < reader.settings.requests.max(1) && pushdown.next < scan.segments.len() {
@@ -168,7 +165,7 @@ async fn run<'a>(reader: &'a Reader<'a>, scan: &'a Scan<'a>, sink: &mut Sink<'_>
     Ok(pushdown.counters)
 }
 
-/// Where in a record the values of each wanted column or aggregate stand.
+/// The position in a record of the values of each wanted column or aggregate.
 fn places(wanted: Wanted<'_>, distinct: &OwnedWanted) -> Vec<usize> {
     fn of<T: Ord>(wanted: &[T], distinct: &[T]) -> Vec<usize> {
         wanted.iter().map(|it| distinct.binary_search(it).expect("each is one of the distinct ones")).collect()
@@ -206,7 +203,7 @@ async fn in_time(
 }
 
 impl Pushdown<'_> {
-    /// Sends a request about the next segments, as many as lie on one node and fit into a message.
+    /// Sends a request for the next segments: as many as are on one node and fit into a message.
     async fn ask(&mut self, segments_max: usize) -> Result<(), ScanError> {
         let mut room = REQUEST_BYTES_MAX - self.head.len() - 2;
         let start = self.next;
@@ -215,7 +212,7 @@ impl Pushdown<'_> {
             let chunks = self.stage.chunks(self.next, &self.needed)?;
             let home = self.home_of(self.next, &chunks)?;
             let of = &self.stage.scan.segments[self.next];
-            // One fits: the path could not be used otherwise.
+            // At least one fits; otherwise the path could not be used.
             let left = room.checked_sub(request::segment_bytes(of, self.needed.len()));
             let (true, Some(left)) = (*node.get_or_insert(home) == home, left) else { break };
             room = left;
@@ -239,7 +236,7 @@ impl Pushdown<'_> {
         Ok(())
     }
 
-    /// The node of a segment. One that needs no column is asked for all the same: a pin may keep a node's segments, not their rows.
+    /// The node of a segment. The request includes segments of which no column is needed: a pin may keep a node's segments without their rows.
     fn home_of(&self, segment: usize, chunks: &[FarChunk]) -> Result<NodeId, ScanError> {
         let any = chunks.first().or(self.stage.scan.segments[segment].chunks.first());
         let Some(any) = any else {
@@ -253,7 +250,7 @@ impl Pushdown<'_> {
         }
     }
 
-    /// Takes a message of the reply to the first request.
+    /// Receives a message of the reply to the first request.
     fn take(&mut self, message: &[u8]) -> Result<Brought, ScanError> {
         let wrong = |what| Err(WireError::Wrong(what).into());
         let asked = self.asked.front_mut().expect("a request whose reply is awaited");
@@ -270,7 +267,7 @@ impl Pushdown<'_> {
             return wrong("a segment of it is too long");
         }
         match reply.kind {
-            // Otherwise a record could have as many messages as bytes, or more.
+            // Otherwise a record could have as many messages as it has bytes, or more.
             Kind::More if message.len() != MESSAGE_BYTES => wrong("a message of it is not full"),
             Kind::More => {
                 asked.record.extend_from_slice(reply.bytes);
@@ -288,11 +285,11 @@ impl Pushdown<'_> {
         }
     }
 
-    /// Gives the sink a segment of the first request.
+    /// Passes a segment of the first request to the sink.
     fn deliver(&mut self, record: &[u8], sink: &mut Sink<'_>) -> Result<ControlFlow<()>, ScanError> {
         let asked = self.asked.front_mut().expect("a request with a record");
         let (first, segments) = (asked.first, asked.segments.clone());
-        // Segments come in order, each once.
+        // Segments must arrive in order, each once.
         let rows_of = |number: usize| {
             let segment = first + number;
             segments.contains(&segment).then(|| self.stage.rows(segment))

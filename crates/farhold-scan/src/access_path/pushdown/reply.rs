@@ -1,4 +1,4 @@
-//! Replies: what an agent sends, in messages of limited length.
+//! Replies of an agent, in messages of limited length.
 //!
 //! ```text
 //!   message   magic u32 │ number of the request u64 │ sequence u32 │ kind u8 │ bytes
@@ -6,9 +6,8 @@
 //!   record    segment u16 │ passing u32 │ bits, where columns are wanted │ values: count u16, each: bytes with their length
 //! ```
 //!
-//! All messages of a record but its last one are full, so a record has few messages. A record has at most [`RECORD_BYTES_MAX`] bytes.
-//!
-//! A record is one segment of which rows pass. Its values are a chunk of the passing rows for each wanted column, or the aggregates.
+//! All messages of a record but its last one are full, so a record has few messages. A record has at most [`RECORD_BYTES_MAX`] bytes. A record is one segment
+//! with passing rows. Its values are a chunk of the passing rows for each wanted column, or the aggregates.
 
 use farhold_store::column::CHUNK_ROWS_MAX;
 use farhold_store::row::Schema;
@@ -19,12 +18,12 @@ use super::bits::read_bits;
 use super::wire::{Cursor, WireError, put_counted};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FHR2");
-/// What stands before a message's bytes.
+/// The header before a message's bytes.
 pub(super) const HEAD_BYTES: usize = 17;
 /// Bytes of a message.
 pub(super) const MESSAGE_BYTES: usize = 60 << 10;
-/// Bytes of a record at most: what an agent may be made to keep by a request, and an asker by a reply. It is sixteen columns with as
-/// many bytes of texts as a chunk has, mostly (`CHUNK_TEXT_BYTES_MAX`).
+/// The most bytes of a record. They bound the memory that a request can make an agent hold, and a reply an asker. They suffice for sixteen columns, each with
+/// the usual limit of a chunk's texts (`CHUNK_TEXT_BYTES_MAX`).
 pub(super) const RECORD_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +39,10 @@ const KINDS: [Kind; 4] = [Kind::More, Kind::RecordEnd, Kind::Answered, Kind::Ref
 /// Why an agent does not scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The request is none.
-    #[error("the request is none")]
+    /// The request is not valid.
+    #[error("the request is not valid")]
     Malformed,
-    /// Its columns, constants or aggregates are not of the table.
+    /// Its columns, constants or aggregates do not fit the table.
     #[error("the request does not fit the table")]
     Misfit,
     /// The agent keeps no such chunk.
@@ -52,13 +51,13 @@ pub enum Refusal {
         /// The segment, by its place in the scan.
         segment: usize,
     },
-    /// A chunk is damaged, or that of another column.
-    #[error("a chunk of segment {segment} is damaged, or not that of its column")]
+    /// A chunk is damaged, or belongs to another column.
+    #[error("a chunk of segment {segment} is damaged, or belongs to another column")]
     Damaged {
         /// The segment, by its place in the scan.
         segment: usize,
     },
-    /// What is wanted of a segment is too long for a reply.
+    /// The wanted values of a segment are too long for a reply.
     #[error(
         "what is wanted of segment {segment} is longer than a reply may be; ask for fewer columns, or read them by another path"
     )]
@@ -117,7 +116,7 @@ impl<'a> Reply<'a> {
         to
     }
 
-    /// By it a line tells whose reply a message is part of; `None`: it is none.
+    /// The number of the request that a message replies to; `None`: the bytes are not a message of a reply.
     pub(super) fn number_of(message: &[u8]) -> Option<u64> {
         Reply::read(message).ok().map(|reply| reply.number)
     }
@@ -146,7 +145,7 @@ pub(super) fn put_value(to: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// Back from [`put_value`], without the length: of so many rows that pass.
+/// The reverse of [`put_value`], without the length, for this number of passing rows.
 pub(super) fn read_value(
     bytes: &[u8],
     aggregate: Aggregate,
@@ -167,7 +166,7 @@ pub(super) fn read_value(
     if may_be { Ok(value) } else { Err(WireError::Wrong("an aggregate cannot have its value")) }
 }
 
-/// A segment of which rows pass.
+/// A segment with passing rows.
 pub(super) struct Record<'a> {
     pub(super) passed: Passed,
     pub(super) values: Vec<&'a [u8]>,

@@ -1,4 +1,4 @@
-//! A request: what an agent is asked to scan.
+//! A request to an agent to scan.
 //!
 //! ```text
 //!   magic u32 │ number u64 │ wanted │ conditions │ segments: count u16, each
@@ -7,9 +7,8 @@
 //!   conditions  count u16, each: kind u8, column u16, comparison u8 and constants
 //!   segment     rows u32 │ rows that have ended: count u32, and which (`bits`), if there are any │ chunks: pointer u64, bytes u32
 //! ```
-//!
-//! All numbers are little-endian. The needed columns are those of the predicate and the wanted ones, in order. What is wanted stands
-//! once each, in order: a record must not grow by what is asked for twice. The asker repeats it for its sink.
+//! All numbers are little-endian. The needed columns are those of the predicate and the wanted ones, in order. Each wanted column or aggregate is named once,
+//! in order, so that duplicates do not make a record longer. The asker repeats them for its sink.
 
 use farhold_fabric::FarPtr;
 use farhold_store::column::CHUNK_ROWS_MAX;
@@ -21,13 +20,13 @@ use super::wire::{Cursor, WireError, put_counted};
 use crate::predicate::{Comparison, Condition, Constant, Predicate};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FHQ2");
-/// How deep conditions may stand in each other.
+/// The greatest nesting depth of conditions.
 const DEPTH_MAX: usize = 16;
 
-/// Segments that one request is about at most: some 16 million rows, after which an agent is free again at the latest.
+/// The most segments of one request: some 16 million rows, which bounds the agent's work for it.
 pub(super) const SEGMENTS_MAX: usize = 256;
 
-/// What is wanted of the rows that pass: [`Wanted`], owned.
+/// An owned [`Wanted`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OwnedWanted {
     Columns(Vec<usize>),
@@ -43,16 +42,16 @@ impl OwnedWanted {
     }
 }
 
-/// A request as the agent has it.
+/// A request, decoded by the agent.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) wanted: OwnedWanted,
     pub(super) predicate: Predicate,
-    /// Each has chunks of the needed columns alone.
+    /// Each has chunks of the needed columns only.
     pub(super) segments: Vec<FarSegment>,
 }
 
-/// What a request says of what is wanted: each column or aggregate once, in order.
+/// The wanted columns or aggregates as a request names them: each once, in order.
 pub(super) fn distinct(wanted: Wanted<'_>) -> OwnedWanted {
     fn sorted<T: Copy + Ord>(wanted: &[T]) -> Vec<T> {
         let mut wanted = wanted.to_vec();
@@ -78,7 +77,7 @@ pub(super) fn needed(wanted: Wanted<'_>, predicate: &Predicate) -> Vec<usize> {
     needed
 }
 
-/// A request, without number and segments: the same for all requests of a scan. `None`: it has numbers that no request can hold.
+/// The part of a request that is the same for all requests of a scan: everything but number and segments. `None`: it has numbers that do not fit in a request.
 pub(super) fn put_head(wanted: Wanted<'_>, predicate: &Predicate) -> Option<Vec<u8>> {
     let mut to = Vec::new();
     to.extend(MAGIC.to_le_bytes());
@@ -108,7 +107,7 @@ pub(super) fn put_head(wanted: Wanted<'_>, predicate: &Predicate) -> Option<Vec<
     Some(to)
 }
 
-/// A request of this head about segments with chunks of the needed columns alone.
+/// A request with this head, for segments with chunks of the needed columns only.
 pub(super) fn put(head: &[u8], number: u64, segments: &[FarSegment]) -> Vec<u8> {
     let mut to = head.to_vec();
     to[4..12].copy_from_slice(&number.to_le_bytes());
@@ -212,7 +211,8 @@ fn put_constant(to: &mut Vec<u8>, constant: &Constant) {
 }
 
 impl Request {
-    /// By it the asker tells the replies to its requests apart. It is that of anything that may be a request, so that a refusal can name it.
+    /// The number by which the asker distinguishes the replies to its requests. It is read even from bytes that may not be a valid request, so that a refusal
+    /// can name it.
     pub(super) fn number_of(bytes: &[u8]) -> u64 {
         let mut cursor = Cursor::new(bytes);
         cursor.u32("its magic number").and_then(|_| cursor.u64("its number")).unwrap_or_default()
@@ -227,7 +227,7 @@ impl Request {
         from.u64("its number")?;
         let wanted = read_wanted(from)?;
         let mut predicate = Predicate::everything();
-        // What passes is not estimated here.
+        // The selectivity is not estimated here.
         read_conditions(from, 0)?.into_iter().for_each(|condition| predicate.push(condition, 1.0));
         let needed = needed(wanted.borrowed(), &predicate).len();
         let count = from.count(segment_bytes_min(needed), "its segments")?;
@@ -283,7 +283,7 @@ fn read_wanted(from: &mut Cursor<'_>) -> Result<OwnedWanted, WireError> {
     }
 }
 
-/// Refuses what is wanted twice, or stands in no order.
+/// Refuses wanted columns or aggregates that are named twice, or not in order.
 fn once<T: Ord>(wanted: Vec<T>) -> Result<Vec<T>, WireError> {
     let is_once = wanted.is_sorted_by(|one, next| one < next);
     is_once.then_some(wanted).ok_or(WireError::Wrong("what is wanted stands twice, or in no order"))

@@ -1,15 +1,20 @@
-//! Bytes that no asker and no agent of ours would send.
+//! Bytes that a correct asker or agent would not send.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use farhold_fabric::{Executor, Fabric, FabricError, FarPtr, RegionId};
+use farhold_store::column::BLOCK_ROWS;
 use farhold_store::row::{ColumnType, Schema};
 use proptest::prelude::*;
 
-use super::super::stage::rows_of;
+use super::super::aggregate::aggregate;
+use super::super::stage::{Passed, rows_of};
 use super::super::{Aggregate, FarSegment, Pinned, Settings};
+use super::reply::put_value;
+use super::serve::PIECE_BLOCKS;
 use super::*;
+use crate::columns::ColumnFilter;
 use crate::columns::conformance::{Key, Random, TYPES, Table, table_of};
 use crate::predicate::{Comparison, Condition, Constant, Predicate};
 
@@ -63,7 +68,7 @@ unsafe impl Pinned for Local {
     }
 }
 
-/// What a request is answered with, in short.
+/// The answer to a request, in short form.
 fn outcome(messages: &[Vec<u8>]) -> Result<usize, Refusal> {
     let replies: Vec<Reply<'_>> = messages.iter().map(|message| Reply::read(message).unwrap()).collect();
     for (n, reply) in replies.iter().enumerate() {
@@ -105,7 +110,7 @@ proptest! {
                 prop_assert_eq!(rows_of(&segment.ended).collect::<Vec<_>>(), rows_of(&local.segment.ended).collect::<Vec<_>>());
             }
             prop_assert_eq!(request::Request::number_of(&bytes), 77);
-            // Of no request a part is one, nor one with something behind it.
+            // A prefix of a request is not a request, and neither is a request with additional bytes.
             for len in 0..bytes.len() {
                 prop_assert!(request::Request::read(&bytes[..len]).is_err());
             }
@@ -164,7 +169,7 @@ proptest! {
 fn spoil(kind: u64, random: &mut Random, messages: &mut Vec<Vec<u8>>) -> bool {
     let message = random.next() as usize % messages.len();
     let at = random.next() as usize % messages[message].len();
-    // What comes after the end of a reply is not looked at.
+    // Messages after the end of a reply are ignored.
     let is_last = message + 1 == messages.len();
     let must_fail = match kind {
         0 | 2 | 3 => true,
@@ -180,7 +185,7 @@ fn spoil(kind: u64, random: &mut Random, messages: &mut Vec<Vec<u8>>) -> bool {
         4 => messages.reverse(),
         _ => {
             for _ in 0..kind - 4 {
-                // Not in the head, where most changes are an error at once; the number is that of the request.
+                // Not in the head, where most changes are an error at once. The number stays that of the request.
                 let len = messages[message].len();
                 let at = if len > reply::HEAD_BYTES {
                     reply::HEAD_BYTES + at % (len - reply::HEAD_BYTES).min(200)
@@ -267,7 +272,7 @@ impl<F: Fn(&mut Vec<Vec<u8>>)> Line for Hostile<'_, F> {
     }
 }
 
-/// Numbers the messages of a reply anew, so that something else is wrong with them.
+/// Renumbers the messages of a reply, so that only another error remains.
 fn renumber(messages: &mut [Vec<u8>]) {
     for (n, message) in messages.iter_mut().enumerate() {
         message[12..16].copy_from_slice(&(n as u32).to_le_bytes());
@@ -309,7 +314,7 @@ fn replies_without_bounds_are_errors() {
     assert!(matches!(error, ScanError::Reply(WireError::Wrong(_))), "more records than segments: {error:?}");
 }
 
-/// A line to an agent that says nothing, or something every second and never all.
+/// A line to an agent that sends nothing, or one message every second without an end.
 struct Slow {
     handle: farhold_fabric::Handle,
     says: bool,
@@ -337,7 +342,7 @@ impl Line for Slow {
     fn forget(&self, _: u64) {}
 }
 
-/// An agent that takes its time does not keep the scan for longer than the settings say.
+/// A slow agent delays the scan by no more than the settings allow.
 #[test]
 fn a_reply_has_a_deadline() {
     let local = Local::new(&mut Random(7), &[ColumnType::BigInt], 1000);
@@ -354,7 +359,7 @@ fn a_reply_has_a_deadline() {
     }
 }
 
-/// A request that names something as often as it has room for, or more segments than there may be.
+/// A request that names the same column as often as it has room for, or more segments than allowed.
 #[test]
 fn a_request_cannot_ask_for_the_same_again_and_again() {
     let random = &mut Random(8);
@@ -381,7 +386,7 @@ fn a_request_cannot_ask_for_the_same_again_and_again() {
         assert_eq!(request(kind, of, 1, 256), Ok(256));
         assert_eq!(request(kind, of, 1, 257), Err(Refusal::Malformed));
     }
-    // The asker names it once, and its sink gets it as often as it is wanted.
+    // The asker names it once, and its sink receives it as often as it is wanted.
     let everything = Predicate::everything();
     let bytes = local.request(&everything, Wanted::Columns(&vec![1; 20_000]));
     assert!(bytes.len() < 200);
@@ -405,7 +410,7 @@ fn long_records_are_refused() {
             serving.record_bytes_max = bytes_max;
             let steps = std::iter::from_fn(|| serving.next(&local));
             let messages =
-                steps.map(|step| if let Step::Message(message) = step { message } else { panic!("all pass") });
+                steps.filter_map(|step| if let Step::Message(message) = step { Some(message) } else { None });
             outcome(&messages.collect::<Vec<_>>())
         };
         assert_eq!(answered(1 << 20), Ok(2));
@@ -413,7 +418,7 @@ fn long_records_are_refused() {
     }
 }
 
-/// Counts that a home cannot have found, and rows that have ended where there are none.
+/// Impossible counts, and ended rows that do not exist.
 #[test]
 fn aggregates_that_cannot_be_are_errors() {
     let random = &mut Random(11);
@@ -435,7 +440,7 @@ fn aggregates_that_cannot_be_are_errors() {
     assert_eq!(outcome(&serve(&more, &local)), Err(Refusal::Malformed));
 }
 
-/// An agent gets back to its other work after each segment, also if it has nothing to send.
+/// An agent returns to its other work after each segment, even if it has nothing to send.
 #[test]
 fn each_step_scans_one_segment_at_most() {
     let local = Local::new(&mut Random(10), &[ColumnType::BigInt], 1000);
@@ -448,7 +453,39 @@ fn each_step_scans_one_segment_at_most() {
     assert_eq!(serving.next(&local), None);
 }
 
-/// What a check of one message alone would let through.
+/// A step goes on with one aggregate by a limited number of rows, and the values are those of all rows at a time.
+#[test]
+fn aggregates_are_computed_in_pieces() {
+    let random = &mut Random(12);
+    let rows = (2 * PIECE_BLOCKS + 1) * BLOCK_ROWS - 5;
+    let mut local = Local::new(random, &TYPES, rows);
+    local.segment.ended = vec![[1 << 7; BLOCK_ROWS / 64]; 3];
+    let schema = &local.table.schema;
+    let of_column = |column| [Aggregate::Count, Aggregate::Sum, Aggregate::Min, Aggregate::Max].map(|of| of(column));
+    let all = (0..schema.columns().len()).flat_map(of_column).chain([Aggregate::Rows]);
+    let mut wanted: Vec<Aggregate> = all.filter(|aggregate| aggregate.fits(schema)).collect();
+    wanted.sort_unstable();
+    let everything = Predicate::everything();
+    let mut serving = Serving::new(&local.request(&everything, Wanted::Aggregates(&wanted)));
+    let steps: Vec<Step> = std::iter::from_fn(|| serving.next(&local)).collect();
+    // Of each of two segments: which rows pass, how many, and each other aggregate in three pieces. Behind the last one is the record.
+    let nothing = steps.iter().filter(|step| **step == Step::Nothing).count();
+    assert_eq!(nothing, 2 * (1 + 1 + 3 * (wanted.len() - 1) - 1));
+
+    let chunks: Vec<Chunk<'_>> = local.table.chunks.iter().map(|bytes| Chunk::open(bytes).unwrap()).collect();
+    let filter = ColumnFilter::of_some(schema, &everything, rows, chunks.iter().copied().map(Some).collect());
+    let passed = Passed::of(0, rows, &filter, &local.segment.ended);
+    let mut expected = Vec::new();
+    for of in &wanted {
+        put_value(&mut expected, &aggregate(*of, schema, &passed, &|column| chunks[column]));
+    }
+    let message = steps.iter().find_map(|step| if let Step::Message(message) = step { Some(message) } else { None });
+    let reply = Reply::read(message.expect("a record")).unwrap();
+    // Behind the segment, how many rows pass, and how many values there are.
+    assert!(reply.kind == Kind::RecordEnd && reply.bytes[2 + 4 + 2..] == expected);
+}
+
+/// Errors that a check of each message by itself would miss.
 #[test]
 fn replies_that_contradict_their_request_are_errors() {
     let random = &mut Random(4);
@@ -481,7 +518,7 @@ fn replies_that_contradict_their_request_are_errors() {
     assert!(matches!(fails(&twice), ScanError::Reply(WireError::Wrong(_))), "a segment twice");
 }
 
-/// Of a request that an agent refuses, the scan says why.
+/// If an agent refuses a request, the scan's error gives the reason.
 #[test]
 fn refusals_come_back() {
     let random = &mut Random(5);
@@ -504,7 +541,7 @@ fn refusals_come_back() {
     assert_eq!(refused, ScanError::Refused(Refusal::UnknownChunk { segment: 0 }));
 }
 
-/// Conditions that stand deeper in each other than the agent's stack would bear are no request.
+/// A request whose conditions are nested too deeply for the agent's stack is refused.
 #[test]
 fn deep_conditions_are_refused() {
     let mut bytes = b"FHQ2".to_vec();

@@ -1,20 +1,20 @@
 //! Bytes of messages: written, and read with every length checked.
 
-/// Why bytes are no message of this protocol.
+/// Why bytes are not a message of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// They end too early.
     #[error("it ends before {0}")]
     Short(&'static str),
-    /// A number that stands for something stands for nothing.
+    /// A code has no meaning.
     #[error("it has {number} as {what}")]
     Unknown {
-        /// What it should be.
+        /// What it should stand for.
         what: &'static str,
         /// The number.
         number: u64,
     },
-    /// Two numbers of it contradict each other, or one is out of its limits.
+    /// Two numbers contradict each other, or one is out of range.
     #[error("{0}")]
     Wrong(&'static str),
     /// There are bytes behind the end.
@@ -22,7 +22,7 @@ pub enum WireError {
     Long(usize),
 }
 
-/// Bytes that are read from the front.
+/// A reader of bytes, from the front.
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],
 }
@@ -70,7 +70,7 @@ impl<'a> Cursor<'a> {
         self.bytes(len, what)
     }
 
-    /// How many things of at least `bytes_min` bytes follow: never more than there are bytes for.
+    /// The number of items of at least `bytes_min` bytes that follow: never more than there are bytes for.
     pub(super) fn count(&mut self, bytes_min: usize, what: &'static str) -> Result<usize, WireError> {
         let count = usize::from(self.u16(what)?);
         if count * bytes_min <= self.rest.len() { Ok(count) } else { Err(WireError::Short(what)) }

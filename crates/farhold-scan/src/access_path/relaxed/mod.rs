@@ -1,18 +1,15 @@
 //! Bulk reads of whole segments, one-sided: without versions, and without the home node's agent where the NIC can read.
 //!
 //! The reads rely on two things, and on nothing else:
-//! - *The bytes do not change.* A segment is written once, before its address is given away. So no read is torn, whatever the order
-//!   in which a NIC reads, and nothing needs to be validated.
-//! - *The bytes do not go away.* This has to be proved by the owner of the memory: the reader took a pin before it learned the
-//!   address, the owner frees a segment only when no pin of an epoch in which it was visible is left, and pins of a node that was
-//!   expelled are dropped only after the node has been fenced. The reader holds its pin as [`Pinned`](super::Pinned), which covers
-//!   each chunk that it reads.
+//! - *The bytes do not change.* A segment is written once, before its address is published. No read is therefore torn, whatever the order in which a NIC reads,
+//!   and no read needs validation.
+//! - *The bytes are not freed.* The owner of the memory must prove this: the reader took a pin before it learned the address; the owner frees a segment only
+//!   when there is no pin of an epoch in which the segment was visible; and the pins of an expelled node are dropped only after the node has been fenced. The
+//!   reader holds its pin as [`Pinned`](super::Pinned), which covers each chunk that it reads.
 //!
-//! Dreseler et al. ("Adaptive Access Path Selection for Hardware-Accelerated DRAM Loads", section 6) read without coherence in this
-//! way, and got wrong results, they suspect from stale buffers of their copy engine. Here a read by a NIC or a processor is coherent
-//! with the write that made the segment, because that write ended before the address was published.
-//!
-//! Over libfabric a NIC needs the region's key, for which it asks the agent once a read: some bytes.
+//! Dreseler et al. ("Adaptive Access Path Selection for Hardware-Accelerated DRAM Loads", section 6) read without coherence in this way, and observed wrong
+//! results. They suspect stale buffers of their copy engine. Here a read by a NIC or a processor is coherent with the write that made the segment, because that
+//! write ended before the address was published. Over libfabric each read first asks the agent for the region's key, which the NIC needs: some bytes.
 
 use super::copies::{Copies, Filled, Reads};
 use super::stage::{Passed, Stage};

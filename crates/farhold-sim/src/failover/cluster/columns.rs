@@ -1,4 +1,4 @@
-//! Nodes that keep columns: what brings these on and compares them with rows, and what must be true of them at the end.
+//! Nodes that keep columns: the tasks that update the columns and compare them with rows, and the checks at the end.
 
 use super::{Cluster, HEALING_NS_MAX, Process, SERVE_NS};
 use crate::failover::blocking;
@@ -8,16 +8,15 @@ use farhold_fabric::Handle;
 use farhold_txn::{ApplyTurns, KeptColumns, MergeTurns, TxnError};
 use std::time::Duration;
 
-/// Clients of a node that look at columns.
+/// The number of clients of a node that read columns.
 const LOOKERS: u32 = 2;
 /// Between two looks at the definitions of tables.
 const LOOKS: Duration = Duration::from_micros(500);
-/// How long it may take until all nodes have columns, after everything has healed: after some failures a node waits before it builds
-/// again.
+/// The time within which all nodes must have columns after everything has healed: after some failures a node waits before it rebuilds them.
 const BUILT_NS_MAX: u64 = 400_000_000;
 
 impl Cluster {
-    /// What a node with columns does for ever, and its clients that look at them. Threads do that in a real node, in the same turns.
+    /// The permanent tasks of a node with columns, and its clients that read them. In a real node, threads execute the same turns.
     pub(super) fn keep_columns(&self, machine: &Handle, process: &Process) {
         let Process { node, worker, alive, lookers, .. } = process;
         let Some(Columns { apply_ns_max, merge_ns_max, .. }) = self.setup.columns else { return };
@@ -64,8 +63,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Each node has the columns of its rows; each of the others reads the same; and when they are kept no longer, all of their memory is
-    /// free.
+    /// Checks that each node has the columns of its rows, that each other node reads the same, and that all of their memory is free once they are no longer
+    /// kept.
     pub async fn look_at_columns(&self, broken: &mut Vec<String>) {
         if self.setup.columns.is_none() {
             return;
@@ -110,7 +109,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Changes what is kept of all tables.
+    /// Changes the kept columns of all tables.
     async fn keep_all(&self, columns: &KeptColumns) -> Result<(), String> {
         let worker = self.process(0).worker;
         let until_ns = self.handle.now_ns() + HEALING_NS_MAX;
@@ -140,7 +139,7 @@ impl Cluster {
             let held = processes.iter().filter(|process| !is_free(process));
             held.map(|it| format!("{}: {:?} {:?}", it.node.id(), memory(it), it.node.columns())).collect::<Vec<_>>()
         };
-        // Nodes learn late that snapshots of others are closed.
+        // Nodes learn with a delay that snapshots of others are closed.
         if self.until(HEALING_NS_MAX, || held().is_empty()).await {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! A cluster from its founding to its end: its nodes, what is known of them, and the phases of a run.
+//! A cluster from its founding to its end: its nodes, their known states, and the phases of a run.
 //!
 //! ```text
 //!   start.rs ─► clients.rs ─► power.rs ──────────────► safety.rs ─────────► ../heal.rs ─► ../look.rs
@@ -36,11 +36,11 @@ use std::sync::Arc;
 
 pub(super) const LEASE_NS: u64 = 1_000_000;
 pub(super) const SERVE_NS: u64 = 1_000_000;
-/// How long a client may take for all that it does.
+/// The time that a client may take for all of its transactions.
 const RUN_NS_MAX: u64 = 300_000_000;
-/// How long the cluster may take to be whole after everything has healed.
+/// The time within which the cluster must be whole after everything has healed.
 pub(super) const HEALING_NS_MAX: u64 = 60_000_000;
-/// Between two looks at whether something has come true.
+/// The interval at which conditions are checked.
 const LOOK_NS: u64 = 20_000;
 
 /// A node's process; its tasks check `alive`.
@@ -49,7 +49,7 @@ pub(super) struct Process {
     pub node: Arc<Node>,
     pub worker: Worker,
     pub alive: Rc<Cell<bool>>,
-    /// Its clients that look at columns and have not ended.
+    /// Its clients that read columns and have not ended.
     lookers: Rc<Cell<u32>>,
     disk: Option<Arc<ProcessDisk>>,
 }
@@ -64,8 +64,7 @@ pub(super) struct Cluster {
     /// The traces of the fabrics of earlier generations.
     past_trace: Cell<u64>,
     pub processes: RefCell<Vec<Process>>,
-    /// Ended processes, where rows have one copy. They are kept, because what they would release at their end is in the memory of their
-    /// nodes' next starts.
+    /// Ended processes, if rows have one copy. They are kept, because they would release memory that their nodes' next starts use.
     pub gone: RefCell<Vec<Process>>,
     /// When each node may start again, where rows have one copy.
     pub may_start_ns: RefCell<Vec<u64>>,
@@ -81,7 +80,7 @@ pub(super) struct Cluster {
     pub books: Rc<RefCell<Books>>,
     pub looks: Rc<Looks>,
     pub steps: Cell<u64>,
-    /// The faults that last, each with the number under which it was begun.
+    /// The lasting faults, each with the number under which it was begun.
     lasting: RefCell<Vec<(u64, Blow)>>,
     blows_begun: Cell<u64>,
 }
@@ -200,7 +199,7 @@ impl Cluster {
         self.register().slow(self.setup.founding_slow_ns);
         let started = (0..self.setup.nodes).map(|node| self.start(node)).collect();
         self.processes.replace(started);
-        // The tables are made and filled as soon as one node may: the others learn later that the cluster is founded.
+        // The tables are made and filled as soon as one node may do so: the others learn later that the cluster is founded.
         let (first_in, all_in) = (
             || self.process(0).node.is_member(),
             || self.processes.borrow().iter().all(|process| process.node.is_member()),

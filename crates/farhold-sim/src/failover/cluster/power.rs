@@ -1,4 +1,4 @@
-//! A life of a cluster, which a cut of the power ends, and the start of all nodes after it.
+//! A life of a cluster, which a power failure ends, and the start of all nodes after it.
 
 use super::{Cluster, HEALING_NS_MAX, LOOK_NS, Process, SERVE_NS};
 use crate::failover::plan::{Cut, Starts};
@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 /// How long until all are members again after a restart: a node may have to take over all rows of a shop first.
 const RESTART_NS_MAX: u64 = 300_000_000;
-/// How long a cut of the power waits for a change of the configuration.
+/// How long a power failure waits for a change of the configuration.
 const CHANGE_NS_MAX: u64 = 4_000_000;
 
 impl Cluster {

@@ -1,4 +1,4 @@
-//! How a node's process starts, what it does for ever, and how it ends.
+//! The start of a node's process, its permanent tasks, and its end.
 
 use super::{Cluster, LEASE_NS, Process, SERVE_NS};
 use crate::failover::blocking;
@@ -9,12 +9,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 impl Cluster {
-    /// Starts a node: what its process does for ever.
+    /// Starts a node with the permanent tasks of its process.
     pub fn start(&self, number: u8) -> Process {
         self.try_start(number).expect("a start")
     }
 
-    /// The same after a cut of the power: its files may be such that it cannot.
+    /// The same after a power failure: the state of its files may prevent the start.
     pub(super) fn try_start(&self, number: u8) -> Result<Process, TxnError> {
         let disk = self.setup.power.as_ref().map(|_| self.disks.borrow().of_process());
         let fabric = self.sim().join(NodeId(number)).expect("a node that does not run");
@@ -94,7 +94,7 @@ impl Cluster {
         Ok(process)
     }
 
-    /// Has a process that starts room for its files, and need not wait for the turn of another?
+    /// Whether a starting process has room for its files, and need not wait for the turn of another.
     pub fn may_start(&self) -> bool {
         let disks = self.disks.borrow();
         !disks.is_full() && !disks.has_turn()

@@ -1,4 +1,4 @@
-//! What each fault of a plan does to the cluster, and what ends it.
+//! The effect of each fault of a plan on the cluster, and its end.
 
 use super::Cluster;
 use crate::failover::plan::{Blow, Way};

@@ -1,10 +1,11 @@
 //! The catalog of tables.
 //!
 //! The authoritative catalog is `farhold-txn`'s system table, which every node keeps and which survives a restart. What
-//! SQL adds (defaults, constraint names, the hidden row number) is stored in a table's attributes. This module caches
+//! SQL adds (defaults, checks, constraint names, the hidden row number) is stored in a table's attributes. This module caches
 //! it, and reloads the cache when the node's catalog version has changed.
 
 mod attributes;
+mod check;
 mod relations;
 mod table;
 
@@ -14,7 +15,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use farhold_txn::{Node, Table};
 
 pub(crate) use attributes::{Attributes, put_text, take, take_text};
-pub(crate) use table::{IndexInfo, ROW_NUMBER, TableInfo, Wanted};
+pub(crate) use check::{Check, columns_of};
+pub(crate) use table::{IndexInfo, ROW_NUMBER, TableInfo, Wanted, column_refs};
 
 pub(crate) use super::error::no_such_table;
 pub(crate) use super::parse::table_name;

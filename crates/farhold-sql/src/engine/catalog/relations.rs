@@ -3,7 +3,7 @@
 use super::{Catalog, TableInfo};
 use farhold_txn::{KeptColumns, NoColumns};
 
-use crate::pg_catalog::{Attribute, IndexKind, IndexOf, Relation, Relations, Segments, quoted};
+use crate::pg_catalog::{Attribute, CheckOf, IndexKind, IndexOf, Relation, Relations, Segments, quoted};
 
 impl Relations for Catalog {
     fn relations(&self) -> Vec<Relation> {
@@ -73,7 +73,20 @@ fn relation(table: &TableInfo) -> Relation {
         };
         indexes.push(IndexOf { name: index.name.clone(), columns, kind });
     }
-    Relation { number: table.table.id().0, name: table.name.clone(), rows: -1, columns: columns.collect(), indexes }
+    let checks = table.checks.iter().map(|check| CheckOf {
+        name: check.name.clone(),
+        condition: check.text.clone(),
+        columns: check.columns.clone(),
+        validated: check.validated,
+    });
+    Relation {
+        number: table.table.id().0,
+        name: table.name.clone(),
+        rows: -1,
+        columns: columns.collect(),
+        indexes,
+        checks: checks.collect(),
+    }
 }
 
 impl std::fmt::Debug for Catalog {

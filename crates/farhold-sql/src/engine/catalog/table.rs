@@ -6,13 +6,13 @@ use arrow::datatypes::{Schema as ArrowSchema, SchemaRef};
 use farhold_store::row::{Column, RowError, Schema, SecondaryKeys};
 use farhold_txn::{Index, Table, TxnError};
 
-use super::Attributes;
+use super::{Attributes, Check};
 use crate::engine::parse::parse_expr;
 use crate::engine::scalar::{Binder, ColumnRef, Scalar};
 use crate::engine::scan::SampleCache;
 use crate::engine::types::to_field;
 use crate::engine::{Datum, error};
-use crate::value::format_datum;
+use crate::value::{Zone, format_datum};
 use crate::{SqlError, SqlState};
 
 /// The hidden column of a table without a primary key.
@@ -42,6 +42,12 @@ pub(crate) struct TableInfo {
     pub(crate) defaults: Vec<Option<(String, Scalar)>>,
     /// Columns that are GENERATED ALWAYS.
     pub(crate) always: Vec<usize>,
+    /// The CHECK constraints, in the order of their names.
+    pub(crate) checks: Vec<Check>,
+    /// What they read.
+    pub(super) checked: Wanted,
+    /// The table's attributes that this was made from have this version or a later one.
+    pub(super) attributes_version: u64,
     pub(crate) indexes: Vec<IndexInfo>,
     /// The schema of the visible columns.
     pub(crate) arrow: SchemaRef,
@@ -61,7 +67,9 @@ impl TableInfo {
     /// From the node's table.
     pub(in crate::engine) fn new(table: Table) -> Result<Self, SqlError> {
         let name = table.name().to_owned();
-        let attributes = Attributes::decode(table.attributes()).unwrap_or_default();
+        // Read first: a change in between makes this one out of date.
+        let attributes_version = table.attributes_version();
+        let attributes = Attributes::decode(&table.attributes()).unwrap_or_default();
         let schema = table.schema();
         let all = schema.columns();
         let visible = if attributes.hidden_row_number { all.len() - 1 } else { all.len() };
@@ -83,6 +91,9 @@ impl TableInfo {
                 *slot = Some((text.clone(), bind_default(text, &all[*column])?));
             }
         }
+        let references = column_refs(&all[..visible], &name);
+        let checks = attributes.checks.into_iter().map(|check| Check::new(check, &references));
+        let checks = checks.collect::<Result<Vec<_>, _>>()?;
         let fields = |columns: &[Column]| {
             let fields: Vec<_> = columns.iter().map(|c| to_field(&c.name, c.data_type, c.nullable)).collect();
             Arc::new(ArrowSchema::new(fields))
@@ -92,19 +103,24 @@ impl TableInfo {
             empty if empty.is_empty() => format!("{name}_pkey"),
             given => given,
         };
-        Ok(Self {
+        let mut info = Self {
             name,
             visible,
             hidden_row_number: attributes.hidden_row_number,
             primary_key_name,
             defaults,
             always: attributes.always,
+            checks,
+            checked: Wanted { any_key: false, values: Vec::new() },
+            attributes_version,
             indexes,
             arrow,
             arrow_full,
             sample: SampleCache::default(),
             table,
-        })
+        };
+        info.checked = info.wanted(info.checks.iter().flat_map(|check| check.columns.iter().copied()));
+        Ok(info)
     }
 
     pub(crate) fn schema(&self) -> &Schema {
@@ -123,10 +139,7 @@ impl TableInfo {
 
     /// The visible columns as the binder's column references.
     pub(crate) fn column_refs(&self, qualifier: &str) -> Vec<ColumnRef> {
-        self.visible_columns()
-            .iter()
-            .map(|c| ColumnRef { qualifier: qualifier.to_owned(), name: c.name.clone(), data_type: c.data_type })
-            .collect()
+        column_refs(self.visible_columns(), qualifier)
     }
 
     /// The position of a visible column.
@@ -205,7 +218,7 @@ impl TableInfo {
         self.wanted(0..self.columns().len())
     }
 
-    /// The SQL error for `txn_error`, which a transaction met while it wrote `row`.
+    /// The SQL error for `txn_error`, which a transaction met while it wrote `row`. Its detail has instants in UTC.
     pub(crate) fn explain(&self, txn_error: &TxnError, row: Option<&[Datum]>) -> SqlError {
         let TxnError::DuplicateKey { index, .. } = txn_error else { return error::from_txn(txn_error) };
         let constraint = match index {
@@ -219,8 +232,8 @@ impl TableInfo {
         if let Some(row) = row {
             let columns = self.index_columns(*index);
             let names: Vec<_> = columns.iter().map(|&c| self.columns()[c].name.as_str()).collect();
-            let values: Vec<_> =
-                columns.iter().map(|&c| format_datum(&row[c]).unwrap_or_else(|| "null".to_owned())).collect();
+            let text = |&c: &usize| format_datum(&row[c], Zone::UTC).unwrap_or_else(|| "null".to_owned());
+            let values: Vec<_> = columns.iter().map(text).collect();
             sql = sql.with_detail(format!("Key ({})=({}) already exists.", names.join(", "), values.join(", ")));
         }
         sql.constraint = Some(constraint.into());
@@ -236,7 +249,14 @@ pub(crate) struct Wanted {
     values: Vec<usize>,
 }
 
-/// A stored DEFAULT, bound.
+/// Columns as the binder's column references.
+pub(crate) fn column_refs(columns: &[Column], qualifier: &str) -> Vec<ColumnRef> {
+    let reference =
+        |c: &Column| ColumnRef { qualifier: qualifier.to_owned(), name: c.name.clone(), data_type: c.data_type };
+    columns.iter().map(reference).collect()
+}
+
+/// A stored DEFAULT, bound. Its text means the same in every time zone.
 fn bind_default(text: &str, column: &Column) -> Result<Scalar, SqlError> {
     let wrong = || {
         SqlError::internal(format!(
@@ -246,6 +266,6 @@ fn bind_default(text: &str, column: &Column) -> Result<Scalar, SqlError> {
     };
     let expression = parse_expr(text).map_err(|_| wrong())?;
     let mut parameters = Vec::new();
-    let mut binder = Binder { columns: &[], parameters: &mut parameters };
+    let mut binder = Binder { columns: &[], parameters: &mut parameters, zone: Zone::UTC, is_kept: true };
     binder.bind_to(&expression, column.data_type).map_err(|_| wrong())
 }

@@ -11,7 +11,7 @@ use super::CopyFormat;
 use super::reader::{Fields, LineReader};
 use crate::engine::scalar::has_digits;
 use crate::engine::{ColumnType, Datum};
-use crate::value::{format_datum, parse_datum};
+use crate::value::{Zone, format_datum, parse_datum};
 
 /// Bytes per read.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -123,13 +123,13 @@ fn decimal(scale: u8) -> ColumnType {
 
 /// A text, parsed as a type and formatted again.
 fn written(text: &str, to: ColumnType) -> Option<String> {
-    parse_datum(text, to).ok().and_then(|datum| format_datum(&datum))
+    parse_datum(text, to, Zone::UTC).ok().and_then(|datum| format_datum(&datum, Zone::UTC))
 }
 
 /// How many decimals a number has, if formatting it as a decimal gives the same text.
 fn decimals(text: &str) -> Option<u8> {
-    let datum = parse_datum(text, decimal(0)).ok()?;
-    let is_same = format_datum(&datum).is_some_and(|written| written == text);
+    let datum = parse_datum(text, decimal(0), Zone::UTC).ok()?;
+    let is_same = format_datum(&datum, Zone::UTC).is_some_and(|written| written == text);
     match datum {
         Datum::Decimal { unscaled, scale } if is_same && has_digits(unscaled) => Some(scale),
         _ => None,

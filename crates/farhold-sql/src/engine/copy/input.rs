@@ -14,7 +14,7 @@ use crate::engine::scalar::{Parameters, Times};
 use crate::engine::sequence::SessionNumbers;
 use crate::engine::session::{CopyReturn, Loan, durable_error, unless_doomed};
 use crate::engine::{CancelHandle, CommandTag, Datum, Engine, error};
-use crate::value::parse_stored;
+use crate::value::{Zone, parse_stored};
 use crate::{SqlError, SqlState};
 
 /// The transaction of a COPY.
@@ -48,6 +48,7 @@ pub struct CopyIn {
     pace: Pace,
     numbers: Rc<SessionNumbers>,
     times: Times,
+    zone: Zone,
     /// Keeps the statement armed until the COPY ends, unless the caller's span does.
     armed: Option<Armed>,
     rows: u64,
@@ -62,7 +63,7 @@ impl CopyIn {
         format: CopyFormat,
         txn: CopyTxn,
         (cancel, numbers): (&CancelHandle, Rc<SessionNumbers>),
-        times: Times,
+        (times, zone): (Times, Zone),
     ) -> Self {
         let rows = vec![default_row(&table)];
         Self {
@@ -76,6 +77,7 @@ impl CopyIn {
             pace: Pace::new(cancel),
             numbers,
             times,
+            zone,
             armed: None,
             rows: 0,
             committed: 0,
@@ -184,6 +186,22 @@ impl CopyIn {
         Ok(())
     }
 
+    /// Before the first row of a transaction: takes over changes of the table's definition since the COPY, or its last chunk, has
+    /// begun, such as another check. The transaction begins anew, as one that has begun before a change does not commit.
+    fn follow_definition(&mut self) {
+        let CopyTxn::Own { txn, .. } = &mut self.txn else { return };
+        if txn.has_writes() || self.insert.table.check_current().is_ok() {
+            return;
+        }
+        *txn = self.worker.begin();
+        let tables = self.engine.catalog.tables();
+        if let Some(table) = tables.get(&self.insert.table.name)
+            && table.table.id() == self.insert.table.table.id()
+        {
+            self.insert.table = Arc::clone(table);
+        }
+    }
+
     async fn row(&self, fields: Fields) -> Result<Vec<Datum>, SqlError> {
         if fields.len() != self.targets.len() {
             let message = if fields.len() > self.targets.len() {
@@ -204,13 +222,16 @@ impl CopyIn {
         for (field, &target) in fields.into_iter().zip(&self.targets) {
             row[target] = match field {
                 None => Datum::Null,
-                Some(text) => parse_stored(&text, table.columns()[target].data_type).map_err(|e| self.located(e))?,
+                Some(text) => {
+                    parse_stored(&text, table.columns()[target].data_type, self.zone).map_err(|e| self.located(e))?
+                }
             };
         }
         Ok(row)
     }
 
     async fn write(&mut self, row: &mut Vec<Datum>) -> Result<(), SqlError> {
+        self.follow_definition();
         let (numbers, parameters) = (self.engine.numbers(&self.numbers, &self.worker), self.parameters());
         let txn = match &mut self.txn {
             CopyTxn::Borrowed(txn, _) | CopyTxn::Own { txn, .. } => txn,
@@ -221,7 +242,7 @@ impl CopyIn {
 
     /// Defaults use the statement's times, but no parameters.
     fn parameters(&self) -> Parameters<'static> {
-        Parameters { values: &[], times: self.times }
+        Parameters { values: &[], times: self.times, zone: self.zone }
     }
 
     fn located(&self, mut error: SqlError) -> SqlError {

@@ -5,7 +5,7 @@ use crate::SqlError;
 use crate::engine::cancel::Armed;
 use crate::engine::types::datum_at;
 use crate::engine::{CommandTag, Datum, OutputColumn, Rows};
-use crate::value;
+use crate::value::{self, Zone};
 
 /// Rows per chunk: other connections of the thread wait while a chunk is written out.
 const CHUNK_ROWS: usize = 1024;
@@ -17,13 +17,14 @@ pub struct CopyOut {
     rows: Rows,
     shape: Vec<OutputColumn>,
     format: CopyFormat,
+    zone: Zone,
     header: Option<Vec<String>>,
     count: u64,
     line_ends: Vec<usize>,
 }
 
 impl CopyOut {
-    pub(crate) fn new(rows: Rows, names: &[String], shape: Vec<OutputColumn>, format: CopyFormat) -> Self {
+    pub(crate) fn new(rows: Rows, names: &[String], shape: Vec<OutputColumn>, format: CopyFormat, zone: Zone) -> Self {
         let header = format.header.then(|| names.to_vec());
         let rows = match rows {
             // Rows are taken from the end of the list.
@@ -33,7 +34,7 @@ impl CopyOut {
             }
             batches @ Rows::Batches(_) => batches,
         };
-        Self { columns: names.len(), rows, shape, format, header, count: 0, line_ends: Vec::new() }
+        Self { columns: names.len(), rows, shape, format, zone, header, count: 0, line_ends: Vec::new() }
     }
 
     /// Keeps the statement's span open as long as its rows.
@@ -71,7 +72,7 @@ impl CopyOut {
                     let mut rows = Vec::with_capacity(batch.num_rows());
                     for n in 0..batch.num_rows() {
                         let row: Result<Vec<Datum>, SqlError> =
-                            batch.columns().iter().map(|column| datum_at(column, n)).collect();
+                            batch.columns().iter().map(|column| datum_at(column, n, self.zone)).collect();
                         match row {
                             Ok(row) => rows.push(row),
                             Err(e) => return Some(Err(e)),
@@ -85,7 +86,7 @@ impl CopyOut {
         for row in &rows {
             for (n, datum) in row.iter().enumerate() {
                 text.clear();
-                value::put(datum, self.shape[n].data_type, &mut text);
+                value::put(datum, self.shape[n].data_type, self.zone, &mut text);
                 self.field(n, (!datum.is_null()).then_some(text.as_slice()), &mut out);
             }
             out.push(b'\n');

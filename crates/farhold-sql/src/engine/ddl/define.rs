@@ -9,14 +9,16 @@ use datafusion::sql::sqlparser::tokenizer::{Span, Token, Tokenizer};
 use farhold_store::row::{Column, Schema, SecondaryIndex};
 use farhold_txn::{KeptColumns, Placement, TableDef, TxnError};
 
-use super::super::catalog::{Attributes, ROW_NUMBER, table_name};
+use super::super::catalog::{Attributes, ROW_NUMBER, Tables, column_refs, table_name};
 use super::super::parse::{parse_expr, to_text};
-use super::super::scalar::{BindError, Binder, fold};
+use super::super::scalar::{BindError, Binder, Scalar, fold};
 use super::super::sequence::SequenceDef;
 use super::super::types::from_sql;
-use super::super::{ColumnType, error};
+use super::super::{ColumnType, Datum, error};
+use super::checks;
+use super::conditions::Stated;
 use super::indexes::index_columns;
-use crate::value::ANY_LENGTH;
+use crate::value::{ANY_LENGTH, Zone, format_datum};
 use crate::{SqlError, SqlState};
 
 pub(super) fn definition_error(e: &TxnError) -> SqlError {
@@ -34,13 +36,19 @@ pub(crate) struct Defined {
     pub(crate) sequences: Vec<(usize, SequenceDef)>,
 }
 
-/// The definition stated by a CREATE TABLE. `columns`: which columns are kept as columns too if it does not say.
-pub(crate) fn define_table(statement: &CreateTable, columns: &KeptColumns) -> Result<Defined, SqlError> {
+/// The definition stated by a CREATE TABLE in a session of time zone `zone`. `columns`: which columns are kept as columns too if it does
+/// not say. `tables`: those that exist, whose constraints have names already.
+pub(crate) fn define_table(
+    statement: &CreateTable,
+    columns: &KeptColumns,
+    tables: &Tables,
+    zone: Zone,
+) -> Result<Defined, SqlError> {
     check_form(statement)?;
     let name = table_name(&statement.name)?;
     let mut table = Definition { name: name.clone(), ..Definition::default() };
     for column in &statement.columns {
-        table.add_column(column)?;
+        table.add_column(column, zone)?;
     }
     for constraint in &statement.constraints {
         match constraint {
@@ -53,7 +61,7 @@ pub(crate) fn define_table(statement: &CreateTable, columns: &KeptColumns) -> Re
                 table.add_unique(u.name.as_ref(), &columns)?;
             }
             TableConstraint::ForeignKey(_) => return Err(SqlError::unsupported("FOREIGN KEY")),
-            TableConstraint::Check(_) => return Err(SqlError::unsupported("CHECK")),
+            TableConstraint::Check(check) => table.checks.push(Stated::new(None, check)?),
             other => return Err(SqlError::unsupported(other)),
         }
     }
@@ -64,8 +72,13 @@ pub(crate) fn define_table(statement: &CreateTable, columns: &KeptColumns) -> Re
     };
     let Options { placement, hash, columns: kept } = options(list, &table.columns)?;
     let columns = kept.unwrap_or_else(|| columns.clone());
-    let hidden_row_number = table.key.is_empty();
-    if hidden_row_number {
+    let mut attributes = Attributes { hidden_row_number: table.key.is_empty(), ..Attributes::default() };
+    let default_key_name = format!("{name}_pkey");
+    let key_name = table.key_name.as_ref().unwrap_or(&default_key_name);
+    let key_name = (!attributes.hidden_row_number).then_some(key_name.as_str());
+    let visible = column_refs(&table.columns, &name);
+    checks::define(&mut attributes, (&name, &visible), &table.checks, (&table.indexes, key_name), tables, zone)?;
+    if attributes.hidden_row_number {
         if placement == Placement::ByInteger {
             return Err(SqlError::new(
                 SqlState::INVALID_TABLE_DEFINITION,
@@ -75,12 +88,9 @@ pub(crate) fn define_table(statement: &CreateTable, columns: &KeptColumns) -> Re
         table.key.push(table.columns.len());
         table.columns.push(Column::new(ROW_NUMBER, ColumnType::BigInt));
     }
-    let attributes = Attributes {
-        hidden_row_number,
-        primary_key_name: table.key_name.unwrap_or_default(),
-        defaults: table.defaults,
-        always: table.always,
-    };
+    attributes.primary_key_name = table.key_name.unwrap_or_default();
+    attributes.defaults = table.defaults;
+    attributes.always = table.always;
     let schema = Schema::new(table.columns, table.key).map_err(|e| error::from_row(&e))?;
     if placement == Placement::ByInteger {
         let first = schema.columns()[schema.key()[0]].data_type;
@@ -107,10 +117,11 @@ struct Definition {
     defaults: Vec<(usize, String)>,
     sequences: Vec<(usize, SequenceDef)>,
     always: Vec<usize>,
+    checks: Vec<Stated>,
 }
 
 impl Definition {
-    fn add_column(&mut self, column: &ast::ColumnDef) -> Result<(), SqlError> {
+    fn add_column(&mut self, column: &ast::ColumnDef, zone: Zone) -> Result<(), SqlError> {
         let name = fold(&column.name);
         if name == ROW_NUMBER {
             return Err(SqlError::new(
@@ -138,7 +149,7 @@ impl Definition {
                 ColumnOption::Null => {}
                 ColumnOption::NotNull => self.columns[position].nullable = false,
                 ColumnOption::Default(expression) => {
-                    let text = default_text(expression, &name, data_type)?;
+                    let text = default_text(expression, &name, data_type, zone)?;
                     self.check_plain(position)?;
                     self.defaults.push((position, text));
                 }
@@ -147,7 +158,7 @@ impl Definition {
                 }
                 ColumnOption::Unique(_) => self.add_unique(option.name.as_ref(), std::slice::from_ref(&name))?,
                 ColumnOption::ForeignKey(_) => return Err(SqlError::unsupported("FOREIGN KEY")),
-                ColumnOption::Check(_) => return Err(SqlError::unsupported("CHECK")),
+                ColumnOption::Check(check) => self.checks.push(Stated::new(option.name.as_ref(), check)?),
                 ColumnOption::Generated { generated_as, sequence_options: Some(options), .. } => {
                     self.number(position, SequenceDef::new(data_type, options)?)?;
                     if *generated_as == ast::GeneratedAs::Always {
@@ -232,27 +243,40 @@ fn serial_type(data_type: &ast::DataType) -> Option<ColumnType> {
     }
 }
 
-/// The text of a column's DEFAULT; each load of the table binds it again.
-fn default_text(expression: &Expr, column: &str, data_type: ColumnType) -> Result<String, SqlError> {
+/// The text of a column's DEFAULT; each load of the table binds it again, in no session's time zone.
+fn default_text(expression: &Expr, column: &str, data_type: ColumnType, zone: Zone) -> Result<String, SqlError> {
     let refused = || {
         SqlError::unsupported(format!("this DEFAULT of column \"{column}\""))
             .with_hint("Use a literal, now() or nextval().")
     };
-    let bound = |expression: &Expr| {
+    let bound = |expression: &Expr, zone: Zone| {
         let mut parameters = Vec::new();
-        let mut binder = Binder { columns: &[], parameters: &mut parameters };
+        let mut binder = Binder { columns: &[], parameters: &mut parameters, zone, is_kept: true };
         match binder.bind_to(expression, data_type) {
-            Ok(scalar) if parameters.is_empty() => Ok(format!("{scalar:?}")),
+            Ok(scalar) if parameters.is_empty() => Ok(scalar),
             Err(BindError::Wrong(error)) => Err(error),
             _ => Err(refused()),
         }
     };
+    let meant = bound(expression, zone)?;
+    let is_meant = |text: &str| -> Result<bool, SqlError> {
+        let Ok(read) = parse_expr(text) else { return Ok(false) };
+        Ok(format!("{:?}", bound(&read, Zone::UTC)?) == format!("{meant:?}"))
+    };
     let text = to_text(expression);
-    let meant = bound(expression)?;
-    match parse_expr(&text) {
-        Ok(read) if bound(&read)? == meant => Ok(text),
-        _ => Err(refused()),
+    if is_meant(&text)? {
+        return Ok(text);
     }
+    // A literal of this session's time zone.
+    if let Scalar::Literal(instant @ Datum::Timestamptz(_)) = &meant
+        && let Some(instant) = format_datum(instant, Zone::UTC)
+    {
+        let text = format!("'{instant}'::{}", ColumnType::Timestamptz);
+        if is_meant(&text)? {
+            return Ok(text);
+        }
+    }
+    Err(refused())
 }
 
 fn check_form(statement: &CreateTable) -> Result<(), SqlError> {

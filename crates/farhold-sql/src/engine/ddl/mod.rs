@@ -3,6 +3,8 @@
 //! Definitions are not part of transactions: they take effect on every node at once. In a transaction block a warning
 //! says so.
 
+mod checks;
+mod conditions;
 mod define;
 mod drops;
 mod indexes;
@@ -11,6 +13,7 @@ mod tables;
 
 use crate::{SqlError, SqlState};
 
+pub(crate) use checks::Checking;
 pub(crate) use drops::drop;
 pub(crate) use indexes::create_index;
 pub(crate) use sequences::{create_sequence, restart_sequence};

@@ -7,21 +7,24 @@ use farhold_txn::{KeptColumns, TxnError, Worker};
 
 use super::super::catalog::{Catalog, no_such_table, table_name};
 use super::super::scalar::fold;
-use super::Done;
+use super::conditions::Stated;
 use super::define::{Defined, columns_to_keep, define_table, definition_error};
 use super::drops::{drop_sequences, is_committed};
 use super::indexes::{add_index, check_index_name, index_columns};
 use super::sequences::name_sequences;
+use super::{Checking, Done, checks};
+use crate::value::Zone;
 use crate::{SqlError, SqlState};
 
-/// Runs a CREATE TABLE.
+/// Runs a CREATE TABLE of a session of time zone `zone`.
 pub(crate) async fn create_table(
     catalog: &Catalog,
     worker: &Worker,
     statement: &CreateTable,
     columns: &KeptColumns,
+    zone: Zone,
 ) -> Result<Done, SqlError> {
-    let Defined { table: mut definition, mut sequences } = define_table(statement, columns)?;
+    let Defined { table: mut definition, mut sequences } = define_table(statement, columns, &catalog.tables(), zone)?;
     let name = definition.name.clone();
     let exists = || format!("relation \"{name}\" already exists");
     if statement.if_not_exists && catalog.tables().get(&name).is_some() {
@@ -46,13 +49,10 @@ pub(crate) async fn create_table(
     }
 }
 
-/// ALTER TABLE … SET of the columns that are kept as columns, and … ADD of a unique constraint, or of a primary key to a table without
-/// one; other forms are refused.
-pub(crate) async fn alter_table(
-    catalog: &Catalog,
-    worker: &Worker,
-    statement: &ast::AlterTable,
-) -> Result<Done, SqlError> {
+/// ALTER TABLE … SET of the columns that are kept as columns; … ADD of a check, of a unique constraint, or of a primary key to a table
+/// without one; … VALIDATE of a check; … DROP of a check or a unique constraint. Other forms are refused.
+pub(crate) async fn alter_table(with: Checking<'_>, statement: &ast::AlterTable) -> Result<Done, SqlError> {
+    let (catalog, worker) = (with.catalog, with.worker);
     let name = table_name(&statement.name)?;
     let Some(table) = catalog.tables().get(&name).cloned() else {
         if statement.if_exists {
@@ -64,17 +64,30 @@ pub(crate) async fn alter_table(
     let [operation] = statement.operations.as_slice() else {
         return Err(SqlError::unsupported("ALTER TABLE with several actions"));
     };
-    if let ast::AlterTableOperation::SetOptionsParens { options } = operation {
-        if let Some(kept) = columns_to_keep(options, table.columns())? {
-            worker.keep_columns(&table.table, kept).await.map_err(|e| definition_error(&e))?;
+    let (constraint, not_valid) = match operation {
+        ast::AlterTableOperation::AddConstraint { constraint, not_valid } => (constraint, *not_valid),
+        ast::AlterTableOperation::SetOptionsParens { options } => {
+            if let Some(kept) = columns_to_keep(options, table.columns())? {
+                worker.keep_columns(&table.table, kept).await.map_err(|e| definition_error(&e))?;
+            }
+            return Ok(Done::plain("ALTER TABLE"));
         }
-        return Ok(Done::plain("ALTER TABLE"));
-    }
-    let ast::AlterTableOperation::AddConstraint { constraint, .. } = operation else {
-        let text = operation.to_string();
-        return Err(SqlError::unsupported(format!("ALTER TABLE {text}"))
-            .with_hint("Create a table with the new definition, and copy: INSERT INTO new SELECT … FROM old."));
+        ast::AlterTableOperation::ValidateConstraint { name } => return checks::validate(with, &table, name).await,
+        ast::AlterTableOperation::DropConstraint { if_exists, name, .. } => {
+            return checks::drop(worker, &table, name, *if_exists).await;
+        }
+        other => {
+            return Err(SqlError::unsupported(format!("ALTER TABLE {other}"))
+                .with_hint("Create a table with the new definition, and copy: INSERT INTO new SELECT … FROM old."));
+        }
     };
+    if let TableConstraint::Check(check) = constraint {
+        return checks::add(with, &table, &Stated::new(None, check)?, not_valid).await;
+    }
+    if not_valid {
+        // PostgreSQL takes it for checks and foreign keys only.
+        return Err(SqlError::unsupported(format!("ALTER TABLE ADD {constraint} NOT VALID")));
+    }
     let (given, columns, primary) = match constraint {
         TableConstraint::Unique(u) => (u.name.as_ref(), index_columns(&u.columns)?, false),
         TableConstraint::PrimaryKey(p) => (p.name.as_ref(), index_columns(&p.columns)?, true),
@@ -93,6 +106,9 @@ pub(crate) async fn alter_table(
         || if primary { format!("{name}_pkey") } else { format!("{name}_{}_key", columns.join("_")) },
         fold,
     );
+    if table.checks.iter().any(|check| check.name == index) {
+        return Err(checks::duplicate(&name, &index));
+    }
     check_index_name(catalog, &index)?;
     add_index(worker, &table, SecondaryIndex { name: index, columns: positions, unique: true }).await?;
     Ok(Done::plain("ALTER TABLE"))

@@ -142,7 +142,8 @@ pub(crate) fn choose(table: &TableInfo, conditions: &[Scalar], order: &[(usize, 
 fn bounds_decide(table: &TableInfo, column: usize) -> bool {
     use ColumnType as T;
     let column = &table.columns()[column];
-    !column.nullable && matches!(column.data_type, T::SmallInt | T::Int | T::BigInt | T::Date | T::Timestamp)
+    !column.nullable
+        && matches!(column.data_type, T::SmallInt | T::Int | T::BigInt | T::Date | T::Timestamp | T::Timestamptz)
 }
 
 /// The position of a constant among the values of a column's type.

@@ -19,6 +19,7 @@ use super::{Delete, Insert, Program, Returning, Select, Update, output_column, w
 use crate::engine::catalog::{TableInfo, Tables, no_such_table, table_name};
 use crate::engine::scalar::{BindError, Binder, ColumnRef, Scalar, fold};
 use crate::engine::{ColumnType, Datum, OutputColumn};
+use crate::value::Zone;
 use crate::{SqlError, SqlState};
 
 /// Compiles statements against one version of the catalog.
@@ -26,6 +27,8 @@ pub(crate) struct Compiler<'a> {
     pub(crate) tables: &'a Tables,
     /// The known types of the parameters; compiling adds to them.
     pub(crate) parameters: &'a mut Vec<Option<ColumnType>>,
+    /// The session's time zone.
+    pub(crate) zone: Zone,
 }
 
 type Result<T> = std::result::Result<T, BindError>;
@@ -311,7 +314,7 @@ impl Compiler<'_> {
     }
 
     pub(crate) fn binder<'b>(&'b mut self, columns: &'b [ColumnRef]) -> Binder<'b> {
-        Binder { columns, parameters: self.parameters }
+        Binder { columns, parameters: self.parameters, zone: self.zone, is_kept: false }
     }
 
     /// A table of this database. Any other name (a view of `pg_catalog`, a CTE) is left to the planner.

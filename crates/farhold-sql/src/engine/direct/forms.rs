@@ -115,7 +115,7 @@ pub(crate) fn check_delete(delete: &ast::Delete) -> Result<&TableWithJoins, SqlE
     }
 }
 
-pub(super) fn is_plain(query: &Query, select: &ast::Select) -> bool {
+pub(crate) fn is_plain(query: &Query, select: &ast::Select) -> bool {
     let ungrouped = match &select.group_by {
         GroupByExpr::Expressions(expressions, modifiers) => expressions.is_empty() && modifiers.is_empty(),
         GroupByExpr::All(_) => false,

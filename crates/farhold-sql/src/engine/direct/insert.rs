@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use farhold_txn::{Index, RowHandle, Txn, TxnError};
 
 use super::run::{Effect, returned, stored};
-use super::write::{UniqueKeys, apply_update, check_not_null};
+use super::write::{Rules, apply_update, check_not_null};
 use super::{Returning, unvalidated_duplicate};
 use crate::engine::cancel::{CancelHandle, Pace};
 use crate::engine::catalog::TableInfo;
@@ -114,6 +114,7 @@ impl<'a> Writer<'a> {
         parameters: Parameters<'_>,
     ) -> Result<(), SqlError> {
         let table = &self.insert.table;
+        table.check_current()?;
         check_not_null(table, row)?;
         if table.hidden_row_number {
             row.push(Datum::BigInt(self.numbers.rows.next()));
@@ -127,6 +128,12 @@ impl<'a> Writer<'a> {
             // Conflicts and `excluded` concern the row as its columns store it.
             *row = stored(table, row)?;
         }
+        let schema = table.schema();
+        if !table.checks.is_empty() {
+            schema.encode_key(row, &mut self.key).map_err(|e| error::from_row(&e))?;
+            schema.encode_value(row, &mut self.value).map_err(|e| error::from_row(&e))?;
+            table.check_written(&table.checks, (&self.key, &self.value), parameters)?;
+        }
         if let OnConflict::Update { index, assignments, filter } = &self.insert.on_conflict {
             let old = self.existing(txn, *index, row).await?;
             if let Some(old) = old {
@@ -139,7 +146,6 @@ impl<'a> Writer<'a> {
         {
             return Ok(());
         }
-        let schema = table.schema();
         schema.encode_value(row, &mut self.value).map_err(|e| error::from_row(&e))?;
         for attempt in 1.. {
             schema.encode_key(row, &mut self.key).map_err(|e| error::from_row(&e))?;
@@ -221,8 +227,8 @@ impl<'a> Writer<'a> {
         for (column, value) in assignments {
             row[*column] = self.numbers.evaluate(value, &both, parameters).await?;
         }
-        let unique = UniqueKeys::new(table, assignments.iter().map(|(column, _)| *column));
-        if let Some(moved) = apply_update(txn, table, &unique, old, &row)? {
+        let rules = Rules::new(table, assignments.iter().map(|(column, _)| *column));
+        if let Some(moved) = apply_update(txn, &rules, old, &row, parameters)? {
             let handle = txn
                 .insert(&table.table, &moved.key, &moved.value)
                 .await

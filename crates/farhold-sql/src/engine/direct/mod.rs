@@ -14,11 +14,11 @@ mod write;
 
 pub(crate) use access::{Access, choose, scan};
 pub(crate) use compile::{Compiler, assignment_pairs, bind_returning, check_once, default_of, default_row};
-pub(crate) use forms::{check_delete, check_single_table, check_target_count, check_update, is_default};
+pub(crate) use forms::{check_delete, check_single_table, check_target_count, check_update, is_default, is_plain};
 pub(crate) use insert::{Insert, OnConflict, RowNumbers, Writer};
 pub(crate) use names::output_name;
 pub(crate) use run::{Effect, ROWS_MAX, returned};
-pub(crate) use write::{Delete, UniqueKeys, Update, apply_update, insert_moved, unvalidated_duplicate};
+pub(crate) use write::{Delete, Rules, Update, apply_update, insert_moved, unvalidated_duplicate};
 
 use std::sync::Arc;
 
@@ -27,6 +27,7 @@ use super::catalog::{TableInfo, Wanted};
 use super::scalar::Scalar;
 use super::types::to_arrow;
 use super::{ColumnType, types};
+use crate::value::Zone;
 
 /// A compiled statement.
 #[derive(Debug)]
@@ -132,9 +133,13 @@ pub(crate) fn wire_type(data_type: Option<ColumnType>) -> ColumnType {
 }
 
 /// A datum as a value of its output column's type. A decimal keeps its scale.
-pub(crate) fn to_output(datum: super::Datum, column: &OutputColumn) -> Result<super::Datum, crate::SqlError> {
+pub(crate) fn to_output(
+    datum: super::Datum,
+    column: &OutputColumn,
+    zone: Zone,
+) -> Result<super::Datum, crate::SqlError> {
     match (column.data_type, &datum) {
         (ColumnType::Decimal { .. }, super::Datum::Decimal { .. }) => Ok(datum),
-        (data_type, _) => types::cast(datum, data_type),
+        (data_type, _) => types::cast(datum, data_type, zone),
     }
 }

@@ -35,6 +35,7 @@ pub(crate) fn output_name(expression: &Expr) -> String {
         Expr::Substring { shorthand: true, .. } => "substr".to_owned(),
         Expr::Substring { .. } => "substring".to_owned(),
         Expr::Extract { .. } => "extract".to_owned(),
+        Expr::AtTimeZone { .. } => "timezone".to_owned(),
         Expr::Subquery(query) => match query.body.as_ref() {
             SetExpr::Select(select) => match select.projection.as_slice() {
                 [SelectItem::UnnamedExpr(e)] => output_name(e),
@@ -63,6 +64,7 @@ fn type_name(data_type: ColumnType) -> String {
         ColumnType::Bytea => "bytea",
         ColumnType::Date => "date",
         ColumnType::Timestamp => "timestamp",
+        ColumnType::Timestamptz => "timestamptz",
     }
     .to_owned()
 }

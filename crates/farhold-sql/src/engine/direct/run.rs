@@ -32,7 +32,7 @@ impl Program {
             Self::Constant(output) => {
                 let mut row = Vec::with_capacity(output.len());
                 for (scalar, column) in output {
-                    row.push(to_output(numbers.evaluate(scalar, &[], parameters).await?, column)?);
+                    row.push(to_output(numbers.evaluate(scalar, &[], parameters).await?, column, parameters.zone)?);
                 }
                 Ok(Effect { rows: Some(vec![row]), count: 1 })
             }
@@ -75,7 +75,7 @@ pub(crate) fn count_of(
     clause: Clause,
 ) -> Result<Option<usize>, SqlError> {
     let Some(scalar) = scalar else { return Ok(None) };
-    match types::cast(scalar.evaluate(&[], parameters)?, ColumnType::BigInt)? {
+    match types::cast(scalar.evaluate(&[], parameters)?, ColumnType::BigInt, parameters.zone)? {
         Datum::BigInt(count) => usize::try_from(count)
             .map(Some)
             .map_err(|_| SqlError::new(clause.negative(), format!("{} must not be negative", clause.word()))),
@@ -177,7 +177,7 @@ impl Select {
             .iter()
             .map(|(scalar, column)| match scalar {
                 Scalar::Column(index) => Ok(row[*index].clone()),
-                scalar => to_output(scalar.evaluate(row, parameters)?, column),
+                scalar => to_output(scalar.evaluate(row, parameters)?, column, parameters.zone),
             })
             .collect()
     }
@@ -217,7 +217,9 @@ pub(crate) fn returned(
         stored.truncate(table.visible_columns().len());
         stored.extend(beside);
     }
-    returning.items.iter().map(|(scalar, column)| to_output(scalar.evaluate(&stored, parameters)?, column)).collect()
+    let item =
+        |(scalar, column): &(Scalar, _)| to_output(scalar.evaluate(&stored, parameters)?, column, parameters.zone);
+    returning.items.iter().map(item).collect()
 }
 
 /// A transaction's error that concerns no particular row.

@@ -8,7 +8,7 @@ use super::Returning;
 use super::access::Access;
 use super::run::{Effect, returned, txn_error};
 use crate::engine::cancel::{CancelHandle, Pace};
-use crate::engine::catalog::{IndexInfo, TableInfo};
+use crate::engine::catalog::{Check, IndexInfo, TableInfo};
 use crate::engine::scalar::{Parameters, Scalar};
 use crate::engine::sequence::Numbers;
 use crate::engine::{Datum, error};
@@ -58,22 +58,25 @@ pub(crate) fn check_not_null(table: &TableInfo, row: &[Datum]) -> Result<(), Sql
     Ok(())
 }
 
-/// Gives the row at `handle` the values `row`. If its primary key or one of its `unique` keys changes, the row is
+/// Gives the row at `handle` the values `row`. If its primary key or the key of a unique index changes, the row is
 /// deleted, and the row to insert in its place is returned. All deletes of a statement precede its inserts, so rows may
 /// exchange keys: uniqueness is checked when the statement ends.
 pub(crate) fn apply_update(
     txn: &mut Txn,
-    table: &TableInfo,
-    unique: &UniqueKeys<'_>,
+    rules: &Rules<'_>,
     handle: RowHandle,
     row: &[Datum],
+    parameters: Parameters<'_>,
 ) -> Result<Option<Moved>, SqlError> {
+    let table = rules.table;
+    table.check_current()?;
     check_not_null(table, row)?;
     let schema = table.schema();
     let (mut key, mut value) = (Vec::with_capacity(32), Vec::with_capacity(128));
     schema.encode_key(row, &mut key).map_err(|e| error::from_row(&e))?;
     schema.encode_value(row, &mut value).map_err(|e| error::from_row(&e))?;
-    if txn.key(handle) != key || unique.change(table, &key, txn.value(handle), &value)? {
+    table.check_written(rules.checks.iter().copied(), (&key, &value), parameters)?;
+    if txn.key(handle) != key || rules.moves(&key, txn.value(handle), &value)? {
         txn.delete(handle).map_err(txn_error)?;
         return Ok(Some(Moved { key, value }));
     }
@@ -99,7 +102,7 @@ impl Update {
         let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
         let mut moved = Vec::new();
         let mut row = vec![Datum::Null; table.columns().len()];
-        let unique = UniqueKeys::new(table, self.assignments.iter().map(|(column, _)| *column));
+        let rules = Rules::new(table, self.assignments.iter().map(|(column, _)| *column));
         let handles = self.access.rows(txn, table, parameters, usize::MAX, cancel).await?;
         let mut pace = Pace::new(cancel);
         for handle in handles {
@@ -117,7 +120,7 @@ impl Update {
             for (column, value) in values {
                 row[column] = value;
             }
-            if let Some(again) = apply_update(txn, table, &unique, handle, &row)? {
+            if let Some(again) = apply_update(txn, &rules, handle, &row, parameters)? {
                 moved.push((again, row.clone()));
             }
             effect.count += 1;
@@ -130,21 +133,29 @@ impl Update {
     }
 }
 
-/// The unique indexes whose keys an UPDATE may change.
-pub(crate) struct UniqueKeys<'a>(Vec<&'a IndexInfo>);
+/// What an UPDATE of some columns has to look at.
+pub(crate) struct Rules<'a> {
+    table: &'a TableInfo,
+    /// The unique indexes whose keys it may change.
+    unique: Vec<&'a IndexInfo>,
+    /// The checks that it may violate.
+    checks: Vec<&'a Check>,
+}
 
-impl<'a> UniqueKeys<'a> {
+impl<'a> Rules<'a> {
     /// For an UPDATE of the columns `assigned`.
     pub(crate) fn new(table: &'a TableInfo, assigned: impl Iterator<Item = usize>) -> Self {
         let assigned: Vec<usize> = assigned.collect();
         let is_touched = |index: &&IndexInfo| assigned.iter().any(|column| index.columns.contains(column));
-        Self(table.indexes.iter().filter(|index| index.unique && index.ready).filter(is_touched).collect())
+        let unique = table.indexes.iter().filter(|index| index.unique && index.ready).filter(is_touched).collect();
+        let checks = table.checks.iter().filter(|check| check.may_be_broken_by(&assigned)).collect();
+        Self { table, unique, checks }
     }
 
-    /// Whether the new value changes the row's key in one of these indexes.
-    fn change(&self, table: &TableInfo, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool, SqlError> {
-        for index in &self.0 {
-            if !index.keys.same(table.schema(), key, old, new).map_err(|e| error::from_row(&e))? {
+    /// Whether the new value changes the row's key in one of the unique indexes.
+    fn moves(&self, key: &[u8], old: &[u8], new: &[u8]) -> Result<bool, SqlError> {
+        for index in &self.unique {
+            if !index.keys.same(self.table.schema(), key, old, new).map_err(|e| error::from_row(&e))? {
                 return Ok(true);
             }
         }

@@ -112,8 +112,9 @@ enum Growth {
     Split,
 }
 
+/// Reserves memory for the results.
 #[derive(Clone, Debug)]
-struct Bounds {
+pub(super) struct Bounds {
     pool: Arc<dyn MemoryPool>,
     growth: Growth,
 }

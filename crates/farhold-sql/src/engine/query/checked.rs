@@ -26,6 +26,19 @@ pub(super) fn register(context: &SessionContext, names: &[&str], check: &impl Ch
     }
 }
 
+/// The function, with another one inside if it is checked by a `C`.
+pub(super) fn with_inner<C: Check>(
+    function: Arc<ScalarUDF>,
+    change: impl FnOnce(Arc<ScalarUDF>) -> Arc<ScalarUDF>,
+) -> Arc<ScalarUDF> {
+    match function.inner().downcast_ref::<Checked<C>>() {
+        Some(Checked { inner, check }) => {
+            Arc::new(ScalarUDF::from(Checked { inner: change(Arc::clone(inner)), check: check.clone() }))
+        }
+        None => function,
+    }
+}
+
 #[derive(Debug)]
 struct Checked<C> {
     inner: Arc<ScalarUDF>,

@@ -1,8 +1,6 @@
-//! Joins that have no rows.
-//!
-//! `ol_delivery_d > o_entry_d` holds for no pair of rows if the latest delivery is no later than the earliest entry. The
-//! zone maps of columns show that before a row is read. Then the join has no rows, nor has an inner join of it, nor have
-//! their groups, and no table of these is read.
+//! Finds joins that have no rows. `ol_delivery_d > o_entry_d` is true for no pair of rows if the latest delivery is no later than the earliest entry. The zone
+//! maps of columns show this before any row is read. The join then has no rows. Inner joins and groups above it have none either, and none of their tables is
+//! read.
 
 use std::sync::Arc;
 
@@ -29,7 +27,7 @@ use crate::engine::scan::{Bounds, SnapshotScan};
 type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
 type Plan = Arc<dyn ExecutionPlan>;
 
-/// Puts the rule before the one that decides on which side a join builds its table, behind which ours run the joins.
+/// Puts the rule before the one that chooses the build side of joins. Farhold's join rules come after that one.
 pub(super) fn before_joins(mut rules: Vec<Rule>) -> Vec<Rule> {
     if let Some(joins) = rules.iter().position(|rule| rule.name() == "join_selection") {
         rules.insert(joins, Arc::new(Contradictions));
@@ -62,7 +60,7 @@ impl PhysicalOptimizerRule for Contradictions {
     }
 }
 
-/// Whether an operator has no rows, if its inputs are [empty](EmptyExec) where they have none.
+/// Whether an operator has no rows. Its inputs without rows have already been replaced by [`EmptyExec`].
 fn has_no_rows(plan: &Plan) -> bool {
     if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
         return needs_both(*join.join_type()) && never_matches(join)
@@ -75,7 +73,7 @@ fn has_no_rows(plan: &Plan) -> bool {
         return is_empty(join.left()) || is_empty(join.right());
     }
     if let Some(aggregate) = plan.downcast_ref::<AggregateExec>() {
-        // Without keys, or with a set of none, there is a row of no rows.
+        // Without keys, or with an empty grouping set, an aggregation of no rows returns a row.
         let keys = aggregate.group_expr();
         return keys.is_single() && !keys.expr().is_empty() && is_empty(aggregate.input());
     }
@@ -91,12 +89,12 @@ fn is_empty(plan: &Plan) -> bool {
     plan.is::<EmptyExec>()
 }
 
-/// Whether each row of a join is of a pair that matches.
+/// Whether each row of a join comes from a matching pair.
 fn needs_both(join: JoinType) -> bool {
     matches!(join, JoinType::Inner | JoinType::LeftSemi | JoinType::RightSemi)
 }
 
-/// Whether a join has no rows, of a left and a right side that have none.
+/// Whether a join has no rows, given whether its left and right sides have none.
 fn join_of(join: JoinType, left: bool, right: bool) -> bool {
     match join {
         JoinType::Inner | JoinType::LeftSemi | JoinType::RightSemi => left || right,
@@ -111,7 +109,7 @@ fn never_matches(join: &HashJoinExec) -> bool {
     let sides = [join.left(), join.right()];
     let equals_nulls = join.null_equality() == NullEquality::NullEqualsNull;
     let never = |one: (usize, usize), operator: Operator, other: (usize, usize)| {
-        // Rows that are in no segment are read only if all others contradict, of one side first.
+        // Rows that are in no segment are read only if all other rows contradict; those of one side first.
         [(false, false), (true, false), (true, true)].into_iter().all(|(of_one, of_other)| {
             let bounds = |(side, column): (usize, usize), has_delta| bounds(sides[side], column, has_delta);
             let both = bounds(one, of_one).zip(bounds(other, of_other));
@@ -144,7 +142,7 @@ fn column(expr: &PhysicalExprRef) -> Option<usize> {
     expr.downcast_ref::<Column>().map(Column::index)
 }
 
-/// The bounds of an operator's column that comes from a scan. Operators leave rows out, and add NULLs: neither is outside.
+/// The bounds of an operator's column that comes from a scan. Operators between drop rows and add NULLs, which does not exceed the bounds.
 fn bounds(plan: &Plan, at: usize, has_delta: bool) -> Option<Bounds> {
     if let Some(scan) = plan.downcast_ref::<SnapshotScan>() {
         return scan.bounds(at, has_delta);

@@ -1,12 +1,10 @@
-//! Functions of texts below joins.
+//! Computes text functions below joins.
 //!
-//! `sum(CASE WHEN i_data LIKE 'P%' ...)` above a join of three million order lines with a hundred thousand items computes
-//! LIKE three million times, and the join copies as many texts. LIKE of the items alone is computed once an item, and the
-//! join copies a boolean. So this rule computes such functions where their table is read, if that is a small one of those
-//! that are joined.
-//!
-//! Only functions that cannot fail move: below a join they are computed for rows that the join may drop, and the query must
-//! not fail for those. The joins on the way down keep the values of the side as they are: no value becomes NULL there.
+//! `sum(CASE WHEN i_data LIKE 'P%' ...)` above a join of three million order lines with a hundred thousand items computes LIKE three million times, and the
+//! join copies as many texts. LIKE of the items alone is computed once per item, and the join copies a boolean. This rule therefore computes such functions
+//! where their table is read, if few rows of it are joined with many of another table; both are counted behind their filters. Only functions that cannot fail are moved: below a join they are
+//! also computed for rows that the join drops, and the query must not fail because of those. A function is moved only below joins that do not change the values
+//! of its side: no value becomes NULL there.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,12 +18,14 @@ use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Aggregate, Expr, Join, JoinType, LogicalPlan, LogicalPlanBuilder, Projection};
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
+use crate::engine::scan::FarTable;
+
 type Rule = Arc<dyn OptimizerRule + Send + Sync>;
 
-/// The largest table must have this many times the rows of the one whose function moves: the join may drop rows.
+/// The table with the most rows must have this many times the rows of the table whose function is moved, because the join may drop rows.
 const TIMES_ROWS: usize = 2;
 
-/// The rules with this one before the one that drops unused columns: the texts are then unused.
+/// The rules, with this one before the rule that drops unused columns, because the texts are then unused.
 pub(super) fn before_columns(mut rules: Vec<Rule>) -> Vec<Rule> {
     if let Some(columns) = rules.iter().position(|rule| rule.name() == "optimize_projections") {
         rules.insert(columns, Arc::new(Early));
@@ -76,7 +76,7 @@ fn aggregated(aggregate: Aggregate, config: &dyn OptimizerConfig) -> Result<Tran
     let values = early.taken(aggregate.aggr_expr.clone())?;
     let Some(input) = early.input()? else { return Ok(Transformed::no(LogicalPlan::Aggregate(aggregate))) };
     let computed = Aggregate::try_new(Arc::new(input), keys, values)?;
-    // A key is a column now, and has its name.
+    // A key is now a column, and has that column's name.
     let columns = computed.schema.columns().into_iter().zip(aggregate.schema.iter());
     let named: Vec<Expr> = columns
         .map(|(column, (qualifier, field))| {
@@ -92,7 +92,7 @@ fn aggregated(aggregate: Aggregate, config: &dyn OptimizerConfig) -> Result<Tran
     Ok(Transformed::yes(LogicalPlanBuilder::from(computed).project(named)?.build()?))
 }
 
-/// Keys of a join, below the joins of their side.
+/// Moves functions in the keys of a join below the joins of their side.
 fn joined(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
     let mut sides = [Moved::below(&join.left, config), Moved::below(&join.right, config)];
     let [left, right] = &mut sides;
@@ -102,7 +102,7 @@ fn joined(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<Logica
     if left.is_none() && right.is_none() {
         return Ok(Transformed::no(LogicalPlan::Join(join)));
     }
-    // The columns that were added go no further: what is above knows the columns of before.
+    // The added columns end here: the operators above expect the previous columns.
     let wanted: Vec<Expr> = join.schema.columns().into_iter().map(Expr::Column).collect();
     let [left, right] =
         [(left, &join.left), (right, &join.right)].map(|(new, old)| new.map_or_else(|| Arc::clone(old), Arc::new));
@@ -119,13 +119,13 @@ fn joined(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<Logica
     Ok(Transformed::yes(LogicalPlanBuilder::from(LogicalPlan::Join(with_keys)).project(wanted)?.build()?))
 }
 
-/// Functions that move below the joins of an operator's input.
+/// The functions that are moved below the joins of an operator's input.
 struct Moved<'a> {
     input: &'a Arc<LogicalPlan>,
     config: &'a dyn OptimizerConfig,
-    /// Rows of the largest table of the input, once a function has asked.
+    /// The rows of the table of the input that has the most, once they have been needed.
     rows_max: Option<usize>,
-    /// Each with the name of its column.
+    /// Each function with the name of its column.
     functions: Vec<(Expr, String)>,
 }
 
@@ -134,7 +134,7 @@ impl<'a> Moved<'a> {
         Self { input, config, rows_max: None, functions: Vec::new() }
     }
 
-    /// The expressions with columns in place of the functions that move. They keep their names.
+    /// The expressions with columns in place of the moved functions. They keep their names.
     fn taken(&mut self, exprs: Vec<Expr>) -> Result<Vec<Expr>> {
         let names = NamePreserver::new_for_projection();
         let named = exprs.iter().map(|expr| names.save(expr)).collect::<Vec<_>>();
@@ -162,7 +162,7 @@ impl<'a> Moved<'a> {
         Transformed::new(Expr::Column(Column::new_unqualified(name)), true, TreeNodeRecursion::Jump)
     }
 
-    /// The same for the same function, so that equal parts of a plan stay equal.
+    /// The name is the same for the same function, so that equal parts of a plan stay equal.
     fn name_of(&self, function: &Expr) -> String {
         let name = format!("__early {}", function.schema_name());
         let is_free = self.input.schema().fields().iter().all(|field| *field.name() != name);
@@ -174,13 +174,13 @@ impl<'a> Moved<'a> {
         if columns.is_empty() {
             return false;
         }
-        let input = self.input;
-        let Some(small) = leaf_of(input, &columns).and_then(rows) else { return false };
-        let rows_max = || leaves(input).into_iter().filter_map(rows).max().unwrap_or(0);
+        let (input, config) = (self.input, self.config);
+        let Some(small) = leaf_of(input, &columns).and_then(|leaf| rows(leaf, config)) else { return false };
+        let rows_max = || leaves(input).into_iter().filter_map(|leaf| rows(leaf, config)).max().unwrap_or(0);
         small.saturating_mul(TIMES_ROWS) <= *self.rows_max.get_or_insert_with(rows_max)
     }
 
-    /// The input with the functions as columns; `None` if none moves.
+    /// The input with the functions as columns; `None` if no function is moved.
     fn input(&self) -> Result<Option<LogicalPlan>> {
         if self.functions.is_empty() {
             return Ok(None);
@@ -206,7 +206,7 @@ fn computed_in(plan: &LogicalPlan, function: &Expr, columns: &HashSet<&Column>, 
     plan.with_new_exprs(plan.expressions(), inputs)
 }
 
-/// The part of a plan without joins that has all these columns, and from which they come unchanged.
+/// The part of a plan without joins that has all these columns and whose values reach the top unchanged.
 #[recursive::recursive]
 fn leaf_of<'a>(plan: &'a LogicalPlan, columns: &HashSet<&Column>) -> Option<&'a LogicalPlan> {
     if !columns.iter().all(|column| plan.schema().has_column(column)) {
@@ -218,7 +218,7 @@ fn leaf_of<'a>(plan: &'a LogicalPlan, columns: &HashSet<&Column>) -> Option<&'a 
     }
 }
 
-/// The input of a join, or of a filter of one, from which all columns come unchanged.
+/// The input of a join, or of a filter above one, whose columns all pass through unchanged.
 fn side_of(plan: &LogicalPlan, columns: &HashSet<&Column>) -> Option<usize> {
     let has = |input: &LogicalPlan| columns.iter().all(|column| input.schema().has_column(column));
     match plan {
@@ -242,26 +242,36 @@ fn has_join(plan: &LogicalPlan) -> bool {
     }
 }
 
-/// What the joins at the top join.
+/// The inputs of the joins at the top.
 #[recursive::recursive]
 fn leaves(plan: &LogicalPlan) -> Vec<&LogicalPlan> {
     if has_join(plan) { plan.inputs().into_iter().flat_map(leaves).collect() } else { vec![plan] }
 }
 
-/// About how many rows the one table of a leaf has; `None` if it has another form.
-fn rows(leaf: &LogicalPlan) -> Option<usize> {
+/// The approximate number of rows of the single table of a leaf, behind its filters; `None` if the leaf has another form.
+fn rows(leaf: &LogicalPlan, config: &dyn OptimizerConfig) -> Option<usize> {
+    // What a `FilterExec` assumes of conditions that it cannot estimate. Scans leave it only such.
+    let filtered = |rows: usize| {
+        let percent = usize::from(config.options().optimizer.default_filter_selectivity);
+        (rows.saturating_mul(percent) / 100).max(1)
+    };
     match leaf {
         LogicalPlan::TableScan(scan) => {
-            source_as_provider(&scan.source).ok()?.statistics()?.num_rows.get_value().copied()
+            let provider = source_as_provider(&scan.source).ok()?;
+            let Some(table) = provider.downcast_ref::<FarTable>() else {
+                return provider.statistics()?.num_rows.get_value().copied();
+            };
+            let (rows, has_others) = table.rows_passing(&scan.filters);
+            Some(if has_others { filtered(rows) } else { rows })
         }
-        LogicalPlan::Filter(filter) => rows(&filter.input),
-        LogicalPlan::Projection(projection) => rows(&projection.input),
-        LogicalPlan::SubqueryAlias(alias) => rows(&alias.input),
+        LogicalPlan::Filter(filter) => rows(&filter.input, config).map(filtered),
+        LogicalPlan::Projection(projection) => rows(&projection.input, config),
+        LogicalPlan::SubqueryAlias(alias) => rows(&alias.input, config),
         _ => None,
     }
 }
 
-/// Whether this is a function of texts with constants that gives a value for every text, and its arguments are such.
+/// Whether this is a text function with constants that returns a value for every text, and its arguments are such functions or columns.
 fn cannot_fail(expr: &Expr) -> bool {
     let is_text = |expr: &Expr| matches!(expr, Expr::Column(_)) || cannot_fail(expr);
     match expr {
@@ -278,13 +288,13 @@ fn cannot_fail(expr: &Expr) -> bool {
     }
 }
 
-/// A pattern without escapes, which may be wrong.
+/// A pattern without escapes, because escapes may be invalid.
 fn pattern_of(expr: &Expr) -> Option<&str> {
     let Expr::Literal(value, _) = expr else { return None };
     value.try_as_str().flatten().filter(|pattern| !pattern.contains('\\'))
 }
 
-/// A constant that no end of a text overflows.
+/// A constant that cannot overflow when it is added to a position in a text.
 fn integer(expr: &Expr) -> Option<i64> {
     let Expr::Literal(ScalarValue::Int64(Some(value)), _) = expr else { return None };
     (0..=i64::from(i32::MAX)).contains(value).then_some(*value)

@@ -8,6 +8,9 @@
 //! - microseconds, with infinity beyond the reach of any interval, if the distances consist of days and times;
 //! - a timestamp if they contain months, which have no fixed length.
 //!
+//! A timestamp with time zone has days of different lengths. Frames by days or months are refused (0A000) in a session whose
+//! time zone changes its offset.
+//!
 //! Infinity plus or minus a distance is infinity, for dates, timestamps and floats. DataFusion treats no key like that
 //! except NULL. So if neither end of a frame is UNBOUNDED, and one end lies on the other side of its row or a distance
 //! has months, the infinite rows form a separate partition in which all keys are NULL. If one end is UNBOUNDED,
@@ -29,10 +32,10 @@ use datafusion::logical_expr::{
     WindowFrame, WindowFrameBound, lit,
 };
 
-use super::added;
+use super::{added, clocks, functions};
 use crate::engine::types::TIMESTAMP;
 use crate::engine::{ColumnType, Datum};
-use crate::value::{DAY_MICROSECONDS, exact_decimal, parse_datum, parse_interval};
+use crate::value::{DAY_MICROSECONDS, Zone, exact_decimal, parse_datum, parse_interval};
 use crate::{SqlError, SqlState};
 
 /// The days of a month in comparisons of intervals.
@@ -44,11 +47,19 @@ const INFINITY: i128 = 10_i128.pow(30);
 
 /// Converts a frame's key and distances so that they can be added. Returns an additional partition key, if one is
 /// needed.
-pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame) -> Result<Option<Expr>> {
+pub(super) fn over_moments(key: &mut Expr, frame: &mut WindowFrame, has_zone: bool) -> Result<Option<Expr>> {
     if is_made(key) {
         return Ok(None);
     }
     let distances = distances(frame)?;
+    let has_days = distances.iter().flatten().any(|distance| distance.months != 0 || distance.days != 0);
+    if has_zone && has_days {
+        if !clocks::zone().is_fixed() {
+            let message = "RANGE with an offset of days over timestamps with a time zone whose offset changes";
+            return Err(external(SqlError::unsupported(message).with_hint("Give the offset in hours.")));
+        }
+        *key = functions::cast(std::mem::replace(key, lit(ScalarValue::Null)), ColumnType::Timestamp);
+    }
     let mut has_months = false;
     for distance in distances.iter().flatten() {
         if microseconds(*distance) < 0 {
@@ -115,7 +126,7 @@ pub(super) fn over_floats(key: &mut Expr, frame: &mut WindowFrame, schema: &DFSc
 
 fn distance_in_floats(value: &ScalarValue) -> Option<f64> {
     let text = value.try_as_str().flatten()?;
-    match parse_datum(text, ColumnType::Double).ok()? {
+    match parse_datum(text, ColumnType::Double, Zone::UTC).ok()? {
         Datum::Double(distance) => Some(distance),
         _ => None,
     }

@@ -23,13 +23,14 @@ use datafusion::logical_expr::{
 };
 use datafusion::physical_expr_common::datum::apply;
 
-use super::added::texts_of_moments;
 use super::aggregates::QUOTIENT_SCALE;
-use super::dates;
+use super::{clocks, dates};
 use crate::engine::scalar::{self, Arithmetic, cut_to, product, quotient};
-use crate::engine::types::{TIMESTAMP, cast as cast_datum, datum_at, to_arrow, to_field, to_scalar};
+use crate::engine::types::{
+    TIMESTAMP, cast as cast_datum, datum_at, is_timestamptz, timestamptz, to_arrow, to_field, to_scalar,
+};
 use crate::engine::{ColumnType, Datum};
-use crate::value::round_timestamp;
+use crate::value::{Zone, round_timestamp};
 use crate::{SqlError, SqlState};
 
 /// Fractional digits of a product whose factors have more, so that eighteen digits are left before the point.
@@ -71,9 +72,9 @@ pub(super) fn type_of(expr: &Expr, schema: &DFSchema) -> Result<DataType> {
     expr.get_type(schema)
 }
 
-/// `CAST(a AS to)`; a string is cut to the length of its type.
+/// `CAST(a AS to)` in the session's time zone; a string is cut to the length of its type.
 pub(super) fn cast(a: Expr, to: ColumnType) -> Expr {
-    let function = Cast { to, signature: Signature::any(1, Volatility::Immutable) };
+    let function = Cast { to, zone: clocks::zone(), signature: Signature::any(1, Volatility::Immutable) };
     ScalarUDF::from(function).call(vec![a])
 }
 
@@ -129,9 +130,9 @@ pub(super) fn with_digits(moment: Expr, digits: u8) -> Expr {
     ScalarUDF::from(function).call(vec![moment])
 }
 
-/// The result of an explicit cast. A CHAR has no trailing blanks, as in columns.
-pub(super) fn cast_value(datum: Datum, to: ColumnType) -> Result<Datum> {
-    let datum = cut_to(cast_datum(datum, to).map_err(external)?, to);
+/// The result of an explicit cast in a time zone. A CHAR has no trailing blanks, as in columns.
+pub(super) fn cast_value(datum: Datum, to: ColumnType, zone: Zone) -> Result<Datum> {
+    let datum = cut_to(cast_datum(datum, to, zone).map_err(external)?, to);
     Ok(match datum {
         Datum::Text(text) if matches!(to, ColumnType::Char(_)) => Datum::Text(text.trim_end_matches(' ').to_owned()),
         datum => datum,
@@ -332,6 +333,7 @@ pub(super) fn cast_of(call: &expr::ScalarFunction) -> Option<&Expr> {
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Cast {
     to: ColumnType,
+    zone: Zone,
     signature: Signature,
 }
 
@@ -378,14 +380,10 @@ impl ScalarUDFImpl for Cast {
             {
                 return Ok(values);
             }
-            // After a failed cast this path gives the right error message. Timestamps in microseconds without a zone
-            // need no conversion to text first.
-            let is_moment = matches!(array.data_type(), DataType::Timestamp(..)) && *array.data_type() != TIMESTAMP;
-            let texts = if is_moment && self.to.is_text() { Some(texts_of_moments(array)?) } else { None };
-            let array = texts.as_ref().unwrap_or(array);
+            // After a failed cast this path gives the right error message.
             let value = |row: usize| {
-                let datum = cast_value(datum_at(array, row).map_err(external)?, self.to)?;
-                to_scalar(&datum, self.to).map_err(external)
+                let datum = datum_at(array, row, self.zone).map_err(external)?;
+                to_scalar(&cast_value(datum, self.to, self.zone)?, self.to, self.zone).map_err(external)
             };
             let values = (0..array.len()).map(value).collect::<Result<Vec<_>>>()?;
             ScalarValue::iter_to_array(values)
@@ -415,8 +413,8 @@ impl ScalarUDFImpl for TimestampDigits {
         &self.signature
     }
 
-    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        Ok(TIMESTAMP)
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        Ok(if arguments.first().is_some_and(is_timestamptz) { timestamptz() } else { TIMESTAMP })
     }
 
     fn is_strict(&self) -> bool {
@@ -426,8 +424,10 @@ impl ScalarUDFImpl for TimestampDigits {
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let moments = arguments.args[0].cast_to(arguments.return_type(), None)?;
         let rounded = |moments: &ArrayRef| -> ArrayRef {
+            let data_type = moments.data_type().clone();
             let moments = moments.as_primitive::<TimestampMicrosecondType>();
-            Arc::new(moments.unary::<_, TimestampMicrosecondType>(|moment| round_timestamp(moment, self.digits)))
+            let moments = moments.unary::<_, TimestampMicrosecondType>(|moment| round_timestamp(moment, self.digits));
+            Arc::new(moments.with_data_type(data_type))
         };
         Ok(match moments {
             ColumnarValue::Array(moments) => ColumnarValue::Array(rounded(&moments)),

@@ -20,6 +20,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::limit::GlobalLimitExec;
 use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties,
 };
@@ -92,7 +93,9 @@ struct WholeExec {
 
 impl WholeExec {
     fn new(skip: usize, fetch: Option<usize>, input: Arc<dyn ExecutionPlan>) -> Self {
-        let order = input.properties().output_ordering().cloned().map(OrderingRequirements::from);
+        // A sort promises no order by what it takes for a constant, and each input of a UNION may have another one.
+        let sorted = input.downcast_ref::<SortExec>().map(SortExec::expr);
+        let order = sorted.or(input.properties().output_ordering()).cloned().map(OrderingRequirements::from);
         let properties = Arc::clone(GlobalLimitExec::new(Arc::clone(&input), skip, fetch).properties());
         Self { skip, fetch, input, order, properties }
     }
@@ -152,5 +155,30 @@ impl ExecutionPlan for WholeExec {
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         Err(DataFusionError::Internal("a limit that is whole is only planned with".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::datatypes::Schema;
+    use datafusion::common::ScalarValue;
+    use datafusion::physical_expr::expressions::{Literal, col};
+    use datafusion::physical_expr::{LexOrdering, PhysicalSortExpr};
+    use datafusion::physical_plan::placeholder_row::PlaceholderRowExec;
+    use datafusion::physical_plan::union::UnionExec;
+
+    #[test]
+    fn a_limit_wants_the_order_of_a_sort_by_a_column_that_each_input_of_a_union_has_as_a_constant() {
+        let row = || Arc::new(PlaceholderRowExec::new(Arc::new(Schema::empty()))) as Arc<dyn ExecutionPlan>;
+        let constant = |n: i64| {
+            let literal: Arc<dyn PhysicalExpr> = Arc::new(Literal::new(ScalarValue::Int64(Some(n))));
+            Arc::new(ProjectionExec::try_new([(literal, "n".to_owned())], row()).expect("a projection")) as _
+        };
+        let union = UnionExec::try_new(vec![constant(3), constant(1)]).expect("a union");
+        let by = PhysicalSortExpr::new_default(col("n", &union.schema()).expect("the column"));
+        let sort = SortExec::new(LexOrdering::new([by]).expect("an order"), union);
+        assert!(sort.properties().output_ordering().is_none(), "DataFusion takes the column for a constant");
+        assert!(WholeExec::new(1, None, Arc::new(sort)).required_input_ordering()[0].is_some());
     }
 }

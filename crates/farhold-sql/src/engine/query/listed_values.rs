@@ -5,14 +5,17 @@
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType as SqlType, Expr, Ident, Query, SetExpr, UnaryOperator, Value, ValueWithSpan,
-    Values, VisitorMut,
+    BinaryOperator, CastKind, DataType as SqlType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments,
+    Ident, Query, SetExpr, TimezoneInfo, TypedString, UnaryOperator, Value, ValueWithSpan, Values, VisitorMut,
 };
+
+use super::at_zone;
+use super::rewrite::identifiers;
 
 use crate::engine::ColumnType;
 use crate::engine::parse::{parse_expr, unnested};
 use crate::engine::types::from_sql;
-use crate::value::{exact_decimal, format_datum};
+use crate::value::{Zone, exact_decimal, format_datum};
 
 /// Casts them to the type of the other values.
 pub(super) struct ListedValues;
@@ -57,9 +60,18 @@ fn in_values(values: &mut Values) {
             values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)).for_each(become_char);
             continue;
         }
+        let moments = values.rows.iter().filter_map(|row| moment_of(row.content.get(column)?));
+        if moments.max() == Some(Moment::Timestamptz) {
+            // The planner would convert dates and timestamps in UTC, or leave the others without a time zone.
+            let with_zone = SqlType::Timestamp(None, TimezoneInfo::WithTimeZone);
+            for expr in values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)) {
+                become_type(expr, &with_zone);
+            }
+            continue;
+        }
         let types = values.rows.iter().filter_map(|row| type_of(row.content.get(column)?));
         // A date becomes a timestamp if the column also has timestamps.
-        let Some(data_type) = types.max_by_key(|of| matches!(of, SqlType::Timestamp(..))) else { continue };
+        let Some(data_type) = types.max_by_key(|of| from_sql(of) == Ok(ColumnType::Timestamp)) else { continue };
         for expr in values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)) {
             if is_untyped_literal(expr) {
                 become_type(expr, &data_type);
@@ -98,6 +110,63 @@ fn float_of(expr: &Expr) -> Option<SqlType> {
     }
 }
 
+/// A type of dates or timestamps. Where several are in a column, the greatest is its type.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Moment {
+    Date,
+    Timestamp,
+    Timestamptz,
+}
+
+/// The type of a date or timestamp, judged by its syntax.
+#[recursive::recursive]
+fn moment_of(expr: &Expr) -> Option<Moment> {
+    match unnested(expr) {
+        Expr::Cast { data_type, array: false, .. } | Expr::TypedString(TypedString { data_type, .. }) => {
+            match from_sql(data_type).ok()? {
+                ColumnType::Date => Some(Moment::Date),
+                ColumnType::Timestamp => Some(Moment::Timestamp),
+                ColumnType::Timestamptz => Some(Moment::Timestamptz),
+                _ => None,
+            }
+        }
+        // The difference of two is an interval or a number.
+        Expr::BinaryOp { left, op: BinaryOperator::Minus, right } => {
+            moment_of(left).filter(|_| moment_of(right).is_none())
+        }
+        Expr::BinaryOp { left, op: BinaryOperator::Plus, right } => moment_of(left).or_else(|| moment_of(right)),
+        Expr::Function(call) => match identifiers(&call.name).pop()?.as_str() {
+            "now" | "current_timestamp" | "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" => {
+                Some(Moment::Timestamptz)
+            }
+            "localtimestamp" => Some(Moment::Timestamp),
+            "current_date" => Some(Moment::Date),
+            at_zone::NAME => match arguments(call).find_map(moment_of)? {
+                Moment::Timestamp => Some(Moment::Timestamptz),
+                Moment::Date | Moment::Timestamptz => Some(Moment::Timestamp),
+            },
+            "date_trunc" => match arguments(call).find_map(moment_of)? {
+                Moment::Timestamp => Some(Moment::Timestamp),
+                Moment::Date | Moment::Timestamptz => Some(Moment::Timestamptz),
+            },
+            "coalesce" | "greatest" | "least" => arguments(call).filter_map(moment_of).max(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn arguments(call: &Function) -> impl Iterator<Item = &Expr> {
+    let list = match &call.args {
+        FunctionArguments::List(list) => list.args.as_slice(),
+        _ => &[],
+    };
+    list.iter().filter_map(|argument| match argument {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) => Some(value),
+        _ => None,
+    })
+}
+
 /// Whether an expression is a decimal, judged by its syntax.
 #[recursive::recursive]
 fn is_decimal(expr: &Expr) -> bool {
@@ -122,7 +191,9 @@ fn is_calculation(op: &BinaryOperator) -> bool {
 fn become_decimal(expr: &mut Expr) {
     let Expr::Value(value) = unnested(expr) else { return };
     let number = match &value.value {
-        Value::SingleQuotedString(text) => exact_decimal(text.trim()).and_then(|number| format_datum(&number)),
+        Value::SingleQuotedString(text) => {
+            exact_decimal(text.trim()).and_then(|number| format_datum(&number, Zone::UTC))
+        }
         Value::Placeholder(parameter) => Some(format!("CAST({parameter} AS NUMERIC)")),
         _ => None,
     };

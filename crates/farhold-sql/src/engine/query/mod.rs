@@ -15,9 +15,11 @@
 
 mod added;
 mod aggregates;
+mod apart;
 mod arrays;
 mod assigned;
 mod at_homes;
+mod at_zone;
 mod bounded;
 mod bounds;
 mod casts;
@@ -25,6 +27,7 @@ mod catalog;
 mod checked;
 mod choices;
 mod clauses;
+mod clocks;
 mod coerce;
 mod collected;
 mod computed_keys;
@@ -112,6 +115,8 @@ use super::scan::{BATCH_ROWS, QueryInput, RowSource};
 use super::types::{from_field, to_scalar};
 use super::{ColumnType, Datum, EngineConfig, OutputColumn, STACK_BYTES, error};
 use crate::SqlError;
+use crate::value::Zone;
+use clocks::Clock;
 
 pub(crate) use assigned::assigned;
 pub(crate) use catalog::ROWS_SCHEMA;
@@ -154,6 +159,9 @@ pub(crate) struct PlannedQuery {
     pub(crate) takes_numbers: bool,
 }
 
+/// How far query threads stand back, if processors are short: commits, and the threads that write journals and feed columns, go first.
+const QUERIES_NICE: u8 = 5;
+
 impl QueryEngine {
     /// Starts the threads.
     pub(crate) fn new(catalog: &Arc<Catalog>, config: &EngineConfig, nodes: u64) -> Result<Self, SqlError> {
@@ -161,6 +169,7 @@ impl QueryEngine {
             .worker_threads(config.threads_of_queries())
             .thread_name("farhold-query")
             .thread_stack_size(STACK_BYTES)
+            .on_thread_start(|| farhold_fabric::processor::stand_back(QUERIES_NICE))
             .enable_time()
             .build()
             .map_err(|e| SqlError::internal(format!("the query threads cannot be started: {e}")))?;
@@ -192,15 +201,14 @@ impl QueryEngine {
         state
     }
 
-    /// Plans a query over `tables`. `types` are the known types of parameters; the others are inferred. A cancelled
-    /// statement does not wait for the planner, which stops before its next step.
+    /// Plans a query over `tables`, for a user in a time zone. `types` are the known types of parameters; the others are
+    /// inferred. A cancelled statement does not wait for the planner, which stops before its next step.
     pub(crate) async fn plan(
         &self,
         query: ast::Statement,
         origin: &Origin,
-        tables: &Arc<Tables>,
-        types: &ParameterTypes,
-        user: &str,
+        (tables, types): (&Arc<Tables>, &ParameterTypes),
+        (user, zone): (&str, Zone),
         cancel: &CancelHandle,
     ) -> Result<PlannedQuery, SqlError> {
         let state = self.state_with(RowSource::Nothing, CancelHandle::default());
@@ -216,7 +224,7 @@ impl QueryEngine {
             }
             Ok(planned)
         };
-        stopped::stoppable(self.runtime(), cancel, planner).await
+        stopped::stoppable(self.runtime(), cancel, Clock { zone, times: None }, planner).await
     }
 
     /// Binds the parameters and optimises.
@@ -234,22 +242,23 @@ impl QueryEngine {
                     coerce::decimal_scalar(*unscaled, *scale)
                 }
                 (Datum::Text(text), ColumnType::Char(_)) => {
-                    to_scalar(&Datum::Text(text.trim_end_matches(' ').to_owned()), *data_type)?
+                    to_scalar(&Datum::Text(text.trim_end_matches(' ').to_owned()), *data_type, parameters.zone)?
                 }
-                _ => to_scalar(datum, *data_type)?,
+                _ => to_scalar(datum, *data_type, parameters.zone)?,
             });
         }
         let mut state = self.state_with(RowSource::Nothing, CancelHandle::default());
         let now = as_datetime::<TimestampMicrosecondType>(parameters.times.transaction_us);
         state.execution_props_mut().query_execution_start_time = now.map(|now| now.and_utc());
         let plan = LogicalPlan::clone(&query.plan);
+        let clock = Clock { zone: parameters.zone, times: Some(parameters.times) };
         let planner = async move {
             let plan = if scalars.is_empty() { plan } else { parameters::bind_values(plan, scalars)? };
             let optimized = folded::while_planning(|| state.optimize(&plan));
             let bound = optimized.and_then(|plan| equijoins::with_null_keys(plan, &state));
             bound.map_err(|e| error::from_optimizer(&e, correlated::has_some(&plan)))
         };
-        stopped::stoppable(self.runtime(), cancel, planner).await
+        stopped::stoppable(self.runtime(), cancel, clock, planner).await
     }
 
     /// Reads the rows that a plan scans through a transaction. They include its own writes, and everything is validated

@@ -1,7 +1,7 @@
 //! `generate_series` of timestamps.
 //!
-//! DataFusion's (55) counts in nanoseconds, so it ends in 2262, and returns dates for dates. Here dates become
-//! timestamps, as in PostgreSQL. Series of integers are left to DataFusion.
+//! DataFusion's (55) counts in nanoseconds, so it ends in 2262, and returns dates for dates. Here dates become timestamps
+//! with time zone, as in PostgreSQL, whose steps are those of the session's zone. Series of integers are left to DataFusion.
 
 use std::sync::Arc;
 
@@ -15,7 +15,11 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use datafusion::prelude::SessionContext;
 
-use crate::engine::types::{INTERVAL, TIMESTAMP};
+use super::added::common_of_moments;
+use super::clocks;
+use super::dates::instant_plus;
+use crate::engine::types::{INTERVAL, is_timestamptz};
+use crate::value::Zone;
 use crate::{SqlError, SqlState};
 
 pub(super) const SERIES: &str = "generate_series";
@@ -24,8 +28,7 @@ pub(super) const SERIES: &str = "generate_series";
 pub(super) fn register(context: &SessionContext) {
     let known = context.state().scalar_functions().get(SERIES).cloned();
     if let Some(integers) = known {
-        let signature = Signature::user_defined(Volatility::Immutable);
-        context.register_udf(ScalarUDF::from(Series { integers, signature }));
+        context.register_udf(ScalarUDF::from(Series::new(integers, Zone::UTC)));
     }
 }
 
@@ -33,13 +36,30 @@ pub(super) fn register(context: &SessionContext) {
 pub(super) fn types_of_arguments(arguments: &[DataType]) -> Option<[DataType; 3]> {
     let is_moment = |argument: &DataType| matches!(argument, DataType::Date32 | DataType::Timestamp(..));
     let is_series = arguments.len() == 3 && arguments[..2].iter().any(is_moment);
-    is_series.then_some([TIMESTAMP, TIMESTAMP, INTERVAL])
+    is_series.then(|| {
+        let moment = common_of_moments(&arguments[..2]);
+        [moment.clone(), moment, INTERVAL]
+    })
+}
+
+/// The function in the session's time zone.
+pub(super) fn series_in_zone(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
+    let integers = function.inner().downcast_ref::<Series>().map(|series| Arc::clone(&series.integers));
+    integers.map_or(function, |integers| Arc::new(ScalarUDF::from(Series::new(integers, clocks::zone()))))
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Series {
     integers: Arc<ScalarUDF>,
+    /// The zone of timestamps with time zone.
+    zone: Zone,
     signature: Signature,
+}
+
+impl Series {
+    fn new(integers: Arc<ScalarUDF>, zone: Zone) -> Self {
+        Self { integers, zone, signature: Signature::user_defined(Volatility::Immutable) }
+    }
 }
 
 impl ScalarUDFImpl for Series {
@@ -68,8 +88,8 @@ impl ScalarUDFImpl for Series {
     }
 
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        if arguments.first() == Some(&TIMESTAMP) {
-            return Ok(DataType::List(Arc::new(Field::new_list_field(TIMESTAMP, true))));
+        if let Some(moment @ DataType::Timestamp(..)) = arguments.first() {
+            return Ok(DataType::List(Arc::new(Field::new_list_field(moment.clone(), true))));
         }
         self.integers.return_type(arguments)
     }
@@ -78,7 +98,7 @@ impl ScalarUDFImpl for Series {
         let is_alike = arguments.args.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
         let rows = if is_alike { 1 } else { arguments.number_rows };
         let [from, to, step] = arguments.args.as_slice() else { return self.integers.invoke_with_args(arguments) };
-        if from.data_type() != TIMESTAMP {
+        if !matches!(from.data_type(), DataType::Timestamp(..)) {
             let (from, to, step) = (from.to_array(rows)?, to.to_array(rows)?, step.to_array(rows)?);
             if let Some(steps) = step.as_primitive_opt::<Int64Type>() {
                 let has_no_step = |row| steps.is_valid(row) && steps.value(row) == 0;
@@ -88,7 +108,8 @@ impl ScalarUDFImpl for Series {
             }
             return self.integers.invoke_with_args(arguments);
         }
-        let series: ArrayRef = series(&from.to_array(rows)?, &to.to_array(rows)?, &step.to_array(rows)?)?;
+        let zone = is_timestamptz(&from.data_type()).then_some(self.zone);
+        let series: ArrayRef = series(&from.to_array(rows)?, &to.to_array(rows)?, &step.to_array(rows)?, zone)?;
         Ok(if is_alike {
             ColumnarValue::Scalar(ScalarValue::try_from_array(&series, 0)?)
         } else {
@@ -105,18 +126,21 @@ fn external(error: SqlError) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-fn series(from: &ArrayRef, to: &ArrayRef, step: &ArrayRef) -> Result<ArrayRef> {
+/// `zone` is that of timestamps with time zone.
+fn series(from: &ArrayRef, to: &ArrayRef, step: &ArrayRef, zone: Option<Zone>) -> Result<ArrayRef> {
+    let data_type = from.data_type().clone();
     let from = from.as_primitive::<TimestampMicrosecondType>();
     let to = to.as_primitive::<TimestampMicrosecondType>();
     let step = step.as_primitive::<IntervalMonthDayNanoType>();
-    let mut lists = ListBuilder::new(TimestampMicrosecondBuilder::new());
+    let values = TimestampMicrosecondBuilder::new().with_data_type(data_type);
+    let mut lists = ListBuilder::new(values);
     for row in 0..from.len() {
         if from.is_null(row) || to.is_null(row) || step.is_null(row) {
             lists.append_null();
             continue;
         }
-        each_moment(from.value(row), to.value(row), step.value(row), |moment| lists.values().append_value(moment))
-            .map_err(external)?;
+        let take = |moment| lists.values().append_value(moment);
+        each_moment(from.value(row), to.value(row), step.value(row), zone, take).map_err(external)?;
         lists.append(true);
     }
     Ok(Arc::new(lists.finish()))
@@ -124,7 +148,13 @@ fn series(from: &ArrayRef, to: &ArrayRef, step: &ArrayRef) -> Result<ArrayRef> {
 
 /// Each step starts from the previous timestamp. So if a month lacks a day, all later timestamps stay at the shorter
 /// day.
-fn each_moment(from: i64, to: i64, step: IntervalMonthDayNano, mut take: impl FnMut(i64)) -> Result<(), SqlError> {
+fn each_moment(
+    from: i64,
+    to: i64,
+    step: IntervalMonthDayNano,
+    zone: Option<Zone>,
+    mut take: impl FnMut(i64),
+) -> Result<(), SqlError> {
     const DAY_NS: i128 = 86_400_000_000_000;
     let days = i128::from(step.months) * 30 + i128::from(step.days);
     let length_ns = days * DAY_NS + i128::from(step.nanoseconds);
@@ -138,8 +168,16 @@ fn each_moment(from: i64, to: i64, step: IntervalMonthDayNano, mut take: impl Fn
     let mut moment = from;
     while if length_ns > 0 { moment <= to } else { moment >= to } {
         take(moment);
-        moment = TimestampMicrosecondType::add_month_day_nano(moment, step, utc)
-            .ok_or_else(|| SqlError::new(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))?;
+        let next = match zone {
+            Some(zone) => instant_plus(moment, step, 1, zone),
+            None => TimestampMicrosecondType::add_month_day_nano(moment, step, utc),
+        };
+        let next = next.ok_or_else(|| SqlError::new(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))?;
+        // A day less 23 hours is no step where the clocks go forward.
+        if (length_ns > 0) != (next > moment) {
+            return Err(no_step());
+        }
+        moment = next;
     }
     Ok(())
 }
@@ -150,7 +188,8 @@ mod tests {
 
     fn moments(from: i64, to: i64, step: (i32, i32, i64)) -> Result<Vec<i64>, SqlError> {
         let mut moments = Vec::new();
-        each_moment(from, to, IntervalMonthDayNano::new(step.0, step.1, step.2), |moment| moments.push(moment))?;
+        let step = IntervalMonthDayNano::new(step.0, step.1, step.2);
+        each_moment(from, to, step, None, |moment| moments.push(moment))?;
         Ok(moments)
     }
 

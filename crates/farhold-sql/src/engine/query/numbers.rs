@@ -23,6 +23,7 @@ use crate::SqlError;
 use crate::engine::sequence::{Call, Numbers, SequenceCall, SessionNumbers};
 use crate::engine::types::{datum_at, to_arrow};
 use crate::engine::{Datum, Engine};
+use crate::value::Zone;
 
 /// The calls of one batch, in row order; `None` where an argument is NULL.
 struct Request {
@@ -159,7 +160,8 @@ fn calls(call: Call, arguments: &[ColumnarValue], rows: usize) -> Result<Vec<Opt
         arguments.iter().map(|argument| argument.to_array(distinct).map_err(internal)).collect::<Result<_, _>>()?;
     let mut calls = Vec::with_capacity(rows);
     for row in 0..distinct {
-        let values = columns.iter().map(|column| datum_at(column, row)).collect::<Result<Vec<Datum>, _>>()?;
+        let value = |column| datum_at(column, row, Zone::UTC);
+        let values = columns.iter().map(value).collect::<Result<Vec<Datum>, _>>()?;
         calls.push(SequenceCall::of(call, &values)?);
     }
     if let [one] = calls.as_slice() {

@@ -1,8 +1,8 @@
-//! Aggregation in one step where queries have one thread.
+//! Aggregates in one step if queries have one thread.
 //!
-//! DataFusion (55) groups each input of a UNION by itself, and then all of them together. With one thread that saves
-//! nothing, and a first step that reaches the memory limit returns all of its groups as one batch, which no reservation
-//! counts. So the inputs are gathered first: DataFusion's rule then makes one step of the two.
+//! DataFusion (55) groups each input of a UNION by itself, and then all of them together. With one thread that saves nothing, and a first step that reaches the
+//! memory limit returns all of its groups as one batch, which no reservation counts. This rule therefore gathers the inputs first; DataFusion's rule then
+//! combines the two steps.
 
 use std::sync::Arc;
 

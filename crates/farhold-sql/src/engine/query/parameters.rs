@@ -14,6 +14,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::added::{number_of_buckets, types_of_parameters};
+use super::at_zone;
 use super::coerce::{common_type, is_bare_in, is_char, is_untyped_literal, item_of};
 use super::listed_values;
 use super::multisets::is_set_operation;
@@ -433,6 +434,8 @@ fn type_of_argument(name: &str, count: usize, place: usize) -> Option<ColumnType
         | ("make_date", _) => Some(ColumnType::Int),
         ("bool_and" | "bool_or" | "every", 0) => Some(ColumnType::Boolean),
         ("encode", 0) => Some(ColumnType::Bytea),
+        ("date_trunc", 1) if count == 3 => Some(ColumnType::Timestamptz),
+        (at_zone::NAME, 1) => Some(ColumnType::Timestamptz),
         _ => OF_FLOATS.contains(&(name, count)).then_some(ColumnType::Double),
     }
 }
@@ -585,6 +588,7 @@ pub(crate) fn to_sql(data_type: ColumnType) -> ast::DataType {
         ColumnType::Bytea => T::Bytea,
         ColumnType::Date => T::Date,
         ColumnType::Timestamp => T::Timestamp(Some(6), TimezoneInfo::None),
+        ColumnType::Timestamptz => T::Timestamp(Some(6), TimezoneInfo::WithTimeZone),
     }
 }
 

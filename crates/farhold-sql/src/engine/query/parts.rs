@@ -4,9 +4,9 @@
 //! and wrap at infinity. For intervals they have no fractions of seconds, and no epoch beyond 68 years. PostgreSQL's
 //! `date_part` returns DOUBLE PRECISION, and treats a date as its midnight. Its EXTRACT returns NUMERIC with as many
 //! decimals as the unit has. An infinite timestamp has an infinite year and no month. NUMERIC has no infinity here, so
-//! EXTRACT refuses an infinite result.
+//! EXTRACT refuses an infinite result. The parts of a timestamp with time zone are those of its time in the session's zone.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Float64Array};
 use arrow::datatypes::{
@@ -20,10 +20,12 @@ use datafusion::logical_expr::{
 };
 use datafusion::prelude::SessionContext;
 
+use super::clocks;
 use crate::engine::ColumnType;
-use crate::engine::types::{INTERVAL, TIMESTAMP};
-use crate::value::{DAY_MICROSECONDS, civil_from_days, days_from_civil};
+use crate::engine::types::{INTERVAL, TIMESTAMP, is_timestamptz, local_of, timestamptz};
+use crate::value::{DAY_MICROSECONDS, Zone, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
+
 /// The Julian day of 1970-01-01.
 const JULIAN_EPOCH: i64 = 2_440_588;
 /// Decimals of a Julian day that includes the time of day.
@@ -31,13 +33,14 @@ const JULIAN_SCALE: u8 = 16;
 
 /// Replaces DataFusion's `date_part`.
 pub(super) fn register(context: &SessionContext) {
-    context.register_udf(ScalarUDF::from(Part::new(Form::DatePart)));
+    context.register_udf(ScalarUDF::from(Part::new(Form::DatePart, Zone::UTC)));
 }
 
-/// Replaces the function that DataFusion's planner uses for EXTRACT.
+/// Replaces the function that DataFusion's planner uses for EXTRACT; both functions get the session's time zone.
 pub(super) fn in_place_of(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
-    static EXTRACT: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| Arc::new(ScalarUDF::from(Part::new(Form::Extract))));
-    if function == date_part() { Arc::clone(&EXTRACT) } else { function }
+    let known = function.inner().downcast_ref::<Part>().map(|part| part.form);
+    let form = if function == date_part() { Some(Form::Extract) } else { known };
+    form.map_or(function, |form| Arc::new(ScalarUDF::from(Part::new(form, clocks::zone()))))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +52,8 @@ enum Form {
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Part {
     form: Form,
+    /// The zone of timestamps with time zone.
+    zone: Zone,
     signature: Signature,
     /// Both names of DataFusion's function: a name left out would still refer to it.
     aliases: Vec<String>,
@@ -63,9 +68,9 @@ fn is_date_or_timestamp(data_type: &DataType) -> bool {
 }
 
 impl Part {
-    fn new(form: Form) -> Self {
+    fn new(form: Form, zone: Zone) -> Self {
         let aliases = if form == Form::DatePart { vec!["datepart".to_owned()] } else { Vec::new() };
-        Self { form, signature: Signature::user_defined(Volatility::Immutable), aliases }
+        Self { form, zone, signature: Signature::user_defined(Volatility::Immutable), aliases }
     }
 
     fn result_type(&self, unit: Option<Unit>, of: &DataType) -> DataType {
@@ -93,14 +98,28 @@ impl Part {
             let parts = parts.collect::<Result<Decimal128Array>>()?;
             return Ok(Arc::new(parts.with_data_type(self.result_type(Some(unit), of))));
         }
-        let moment = |row: usize| match of {
-            _ if moments.is_null(row) => None,
-            DataType::Date32 => Some(Moment::of_date(moments.as_primitive::<Date32Type>().value(row))),
-            _ => Some(Moment::of_timestamp(moments.as_primitive::<TimestampMicrosecondType>().value(row))),
+        if unit.is_of_zone() && !is_timestamptz(of) {
+            let name = if *of == DataType::Date32 { "date" } else { "timestamp without time zone" };
+            return Err(unit.unsupported(name));
+        }
+        let found = |row: usize| match of {
+            _ if moments.is_null(row) => Ok(None),
+            DataType::Date32 => Ok(Some(Moment::of_date(moments.as_primitive::<Date32Type>().value(row)))),
+            of => {
+                let moment = moments.as_primitive::<TimestampMicrosecondType>().value(row);
+                if is_timestamptz(of) {
+                    Moment::of_instant(moment, unit, self.zone).map(Some)
+                } else {
+                    Ok(Some(Moment::of_timestamp(moment)))
+                }
+            }
         };
+        let found = (0..moments.len()).map(found).collect::<Result<Vec<_>>>()?;
+        let moment = |row: usize| found[row];
         if self.form == Form::DatePart {
             let part = |row| match moment(row)? {
                 Moment::At { day, of_day } => Some(unit.double(day, of_day)),
+                Moment::Ahead(seconds) => Some(unit.of_zone(seconds) as f64),
                 Moment::Infinite(sign) => unit.grows().then_some(f64::INFINITY.copysign(sign)),
             };
             return Ok(Arc::new((0..moments.len()).map(part).collect::<Float64Array>()));
@@ -110,6 +129,7 @@ impl Part {
         }
         let part = |row| match moment(row) {
             Some(Moment::At { day, of_day }) => Ok(Some(unit.value(day, of_day, scale))),
+            Some(Moment::Ahead(seconds)) => Ok(Some(unit.of_zone(seconds).into())),
             Some(Moment::Infinite(_)) if unit.grows() => {
                 let message = format!("the {} of infinity is infinite, which NUMERIC cannot represent", unit.name());
                 let error = SqlError::new(SqlState::NUMERIC_OUT_OF_RANGE, message);
@@ -142,7 +162,8 @@ impl ScalarUDFImpl for Part {
         let is_text = |argument: &DataType| argument.is_string() || argument.is_null();
         let of = match arguments {
             [unit, DataType::Date32] if is_text(unit) => DataType::Date32,
-            [unit, DataType::Timestamp(..)] if is_text(unit) => TIMESTAMP,
+            [unit, DataType::Timestamp(_, None)] if is_text(unit) => TIMESTAMP,
+            [unit, DataType::Timestamp(..)] if is_text(unit) => timestamptz(),
             [unit, DataType::Interval(_) | DataType::Duration(_)] if is_text(unit) => INTERVAL,
             [unit, of] if is_text(unit) && is_text(of) => TIMESTAMP,
             _ => {
@@ -193,6 +214,8 @@ impl ScalarUDFImpl for Part {
 enum Moment {
     /// Days since 1970-01-01, and microseconds of the day.
     At { day: i64, of_day: i64 },
+    /// Of a zone, its distance from UTC in seconds to the east.
+    Ahead(i64),
     /// With its sign.
     Infinite(f64),
 }
@@ -204,6 +227,18 @@ impl Moment {
             i32::MIN => Self::Infinite(-1.0),
             days => Self::At { day: days.into(), of_day: 0 },
         }
+    }
+
+    /// The local time of an instant, or what the unit asks of it instead.
+    fn of_instant(instant: i64, unit: Unit, zone: Zone) -> Result<Self> {
+        if matches!(instant, i64::MIN | i64::MAX) || unit == Unit::Epoch {
+            return Ok(Self::of_timestamp(instant));
+        }
+        if unit.is_of_zone() {
+            return Ok(Self::Ahead(zone.seconds_at(instant)));
+        }
+        let local = local_of(instant, zone).map_err(|error| DataFusionError::External(Box::new(error)))?;
+        Ok(Self::of_timestamp(local))
     }
 
     fn of_timestamp(microseconds: i64) -> Self {
@@ -240,6 +275,9 @@ enum Unit {
     Millennium,
     Julian,
     Epoch,
+    Zone,
+    ZoneHour,
+    ZoneMinute,
 }
 
 impl Unit {
@@ -265,9 +303,13 @@ impl Unit {
             "millennium" | "millennia" | "mil" | "mils" => Self::Millennium,
             "julian" => Self::Julian,
             "epoch" => Self::Epoch,
+            "timezone" => Self::Zone,
+            "timezone_hour" | "timezone_h" => Self::ZoneHour,
+            "timezone_minute" | "timezone_m" => Self::ZoneMinute,
             _ => {
                 let of = match of {
                     DataType::Date32 => "date",
+                    of if is_timestamptz(of) => "timestamp with time zone",
                     of if is_date_or_timestamp(of) => "timestamp without time zone",
                     _ => "interval",
                 };
@@ -298,6 +340,9 @@ impl Unit {
             Self::Millennium => "millennium",
             Self::Julian => "julian",
             Self::Epoch => "epoch",
+            Self::Zone => "timezone",
+            Self::ZoneHour => "timezone_hour",
+            Self::ZoneMinute => "timezone_minute",
         }
     }
 
@@ -309,6 +354,20 @@ impl Unit {
     /// Whether it is a part of the time of day, which a date does not have.
     fn is_of_clock(self) -> bool {
         matches!(self, Self::Microseconds | Self::Milliseconds | Self::Second | Self::Minute | Self::Hour)
+    }
+
+    /// Whether it is a part of the distance from UTC.
+    fn is_of_zone(self) -> bool {
+        matches!(self, Self::Zone | Self::ZoneHour | Self::ZoneMinute)
+    }
+
+    /// A part of a distance from UTC, in seconds to the east.
+    fn of_zone(self, seconds: i64) -> i64 {
+        match self {
+            Self::ZoneHour => seconds / 3_600,
+            Self::ZoneMinute => seconds / 60 % 60,
+            _ => seconds,
+        }
     }
 
     /// Whether it grows without bound, so that it is infinite at infinity. Other units are cyclic.
@@ -368,6 +427,8 @@ impl Unit {
                 let microseconds = i128::from(day) * i128::from(DAY_MICROSECONDS) + i128::from(of_day);
                 return if scale == 0 { microseconds / 1_000_000 } else { microseconds };
             }
+            // A part of the zone, not of a moment in it.
+            Self::Zone | Self::ZoneHour | Self::ZoneMinute => 0,
         };
         part.into()
     }
@@ -393,9 +454,15 @@ impl Unit {
                 let days = i128::from(months) * 30 + i128::from(interval.days);
                 (i128::from(years) * YEAR_SECONDS + days * 86_400) * 1_000_000 + i128::from(microseconds)
             }
-            Self::DayOfWeek | Self::IsoDayOfWeek | Self::DayOfYear | Self::Week | Self::IsoYear | Self::Julian => {
-                return None;
-            }
+            Self::DayOfWeek
+            | Self::IsoDayOfWeek
+            | Self::DayOfYear
+            | Self::Week
+            | Self::IsoYear
+            | Self::Julian
+            | Self::Zone
+            | Self::ZoneHour
+            | Self::ZoneMinute => return None,
         })
     }
 

@@ -25,11 +25,11 @@ use datafusion::logical_expr::{
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::BinaryOperator;
 
-use super::floats;
+use super::{clocks, floats};
 use crate::engine::scalar::Comparison;
-use crate::engine::types::{TIMESTAMP, from_arrow, from_field, to_scalar};
+use crate::engine::types::{TIMESTAMP, from_arrow, from_field, is_timestamptz, to_scalar};
 use crate::engine::{ColumnType, Datum, OPERATOR_PREFIX};
-use crate::value::{parse_datum, read_list};
+use crate::value::{Zone, parse_datum, read_list};
 use crate::{SqlError, SqlState};
 
 /// The comparisons and their functions.
@@ -116,10 +116,22 @@ pub(super) fn register(context: &SessionContext) {
     for (comparison, name) in FUNCTIONS {
         for is_all in [false, true] {
             let signature = Signature::user_defined(Volatility::Immutable);
-            let name = named(is_all, name);
-            context.register_udf(ScalarUDF::from(Quantified { comparison, is_all, name, signature }));
+            let (name, zone) = (named(is_all, name), Zone::UTC);
+            context.register_udf(ScalarUDF::from(Quantified { comparison, is_all, name, zone, signature }));
         }
     }
+}
+
+/// The function with the session's time zone, if it is one of these.
+pub(super) fn in_zone(function: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
+    let quantified = function.inner().downcast_ref::<Quantified>().map(|of| Quantified {
+        comparison: of.comparison,
+        is_all: of.is_all,
+        name: of.name.clone(),
+        zone: clocks::zone(),
+        signature: of.signature.clone(),
+    });
+    quantified.map_or(function, |quantified| Arc::new(ScalarUDF::from(quantified)))
 }
 
 /// The type to which an untyped string literal in place of `x` is converted, if the function is one of these. Only a
@@ -153,6 +165,8 @@ struct Quantified {
     comparison: Comparison,
     is_all: bool,
     name: String,
+    /// The zone in which elements of a text are read.
+    zone: Zone,
     signature: Signature,
 }
 
@@ -197,7 +211,7 @@ impl ScalarUDFImpl for Quantified {
         if field.data_type().is_null() {
             return Ok(ExprSimplifyResult::Original(arguments));
         }
-        let Some(elements) = elements(&array.to_array()?, 0, &Wanted::of(&field, element.as_ref()))? else {
+        let Some(elements) = elements(&array.to_array()?, 0, &Wanted::of(&field, element.as_ref(), self.zone))? else {
             return Ok(ExprSimplifyResult::Simplified(lit(ScalarValue::Boolean(None))));
         };
         if elements.is_empty() {
@@ -218,7 +232,8 @@ impl ScalarUDFImpl for Quantified {
         let [values, arrays, ..] = arguments.args.as_slice() else {
             return internal_err!("{} has two arguments", self.name);
         };
-        let wanted = Wanted::of(&arguments.arg_fields[0], arguments.arg_fields.get(2).map(|field| field.data_type()));
+        let element = arguments.arg_fields.get(2).map(|field| field.data_type());
+        let wanted = Wanted::of(&arguments.arg_fields[0], element, self.zone);
         let values = values.to_array(rows)?;
         let answers: BooleanArray = match arrays {
             ColumnarValue::Scalar(array) => match elements(&array.to_array()?, 0, &wanted)? {
@@ -282,12 +297,13 @@ struct Wanted {
     value: DataType,
     /// The type of the elements; `None` if it has no column type.
     element: Option<ColumnType>,
+    zone: Zone,
 }
 
 impl Wanted {
-    fn of(value: &Field, element: Option<&DataType>) -> Self {
+    fn of(value: &Field, element: Option<&DataType>, zone: Zone) -> Self {
         let own = || from_field(value);
-        Self { value: value.data_type().clone(), element: element.map_or_else(own, from_arrow) }
+        Self { value: value.data_type().clone(), element: element.map_or_else(own, from_arrow), zone }
     }
 }
 
@@ -327,7 +343,7 @@ fn read(text: &str, wanted: &Wanted) -> Result<ArrayRef> {
     let datum = |element_text: Option<String>| match element_text {
         // A CHAR has no trailing blanks, as in columns.
         Some(text) if matches!(element, ColumnType::Char(_)) => Ok(Datum::Text(text.trim_end_matches(' ').to_owned())),
-        Some(text) => parse_datum(&text, element),
+        Some(text) => parse_datum(&text, element, wanted.zone),
         None => Ok(Datum::Null),
     };
     let data = elements.into_iter().map(datum).collect::<Result<Vec<Datum>, SqlError>>().map_err(external)?;
@@ -349,7 +365,7 @@ fn read(text: &str, wanted: &Wanted) -> Result<ArrayRef> {
         }
         element => (element, wanted.value.clone()),
     };
-    let scalars = data.iter().map(|datum| to_scalar(datum, read_as)).collect::<Result<Vec<_>, SqlError>>();
+    let scalars = data.iter().map(|datum| to_scalar(datum, read_as, wanted.zone)).collect::<Result<Vec<_>, SqlError>>();
     let scalars = scalars.map_err(external)?;
     if scalars.is_empty() {
         return Ok(arrow::array::new_empty_array(&compared_as));
@@ -385,6 +401,12 @@ pub(super) fn common(a: &DataType, b: &DataType) -> Option<DataType> {
         (a, b) if a == b => a.clone(),
         (a, b) if a.is_string() && b.is_string() => DataType::Utf8View,
         (a, b) if a.is_numeric() && b.is_numeric() && (a.is_floating() || b.is_floating()) => DataType::Float64,
+        // Only in a time zone, which is not known here.
+        (DataType::Date32 | DataType::Timestamp(..), DataType::Date32 | DataType::Timestamp(..))
+            if is_timestamptz(a) != is_timestamptz(b) =>
+        {
+            return None;
+        }
         (DataType::Date32, DataType::Timestamp(TimeUnit::Microsecond, None))
         | (DataType::Timestamp(TimeUnit::Microsecond, None), DataType::Date32) => TIMESTAMP,
         (a, b) => comparison_coercion(a, b)?,

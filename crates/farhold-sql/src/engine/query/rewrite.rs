@@ -11,7 +11,8 @@ use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf}
 use datafusion::prelude::SessionContext;
 use datafusion::sql::sqlparser::ast::{
     BinaryOperator, CastKind, DataType as SqlType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, GroupByExpr,
-    Ident, ObjectName, ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, Value, Visitor, VisitorMut,
+    Ident, ObjectName, ObjectNamePart, Query, Select, SelectItem, Statement, TableFactor, TimezoneInfo, Value, Visitor,
+    VisitorMut,
 };
 use datafusion::sql::sqlparser::dialect::PostgreSqlDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -22,6 +23,7 @@ use datafusion_pg_catalog::sql::rules::{
     RewriteRegCastToSubquery, SqlStatementRewriteRule, StripCollate,
 };
 
+use super::at_zone;
 use super::casts;
 use super::frame_bounds::FrameBounds;
 use super::interval_literals::Intervals;
@@ -90,10 +92,8 @@ impl Rewriter {
         if walk::change(&mut statement, &mut SampledTable).is_break() {
             return Err(SqlError::unsupported("TABLESAMPLE"));
         }
-        if walk::change(&mut statement, &mut Zones).is_break() {
-            let error = SqlError::unsupported("AT TIME ZONE");
-            return Err(error.with_hint("Timestamps have no time zone; the session's is UTC."));
-        }
+        let mut zones = Zones { met: false };
+        visited(&mut statement, &mut zones)?;
         visited(&mut statement, &mut Patterns)?;
         visited(&mut statement, &mut NamedWindows)?;
         // This must run before rows with several casts become queries.
@@ -120,7 +120,7 @@ impl Rewriter {
         let mut calls = SequenceCalls { met: false };
         let _ = walk::change(&mut statement, &mut calls);
         let mut statement = if reads_catalogs {
-            match (as_parsed.filter(|_| !calls.met), origin) {
+            match (as_parsed.filter(|_| !calls.met && !zones.met), origin) {
                 (Some(query), Origin::Text(sql)) => self.catalog_query(query, sql)?,
                 (query, _) => {
                     let query = query.unwrap_or(statement);
@@ -283,17 +283,47 @@ impl VisitorMut for SampledTable {
     }
 }
 
-/// Stops at AT TIME ZONE: DataFusion plans it as a cast, which has one direction where PostgreSQL's operator has two.
-struct Zones;
+/// `moment AT TIME ZONE zone` becomes `timezone(zone, moment)`: DataFusion plans it as a cast, which has one direction where
+/// PostgreSQL's operator has two. `current_timestamp(p)` becomes a cast of the function to p digits.
+struct Zones {
+    met: bool,
+}
 
 impl VisitorMut for Zones {
-    type Break = ();
+    type Break = SqlError;
 
-    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        match expr {
-            Expr::AtTimeZone { .. } => ControlFlow::Break(()),
-            _ => ControlFlow::Continue(()),
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<SqlError> {
+        if let Expr::AtTimeZone { timestamp, time_zone } = expr {
+            let take = |of: &mut Expr| std::mem::replace(of, Expr::value(Value::Null));
+            self.met = true;
+            *expr = subqueries::call(at_zone::NAME, vec![take(time_zone), take(timestamp)]);
+            return ControlFlow::Continue(());
         }
+        let Expr::Function(function) = expr else { return ControlFlow::Continue(()) };
+        let name = built_in_name(function).map(fold);
+        let zone = match name.as_deref() {
+            Some("current_timestamp") => TimezoneInfo::WithTimeZone,
+            Some("localtimestamp") => TimezoneInfo::None,
+            _ => return ControlFlow::Continue(()),
+        };
+        let FunctionArguments::List(list) = &function.args else { return ControlFlow::Continue(()) };
+        let [FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Value(digits)))] = list.args.as_slice() else {
+            return ControlFlow::Continue(());
+        };
+        let Value::Number(digits, _) = &digits.value else { return ControlFlow::Continue(()) };
+        // PostgreSQL warns that six digits are the maximum.
+        let digits = digits.parse::<u64>().map_or(6, |digits| digits.min(6));
+        self.met = true;
+        let mut inner = function.clone();
+        inner.args = FunctionArguments::None;
+        *expr = Expr::Cast {
+            kind: CastKind::Cast,
+            expr: Box::new(Expr::Function(inner)),
+            data_type: SqlType::Timestamp(Some(digits), zone),
+            array: false,
+            format: None,
+        };
+        ControlFlow::Continue(())
     }
 }
 

@@ -17,10 +17,10 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use farhold_join::datafusion::{JoinConfig, JoinMemory, Scans, with_joins_over};
 
 use super::{
-    BATCH_ROWS, added, aggregates, arrays, assigned, at_homes, bounded, casts, catalog, coerce, computed_keys,
-    constants, contradictions, correlated, correlation, dates, dependencies, derived, domains, early, equijoins,
-    floats, gathered, halves, laterals, limits, lists, members, moments, multisets, numbers, one_step, parts,
-    projections, quantified, regexes, repeated_keys, rewrite, scalars, separate, single_rows, stopped, texts,
+    BATCH_ROWS, added, aggregates, apart, arrays, assigned, at_homes, at_zone, bounded, casts, catalog, clocks, coerce,
+    computed_keys, constants, contradictions, correlated, correlation, dates, dependencies, derived, domains, early,
+    equijoins, floats, gathered, halves, laterals, limits, lists, members, moments, multisets, numbers, one_step,
+    parts, projections, quantified, regexes, repeated_keys, rewrite, scalars, separate, single_rows, stopped, texts,
     variances, volatile,
 };
 use crate::engine::EngineConfig;
@@ -97,6 +97,8 @@ pub(super) fn session_state(
     correlation::register(&context);
     variances::register(&context);
     casts::register(&context);
+    clocks::register(&context);
+    at_zone::register(&context);
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).map(projections::in_place_of).collect();
     let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());
@@ -107,7 +109,7 @@ pub(super) fn session_state(
         Arc::clone(ours.iter().find(|own| own.name() == rule.name()).unwrap_or(rule))
     };
     let optimizers = early::before_columns(context.state().optimizers().iter().map(in_place).collect());
-    let optimizers = dependencies::with_dependency_rules(optimizers);
+    let optimizers = apart::with_zones_apart(dependencies::with_dependency_rules(optimizers));
     let mut state = SessionStateBuilder::new_from_existing(context.state())
         .with_optimizer_rules(optimizers)
         .with_physical_optimizer_rules(one_step::before_combining(limits::kept_whole(at_homes::before_distribution(
@@ -182,7 +184,7 @@ mod tests {
     }
 
     /// Functions that the planner replaces before they run.
-    const REPLACED: [&str; 15] = [
+    const REPLACED: [&str; 19] = [
         "cast_to_type",
         "coalesce",
         "current_date",
@@ -191,10 +193,14 @@ mod tests {
         "farhold_assigned",
         "farhold_single_value",
         "ifnull",
+        "localtime",
+        "localtimestamp",
         "now",
         "nvl",
         "nvl2",
+        "statement_timestamp",
         "today",
+        "transaction_timestamp",
         "try_cast_to_type",
         // Functions of `datafusion-pg-catalog` that report an internal error for an untyped NULL.
         "array_lower",
@@ -304,6 +310,7 @@ mod tests {
             DataType::Binary,
             DataType::Date32,
             DataType::Timestamp(TimeUnit::Microsecond, None),
+            DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
             DataType::Interval(IntervalUnit::MonthDayNano),
             DataType::new_list(DataType::Int32, true),
         ];

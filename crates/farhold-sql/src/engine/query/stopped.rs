@@ -14,6 +14,7 @@ use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use tokio::runtime::Runtime;
 
+use super::clocks::{self, Clock};
 use super::until_cancelled;
 use crate::SqlError;
 use crate::engine::cancel::CancelHandle;
@@ -23,11 +24,12 @@ tokio::task_local! {
     static FLAG: CancelHandle;
 }
 
-/// Runs a planner on the query threads. It stops soon after its statement is stopped, or after the caller drops this
+/// Runs a planner of a session on the query threads. It stops soon after its statement is stopped, or after the caller drops this
 /// future.
 pub(super) async fn stoppable<T: Send + 'static>(
     runtime: &Runtime,
     cancel: &CancelHandle,
+    clock: Clock,
     planner: impl Future<Output = std::result::Result<T, SqlError>> + Send + 'static,
 ) -> std::result::Result<T, SqlError> {
     /// The statement's flag will soon be armed for the next statement, so the planner has its own.
@@ -40,7 +42,7 @@ pub(super) async fn stoppable<T: Send + 'static>(
     }
 
     let stop = Stop(CancelHandle::running(), cancel);
-    let task = runtime.spawn(FLAG.scope(stop.0.clone(), planner));
+    let task = runtime.spawn(clocks::within(clock, FLAG.scope(stop.0.clone(), planner)));
     until_cancelled(cancel, task).await
 }
 

@@ -25,6 +25,7 @@ use crate::engine::scalar::{BindError, Binder, Bound, Parameters, built_in_name,
 use crate::engine::types::cast;
 use crate::engine::walk;
 use crate::engine::{ColumnType, Datum};
+use crate::value::Zone;
 use crate::{SqlError, SqlState};
 
 /// See the module.
@@ -161,7 +162,7 @@ pub(super) enum Number {
 /// The number in an argument of an accepted type.
 pub(super) fn number(argument: &Expr, accepts: impl Fn(&Bound) -> bool) -> Result<Number, SqlError> {
     let mut parameters = Vec::new();
-    let mut binder = Binder { columns: &[], parameters: &mut parameters };
+    let mut binder = Binder { columns: &[], parameters: &mut parameters, zone: Zone::UTC, is_kept: false };
     // An error of the binder is not final: the planner supports more functions, and columns.
     let bound = binder.bind(argument).ok();
     if let Some(Bound { data_type: Some(data_type), .. }) = bound.as_ref().filter(|bound| !accepts(bound)) {
@@ -176,7 +177,7 @@ pub(super) fn number(argument: &Expr, accepts: impl Fn(&Bound) -> bool) -> Resul
     }
     let Some(scalar) = scalar.filter(|scalar| !scalar.takes_numbers()) else { return Ok(Number::Computed) };
     let value = scalar.evaluate(&[], Parameters::NONE)?;
-    Ok(match cast(value, ColumnType::BigInt)? {
+    Ok(match cast(value, ColumnType::BigInt, Zone::UTC)? {
         Datum::BigInt(number) => Number::Constant(number),
         _ => Number::Null,
     })

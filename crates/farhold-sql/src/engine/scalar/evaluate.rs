@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 
 use super::like::like;
-use super::{Function, Parameters, Scalar};
-use crate::engine::types::cast;
+use super::{Function, Parameters, Scalar, wall_clock_us};
+use crate::engine::types::{cast, instant_of, local_of};
 use crate::engine::{ColumnType, Datum};
-use crate::value::{date_in_range, round_timestamp};
+use crate::value::{Zone, date_in_range, round_timestamp};
 use crate::{SqlError, SqlState};
 
 impl Scalar {
@@ -14,6 +14,7 @@ impl Scalar {
     #[recursive::recursive]
     pub(crate) fn evaluate(&self, row: &[Datum], parameters: Parameters<'_>) -> Result<Datum, SqlError> {
         let eval = |scalar: &Self| scalar.evaluate(row, parameters);
+        let zone = parameters.zone;
         Ok(match self {
             Self::Literal(datum) => datum.clone(),
             Self::Parameter(index) => parameters.values.get(*index).cloned().ok_or_else(|| {
@@ -28,7 +29,7 @@ impl Scalar {
                 }
                 op.apply(&widen(a, *data_type)?, &widen(b, *data_type)?)?
             }
-            Self::DatePlusDays(date, days) => match (eval(date)?, cast(eval(days)?, ColumnType::Int)?) {
+            Self::DatePlusDays(date, days) => match (eval(date)?, cast(eval(days)?, ColumnType::Int, zone)?) {
                 // An infinite date stays the same.
                 (date @ Datum::Date(i32::MIN | i32::MAX), Datum::Int(_)) => date,
                 (Datum::Date(date), Datum::Int(days)) => Datum::Date(
@@ -95,7 +96,7 @@ impl Scalar {
                 _ => Datum::Null,
             },
             Self::Cast { inner, to, cut } => {
-                let datum = cast(eval(inner)?, *to)?;
+                let datum = cast(eval(inner)?, *to, zone)?;
                 if *cut { cut_to(datum, *to) } else { datum }
             }
             Self::Case(whens, otherwise) => {
@@ -119,11 +120,12 @@ impl Scalar {
                 let (a, b) = (eval(a)?, eval(b)?);
                 if order(&a, &b)? == Some(Ordering::Equal) { Datum::Null } else { a }
             }
-            Self::Call(Function::TransactionTime, _) => Datum::Timestamp(parameters.times.transaction_us),
-            Self::Call(Function::StatementTime, _) => Datum::Timestamp(parameters.times.statement_us),
+            Self::Call(Function::TransactionTime, _) => Datum::Timestamptz(parameters.times.transaction_us),
+            Self::Call(Function::StatementTime, _) => Datum::Timestamptz(parameters.times.statement_us),
+            Self::Call(Function::ClockTime, _) => Datum::Timestamptz(wall_clock_us()),
             Self::Call(function, arguments) => {
                 let arguments = arguments.iter().map(eval).collect::<Result<Vec<_>, _>>()?;
-                call(*function, arguments)?
+                call(*function, arguments, zone)?
             }
             Self::Sequence(call, _) => return Err(crate::engine::sequence::out_of_place(*call)),
         })
@@ -139,8 +141,8 @@ impl Scalar {
 fn widen(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlError> {
     match (data_type, datum) {
         (ColumnType::Decimal { .. }, d @ Datum::Decimal { .. }) => Ok(d),
-        (ColumnType::Decimal { .. }, d) => cast(d, ColumnType::Decimal { precision: 38, scale: 0 }),
-        (data_type, d) => cast(d, data_type),
+        (ColumnType::Decimal { .. }, d) => cast(d, ColumnType::Decimal { precision: 38, scale: 0 }, Zone::UTC),
+        (data_type, d) => cast(d, data_type, Zone::UTC),
     }
 }
 
@@ -187,7 +189,7 @@ pub(crate) fn cut_to(datum: Datum, to: ColumnType) -> Datum {
     }
 }
 
-fn call(function: Function, arguments: Vec<Datum>) -> Result<Datum, SqlError> {
+fn call(function: Function, arguments: Vec<Datum>, zone: Zone) -> Result<Datum, SqlError> {
     let best = |wanted: Ordering| -> Result<Datum, SqlError> {
         let mut best = Datum::Null;
         for datum in &arguments {
@@ -203,7 +205,7 @@ fn call(function: Function, arguments: Vec<Datum>) -> Result<Datum, SqlError> {
         (Function::Concat, _) => {
             let mut text = String::new();
             for datum in arguments {
-                match cast(datum, ColumnType::Text)? {
+                match cast(datum, ColumnType::Text, zone)? {
                     Datum::Text(part) => text.push_str(&part),
                     _ => return Ok(Datum::Null),
                 }
@@ -213,6 +215,18 @@ fn call(function: Function, arguments: Vec<Datum>) -> Result<Datum, SqlError> {
         (Function::TimestampDigits(digits), Some(Datum::Timestamp(moment))) => {
             Datum::Timestamp(round_timestamp(*moment, digits))
         }
+        (Function::TimestampDigits(digits), Some(Datum::Timestamptz(moment))) => {
+            Datum::Timestamptz(round_timestamp(*moment, digits))
+        }
+        (Function::AtZone, _) => match arguments.as_slice() {
+            [Datum::Text(zone), Datum::Timestamptz(instant)] => {
+                Datum::Timestamp(local_of(*instant, Zone::of_text(zone)?)?)
+            }
+            [Datum::Text(zone), Datum::Timestamp(local)] => {
+                Datum::Timestamptz(instant_of(*local, Zone::of_text(zone)?)?)
+            }
+            _ => Datum::Null,
+        },
         (Function::Lower, Some(Datum::Text(text))) => Datum::Text(super::lower(text)),
         (Function::Upper, Some(Datum::Text(text))) => Datum::Text(super::upper(text)),
         (Function::Length, Some(Datum::Text(text))) => {

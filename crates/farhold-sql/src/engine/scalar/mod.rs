@@ -23,6 +23,7 @@ pub(crate) use like::like;
 
 use super::sequence::Call;
 use super::{ColumnType, Datum};
+use crate::value::Zone;
 
 /// The known types of `$1`, `$2`, … before a statement is bound.
 #[derive(Clone, Debug, Default)]
@@ -52,11 +53,18 @@ pub(crate) struct Parameters<'a> {
     /// `$1`, `$2`, ….
     pub(crate) values: &'a [Datum],
     pub(crate) times: Times,
+    /// The session's time zone.
+    pub(crate) zone: Zone,
 }
 
 impl Parameters<'_> {
-    /// For constant expressions.
-    pub(crate) const NONE: Self = Self { values: &[], times: Times { transaction_us: 0, statement_us: 0 } };
+    /// For expressions of constants, none of which is a timestamp.
+    pub(crate) const NONE: Self = Self::constant(Zone::UTC);
+
+    /// For expressions of constants.
+    pub(crate) const fn constant(zone: Zone) -> Self {
+        Self { values: &[], times: Times { transaction_us: 0, statement_us: 0 }, zone }
+    }
 }
 
 /// The start of a statement and of its transaction, in microseconds since 1970-01-01 UTC: `now()` stays the same within
@@ -81,6 +89,10 @@ pub(crate) fn wall_clock_us() -> i64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Abs,
+    /// `timezone(zone, moment)`, also written `moment AT TIME ZONE zone`.
+    AtZone,
+    /// `clock_timestamp()`
+    ClockTime,
     Concat,
     Greatest,
     Least,
@@ -90,7 +102,7 @@ pub(crate) enum Function {
     StatementTime,
     /// Rounds a timestamp to a number of fractional digits of the second.
     TimestampDigits(u8),
-    /// `now()` and its synonyms
+    /// `now()`, `transaction_timestamp()`, `current_timestamp`
     TransactionTime,
     Upper,
 }

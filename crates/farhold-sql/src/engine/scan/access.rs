@@ -1,4 +1,4 @@
-//! The source of a scan: the rows of a table, or its column segments, and by which path those of other nodes are read.
+//! The source of a scan: the rows of a table, or its column segments, and the path by which those of other nodes are read.
 
 use std::fmt;
 use std::ops::Range;
@@ -21,7 +21,7 @@ use crate::engine::catalog::TableInfo;
 pub(crate) enum Access {
     /// Pages of rows, because there are no columns.
     Rows { pages: Arc<[PageTask]>, reason: NoColumns },
-    /// Column segments, the rows that are in none yet, and the pages of nodes without columns.
+    /// Column segments, the rows that are in no segment yet, and the pages of nodes without columns.
     Columns(Columns),
 }
 
@@ -34,17 +34,19 @@ pub(crate) struct Columns {
     pub(super) parts: Arc<[Part]>,
     /// The number of segments left out.
     skipped: usize,
-    /// Other nodes' columns, and by which path they are read.
+    /// Why the rows of some nodes are read from their pages, a reason a node.
+    without: Arc<[NoColumns]>,
+    /// Other nodes' columns, and the path by which they are read.
     far: Arc<[FarRead]>,
-    /// Some of the table is no part of the scan, because other nodes aggregate it.
-    pub(super) is_split: bool,
+    /// The nodes that aggregate their segments, which are not in the scan.
+    pub(super) aggregating: Arc<[NodeId]>,
 }
 
 /// Columns of another node that a scan reads.
 #[derive(Clone)]
 pub(super) struct FarRead {
     pub(super) far: Arc<FarColumns>,
-    /// Those that may have a row that passes.
+    /// The segments that may have a row that passes.
     pub(super) segments: Arc<[usize]>,
     meter: Arc<Meter>,
 }
@@ -72,11 +74,11 @@ pub(super) struct Aggregated {
 #[derive(Clone)]
 pub(super) struct Part {
     pub(super) source: Source,
-    /// Of a scan of another node's columns that the model has chosen a path for.
+    /// The meter of a scan of another node's columns, if the model has chosen a path for it.
     pub(super) meter: Option<Arc<Meter>>,
 }
 
-/// What a part reads.
+/// The rows that a part reads.
 #[derive(Clone)]
 pub(super) enum Source {
     /// Rows of a node.
@@ -93,14 +95,14 @@ pub(super) enum Source {
     FarDelta(Arc<FarColumns>, Range<usize>),
 }
 
-/// Segments that one part copies, and keeps until they are decoded: the path has something to run ahead on.
+/// The number of segments that one part copies, and keeps until they are decoded, so that the path can run ahead.
 const RUN_SEGMENTS: usize = 4;
-/// Bytes of all columns of such segments, if they are more than one.
+/// The most bytes of all columns of such segments, if there is more than one segment.
 const RUN_BYTES: u64 = 16 << 20;
 /// Segments that another node aggregates at a time. If it refuses, all of them are read.
 const AGGREGATED_SEGMENTS: usize = 16;
 
-/// What a scan reads, and with how many threads.
+/// The columns and the filter of a scan, and its number of threads.
 pub(super) struct Wanted<'a> {
     pub(super) filter: &'a ScanFilter,
     /// The columns that the query needs.
@@ -162,7 +164,8 @@ impl Access {
         }
         let Parts { all, skipped, far } = parts;
         let of = Arc::clone(&at.columns);
-        Ok(Self::Columns(Columns { of, parts: all.into(), skipped, far: far.into(), is_split: false }))
+        let (parts, without, aggregating) = (all.into(), reasons.into(), Arc::from([]));
+        Ok(Self::Columns(Columns { of, parts, skipped, without, far: far.into(), aggregating }))
     }
 
     /// Some segments of another node by a path, or the pages of their rows.
@@ -170,16 +173,16 @@ impl Access {
         paths: &Arc<Paths>,
         far: &Arc<FarColumns>,
         path: PathKind,
-        segments: usize,
+        segments: &[usize],
         pages: &[PageTask],
     ) -> Self {
-        let numbers: Vec<usize> = (0..segments).collect();
-        let sources = sources(far, path, &numbers, pages.iter().cloned());
-        // It expects no part, and so reports nothing: the grid has its own times.
+        let sources = sources(far, path, segments, pages.iter().cloned());
+        // The meter expects no part and therefore reports nothing: the grid measures its own times.
         let meter = Arc::new(Meter::new(paths, Choice::forced(path), far.pin().node()));
         let part = |source| Part { source, meter: Some(Arc::clone(&meter)) };
         let parts = sources.into_iter().map(part).collect();
-        Self::Columns(Columns { of: Arc::from([]), parts, skipped: 0, far: Arc::from([]), is_split: false })
+        let (of, without, far, aggregating) = (Arc::from([]), Arc::from([]), Arc::from([]), Arc::from([]));
+        Self::Columns(Columns { of, parts, skipped: 0, without, far, aggregating })
     }
 
     /// The number of page tasks or column parts.
@@ -190,7 +193,7 @@ impl Access {
         }
     }
 
-    /// Joins above make the scan shorter than it was predicted to be.
+    /// Notes that joins above make the scan shorter than predicted.
     pub(super) fn shorten(&self) {
         if let Self::Columns(columns) = self {
             columns.far.iter().for_each(|read| read.meter.shorten());
@@ -202,13 +205,13 @@ impl Access {
         match (self, other) {
             (Self::Rows { pages, .. }, Self::Rows { pages: others, .. }) => Arc::ptr_eq(pages, others),
             (Self::Columns(columns), Self::Columns(others)) => {
-                Arc::ptr_eq(&columns.of, &others.of) && !columns.is_split && !others.is_split
+                Arc::ptr_eq(&columns.of, &others.of) && columns.aggregating == others.aggregating
             }
             _ => false,
         }
     }
 
-    /// Takes segments out that other nodes are to aggregate. `choose`: the path of those, if they shall.
+    /// Removes the segments that other nodes will aggregate. `choose`: the path of such segments; `None` if they are not aggregated there.
     pub(super) fn split(&self, choose: impl Fn(&FarRead) -> Option<Choice>) -> Option<(Self, Vec<Aggregated>)> {
         let Self::Columns(columns) = self else { return None };
         let (mut parts, mut left, mut aggregated) = (columns.parts.to_vec(), Vec::new(), Vec::new());
@@ -226,18 +229,18 @@ impl Access {
             let meter = Meter::new(&read.meter.paths, choice, read.meter.node).of_parts(runs.len(), 1);
             aggregated.push(Aggregated { far: Arc::clone(&read.far), runs, meter: Arc::new(meter) });
         }
-        let of = Arc::clone(&columns.of);
-        let access = Columns { of, parts: parts.into(), skipped: columns.skipped, far: left.into(), is_split: true };
+        let aggregating = aggregated.iter().map(|aggregated| aggregated.meter.node).collect();
+        let access = Columns { parts: parts.into(), far: left.into(), aggregating, ..columns.clone() };
         (!aggregated.is_empty()).then_some((Self::Columns(access), aggregated))
     }
 }
 
-/// The segments of another node that may have a row that passes, as their zone maps show, and their dictionaries where they are mapped.
+/// The segments of another node that may have a row that passes, according to their zone maps and, if their memory is mapped, their dictionaries.
 fn may_pass(far: &FarColumns, table: &TableInfo, filter: &ScanFilter) -> Vec<usize> {
     let (schema, predicate) = (table.schema(), filter.predicate());
     let may_pass = |number: &usize| {
         let segment = &far.segments()[*number];
-        // What cannot be read is an error of the scan.
+        // If it cannot be read, the scan reports the error.
         let has_none = || {
             far_chunks(far, segment, table).is_ok_and(|chunks| {
                 ColumnFilter::of_some(schema, predicate, segment.rows(), chunks.of_some()).is_nothing()
@@ -248,7 +251,7 @@ fn may_pass(far: &FarColumns, table: &TableInfo, filter: &ScanFilter) -> Vec<usi
     (0..far.segments().len()).filter(may_pass).collect()
 }
 
-/// What a path reads of some segments of another node: these, or the pages of all rows.
+/// The source that a path reads for some segments of another node: these segments, or the pages of all rows.
 fn sources(
     far: &Arc<FarColumns>,
     path: PathKind,
@@ -264,7 +267,7 @@ fn sources(
     }
 }
 
-/// Neighbours among these segments, as many as a run may have.
+/// Groups of neighbours among these segments, each as long as a run may be.
 fn runs(far: &FarColumns, segments: &[usize]) -> Vec<Range<usize>> {
     let bytes = |number: usize| far.segments()[number].bytes();
     let mut runs: Vec<Range<usize>> = Vec::new();
@@ -334,13 +337,13 @@ impl Parts {
 
 /// The chunks of a segment of another node.
 pub(super) struct FarChunks<'a> {
-    /// One for each column of the table; those that the node has not sent are another column's.
+    /// One chunk for each column of the table. In place of a column that the node has not sent, there is a chunk of another column.
     pub(super) all: Vec<Chunk<'a>>,
     has: Vec<bool>,
 }
 
 impl<'a> FarChunks<'a> {
-    /// Without those that the node has not sent.
+    /// The same without the columns that the node has not sent.
     pub(super) fn of_some(&self) -> Vec<Option<Chunk<'a>>> {
         self.all.iter().zip(&self.has).map(|(chunk, has)| has.then_some(*chunk)).collect()
     }
@@ -392,6 +395,11 @@ impl fmt::Display for Access {
                 }
                 if pages > 0 {
                     write!(f, ", page_tasks={pages}")?;
+                }
+                // Small tables have none, and nothing is said of it.
+                let mut without = columns.without.iter().filter(|reason| **reason != NoColumns::NotKept);
+                if let Some(reason) = without.next() {
+                    write!(f, ", no column segments of {} nodes: {reason}", 1 + without.count())?;
                 }
                 for FarRead { meter, .. } in columns.far.iter() {
                     write!(f, ", {}", meter.describe())?;

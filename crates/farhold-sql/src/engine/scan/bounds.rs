@@ -1,4 +1,4 @@
-//! Between which values a column of a scan lies: the zone maps of its segments, and the rows that are in none.
+//! The bounds of a column's values in a scan, from the zone maps of its segments and the rows that are in no segment.
 
 use datafusion::logical_expr::Operator;
 use farhold_store::column::{Zone, ZoneValues};
@@ -7,21 +7,21 @@ use farhold_store::row::{ColumnReader, ColumnType, Stored};
 use super::access::{Access, Source};
 use crate::engine::catalog::TableInfo;
 
-/// What is known of the values of a column. It may say too little, and never too much.
+/// The known bounds of a column's values. They may be too wide, but never too narrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     data_type: ColumnType,
-    /// The least and the greatest; `None`: each row is NULL, or there is none.
+    /// The least and the greatest value; `None`: all rows are NULL, or there are no rows.
     values: Option<(i64, i64)>,
 }
 
-/// Rows in no segment that are read for the bounds of a column. More take longer than what may be gained.
+/// The most rows in no segment that are read for the bounds of a column. Reading more takes longer than the possible gain.
 const DELTA_ROWS_MAX: usize = 1 << 16;
 
 impl Bounds {
     /// Whether a comparison is true for no pair of values.
     pub(crate) fn never(&self, operator: Operator, other: &Self) -> bool {
-        // Values of different types are numbers of different units.
+        // Values of different types have different units.
         if self.data_type != other.data_type {
             return false;
         }
@@ -64,13 +64,13 @@ impl Bounds {
 }
 
 impl Access {
-    /// The bounds of a column that is held as an integer of at most 64 bits; `None` of others, and if the scan reads pages of rows.
-    /// `has_delta`: without the rows that are in no segment the bounds are too narrow, and quickly there.
+    /// The bounds of a column that is stored as an integer of at most 64 bits; `None` for other columns, and if the scan reads pages of rows. `has_delta`:
+    /// whether to include the rows that are in no segment. Without them the bounds may be too narrow, but are found quickly.
     pub(super) fn bounds(&self, table: &TableInfo, column: usize, has_delta: bool) -> Option<Bounds> {
         let Self::Columns(columns) = self else { return None };
         let data_type = table.schema().columns().get(column)?.data_type;
         let reader = ColumnReader::new(table.schema(), column);
-        if !matches!(reader.stored(), Stored::I16 | Stored::I32 | Stored::I64) || columns.is_split {
+        if !matches!(reader.stored(), Stored::I16 | Stored::I32 | Stored::I64) || !columns.aggregating.is_empty() {
             return None;
         }
         let mut bounds = Bounds { data_type, values: None };
@@ -117,7 +117,7 @@ mod tests {
         Bounds { data_type: ColumnType::BigInt, values }
     }
 
-    /// Against all pairs of values.
+    /// Compares with all pairs of values.
     #[test]
     fn never_means_for_no_pair() {
         let ranges: Vec<(i64, i64)> =

@@ -245,8 +245,9 @@ impl Column {
             (Values::I16(v), _) => Arc::new(Int16Array::new(ScalarBuffer::from(v), nulls)),
             (Values::I32(v), DataType::Date32) => Arc::new(Date32Array::new(ScalarBuffer::from(v), nulls)),
             (Values::I32(v), _) => Arc::new(Int32Array::new(ScalarBuffer::from(v), nulls)),
-            (Values::I64(v), DataType::Timestamp(..)) => {
-                Arc::new(TimestampMicrosecondArray::new(ScalarBuffer::from(v), nulls))
+            (Values::I64(v), DataType::Timestamp(_, zone)) => {
+                let moments = TimestampMicrosecondArray::new(ScalarBuffer::from(v), nulls);
+                Arc::new(moments.with_timezone_opt(zone.clone()))
             }
             (Values::I64(v), _) => Arc::new(Int64Array::new(ScalarBuffer::from(v), nulls)),
             (Values::I128(v), data_type) => {
@@ -266,17 +267,17 @@ impl Column {
 /// The number of rows of a block from which the codes of the whole block are unpacked at once.
 const UNPACKED_ROWS_MIN: usize = BLOCK_ROWS / 16;
 
-/// The number of rows of a block from which runs of rows are copied, and not rows.
+/// The number of rows of a block from which runs of rows are copied instead of single rows.
 const DENSE_ROWS_MIN: usize = BLOCK_ROWS / 2;
-/// Texts up to this length are in their views.
+/// Texts up to this length are stored inside their views.
 const SHORT_BYTES: usize = 12;
-/// Texts of a dictionary whose views are made for each block.
+/// The most texts of a dictionary whose views are made for each block.
 const SHORT_TEXTS_MAX: usize = 64;
 
 /// Texts, as Arrow's views of them.
 struct Views {
     each: Vec<u128>,
-    /// Of the texts that are not in their views.
+    /// The bytes of the texts that are not inside their views.
     bytes: Vec<u8>,
     full: Vec<Buffer>,
 }
@@ -299,7 +300,7 @@ impl Views {
         self.bytes.extend_from_slice(text);
     }
 
-    /// Checks that all are UTF-8: they may be bytes of another node.
+    /// Checks that all texts are UTF-8: they may have come from another node.
     fn finish(mut self, nulls: Option<NullBuffer>) -> Result<StringViewArray, ArrowError> {
         if !self.bytes.is_empty() {
             self.full.push(Buffer::from_vec(self.bytes));
@@ -308,7 +309,7 @@ impl Views {
     }
 }
 
-/// Bytes of a buffer of texts, if they are more than one.
+/// The most bytes of a buffer of texts, if it has more than one text.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 /// Whether the views of a chunk's texts are few and need no buffer.
@@ -331,7 +332,7 @@ fn each_run(bits: &Bits, mut visit: impl FnMut(Range<usize>)) {
         let (mut at, first) = (0, word * 64);
         while at < 64 {
             let rest = bits >> at;
-            // Of the run that goes on, or of the gap that does.
+            // The end of the current run, or of the current gap.
             let len = if start.is_some() { rest.trailing_ones() } else { rest.trailing_zeros() }.min(64 - at);
             at += len;
             if at == 64 {

@@ -1,4 +1,4 @@
-//! The scan of a snapshot, which decodes pages or column segments to batches.
+//! The scan of a snapshot. It decodes pages or column segments to batches.
 
 use std::fmt;
 use std::iter;
@@ -31,6 +31,7 @@ use farhold_txn::{PageTask, Snapshot, TxnError};
 
 use super::BATCH_ROWS;
 use super::access::{self, Access, Aggregated, Columns, FarRead, Source, far_chunks};
+use super::aggregates::are_same;
 use super::bounds::Bounds;
 use super::decode::BatchDecoder;
 use super::far::{FarRuns, Run};
@@ -117,9 +118,9 @@ impl SnapshotScan {
         }
     }
 
-    /// The scan without what other nodes are to aggregate, and that ([`Access::split`]).
+    /// Splits the scan into the part that remains here and the segments that other nodes will aggregate ([`Access::split`]).
     pub(super) fn split(&self, choose: impl Fn(&FarRead) -> Option<Choice>) -> Option<(Self, Vec<Aggregated>)> {
-        // A limit, and a filter of a join, would have to count or see rows.
+        // A limit has to count rows, and a filter of a join has to see them.
         if self.limit.is_some() || !self.runtime.is_empty() || self.snapshot.is_none() {
             return None;
         }
@@ -130,7 +131,19 @@ impl SnapshotScan {
         Some((Self { access, properties, metrics, ..self.clone() }, aggregated))
     }
 
-    /// Between which values one of its columns lies ([`Access::bounds`]).
+    /// Whether both return the same rows per partition. Of scans that have been [split](Self::split), the same nodes aggregate the rest.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let snapshots = self.snapshot.as_ref().zip(other.snapshot.as_ref());
+        snapshots.is_some_and(|(one, other)| Arc::ptr_eq(one, other))
+            && self.access.is_same(&other.access)
+            && self.table.table.id() == other.table.table.id()
+            && self.columns == other.columns
+            && self.conditions == other.conditions
+            && self.limit.is_none()
+            && other.limit.is_none()
+    }
+
+    /// The bounds of the values of one of its columns ([`Access::bounds`]).
     pub(crate) fn bounds(&self, column: usize, has_delta: bool) -> Option<Bounds> {
         self.access.bounds(&self.table, *self.columns.get(column)?, has_delta)
     }
@@ -180,30 +193,37 @@ impl SnapshotScan {
     }
 }
 
-/// Reads all rows of some columns of a table, on this thread, and forgets them.
+/// Reads the rows of a table that pass a filter, on this thread, and forgets them; how many they are.
 pub(super) fn read_all(
     table: &Arc<TableInfo>,
     snapshot: &Arc<Snapshot>,
     access: Access,
     columns: &[usize],
-) -> Result<()> {
+    filter: &ScanFilter,
+) -> Result<usize> {
     let schema = Arc::new(table.arrow_full.project(columns)?);
     let statistics = Statistics::new_unknown(&schema);
     let scan = SnapshotScan::new(
         (Arc::clone(table), schema, columns.to_vec()),
         (Arc::clone(snapshot), access),
-        (&ScanFilter::default(), Vec::new()),
+        (filter, Vec::new()),
         1,
         None,
         CancelHandle::default(),
         statistics,
     );
     let mut part = scan.part(0, BATCH_ROWS, Arc::clone(snapshot), None);
-    while !matches!(part.take_turn(Duration::MAX)?, Turn::End) {}
-    Ok(())
+    let mut rows = 0;
+    loop {
+        match part.take_turn(Duration::MAX)? {
+            Turn::Batch(batch) => rows += batch.num_rows(),
+            Turn::Pause => {}
+            Turn::End => return Ok(rows),
+        }
+    }
 }
 
-/// The scan with filters of joins above; `None` if the plan is no scan that can test them.
+/// The scan with filters of joins above; `None` if the plan is not a scan that can test them.
 pub(crate) fn filtered_scan(
     plan: &Arc<dyn ExecutionPlan>,
     filters: &[PhysicalExprRef],
@@ -216,7 +236,7 @@ pub(crate) fn filtered_scan(
     Some(Arc::new(SnapshotScan { runtime: filters.into(), ..scan.clone() }))
 }
 
-/// Whether the plan is a scan that tests keys of joins above as bits: only columns are tested so.
+/// Whether the plan is a scan that tests keys of joins above as bits. Only scans of columns do so.
 pub(crate) fn tests_keys(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let Some(scan) = plan.downcast_ref::<SnapshotScan>() else { return false };
     let is_tested = |key: &PhysicalExprRef| exact_column(key, &scan.table, &scan.columns).is_some();
@@ -225,19 +245,10 @@ pub(crate) fn tests_keys(plan: &Arc<dyn ExecutionPlan>) -> bool {
 }
 
 /// Whether two plans are scans of the same snapshot with the same predicates, and so return the same rows per
-/// partition.
+/// partition, or aggregates that other nodes compute of such scans.
 pub(crate) fn is_same_scan(one: &Arc<dyn ExecutionPlan>, other: &Arc<dyn ExecutionPlan>) -> bool {
-    let Some((one, other)) = one.downcast_ref::<SnapshotScan>().zip(other.downcast_ref::<SnapshotScan>()) else {
-        return false;
-    };
-    let Some((snapshot, other_snapshot)) = one.snapshot.as_ref().zip(other.snapshot.as_ref()) else { return false };
-    Arc::ptr_eq(snapshot, other_snapshot)
-        && one.access.is_same(&other.access)
-        && one.table.table.id() == other.table.table.id()
-        && one.columns == other.columns
-        && one.conditions == other.conditions
-        && one.limit.is_none()
-        && other.limit.is_none()
+    let scans = one.downcast_ref::<SnapshotScan>().zip(other.downcast_ref::<SnapshotScan>());
+    scans.map_or_else(|| are_same(one, other), |(one, other)| one.is_same(other))
 }
 
 impl fmt::Debug for SnapshotScan {
@@ -334,11 +345,11 @@ impl ExecutionPlan for SnapshotScan {
     }
 }
 
-/// How long a scan that finds few rows keeps its thread before the other tasks of the query threads have a turn. A part takes up to some
-/// milliseconds, and beside that a turn costs next to nothing.
+/// How long a scan that finds few rows keeps its thread before it yields to the other tasks of the query threads. A part takes up to some milliseconds;
+/// compared with that, a yield costs almost nothing.
 const TURN_MAX: Duration = Duration::from_millis(5);
 
-/// What a partition has got in a turn.
+/// The result of one turn of a partition.
 enum Turn {
     Batch(RecordBatch),
     /// No full batch yet: it goes on in the next turn.
@@ -367,7 +378,7 @@ struct Part {
     spent_ns: u64,
     /// For EXPLAIN ANALYZE.
     metrics: Option<PathMetrics>,
-    /// What rows must pass, for columns and for rows: the query's own predicate, and what joins have published.
+    /// The conditions that rows must pass, for columns and for rows: the query's own predicate, and the filters that joins have published.
     predicate: Arc<Predicate>,
     filter: Arc<RowFilter>,
     of_query: Arc<Predicate>,
@@ -379,12 +390,12 @@ struct Part {
     cancel: CancelHandle,
 }
 
-/// What a partition reads by each access path, as metrics of the scan.
+/// The metrics of a partition for each access path.
 struct PathMetrics {
     set: ExecutionPlanMetricsSet,
     partition: usize,
     times: [Option<Time>; PATHS],
-    /// Segments of other nodes that the keys of joins have left out.
+    /// Segments of other nodes that were skipped by the keys of joins.
     skipped: Option<Count>,
 }
 
@@ -427,7 +438,7 @@ impl Part {
         Ok(Turn::Batch(if kept < batch.num_rows() { batch.slice(0, kept) } else { batch }))
     }
 
-    /// Takes over what joins have published since the last part.
+    /// Adds the filters that joins have published since the last part.
     fn add_keys_of_joins(&mut self) -> Result<()> {
         let has_bounds = matches!(self.access, Access::Columns(_));
         let Some((filter, keys)) = self.runtime.refresh(&self.table, &self.columns, has_bounds)? else { return Ok(()) };
@@ -505,7 +516,7 @@ impl Part {
                 let filter = ColumnFilter::of_some(table.schema(), &predicate, segment.rows(), chunks.of_some());
                 let select = |block, bits: &mut Bits| segment.select(block, bits);
                 has_more = self.read_blocks(segment.rows(), &chunks.all, &filter, select);
-                // What was read counts only if it was kept until now.
+                // The data that was read counts only if it was kept until now.
                 far.pin().check().map_err(|error| failed(&error))?;
             }
             Source::FarRun(far, _) => {
@@ -535,7 +546,7 @@ impl Part {
         Ok(true)
     }
 
-    /// Waits for the next part, a run, and has the one after it under way. A limit may be reached before that.
+    /// Waits for the next part, which is a run, and starts the one after it. A limit may be reached before that.
     fn read_run(&mut self, columns: &Columns) -> Result<()> {
         let ahead = self.reads_ahead.then_some(self.next + self.step);
         for number in iter::once(self.next).chain(ahead) {

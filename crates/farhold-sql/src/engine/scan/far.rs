@@ -1,4 +1,4 @@
-//! Runs of segments of other nodes: copied by the thread of far reads, decoded here, with one more run under way.
+//! Runs of segments of other nodes. The thread of far reads copies them, and they are decoded here while the next run is copied.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -26,26 +26,26 @@ use crate::engine::catalog::TableInfo;
 use crate::engine::error;
 use crate::{SqlError, SqlState};
 
-/// What a run reads.
+/// The segments and columns that a run reads.
 pub(super) struct Run<'a> {
     pub(super) far: &'a Arc<FarColumns>,
     pub(super) segments: Range<usize>,
     pub(super) meter: &'a Meter,
 }
 
-/// How often a thread that waits for a run looks whether its statement is cancelled.
+/// The interval at which a thread that waits for a run checks whether its statement is cancelled.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The runs of one thread.
 pub(super) struct FarRuns {
-    /// The numbers of parts that are being read: the next one, and the one after it. Of some nothing has to be read.
+    /// The numbers of the parts that are being read: the next one, and the one after it. For some parts nothing has to be read.
     asked: VecDeque<(usize, Option<Asked>)>,
     current: Option<Decoding>,
-    /// Memory of the queries for what has been asked for and not been decoded.
+    /// Query memory for runs that have been requested and not been decoded.
     room: Option<MemoryReservation>,
 }
 
-/// A run that is being read. It is given up when it is dropped.
+/// A run that is being read. It is cancelled when it is dropped.
 pub(super) struct Asked {
     answer: Receiver<Result<FarScanned, FarScanError>>,
     is_given_up: Arc<AtomicBool>,
@@ -54,7 +54,7 @@ pub(super) struct Asked {
     _queued: Queued,
 }
 
-/// What is asked for.
+/// A request for a run.
 pub(super) struct Wish<'a> {
     pub(super) far: &'a Arc<FarColumns>,
     pub(super) segments: Vec<usize>,
@@ -122,13 +122,13 @@ struct Decoding {
 }
 
 impl FarRuns {
-    /// `room`: where their memory is counted.
+    /// `room`: the reservation that counts their memory.
     pub(super) fn new(room: Option<MemoryReservation>) -> Self {
         Self { asked: VecDeque::new(), current: None, room }
     }
 
-    /// Begins to read a part, unless it is being read. One that is not `needed` yet is not read if there is no memory for it. Returns the
-    /// number of segments that are not read, because no row of them can pass.
+    /// Begins to read a part, unless it is being read already. A part that is not `needed` yet is not read if there is no memory for it. Returns the number of
+    /// segments that are skipped because no row of them can pass.
     pub(super) fn ask(
         &mut self,
         number: usize,
@@ -164,7 +164,7 @@ impl FarRuns {
         self.current.is_some()
     }
 
-    /// Waits for the first run that has been asked for.
+    /// Waits for the first requested run.
     pub(super) fn receive(&mut self, far: &FarColumns, meter: &Meter, cancel: &CancelHandle) -> Result<()> {
         let asked = self.asked.pop_front().map(|(_, asked)| asked);
         let asked = asked.ok_or_else(|| DataFusionError::Internal("no run was asked for".to_owned()))?;
@@ -220,14 +220,14 @@ pub(super) fn bytes_of(far: &FarColumns, segments: &[usize], column: usize) -> u
     segments.iter().map(|number| u64::from(far.segments()[*number].chunks()[place].bytes)).sum()
 }
 
-/// The rows of the chunks that pass and have not ended: a bit for each row of the chunks, a word array a block.
+/// The rows of the chunks that pass and have not ended: one bit for each row of the chunks, one array of words per block.
 fn without_ended(found: &ScannedSegment, segment: &FarViewSegment) -> Vec<Bits> {
     let mut left = found.bits.clone();
     left.iter_mut().enumerate().for_each(|(block, bits)| segment.select(block, bits));
     if !found.is_of_passing {
         return left;
     }
-    // The chunks have the rows that pass, one behind the other.
+    // The chunks contain only the rows that pass.
     let mut kept = vec![Bits::default(); found.passing.div_ceil(BLOCK_ROWS)];
     let mut place = 0;
     for (passing, left) in found.bits.iter().zip(&left) {
@@ -245,7 +245,7 @@ fn without_ended(found: &ScannedSegment, segment: &FarViewSegment) -> Vec<Bits> 
     kept
 }
 
-/// A chunk for each column of the table. Those that were not asked for are another column's.
+/// A chunk for each column of the table. In place of a column that was not requested, there is a chunk of another column.
 fn open<'a>(
     found: &'a ScannedSegment,
     segment: &FarViewSegment,
@@ -265,11 +265,11 @@ fn open<'a>(
     Ok(all)
 }
 
-/// A scan that failed, as an error of the statement. One that may come right is tried again.
+/// A failed scan, as an error of the statement. If another attempt may succeed, the error asks for a retry.
 fn failed(error: FarScanError, node: NodeId) -> DataFusionError {
     let error = match error {
         FarScanError::Txn(error) => error::from_txn(&error),
-        // Another start of the node has other memory; and a pin that stands no longer keeps nothing.
+        // Another start of the node has other memory, and a pin that is no longer valid keeps nothing.
         FarScanError::Scan(ScanError::Fabric(FabricError::StaleKey { .. }) | ScanError::Segment { .. }) => {
             error::from_txn(&TxnError::Recovering { node })
         }

@@ -12,6 +12,7 @@ use crate::engine::query::without_key;
 use crate::engine::scalar::Scalar;
 use crate::engine::types::{datum_at, round_decimal};
 use crate::engine::{ColumnType, Datum};
+use crate::value::Zone;
 
 /// The filters of a query that a scan evaluates itself.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +41,11 @@ impl ScanFilter {
             }
         }
         (filter, others)
+    }
+
+    /// The filter of a predicate, which no index uses.
+    pub(super) fn of(predicate: Predicate) -> Self {
+        Self { predicate, sargs: Vec::new() }
     }
 
     /// The predicate.
@@ -142,7 +148,9 @@ impl ScanFilter {
         let constant = match (data_type, &datum) {
             (ColumnType::SmallInt | ColumnType::Int | ColumnType::BigInt, datum) => Constant::Integer(integer(datum)?),
             (ColumnType::Date, Datum::Date(v)) => Constant::Integer(i64::from(*v)),
-            (ColumnType::Timestamp, Datum::Timestamp(v)) => Constant::Integer(*v),
+            (ColumnType::Timestamp, Datum::Timestamp(v)) | (ColumnType::Timestamptz, Datum::Timestamptz(v)) => {
+                Constant::Integer(*v)
+            }
             (ColumnType::Decimal { scale, .. }, Datum::Decimal { unscaled, scale: from }) => {
                 let unscaled = round_decimal(*unscaled, *from, scale)?;
                 // A constant with a larger scale than the column's is left to the planner.
@@ -210,7 +218,9 @@ impl ScanFilter {
                     Constant::Integer(integer(&datum)?)
                 }
                 (ColumnType::Date, Datum::Date(v)) => Constant::Integer(i64::from(v)),
-                (ColumnType::Timestamp, Datum::Timestamp(v)) => Constant::Integer(v),
+                (ColumnType::Timestamp, Datum::Timestamp(v)) | (ColumnType::Timestamptz, Datum::Timestamptz(v)) => {
+                    Constant::Integer(v)
+                }
                 (data_type, Datum::Text(text)) if data_type.is_text() => Constant::Bytes(text.into_bytes()),
                 _ => return None,
             });
@@ -218,7 +228,7 @@ impl ScanFilter {
         #[allow(clippy::cast_precision_loss)]
         let selectivity = (0.05 * list.list.len() as f64).min(0.5);
         let selectivity = if list.negated { 1.0 - selectivity } else { selectivity };
-        // `x NOT IN (…, NULL)` is never true, nor is `x IN (NULL)`, whatever the type of the column.
+        // `x NOT IN (…, NULL)` is never true, and neither is `x IN (NULL)`, for a column of any type.
         let never = if list.negated { any_null } else { constants.is_empty() };
         let condition = if never { Condition::Never } else { Condition::In(column, constants, list.negated) };
         self.predicate.push(condition, selectivity);
@@ -259,5 +269,6 @@ fn has_blanks(constant: &Datum, column: ColumnType) -> bool {
 }
 
 fn to_datum(value: &ScalarValue) -> Option<Datum> {
-    datum_at(&value.to_array().ok()?, 0).ok()
+    // A list or a record is no constant of a column.
+    datum_at(&value.to_array().ok()?, 0, Zone::UTC).ok()
 }

@@ -1,7 +1,6 @@
-//! The keys of joins above, as bits: which rows of a block have one of them.
-//!
-//! Tested behind the filter on codes and before anything is decoded, so a join with few keys costs its scan one column. A build side does
-//! not show what its keys keep: if they keep most rows, some blocks pass untested before they are tried again.
+//! The keys of joins above, as bits: which rows of a block have one of them. They are tested after the filter on codes and before anything is decoded, so a
+//! join with few keys reduces the scan to one column for most rows. A build side does not show how many rows its keys keep. If they keep most rows, some blocks
+//! pass untested before the keys are tried again.
 
 use std::sync::Arc;
 
@@ -9,14 +8,14 @@ use farhold_join::datafusion::Members;
 use farhold_scan::kernels::Bits;
 use farhold_store::column::{BLOCK_ROWS, Chunk, Encoding};
 
-/// The rows by which keys are judged.
+/// The number of rows after which the usefulness of keys is judged.
 const JUDGED_ROWS: u32 = 1 << 15;
-/// Of four of these rows, the most that keys may keep and still be worth testing.
+/// The most rows of four that keys may keep and still be worth testing.
 const KEPT_OF_FOUR_MAX: u32 = 3;
 /// Blocks that pass untested before keys are judged again.
 const RESTING_BLOCKS: u32 = 512;
 
-/// Of each join whose keys are bits.
+/// One for each join whose keys are bits.
 #[derive(Default)]
 pub(super) struct KeySets(Vec<KeySet>);
 
@@ -27,7 +26,7 @@ struct KeySet {
     /// Rows since the last judgement, and how many of them were kept.
     seen: u32,
     kept: u32,
-    /// Blocks until it is tested again.
+    /// Blocks until the keys are tested again.
     resting: u32,
 }
 

@@ -43,14 +43,14 @@ pub(crate) enum RowSource {
 /// The access paths to columns of other nodes.
 pub(crate) struct PathsOf {
     pub(crate) paths: Arc<Paths>,
-    /// The one that the session requires.
+    /// The path that the session requires.
     pub(crate) forced: Option<PathKind>,
 }
 
 /// The pages and column segments of a table at the snapshot.
 pub(crate) struct TableAt {
     pub(crate) pages: Arc<[PageTask]>,
-    /// By the nodes that have rows of it.
+    /// One for each node that has rows of the table.
     pub(crate) columns: Arc<[(NodeId, std::result::Result<NodeColumns, NoColumns>)]>,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct FarTable {
 }
 
 impl FarTable {
-    /// `nodes`: how many the cluster has.
+    /// `nodes`: the number of nodes of the cluster.
     pub(crate) fn new(info: Arc<TableInfo>, with_row_number: bool, nodes: u64) -> Self {
         Self { info, with_row_number, nodes }
     }
@@ -108,6 +108,18 @@ impl FarTable {
     fn row_count(&self) -> u64 {
         let own = self.info.table.row_count();
         if self.info.table.placement() == Placement::Replicated { own } else { own * self.nodes }
+    }
+
+    /// An estimate of how many rows pass the filters that a scan evaluates itself: that of the scan once the table has been scanned. And
+    /// whether there are other filters.
+    pub(crate) fn rows_passing(&self, filters: &[Expr]) -> (usize, bool) {
+        let (filter, others) = ScanFilter::split(&self.info, filters);
+        let (access, _, _) = crate::engine::direct::choose(&self.info, filter.sargs(), &[]);
+        let unknown = || filter.predicate().selectivity();
+        let selectivity =
+            self.info.sample.last().map_or_else(unknown, |sample| sample.selectivity(&self.info, &filter));
+        let rows = if access.point { 1 } else { ((self.row_count() as f64 * selectivity) as usize).max(1) };
+        (rows, !others.is_empty())
     }
 
     fn statistics_of(&self, schema: &SchemaRef, filter: &ScanFilter, bound: bool) -> Statistics {

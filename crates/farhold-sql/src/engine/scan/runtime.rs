@@ -1,6 +1,5 @@
-//! Filters that joins above a scan publish while the query runs: bounds of their keys, the keys themselves if they
-//! are few, and bits of the keys. A row that fails them has no match. The scan tests what it can decide before it decodes a
-//! row; the join tests all of it again.
+//! Filters that joins above a scan publish while the query runs: bounds of their keys, the keys themselves if they are few, and bits of the keys. A row that
+//! fails them has no match. The scan tests the conditions that it can evaluate before it decodes a row; the join tests all conditions again.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use crate::engine::catalog::TableInfo;
 /// The filters over the columns of a scan, in the form that one of its partitions knows.
 pub(super) struct RuntimeFilters {
     filters: Arc<[PhysicalExprRef]>,
-    /// Each one's last form.
+    /// The last form of each filter.
     known: Vec<Option<PhysicalExprRef>>,
 }
 
@@ -31,9 +30,8 @@ impl RuntimeFilters {
         Self { known: vec![None; filters.len()], filters }
     }
 
-    /// The conditions that are known now, and the bits for chunks of columns; `None` if they are those of the last call.
-    /// `columns`: the table's columns, in the order of the scan's. `bounds`: whether bounds are worth testing, because
-    /// chunks of columns have them too.
+    /// The conditions that are known now, and the bits for chunks of columns; `None` if nothing has changed since the last call. `columns`: the table's
+    /// columns, in the order of the scan's. `bounds`: whether bounds are worth testing, because chunks of columns have bounds too.
     pub(super) fn refresh(
         &mut self,
         table: &TableInfo,
@@ -77,7 +75,7 @@ fn on_table(condition: &PhysicalExprRef, table: &TableInfo, columns: &[usize]) -
     }
     let list = condition.downcast_ref::<InListExpr>().filter(|list| !list.negated())?;
     let column = column_of(list.expr(), table, columns)?;
-    // Of a build side that has a key in several rows, it is there as often.
+    // A key that several rows of the build side have occurs several times.
     let values: HashSet<ScalarValue> = list.list().iter().map(literal_of).collect::<Option<_>>()?;
     let values = values.into_iter().map(|value| Expr::Literal(value, None)).collect();
     Some(Expr::InList(InList::new(Box::new(column), values, false)))
@@ -92,8 +90,7 @@ fn column_of(expression: &Arc<dyn PhysicalExpr>, table: &TableInfo, columns: &[u
     Some(Expr::Column(datafusion::common::Column::new_unqualified(name)))
 }
 
-/// The table's column whose values joins compare as scans do: texts of a CHAR column have blanks that only one of the two
-/// ignores.
+/// The table's column, if joins compare its values as scans do. Texts of a CHAR column have blanks that only one of the two ignores.
 pub(super) fn exact_column(expression: &Arc<dyn PhysicalExpr>, table: &TableInfo, columns: &[usize]) -> Option<usize> {
     let column = *columns.get(expression.downcast_ref::<Column>()?.index())?;
     let is_exact = matches!(
@@ -103,6 +100,7 @@ pub(super) fn exact_column(expression: &Arc<dyn PhysicalExpr>, table: &TableInfo
             | ColumnType::BigInt
             | ColumnType::Date
             | ColumnType::Timestamp
+            | ColumnType::Timestamptz
             | ColumnType::Decimal { .. }
     );
     is_exact.then_some(column)

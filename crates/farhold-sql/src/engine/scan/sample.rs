@@ -48,6 +48,11 @@ impl SampleCache {
         *cached = Some(Arc::clone(&sample));
         sample
     }
+
+    /// The last sample, if the table has been scanned.
+    pub(super) fn last(&self) -> Option<Arc<Sample>> {
+        self.sample.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl Sample {
@@ -69,6 +74,26 @@ impl Sample {
         Self { rows, of }
     }
 
+    fn passing(&self, table: &TableInfo, filter: &ScanFilter) -> Vec<&Row> {
+        let (rows, mut scratch) = (filter.on_rows(table), Vec::new());
+        self.rows.iter().filter(|(k, v)| rows.matches(k, v, &mut scratch)).collect()
+    }
+
+    /// The fraction of the table's rows that pass a filter, of which so many rows of the sample are.
+    fn fraction(&self, passing: usize, filter: &ScanFilter) -> f64 {
+        if self.rows.is_empty() {
+            filter.predicate().selectivity()
+        } else {
+            // If no sampled row passes, assume half a row of the sample.
+            (passing as f64).max(0.5) / self.rows.len() as f64
+        }
+    }
+
+    /// The fraction of the table's rows that pass a filter.
+    pub(super) fn selectivity(&self, table: &TableInfo, filter: &ScanFilter) -> f64 {
+        self.fraction(self.passing(table, filter).len(), filter)
+    }
+
     /// The statistics of a scan of `columns` over `row_count` rows with `filter`.
     pub(super) fn statistics(
         &self,
@@ -77,15 +102,8 @@ impl Sample {
         filter: &ScanFilter,
         row_count: u64,
     ) -> Statistics {
-        let (rows, mut scratch) = (filter.on_rows(table), Vec::new());
-        let passing: Vec<&Row> = self.rows.iter().filter(|(k, v)| rows.matches(k, v, &mut scratch)).collect();
-        let selectivity = if self.rows.is_empty() {
-            filter.predicate().selectivity()
-        } else {
-            // If no sampled row passes, assume half a row of the sample.
-            (passing.len() as f64).max(0.5) / self.rows.len() as f64
-        };
-        let rows = ((row_count as f64 * selectivity) as usize).max(1);
+        let passing = self.passing(table, filter);
+        let rows = ((row_count as f64 * self.fraction(passing.len(), filter)) as usize).max(1);
         let width: usize = schema.fields().iter().map(|f| f.data_type().primitive_width().unwrap_or(24)).sum();
         let column_statistics = columns
             .iter()

@@ -57,7 +57,7 @@ pub(crate) struct SequenceInfo {
 impl SequenceInfo {
     /// `None` if the table is not a sequence.
     pub(crate) fn of(table: &Table) -> Option<Self> {
-        let definition = SequenceDef::decode(table.attributes())?;
+        let definition = SequenceDef::decode(&table.attributes())?;
         let place = place_of(table.name());
         let key = |number| {
             let mut row = vec![Datum::BigInt(0); 1 + RowCounter::COLUMNS.len()];

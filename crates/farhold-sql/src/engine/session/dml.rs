@@ -17,13 +17,14 @@ use farhold_txn::{RowHandle, Txn};
 use super::plan::{DeleteQuery, InsertQuery, UpdateQuery};
 use crate::engine::cancel::Pace;
 use crate::engine::catalog::{TableInfo, Tables, table_name};
-use crate::engine::direct::{Effect, UniqueKeys, Writer, apply_update, default_of, insert_moved, is_default, returned};
+use crate::engine::direct::{Effect, Rules, Writer, apply_update, default_of, insert_moved, is_default, returned};
 use crate::engine::parse::parse_expr;
 use crate::engine::query::{BatchStream, ROWS_SCHEMA, assigned, sql_type};
 use crate::engine::scalar::{ColumnRef, Parameters, assignable, fold};
 use crate::engine::sequence::Numbers;
 use crate::engine::types::{cast, datum_at, from_arrow};
 use crate::engine::{CancelHandle, ColumnType, Datum, OutputColumn, error, walk};
+use crate::value::Zone;
 use crate::{SqlError, SqlState};
 
 fn quoted(name: &str) -> Ident {
@@ -256,7 +257,11 @@ impl<'a> Finder<'a> {
         let schema = self.table.schema();
         let mut parts = Vec::with_capacity(schema.key().len());
         for (n, &column) in schema.key().iter().enumerate() {
-            parts.push(cast(datum_at(batch.column(n), row)?, schema.columns()[column].data_type)?);
+            parts.push(cast(
+                datum_at(batch.column(n), row, Zone::UTC)?,
+                schema.columns()[column].data_type,
+                Zone::UTC,
+            )?);
         }
         schema.encode_key_parts(&parts, &mut self.key).map_err(|e| error::from_row(&e))?;
         let found = txn.get(&self.table.table, &self.key).await.map_err(|e| error::from_txn(&e))?;
@@ -279,7 +284,7 @@ impl UpdateQuery {
         let mut effect = Effect { rows: self.returning.as_ref().map(|_| Vec::new()), count: 0 };
         let mut finder = Finder::new(table);
         let mut moved = Vec::new();
-        let unique = UniqueKeys::new(table, self.assigned.iter().copied());
+        let rules = Rules::new(table, self.assigned.iter().copied());
         let mut row = vec![Datum::Null; table.columns().len()];
         let wanted = table.wanted_all();
         let mut pace = Pace::new(cancel);
@@ -294,15 +299,16 @@ impl UpdateQuery {
                     row[column] = if self.defaults.contains(&column) {
                         numbers.evaluate(&default_of(table, column), &[], parameters).await?
                     } else {
-                        cast(datum_at(batch.column(keys + value), n)?, data_type)?
+                        cast(datum_at(batch.column(keys + value), n, parameters.zone)?, data_type, parameters.zone)?
                     };
                 }
-                if let Some(again) = apply_update(txn, table, &unique, handle, &row)? {
+                if let Some(again) = apply_update(txn, &rules, handle, &row, parameters)? {
                     moved.push((again, row.clone()));
                 }
                 effect.count += 1;
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
-                    let beside = beside(&batch, keys + self.assigned.len(), &self.beside, n)?;
+                    let from = keys + self.assigned.len();
+                    let beside = beside(&batch, from, &self.beside, n, parameters.zone)?;
                     rows.push(returned(table, returning, &row, beside, parameters)?);
                 }
             }
@@ -313,9 +319,15 @@ impl UpdateQuery {
 }
 
 /// The values of the columns beside the table, from the query's column `from` on.
-fn beside(batch: &RecordBatch, from: usize, types: &[ColumnType], row: usize) -> Result<Vec<Datum>, SqlError> {
+fn beside(
+    batch: &RecordBatch,
+    from: usize,
+    types: &[ColumnType],
+    row: usize,
+    zone: Zone,
+) -> Result<Vec<Datum>, SqlError> {
     let columns = batch.columns().iter().skip(from).zip(types);
-    columns.map(|(column, data_type)| cast(datum_at(column, row)?, *data_type)).collect()
+    columns.map(|(column, data_type)| cast(datum_at(column, row, zone)?, *data_type, zone)).collect()
 }
 
 impl DeleteQuery {
@@ -340,7 +352,8 @@ impl DeleteQuery {
                 let Some(handle) = finder.find(txn, &batch, n).await? else { continue };
                 if let (Some(rows), Some(returning)) = (&mut effect.rows, &self.returning) {
                     table.read(txn.key(handle), txn.value(handle), &wanted, &mut row)?;
-                    let beside = beside(&batch, table.schema().key().len(), &self.beside, n)?;
+                    let from = table.schema().key().len();
+                    let beside = beside(&batch, from, &self.beside, n, parameters.zone)?;
                     rows.push(returned(table, returning, &row, beside, parameters)?);
                 }
                 txn.delete(handle).map_err(|e| error::from_txn(&e))?;
@@ -376,7 +389,8 @@ impl InsertQuery {
                     row.push(if given { Datum::Null } else { numbers.evaluate(default, &[], parameters).await? });
                 }
                 for (column, &target) in batch.columns().iter().zip(&self.targets) {
-                    row[target] = cast(datum_at(column, n)?, table.columns()[target].data_type)?;
+                    let datum = datum_at(column, n, parameters.zone)?;
+                    row[target] = cast(datum, table.columns()[target].data_type, parameters.zone)?;
                 }
                 writer.write(txn, &mut row, parameters).await?;
             }

@@ -18,6 +18,7 @@ use crate::engine::scalar::{ParameterTypes, Parameters, cut_to};
 use crate::engine::scan::{PathsOf, RowSource};
 use crate::engine::types::cast;
 use crate::engine::{ColumnType, CommandTag, Datum, Output, OutputColumn, Rows, error};
+use crate::value::Zone;
 use crate::{SqlError, SqlState};
 
 /// How often a statement outside of a transaction block is retried after conflicts before it fails.
@@ -66,21 +67,25 @@ impl Session {
         let values = if types_match(&bound, values) {
             values
         } else {
-            given = coerce(&bound, values)?;
+            given = coerce(&bound, values, self.settings.zone())?;
             &given
         };
         if self.transaction.is_read_only() && writes(&bound.plan) {
             return Err(read_only_error(verb_of(&bound.plan)));
         }
         self.transaction.enter(&self.worker);
-        let parameters = Parameters { values, times: self.transaction.times() };
+        let parameters = Parameters { values, times: self.transaction.times(), zone: self.settings.zone() };
         match &bound.plan {
             Plan::Direct(program) => {
                 let may_be_long =
                     !self.transaction.is_open() && matches!(program, Program::Select(select) if select.may_be_long());
                 let is_long = matches!(program, Program::Select(select) if may_be_long && select.is_long(parameters)?);
                 let rows_max = if may_be_long { ROWS_MAX } else { usize::MAX };
-                let outcome = if is_long { Ok(None) } else { self.direct_up_to(program, parameters, rows_max).await };
+                let outcome = if is_long {
+                    Ok(None)
+                } else {
+                    self.direct_up_to(program, parameters, rows_max, Some(bound.version)).await
+                };
                 let outcome = match outcome {
                     Ok(Some(output)) => Ok(output),
                     Ok(None) => match Box::pin(self.long_query(prepared, &bound)).await? {
@@ -90,10 +95,9 @@ impl Session {
                     Err(error) => Err(error),
                 };
                 match outcome {
-                    // The index to which the statement was bound may be gone; bound again, it uses another access path.
-                    Err(e) if e.state == SqlState::SERIALIZATION_FAILURE && self.is_outdated(&bound) => {
-                        Box::pin(self.run(prepared, values)).await
-                    }
+                    // The index to which the statement was bound may be gone, or its table have another check. Bound again,
+                    // it goes by the catalog as it is.
+                    Err(e) if self.is_outdated(&bound, &e) => Box::pin(self.run(prepared, values)).await,
                     outcome => outcome,
                 }
             }
@@ -102,8 +106,11 @@ impl Session {
             Plan::Query(query) => Box::pin(self.query(query, parameters)).await,
             Plan::Explain { inner, analyze } => Box::pin(self.explain(inner, parameters, *analyze)).await,
             Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_) => {
-                let effect = Box::pin(self.in_transaction(&bound.plan, parameters)).await?;
-                Ok(Self::output_of(effect, verb_of(&bound.plan)))
+                match Box::pin(self.in_transaction(&bound.plan, parameters, Some(bound.version))).await {
+                    Ok(effect) => Ok(Self::output_of(effect, verb_of(&bound.plan))),
+                    Err(e) if self.is_outdated(&bound, &e) => Box::pin(self.run(prepared, values)).await,
+                    Err(e) => Err(e),
+                }
             }
             Plan::CopyIn { table, columns, format } => {
                 let txn = match self.transaction.lend() {
@@ -117,7 +124,7 @@ impl Session {
                     format.clone(),
                     txn,
                     (&self.cancel, Rc::clone(&self.numbers)),
-                    parameters.times,
+                    (parameters.times, parameters.zone),
                 );
                 Ok(Output::CopyIn(copy))
             }
@@ -134,16 +141,19 @@ impl Session {
                     &names,
                     inner.columns.clone().unwrap_or_default(),
                     format.clone(),
+                    parameters.zone,
                 )))
             }
+            Plan::SetConfig(call) => self.set_config(call, parameters),
             Plan::Utility(_) => Err(SqlError::internal("unexpected utility statement")),
         }
     }
 
-    /// The statement, bound to the current catalog.
+    /// The statement, bound to the current catalog and time zone.
     async fn current(&self, prepared: &Prepared) -> Result<Rc<Bound>, SqlError> {
         let bound = prepared.bound();
-        if bound.version == self.engine.catalog.version() || !bound.plan.reads_catalog() {
+        let is_current = bound.version == self.engine.catalog.version() && bound.zone == self.settings.zone();
+        if is_current || !bound.plan.reads_catalog() {
             return Ok(bound);
         }
         let parsed = prepared.source().parsed()?;
@@ -163,9 +173,10 @@ impl Session {
     }
 
     /// The planner's query for a direct SELECT of many rows, whose batches come from a snapshot. `None` if the planned
-    /// rows would have other types than those announced to the client. It is planned once per version of the catalog.
+    /// rows would have other types than those announced to the client. It is planned once per version of the catalog and time
+    /// zone.
     async fn long_query(&self, prepared: &Prepared, bound: &Bound) -> Result<Option<Rc<PlannedQuery>>, SqlError> {
-        if let Some(long) = prepared.long(bound.version) {
+        if let Some(long) = prepared.long(bound.version, bound.zone) {
             return Ok(long.query);
         }
         let parsed = prepared.source().parsed()?;
@@ -177,7 +188,7 @@ impl Session {
         let types = |columns: &[OutputColumn]| columns.iter().map(|c| c.data_type).collect::<Vec<_>>();
         let same = bound.columns.as_ref().is_some_and(|columns| types(columns) == types(&query.columns));
         let query = same.then(|| Rc::new(query));
-        prepared.keep_long(Long { version: tables.version, query: query.clone() });
+        prepared.keep_long(Long { version: tables.version, zone: bound.zone, query: query.clone() });
         Ok(query)
     }
 
@@ -186,9 +197,11 @@ impl Session {
         prepared.bound().version == self.engine.catalog.version()
     }
 
-    /// Whether the statement is its own transaction, and bound to an outdated catalog.
-    fn is_outdated(&self, bound: &Bound) -> bool {
-        self.transaction_state() == TransactionState::Idle && bound.version != self.engine.catalog.version()
+    /// Whether a statement that has met a conflict is its own transaction, and bound to an outdated catalog.
+    fn is_outdated(&self, bound: &Bound, error: &SqlError) -> bool {
+        error.state == SqlState::SERIALIZATION_FAILURE
+            && !self.transaction.is_open()
+            && bound.version != self.engine.catalog.version()
     }
 
     fn output_of(effect: Effect, verb: &'static str) -> Output {
@@ -200,16 +213,18 @@ impl Session {
     }
 
     async fn direct(&mut self, program: &Program, parameters: Parameters<'_>) -> Result<Output, SqlError> {
-        let output = self.direct_up_to(program, parameters, usize::MAX).await?;
+        let output = self.direct_up_to(program, parameters, usize::MAX, None).await?;
         output.ok_or_else(|| SqlError::internal("a SELECT without a limit has read too much"))
     }
 
-    /// `None` if it is a SELECT of more rows, and nothing has been done.
+    /// `None` if it is a SELECT of more rows, and nothing has been done. `version`: of the catalog to which the statement is bound, if
+    /// the caller binds it again after a conflict.
     async fn direct_up_to(
         &mut self,
         program: &Program,
         parameters: Parameters<'_>,
         rows_max: usize,
+        version: Option<u64>,
     ) -> Result<Option<Output>, SqlError> {
         let verb = match program {
             Program::Constant(_) | Program::Select(_) => "SELECT",
@@ -242,7 +257,7 @@ impl Session {
             };
             match outcome {
                 Ok(effect) => return Ok(Some(Self::output_of(effect, verb))),
-                Err(e) if self.again(&e, attempt).await? => {}
+                Err(e) if self.again_as_bound(&e, attempt, version).await? => {}
                 Err(e) => return Err(e),
             }
         }
@@ -264,6 +279,14 @@ impl Session {
         self.cancel.check()?;
         self.worker.back_off(RETRY, attempt).await;
         Ok(true)
+    }
+
+    /// As [`again`](Self::again), unless the statement is to be bound again first, because the catalog is no longer of this version.
+    async fn again_as_bound(&self, error: &SqlError, attempt: u32, version: Option<u64>) -> Result<bool, SqlError> {
+        if version.is_some_and(|version| version != self.engine.catalog.version()) {
+            return Ok(false);
+        }
+        self.again(error, attempt).await
     }
 
     /// A snapshot of the database; waits a little while all snapshot slots are taken.
@@ -329,8 +352,14 @@ impl Session {
         Ok(Output::Rows(Rows::Batches(QueryRows::new(stream))))
     }
 
-    /// Runs a writing plan in the open transaction, or in one of its own that is retried after conflicts.
-    async fn in_transaction(&mut self, plan: &Plan, parameters: Parameters<'_>) -> Result<Effect, SqlError> {
+    /// Runs a writing plan in the open transaction, or in one of its own that is retried after conflicts. `version`: see
+    /// [`direct_up_to`](Self::direct_up_to).
+    async fn in_transaction(
+        &mut self,
+        plan: &Plan,
+        parameters: Parameters<'_>,
+        version: Option<u64>,
+    ) -> Result<Effect, SqlError> {
         let engine = Arc::clone(&self.engine);
         let query = match plan {
             Plan::InsertQuery(p) => &p.query,
@@ -381,7 +410,7 @@ impl Session {
             };
             match outcome {
                 Ok(effect) => return Ok(effect),
-                Err(e) if self.again(&e, attempt).await? => {}
+                Err(e) if self.again_as_bound(&e, attempt, version).await? => {}
                 Err(e) => return Err(e),
             }
         }
@@ -440,7 +469,7 @@ impl Session {
                     .await?;
                 lines.extend(shown);
                 if analyze && writes {
-                    let effect = self.in_transaction(plan, parameters).await?;
+                    let effect = self.in_transaction(plan, parameters, None).await?;
                     lines.push(format!("Rows written: {}", effect.count));
                 }
             }
@@ -468,7 +497,7 @@ fn fits(datum: &Datum, to: ColumnType) -> bool {
     datum.is_null() || (same_kind(type_of(datum), to) && !has_blanks)
 }
 
-fn coerce(bound: &Bound, parameters: &[Datum]) -> Result<Vec<Datum>, SqlError> {
+fn coerce(bound: &Bound, parameters: &[Datum], zone: Zone) -> Result<Vec<Datum>, SqlError> {
     if parameters.len() != bound.parameters.len() {
         return Err(SqlError::new(
             SqlState::PROTOCOL_VIOLATION,
@@ -476,9 +505,11 @@ fn coerce(bound: &Bound, parameters: &[Datum]) -> Result<Vec<Datum>, SqlError> {
         ));
     }
     let given = parameters.iter().zip(&bound.parameters);
-    given
-        .map(
-            |(datum, to)| if fits(datum, *to) { Ok(datum.clone()) } else { Ok(cut_to(cast(datum.clone(), *to)?, *to)) },
-        )
-        .collect()
+    let given =
+        given.map(
+            |(datum, to)| {
+                if fits(datum, *to) { Ok(datum.clone()) } else { Ok(cut_to(cast(datum.clone(), *to, zone)?, *to)) }
+            },
+        );
+    given.collect()
 }

@@ -4,6 +4,7 @@ mod dml;
 mod execute;
 mod plan;
 mod prepare;
+mod set_config;
 mod transaction;
 mod utility;
 
@@ -20,6 +21,7 @@ use super::scalar::ParameterTypes;
 use super::sequence::SessionNumbers;
 use super::settings::Settings;
 use super::{CancelHandle, ColumnType, Datum, Engine, Output, Prepared, parse};
+use crate::value::Zone;
 use crate::{SqlError, SqlState};
 
 pub(in crate::engine) use execute::{durable_error, unless_doomed};
@@ -228,6 +230,12 @@ impl Session {
     /// Marks the end of the client's start-up parameters, to which RESET returns.
     pub(crate) fn started(&mut self) {
         self.settings.started();
+    }
+
+    /// The session's time zone.
+    #[must_use]
+    pub fn zone(&self) -> Zone {
+        self.settings.zone()
     }
 
     /// A counter that grows with each change of a setting.

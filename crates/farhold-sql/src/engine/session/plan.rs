@@ -4,17 +4,21 @@ use std::sync::Arc;
 
 use datafusion::sql::sqlparser::ast;
 
+use super::set_config::SetConfig;
 use crate::engine::catalog::TableInfo;
 use crate::engine::copy::CopyFormat;
 use crate::engine::direct::{Insert, Program, Returning};
 use crate::engine::query::PlannedQuery;
 use crate::engine::sequence::Restart;
 use crate::engine::{ColumnType, OutputColumn};
+use crate::value::Zone;
 
-/// A statement bound to one version of the catalog.
+/// A statement bound to one version of the catalog, and to a time zone.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) version: u64,
+    /// The zone in which it reads its literals. In another one it is bound again.
+    pub(crate) zone: Zone,
     pub(crate) parameters: Vec<ColumnType>,
     /// Which of their types the client has declared; those beyond the end of this list are inferred.
     pub(crate) stated: Vec<bool>,
@@ -25,7 +29,8 @@ pub(crate) struct Bound {
 impl Bound {
     /// A utility statement that refers to nothing in the catalog.
     pub(super) fn utility(utility: Utility) -> Self {
-        Self { version: 0, parameters: Vec::new(), stated: Vec::new(), columns: None, plan: Plan::Utility(utility) }
+        let plan = Plan::Utility(utility);
+        Self { version: 0, zone: Zone::UTC, parameters: Vec::new(), stated: Vec::new(), columns: None, plan }
     }
 }
 
@@ -55,6 +60,8 @@ pub(crate) enum Plan {
         inner: Box<Bound>,
         format: CopyFormat,
     },
+    /// `SELECT set_config(…)`.
+    SetConfig(SetConfig),
     Utility(Utility),
 }
 
@@ -129,7 +136,8 @@ pub(crate) enum Utility {
 }
 
 impl Plan {
-    /// Whether the plan refers to tables, so that a change of the catalog makes it stale.
+    /// Whether the plan refers to tables or has expressions, so that a change of the catalog or of the time zone makes it
+    /// stale.
     pub(crate) fn reads_catalog(&self) -> bool {
         !matches!(self, Self::Utility(utility) if !matches!(utility, Utility::Truncate { .. }))
     }

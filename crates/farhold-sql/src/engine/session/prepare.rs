@@ -8,7 +8,7 @@ use datafusion::sql::sqlparser::ast::{
 };
 
 use super::plan::{Bound, DeleteQuery, InsertQuery, Plan, UpdateQuery, Utility};
-use super::{Session, dml};
+use super::{Session, dml, set_config};
 use crate::engine::catalog::{Tables, table_name};
 use crate::engine::copy::CopyFormat;
 use crate::engine::direct::{
@@ -53,10 +53,14 @@ impl Session {
                 let column = |name: &str| output_column(name.to_owned(), ColumnType::Text);
                 (Vec::new(), Some(vec![column("name"), column("setting")]))
             }
+            Plan::SetConfig(call) => {
+                (finish(&types.known), Some(vec![output_column(call.column.clone(), ColumnType::Text)]))
+            }
             Plan::CopyIn { .. } | Plan::Utility(_) => (Vec::new(), None),
         };
         parse::check_count(columns.as_ref().map_or(0, Vec::len))?;
-        Ok(Bound { version, parameters, stated: types.stated, columns, plan })
+        let zone = self.settings.zone();
+        Ok(Bound { version, zone, parameters, stated: types.stated, columns, plan })
     }
 
     async fn plan_of(
@@ -120,8 +124,11 @@ impl Session {
     ) -> Result<Plan, SqlError> {
         refuse_select_into(query)?;
         let (query, locked) = with_plain_locks(query)?;
+        if let Some(call) = set_config::called(&query, types, self.settings.zone())? {
+            return Ok(Plan::SetConfig(call));
+        }
         let before = types.clone();
-        match (Compiler { tables, parameters: &mut types.known }).select(&query) {
+        match (Compiler { tables, parameters: &mut types.known, zone: self.settings.zone() }).select(&query) {
             Ok(program) => return Ok(Plan::Direct(program)),
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) if locked => {
@@ -142,13 +149,13 @@ impl Session {
         types: &Types,
     ) -> Result<PlannedQuery, SqlError> {
         let query = with_plain_locks(query)?.0.into_owned();
-        let (user, cancel) = (self.settings.user(), &self.cancel);
-        self.engine.queries.plan(query.into(), origin, tables, types, user, cancel).await
+        let (user, zone, cancel) = (self.settings.user(), self.settings.zone(), &self.cancel);
+        self.engine.queries.plan(query.into(), origin, (tables, types), (user, zone), cancel).await
     }
 
     async fn planned(&self, query: Query, tables: &Arc<Tables>, types: &Types) -> Result<PlannedQuery, SqlError> {
-        let (user, cancel) = (self.settings.user(), &self.cancel);
-        self.engine.queries.plan(query.into(), &Origin::Made, tables, types, user, cancel).await
+        let (user, zone, cancel) = (self.settings.user(), self.settings.zone(), &self.cancel);
+        self.engine.queries.plan(query.into(), &Origin::Made, (tables, types), (user, zone), cancel).await
     }
 
     async fn plan_insert(
@@ -158,12 +165,12 @@ impl Session {
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
         let before = types.clone();
-        match (Compiler { tables, parameters: &mut types.known }).insert(insert) {
+        match (Compiler { tables, parameters: &mut types.known, zone: self.settings.zone() }).insert(insert) {
             Ok(program) => return Ok(Plan::Direct(program)),
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) => *types = before,
         }
-        let mut compiler = Compiler { tables, parameters: &mut types.known };
+        let mut compiler = Compiler { tables, parameters: &mut types.known, zone: self.settings.zone() };
         let (table, mut targets) = compiler.insert_target(insert).map_err(not_simple)?;
         let on_conflict = compiler.conflict(insert, &table).map_err(not_simple)?;
         let qualifier = insert.table_alias.as_ref().map_or_else(|| table.name.clone(), |a| fold(&a.alias));
@@ -190,7 +197,7 @@ impl Session {
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
         let before = types.clone();
-        match (Compiler { tables, parameters: &mut types.known }).update(update) {
+        match (Compiler { tables, parameters: &mut types.known, zone: self.settings.zone() }).update(update) {
             Ok(program) => return Ok(Plan::Direct(program)),
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) => *types = before,
@@ -205,7 +212,7 @@ impl Session {
         };
         let items = update.returning.as_deref();
         let beside = dml::columns_beside(from, items, tables)?;
-        let mut compiler = Compiler { tables, parameters: &mut types.known };
+        let mut compiler = Compiler { tables, parameters: &mut types.known, zone: self.settings.zone() };
         let returning = bind_returning(&mut compiler, items, &table, &qualifier, &beside).map_err(not_simple)?;
         let query = dml::update_query(&table, &qualifier, &pairs, (from, &beside), update.selection.as_ref());
         let query = self.planned(query, tables, types).await?;
@@ -222,7 +229,7 @@ impl Session {
         types: &mut Types,
     ) -> Result<Plan, SqlError> {
         let before = types.clone();
-        match (Compiler { tables, parameters: &mut types.known }).delete(delete) {
+        match (Compiler { tables, parameters: &mut types.known, zone: self.settings.zone() }).delete(delete) {
             Ok(program) => return Ok(Plan::Direct(program)),
             Err(BindError::Wrong(error)) => return Err(error),
             Err(BindError::Complex) => *types = before,
@@ -232,7 +239,7 @@ impl Session {
         let using = delete.using.as_deref().unwrap_or_default();
         let items = delete.returning.as_deref();
         let beside = dml::columns_beside(using, items, tables)?;
-        let mut compiler = Compiler { tables, parameters: &mut types.known };
+        let mut compiler = Compiler { tables, parameters: &mut types.known, zone: self.settings.zone() };
         let returning = bind_returning(&mut compiler, items, &table, &qualifier, &beside).map_err(not_simple)?;
         let query = dml::update_query(&table, &qualifier, &[], (using, &beside), delete.selection.as_ref());
         let query = self.planned(query, tables, types).await?;
@@ -321,7 +328,7 @@ fn plain_locks(query: &mut Query) -> Result<bool, SqlError> {
 }
 
 /// The error of a statement that neither the direct path nor the planner supports.
-fn not_simple(error: BindError) -> SqlError {
+pub(super) fn not_simple(error: BindError) -> SqlError {
     match error {
         BindError::Wrong(error) => error,
         BindError::Complex => SqlError::unsupported("this statement"),
@@ -423,6 +430,7 @@ pub(super) fn writes(plan: &Plan) -> bool {
         Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_) | Plan::CopyIn { .. } => true,
         Plan::Explain { inner, analyze } => *analyze && writes(&inner.plan),
         Plan::Query(query) => query.takes_numbers,
+        Plan::SetConfig(_) => false,
         Plan::CopyOut { inner, .. } => writes(&inner.plan),
         Plan::Utility(utility) => matches!(
             utility,

@@ -162,6 +162,14 @@ impl Transaction {
         self.ended.undone_since = Some(self.ended.undone_since.map_or(since, |other| other.min(since)));
     }
 
+    /// Begins the transaction of a block anew, unless a statement has run in it.
+    pub(crate) fn begin_anew_if_unused(&mut self, worker: &Worker) {
+        let is_unused = |block: &&mut Block| !block.used && block.savepoints.is_empty() && block.txn.is_some();
+        if let Some(block) = self.block.as_mut().filter(is_unused) {
+            block.txn = Some(if block.read_only { worker.begin_read_only() } else { worker.begin() });
+        }
+    }
+
     /// Ends the block without a commit.
     fn drop_block(&mut self) -> Option<Block> {
         let block = self.block.take()?;

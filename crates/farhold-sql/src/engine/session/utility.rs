@@ -171,19 +171,27 @@ impl Session {
         let (catalog, worker) = (&self.engine.catalog, &self.worker);
         let done = match utility {
             Utility::CreateTable(statement) => {
-                ddl::create_table(catalog, worker, statement, &self.engine.config.columns).await?
+                let columns = &self.engine.config.columns;
+                ddl::create_table(catalog, worker, statement, columns, self.settings.zone()).await?
             }
             Utility::CreateIndex(statement) => ddl::create_index(catalog, worker, statement).await?,
             Utility::CreateSequence(statement) => ddl::create_sequence(catalog, worker, statement).await?,
             Utility::RestartSequence(restart) => {
                 ddl::restart_sequence(catalog, worker, &self.engine.sequences, restart).await?
             }
-            Utility::AlterTable(statement) => ddl::alter_table(catalog, worker, statement).await?,
+            Utility::AlterTable(statement) => {
+                let times = self.transaction.times();
+                let zone = self.settings.zone();
+                let with = ddl::Checking { catalog, worker, cancel: &self.cancel, times, zone };
+                ddl::alter_table(with, statement).await?
+            }
             Utility::Drop { object, names, if_exists } => {
                 ddl::drop(catalog, worker, *object, names, *if_exists).await?
             }
             _ => return Err(SqlError::internal("not a definition")),
         };
+        // What runs when a definition changes, and writes, does not commit.
+        self.transaction.begin_anew_if_unused(&self.worker);
         if self.transaction_state() == super::TransactionState::Open {
             self.warn(
                 SqlState::ACTIVE_TRANSACTION,
@@ -202,7 +210,7 @@ impl Session {
                 self.set_one(&name, value.as_deref(), matches!(scope, Some(ContextModifier::Local)))
             }
             Set::SetTimeZone { local, value } => {
-                let value = value_text(std::slice::from_ref(value))?;
+                let value = zone_text(value)?;
                 self.set_one("timezone", value.as_deref(), *local)
             }
             Set::SetNames { charset_name, .. } => self.set_one("client_encoding", Some(&charset_name.value), false),
@@ -224,7 +232,7 @@ impl Session {
         }
     }
 
-    fn set_one(&mut self, name: &str, value: Option<&str>, local: bool) -> Result<(), SqlError> {
+    pub(super) fn set_one(&mut self, name: &str, value: Option<&str>, local: bool) -> Result<(), SqlError> {
         self.before_setting();
         if !local {
             return self.settings.set(name, value);
@@ -245,6 +253,20 @@ fn wants_read_only(modes: &[TransactionMode]) -> Option<bool> {
         // Every transaction is serializable, which satisfies every level.
         TransactionMode::IsolationLevel(_) => None,
     })
+}
+
+/// The value of SET TIME ZONE as one of the setting `TimeZone`; `None` for DEFAULT and LOCAL.
+fn zone_text(value: &Expr) -> Result<Option<String>, SqlError> {
+    match value {
+        Expr::Identifier(word) if word.quote_style.is_none() && word.value.eq_ignore_ascii_case("local") => Ok(None),
+        Expr::Interval(interval) => match interval.value.as_ref() {
+            Expr::Value(text) if matches!(text.value, Value::SingleQuotedString(_)) => {
+                Ok(Some(format!("interval {text}")))
+            }
+            _ => Err(SqlError::unsupported("this value in SET TIME ZONE")),
+        },
+        value => value_text(std::slice::from_ref(value)),
+    }
 }
 
 /// The text of a setting's value; `None` for DEFAULT.

@@ -8,13 +8,14 @@ use arrow::datatypes::{
 };
 use datafusion::common::ScalarValue;
 
-use super::{cast, from_arrow, to_arrow};
+use super::{cast, from_arrow, instant_scalar, to_arrow};
 use crate::SqlError;
 use crate::engine::{ColumnType, Datum};
-use crate::value::{self, put_interval, put_list, put_record, put_time, written};
+use crate::value::{self, Zone, put_interval, put_list, put_record, put_time, written};
 
-/// The value at `row` of an array. A type without a column type is converted to text.
-pub(crate) fn datum_at(array: &ArrayRef, row: usize) -> Result<Datum, SqlError> {
+/// The value at `row` of an array. A type without a column type is converted to text, with timestamps in `zone`, the
+/// session's.
+pub(crate) fn datum_at(array: &ArrayRef, row: usize, zone: Zone) -> Result<Datum, SqlError> {
     if array.is_null(row) {
         return Ok(Datum::Null);
     }
@@ -36,13 +37,16 @@ pub(crate) fn datum_at(array: &ArrayRef, row: usize) -> Result<Datum, SqlError> 
         DataType::LargeBinary => Datum::Bytea(array.as_binary::<i64>().value(row).to_owned()),
         DataType::BinaryView => Datum::Bytea(array.as_binary_view().value(row).to_owned()),
         DataType::Date32 => Datum::Date(array.as_primitive::<Date32Type>().value(row)),
-        DataType::Timestamp(TimeUnit::Microsecond, _) => {
+        DataType::Timestamp(TimeUnit::Microsecond, None) => {
             Datum::Timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row))
         }
-        DataType::List(_) => list(&array.as_list::<i32>().value(row))?,
-        DataType::LargeList(_) => list(&array.as_list::<i64>().value(row))?,
-        DataType::FixedSizeList(..) => list(&array.as_fixed_size_list().value(row))?,
-        DataType::Struct(_) => record(array.as_struct(), row)?,
+        DataType::Timestamp(TimeUnit::Microsecond, Some(_)) => {
+            Datum::Timestamptz(array.as_primitive::<TimestampMicrosecondType>().value(row))
+        }
+        DataType::List(_) => list(&array.as_list::<i32>().value(row), zone)?,
+        DataType::LargeList(_) => list(&array.as_list::<i64>().value(row), zone)?,
+        DataType::FixedSizeList(..) => list(&array.as_fixed_size_list().value(row), zone)?,
+        DataType::Struct(_) => record(array.as_struct(), row, zone)?,
         DataType::Interval(IntervalUnit::MonthDayNano) => {
             let value = array.as_primitive::<IntervalMonthDayNanoType>().value(row);
             Datum::Text(written(|out| put_interval(value, out)))
@@ -54,7 +58,7 @@ pub(crate) fn datum_at(array: &ArrayRef, row: usize) -> Result<Datum, SqlError> 
         other => {
             let to = other_form(other);
             let one = arrow_cast(&array.slice(row, 1), &to).map_err(|e| SqlError::internal(e.to_string()))?;
-            return datum_at(&one, 0);
+            return datum_at(&one, 0, zone);
         }
     })
 }
@@ -72,26 +76,26 @@ fn other_form(data_type: &DataType) -> DataType {
     }
 }
 
-fn list(elements: &ArrayRef) -> Result<Datum, SqlError> {
+fn list(elements: &ArrayRef, zone: Zone) -> Result<Datum, SqlError> {
     let mut wrong = None;
     let list = written(|out| {
-        put_list(elements, out, &mut |elements, index, out| match datum_at(elements, index) {
-            Ok(datum) => value::put(&datum, ColumnType::Text, out),
+        put_list(elements, out, &mut |elements, index, out| match datum_at(elements, index, zone) {
+            Ok(datum) => value::put(&datum, ColumnType::Text, zone, out),
             Err(error) => wrong = Some(error),
         });
     });
     wrong.map_or(Ok(Datum::Text(list)), Err)
 }
 
-fn record(fields: &StructArray, row: usize) -> Result<Datum, SqlError> {
-    let texts = fields.columns().iter().map(|field| Ok(value::format_datum(&datum_at(field, row)?)));
+fn record(fields: &StructArray, row: usize, zone: Zone) -> Result<Datum, SqlError> {
+    let texts = fields.columns().iter().map(|field| Ok(value::format_datum(&datum_at(field, row, zone)?, zone)));
     let texts = texts.collect::<Result<Vec<_>, SqlError>>()?;
     Ok(Datum::Text(written(|out| put_record(texts.iter().map(Option::as_deref), out))))
 }
 
-/// A datum as a DataFusion scalar, with the Arrow type of `data_type`.
-pub(crate) fn to_scalar(datum: &Datum, data_type: ColumnType) -> Result<ScalarValue, SqlError> {
-    let datum = cast(datum.clone(), data_type)?;
+/// A datum as a DataFusion scalar, with the Arrow type of `data_type`. Timestamps with time zone are converted in `zone`.
+pub(crate) fn to_scalar(datum: &Datum, data_type: ColumnType, zone: Zone) -> Result<ScalarValue, SqlError> {
+    let datum = cast(datum.clone(), data_type, zone)?;
     Ok(match (data_type, datum) {
         (_, Datum::Null) => {
             ScalarValue::try_from(&to_arrow(data_type)).map_err(|e| SqlError::internal(e.to_string()))?
@@ -110,5 +114,6 @@ pub(crate) fn to_scalar(datum: &Datum, data_type: ColumnType) -> Result<ScalarVa
         (_, Datum::Bytea(v)) => ScalarValue::Binary(Some(v)),
         (_, Datum::Date(v)) => ScalarValue::Date32(Some(v)),
         (_, Datum::Timestamp(v)) => ScalarValue::TimestampMicrosecond(Some(v), None),
+        (_, Datum::Timestamptz(v)) => instant_scalar(Some(v)),
     })
 }

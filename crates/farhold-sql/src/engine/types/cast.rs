@@ -2,11 +2,14 @@
 
 use super::type_of;
 use crate::engine::{ColumnType, Datum};
-use crate::value::{ANY_DIGITS, DAY_MICROSECONDS, base_name, format_datum, parse_datum, parse_stored};
+use crate::value::{
+    ANY_DIGITS, DAY_MICROSECONDS, Zone, base_name, format_datum, parse_datum, parse_stored, timestamp_in_range,
+};
 use crate::{SqlError, SqlState};
 
-/// `datum` as a value of `data_type`. The encoder of the column checks length and precision.
-pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlError> {
+/// `datum` as a value of `data_type`. The encoder of the column checks length and precision. Timestamps with time zone are
+/// converted in `zone`, the session's.
+pub(crate) fn cast(datum: Datum, data_type: ColumnType, zone: Zone) -> Result<Datum, SqlError> {
     use ColumnType as T;
     if datum.is_null() {
         return Ok(Datum::Null);
@@ -21,20 +24,23 @@ pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlErro
         | (T::Char(_) | T::Varchar(_) | T::Text, d @ Datum::Text(_))
         | (T::Bytea, d @ Datum::Bytea(_))
         | (T::Date, d @ Datum::Date(_))
-        | (T::Timestamp, d @ Datum::Timestamp(_)) => d,
+        | (T::Timestamp, d @ Datum::Timestamp(_))
+        | (T::Timestamptz, d @ Datum::Timestamptz(_)) => d,
         (T::Decimal { precision, scale }, Datum::Text(text)) if (precision, scale) != ANY_DIGITS => {
-            cast(parse_stored(&text, data_type)?, data_type)?
+            cast(parse_stored(&text, data_type, zone)?, data_type, zone)?
         }
-        (_, Datum::Text(text)) => parse_stored(&text, data_type)?,
+        (_, Datum::Text(text)) => parse_stored(&text, data_type, zone)?,
         (T::Char(_) | T::Varchar(_) | T::Text, Datum::Boolean(v)) => Datum::Text(v.to_string()),
-        (T::Char(_) | T::Varchar(_) | T::Text, d) => Datum::Text(format_datum(&d).unwrap_or_default()),
+        (T::Char(_) | T::Varchar(_) | T::Text, d) => Datum::Text(format_datum(&d, zone).unwrap_or_default()),
         (T::SmallInt, d) => {
             Datum::SmallInt(i16::try_from(integer(&d, data_type)?).map_err(|_| out_of_range(data_type))?)
         }
         (T::Int, d) => Datum::Int(i32::try_from(integer(&d, data_type)?).map_err(|_| out_of_range(data_type))?),
         (T::BigInt, d) => Datum::BigInt(i64::try_from(integer(&d, data_type)?).map_err(|_| out_of_range(data_type))?),
         // Conversion to a double first would round twice.
-        (T::Real, d @ Datum::Decimal { .. }) => parse_datum(&format_datum(&d).unwrap_or_default(), data_type)?,
+        (T::Real, d @ Datum::Decimal { .. }) => {
+            parse_datum(&format_datum(&d, zone).unwrap_or_default(), data_type, zone)?
+        }
         (T::Real, d) => {
             let wide = double(&d, data_type)?;
             #[allow(clippy::cast_possible_truncation)]
@@ -65,13 +71,40 @@ pub(crate) fn cast(datum: Datum, data_type: ColumnType) -> Result<Datum, SqlErro
             i32::try_from(v.div_euclid(DAY_MICROSECONDS))
                 .map_err(|_| SqlError::new(SqlState::DATETIME_OVERFLOW, "date out of range"))?,
         ),
-        (T::Timestamp, Datum::Date(v)) => Datum::Timestamp(
-            i64::from(v)
-                .checked_mul(DAY_MICROSECONDS)
-                .ok_or_else(|| SqlError::new(SqlState::DATETIME_OVERFLOW, "timestamp out of range"))?,
-        ),
+        (T::Timestamp, Datum::Date(v)) => {
+            Datum::Timestamp(i64::from(v).checked_mul(DAY_MICROSECONDS).ok_or_else(no_timestamp)?)
+        }
+        (T::Timestamptz, Datum::Timestamp(v)) => Datum::Timestamptz(instant_of(v, zone)?),
+        (T::Timestamp, Datum::Timestamptz(v)) => Datum::Timestamp(local_of(v, zone)?),
+        (T::Timestamptz, d @ Datum::Date(_)) | (T::Date, d @ Datum::Timestamptz(_)) => {
+            cast(cast(d, T::Timestamp, zone)?, data_type, zone)?
+        }
         (_, d) => return Err(mismatch(&d, data_type)),
     })
+}
+
+/// The local time of an instant, as a timestamp.
+///
+/// # Errors
+/// 22008.
+pub(crate) fn local_of(instant: i64, zone: Zone) -> Result<i64, SqlError> {
+    let is_infinite = matches!(instant, i64::MIN | i64::MAX);
+    let local = zone.to_local(instant).filter(|local| is_infinite || *local != i64::MAX);
+    local.ok_or_else(no_timestamp)
+}
+
+/// The instant of a local time.
+///
+/// # Errors
+/// 22008.
+pub(crate) fn instant_of(local: i64, zone: Zone) -> Result<i64, SqlError> {
+    let is_infinite = matches!(local, i64::MIN | i64::MAX);
+    let instant = zone.to_instant(local).and_then(|of| if is_infinite { Some(of) } else { timestamp_in_range(of) });
+    instant.ok_or_else(no_timestamp)
+}
+
+fn no_timestamp() -> SqlError {
+    SqlError::new(SqlState::DATETIME_OVERFLOW, "timestamp out of range")
 }
 
 /// `unscaled / 10^from` over `10^to`, rounded half away from zero; `None` if it does not fit.
@@ -91,7 +124,7 @@ fn decimal_of_float(datum: &Datum, precision: u8, scale: u8) -> Result<Datum, Sq
     let text = match datum {
         Datum::Real(value) => format!("{value:.5e}"),
         Datum::Double(value) => format!("{value:.14e}"),
-        other => format_datum(other).unwrap_or_default(),
+        other => format_datum(other, Zone::UTC).unwrap_or_default(),
     };
     let decimal = ColumnType::Decimal { precision, scale };
     let special = match datum {
@@ -101,11 +134,11 @@ fn decimal_of_float(datum: &Datum, precision: u8, scale: u8) -> Result<Datum, Sq
     };
     // In PostgreSQL every NUMERIC can be NaN, and one without precision can be infinite, but not here.
     if special.is_some_and(|value| value.is_nan() || (precision, scale) == ANY_DIGITS) {
-        let text = format_datum(datum).unwrap_or_default();
+        let text = format_datum(datum, Zone::UTC).unwrap_or_default();
         return Err(SqlError::unsupported(format!("\"{text}\" of type numeric")));
     }
-    let parsed = parse_stored(&text, decimal).map_err(|_| field_overflow(precision, scale))?;
-    cast(parsed, decimal)
+    let parsed = parse_stored(&text, decimal, Zone::UTC).map_err(|_| field_overflow(precision, scale))?;
+    cast(parsed, decimal, Zone::UTC)
 }
 
 fn integer(datum: &Datum, to: ColumnType) -> Result<i128, SqlError> {
@@ -136,7 +169,9 @@ fn double(datum: &Datum, to: ColumnType) -> Result<f64, SqlError> {
         Datum::BigInt(v) => *v as f64,
         Datum::Real(v) => f64::from(*v),
         Datum::Double(v) => *v,
-        Datum::Decimal { .. } => format_datum(datum).unwrap_or_default().parse().map_err(|_| out_of_range(to))?,
+        Datum::Decimal { .. } => {
+            format_datum(datum, Zone::UTC).unwrap_or_default().parse().map_err(|_| out_of_range(to))?
+        }
         other => return Err(mismatch(other, to)),
     })
 }
@@ -174,6 +209,6 @@ pub(crate) fn castable(from: ColumnType, to: ColumnType) -> bool {
 pub(crate) fn comparable(a: ColumnType, b: ColumnType) -> bool {
     use ColumnType as T;
     let is_number = |t| matches!(t, T::SmallInt | T::Int | T::BigInt | T::Decimal { .. } | T::Real | T::Double);
-    let is_moment = |t| matches!(t, T::Date | T::Timestamp);
+    let is_moment = |t| matches!(t, T::Date | T::Timestamp | T::Timestamptz);
     a == b || (a.is_text() && b.is_text()) || (is_number(a) && is_number(b)) || (is_moment(a) && is_moment(b))
 }

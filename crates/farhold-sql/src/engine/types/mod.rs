@@ -4,12 +4,14 @@ mod array;
 mod cast;
 
 use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, IntervalUnit, TimeUnit};
+use datafusion::common::ScalarValue;
 use datafusion::sql::sqlparser::ast::{self, ArrayElemTypeDef, CharacterLength, ExactNumberInfo, TimezoneInfo};
 
 pub(crate) use array::{datum_at, to_scalar};
-pub(crate) use cast::{cast, castable, comparable, no_cast, round_decimal};
+pub(crate) use cast::{cast, castable, comparable, instant_of, local_of, no_cast, round_decimal};
 
 use super::{ColumnType, Datum};
 use crate::value::{ANY_DIGITS, ANY_LENGTH};
@@ -20,6 +22,8 @@ pub(crate) const TYPE_KEY: &str = "farhold.type";
 
 /// The Arrow type of timestamps.
 pub(crate) const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+/// The zone in the Arrow type of timestamps with time zone, whose values are in UTC in every session.
+static UTC: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from("UTC"));
 /// The Arrow type of intervals.
 pub(crate) const INTERVAL: DataType = DataType::Interval(IntervalUnit::MonthDayNano);
 
@@ -53,18 +57,12 @@ pub(crate) fn from_sql(data_type: &ast::DataType) -> Result<ColumnType, SqlError
         T::Text | T::String(None) => ColumnType::Text,
         T::Bytea => ColumnType::Bytea,
         T::Date => ColumnType::Date,
-        T::Timestamp(precision, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => match precision {
-            None | Some(0..=6) => ColumnType::Timestamp,
-            Some(_) => {
-                return Err(SqlError::new(
-                    SqlState::INVALID_PARAMETER_VALUE,
-                    "precision for type timestamp must be 0 to 6",
-                ));
-            }
-        },
-        T::Timestamp(..) => {
-            return Err(SqlError::unsupported("type timestamp with time zone").with_hint("Use timestamp, in UTC."));
+        T::Timestamp(Some(7..), _) => {
+            let message = "precision for type timestamp must be 0 to 6";
+            return Err(SqlError::new(SqlState::INVALID_PARAMETER_VALUE, message));
         }
+        T::Timestamp(_, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => ColumnType::Timestamp,
+        T::Timestamp(_, TimezoneInfo::WithTimeZone | TimezoneInfo::Tz) => ColumnType::Timestamptz,
         T::Array(ArrayElemTypeDef::SquareBracket(..) | ArrayElemTypeDef::AngleBracket(..)) => {
             return Err(SqlError::unsupported(format!("array type {data_type}")));
         }
@@ -74,6 +72,8 @@ pub(crate) fn from_sql(data_type: &ast::DataType) -> Result<ColumnType, SqlError
                 ("bpchar", [n]) => ColumnType::Char(parse_length(n)?),
                 ("bpchar", []) => ColumnType::Char(ANY_LENGTH),
                 ("name", []) => ColumnType::Text,
+                ("timestamptz", []) => ColumnType::Timestamptz,
+                ("timestamp", []) => ColumnType::Timestamp,
                 ("serial" | "bigserial" | "smallserial" | "serial4" | "serial8", []) => {
                     return Err(SqlError::unsupported(format!("type {name} in this place"))
                         .with_hint("It is allowed only in CREATE TABLE; use integer."));
@@ -85,14 +85,27 @@ pub(crate) fn from_sql(data_type: &ast::DataType) -> Result<ColumnType, SqlError
     })
 }
 
-/// The fractional digits of `TIMESTAMP(p)`, if p limits them.
+/// The fractional digits of `TIMESTAMP(p)`, with or without time zone, if p limits them.
 pub(crate) fn timestamp_digits(data_type: &ast::DataType) -> Option<u8> {
     match data_type {
-        ast::DataType::Timestamp(Some(digits @ 0..=5), TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => {
-            u8::try_from(*digits).ok()
-        }
+        ast::DataType::Timestamp(Some(digits @ 0..=5), _) => u8::try_from(*digits).ok(),
         _ => None,
     }
+}
+
+/// The Arrow type of timestamps with time zone.
+pub(crate) fn timestamptz() -> DataType {
+    DataType::Timestamp(TimeUnit::Microsecond, Some(Arc::clone(&UTC)))
+}
+
+/// Whether it is an Arrow type of timestamps with time zone.
+pub(crate) fn is_timestamptz(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Timestamp(_, Some(_)))
+}
+
+/// A timestamp with time zone as a DataFusion scalar.
+pub(crate) fn instant_scalar(microseconds: Option<i64>) -> ScalarValue {
+    ScalarValue::TimestampMicrosecond(microseconds, Some(Arc::clone(&UTC)))
 }
 
 fn decimal(info: &ExactNumberInfo) -> Result<ColumnType, SqlError> {
@@ -157,6 +170,7 @@ pub(crate) fn to_arrow(data_type: ColumnType) -> DataType {
         ColumnType::Bytea => DataType::Binary,
         ColumnType::Date => DataType::Date32,
         ColumnType::Timestamp => TIMESTAMP,
+        ColumnType::Timestamptz => timestamptz(),
     }
 }
 
@@ -201,7 +215,8 @@ pub(crate) fn from_arrow(data_type: &DataType) -> Option<ColumnType> {
             ColumnType::Bytea
         }
         DataType::Date32 | DataType::Date64 => ColumnType::Date,
-        DataType::Timestamp(_, _) => ColumnType::Timestamp,
+        DataType::Timestamp(_, None) => ColumnType::Timestamp,
+        DataType::Timestamp(_, Some(_)) => ColumnType::Timestamptz,
         DataType::Dictionary(_, value) => return from_arrow(value),
         _ => return None,
     })
@@ -221,5 +236,6 @@ pub(crate) fn type_of(datum: &Datum) -> ColumnType {
         Datum::Bytea(_) => ColumnType::Bytea,
         Datum::Date(_) => ColumnType::Date,
         Datum::Timestamp(_) => ColumnType::Timestamp,
+        Datum::Timestamptz(_) => ColumnType::Timestamptz,
     }
 }

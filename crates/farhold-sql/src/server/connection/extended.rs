@@ -13,7 +13,7 @@ use crate::error::{SqlError, SqlState};
 use crate::server::wire::frontend::{Bind, Format, Formats, Message, Target, message};
 use crate::server::wire::input::Frame;
 use crate::value::binary::{self, utf8};
-use crate::value::{oid, parse_datum, parse_timestamptz};
+use crate::value::{oid, parse_datum};
 
 impl Connection {
     /// Answers a message of the extended protocol other than Sync.
@@ -93,20 +93,20 @@ impl Connection {
         if !statement.parameters.is_empty() {
             self.session.check_not_failed()?;
         }
+        let zone = self.session.zone();
         let mut portal = self.portals.recycle(name, &statement, self.session.mark());
         for ((value, format), parameter) in bind.parameters().zip(&statement.parameters) {
             portal.parameters.push(match value {
                 None => Datum::Null,
                 Some(bytes) if format == Format::Binary => match parameter.foreign {
-                    Some(oid) => parse_datum(&binary::text_of(oid, bytes)?, parameter.data_type)?,
+                    Some(oid) => parse_datum(&binary::text_of(oid, bytes)?, parameter.data_type, zone)?,
                     None => binary::parse_parameter(parameter.oid, parameter.data_type, bytes)?,
                 },
                 Some(bytes) => {
                     let text = utf8(bytes)?;
                     match parameter.oid {
-                        oid::TIMESTAMPTZ => Datum::Timestamp(parse_timestamptz(text)?),
                         oid::BPCHAR => Datum::Text(text.trim_end_matches(' ').to_owned()),
-                        _ => parse_datum(text, parameter.data_type)?,
+                        _ => parse_datum(text, parameter.data_type, zone)?,
                     }
                 }
             });

@@ -149,7 +149,7 @@ impl Connection {
     ) -> Result<Sent, Failure> {
         let mut count = 0;
         // There is no limit on waiting for a client that does not read: see docs/design/0016-waits.md.
-        let mut pace = Pace::new(&self.cancel);
+        let (mut pace, zone) = (Pace::new(&self.cancel), self.session.zone());
         match source {
             RowSource::Direct { rows, tag } => {
                 // A committed statement cannot be cancelled any more: all of its rows are sent.
@@ -163,7 +163,7 @@ impl Connection {
                     }
                     let Some(row) = rows.next() else { return Ok(Sent { count, all: true }) };
                     if let Some(formats) = formats {
-                        shape.put_row(&row, formats, &mut self.wire.output)?;
+                        shape.put_row(&row, formats, zone, &mut self.wire.output)?;
                         self.wire.flush_if_full().await?;
                     }
                     count += 1;
@@ -174,7 +174,7 @@ impl Connection {
                     let Some(batch) = current.as_mut().filter(|batch| batch.left() > 0) else {
                         let watch = Watch { cancel: &self.cancel, deadline, stopping: &self.front_end.stopping };
                         match self.wire.drive(&watch, rows.next()).await? {
-                            Some(batch) => *current = Some(BatchEncoder::new(&batch?)?),
+                            Some(batch) => *current = Some(BatchEncoder::new(&batch?, zone)?),
                             None => return Ok(Sent { count, all: true }),
                         }
                         continue;
@@ -182,7 +182,7 @@ impl Connection {
                     pace.step().await?;
                     match formats {
                         Some(formats) => {
-                            batch.put_row(shape, formats, &mut self.wire.output)?;
+                            batch.put_row(shape, formats, zone, &mut self.wire.output)?;
                             self.wire.flush_if_full().await?;
                         }
                         None => batch.skip_row(),
@@ -313,6 +313,7 @@ impl Connection {
             return Ok(Vec::new());
         }
         let select = self.prepare_in_engine(arguments.select.clone()?, &[]).await?;
+        let zone = self.session.zone();
         let mut values = match self.begin(&select, &[], deadline).await? {
             Outcome::Rows(RowSource::Direct { mut rows, .. }) => rows.next().unwrap_or_default(),
             Outcome::Rows(RowSource::Batches { mut rows, .. }) => {
@@ -324,7 +325,7 @@ impl Connection {
                         values = batch
                             .columns()
                             .iter()
-                            .map(|column| crate::engine::datum_at(column, 0))
+                            .map(|column| crate::engine::datum_at(column, 0, zone))
                             .collect::<Result<_, _>>()?;
                     }
                 }
@@ -340,7 +341,7 @@ impl Connection {
             if matches!((&*value, parameter.data_type), (Datum::Decimal { .. }, ColumnType::Decimal { .. })) {
                 continue;
             }
-            *value = crate::engine::cast_datum(std::mem::replace(value, Datum::Null), parameter.data_type)?;
+            *value = crate::engine::cast_datum(std::mem::replace(value, Datum::Null), parameter.data_type, zone)?;
         }
         Ok(values)
     }

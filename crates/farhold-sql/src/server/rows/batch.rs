@@ -21,8 +21,8 @@ use crate::server::wire::backend::Output;
 use crate::server::wire::frontend::{Format, Formats};
 use crate::value::numeric::{self, Decimal};
 use crate::value::{
-    binary, format_datum, oid, put_bytea, put_date, put_decimal, put_float4, put_float8, put_integer, put_interval,
-    put_list, put_string, put_time, put_timestamp,
+    Zone, binary, format_datum, oid, put_bytea, put_date, put_decimal, put_float4, put_float8, put_integer,
+    put_interval, put_list, put_string, put_time, put_timestamp, put_timestamptz,
 };
 
 /// The wire type of a result's column.
@@ -100,12 +100,12 @@ pub struct BatchEncoder {
 }
 
 impl BatchEncoder {
-    /// Prepares a batch for encoding.
+    /// Prepares a batch for encoding. Records become texts, with timestamps in the session's `zone`.
     ///
     /// # Errors
     /// A value that its wire type cannot hold.
-    pub fn new(batch: &RecordBatch) -> Result<Self, SqlError> {
-        let columns = batch.columns().iter().map(normalize).collect::<Result<_, _>>()?;
+    pub fn new(batch: &RecordBatch, zone: Zone) -> Result<Self, SqlError> {
+        let columns = batch.columns().iter().map(|column| normalize(column, zone)).collect::<Result<_, _>>()?;
         Ok(Self { columns, rows: batch.num_rows(), next: 0 })
     }
 
@@ -119,11 +119,17 @@ impl BatchEncoder {
         self.next += 1;
     }
 
-    /// Writes the next row, which must exist.
+    /// Writes the next row, which must exist, with timestamps in the session's `zone`.
     ///
     /// # Errors
     /// As [`Shape::put_row`].
-    pub fn put_row(&mut self, shape: &Shape, formats: Formats<'_>, output: &mut Output) -> Result<(), SqlError> {
+    pub fn put_row(
+        &mut self,
+        shape: &Shape,
+        formats: Formats<'_>,
+        zone: Zone,
+        output: &mut Output,
+    ) -> Result<(), SqlError> {
         let row = self.next;
         self.next += 1;
         let message = output.open(b'D');
@@ -134,10 +140,10 @@ impl BatchEncoder {
             } else {
                 put_value(&message, output, |out| match formats.of(index) {
                     Format::Text => {
-                        put_text(array, row, column, out);
+                        put_text(array, row, column, zone, out);
                         Ok(())
                     }
-                    Format::Binary => put_binary(array, row, column, out),
+                    Format::Binary => put_binary(array, row, column, zone, out),
                 })?;
             }
         }
@@ -146,14 +152,15 @@ impl BatchEncoder {
     }
 }
 
-fn normalize(array: &ArrayRef) -> Result<ArrayRef, SqlError> {
+fn normalize(array: &ArrayRef, zone: Zone) -> Result<ArrayRef, SqlError> {
     // Strings and bytes have an encoder for each layout.
     let has_encoder = matches!(
         array.data_type(),
         DataType::Utf8View | DataType::LargeUtf8 | DataType::BinaryView | DataType::LargeBinary
     );
     if matches!(array.data_type(), DataType::Struct(_)) {
-        let texts = (0..array.len()).map(|row| datum_at(array, row).map(|record| format_datum(&record)));
+        let text = |row| datum_at(array, row, zone).map(|record| format_datum(&record, zone));
+        let texts = (0..array.len()).map(text);
         return Ok(Arc::new(texts.collect::<Result<StringArray, SqlError>>()?));
     }
     let to = normal_type(array.data_type());
@@ -173,16 +180,16 @@ fn unsendable(error: arrow::error::ArrowError) -> SqlError {
     SqlError::internal(format!("a result cannot be sent: {error}"))
 }
 
-fn put_text(array: &ArrayRef, row: usize, column: &Column, out: &mut Vec<u8>) {
+fn put_text(array: &ArrayRef, row: usize, column: &Column, zone: Zone, out: &mut Vec<u8>) {
     match array.data_type() {
         DataType::Utf8 => put_string(array.as_string::<i32>().value(row), column.data_type, out),
         DataType::LargeUtf8 => put_string(array.as_string::<i64>().value(row), column.data_type, out),
         DataType::Utf8View => put_string(array.as_string_view().value(row), column.data_type, out),
-        _ => put_plain_text(array, row, out),
+        _ => put_plain_text(array, row, zone, out),
     }
 }
 
-fn put_plain_text(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
+fn put_plain_text(array: &ArrayRef, row: usize, zone: Zone, out: &mut Vec<u8>) {
     match array.data_type() {
         DataType::Boolean => out.push(if array.as_boolean().value(row) { b't' } else { b'f' }),
         DataType::Int16 => put_integer(array.as_primitive::<Int16Type>().value(row).into(), out),
@@ -197,23 +204,28 @@ fn put_plain_text(array: &ArrayRef, row: usize, out: &mut Vec<u8>) {
         DataType::BinaryView => put_bytea(array.as_binary_view().value(row), out),
         DataType::Date32 => put_date(array.as_primitive::<Date32Type>().value(row), out),
         DataType::Time64(_) => put_time(array.as_primitive::<Time64MicrosecondType>().value(row), out),
-        DataType::Timestamp(_, zone) => {
-            let zone = if zone.is_some() { "+00" } else { "" };
-            put_timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row), zone, out);
+        DataType::Timestamp(_, None) => {
+            put_timestamp(array.as_primitive::<TimestampMicrosecondType>().value(row), out);
+        }
+        DataType::Timestamp(_, Some(_)) => {
+            put_timestamptz(array.as_primitive::<TimestampMicrosecondType>().value(row), zone, out);
         }
         DataType::Interval(_) => {
             put_interval(array.as_primitive::<IntervalMonthDayNanoType>().value(row), out);
         }
-        DataType::List(_) => put_list(&array.as_list::<i32>().value(row), out, &mut put_plain_text),
+        DataType::List(_) => {
+            let put = &mut |array: &ArrayRef, row, out: &mut Vec<u8>| put_plain_text(array, row, zone, out);
+            put_list(&array.as_list::<i32>().value(row), out, put);
+        }
         other => unreachable!("{other} is no normal type"),
     }
 }
 
-fn put_binary(array: &ArrayRef, row: usize, column: &Column, out: &mut Vec<u8>) -> Result<(), SqlError> {
+fn put_binary(array: &ArrayRef, row: usize, column: &Column, zone: Zone, out: &mut Vec<u8>) -> Result<(), SqlError> {
     match array.data_type() {
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => put_text(array, row, column, out),
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => put_text(array, row, column, zone, out),
         // A list without a wire type is sent as text.
-        DataType::List(_) if column.oid == oid::TEXT => put_plain_text(array, row, out),
+        DataType::List(_) if column.oid == oid::TEXT => put_plain_text(array, row, zone, out),
         _ => return put_plain_binary(array, row, out),
     }
     Ok(())
@@ -242,7 +254,8 @@ fn put_plain_binary(array: &ArrayRef, row: usize, out: &mut Vec<u8>) -> Result<(
             binary::put_interval(array.as_primitive::<IntervalMonthDayNanoType>().value(row), out);
         }
         DataType::List(_) => return put_list_binary(&array.as_list::<i32>().value(row), out),
-        _ => put_plain_text(array, row, out),
+        // Of these types none has a zone.
+        _ => put_plain_text(array, row, Zone::UTC, out),
     }
     Ok(())
 }

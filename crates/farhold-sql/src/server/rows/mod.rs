@@ -9,7 +9,7 @@ use crate::engine::{ColumnType, Datum, OutputColumn};
 use super::wire::backend::{Open, Output};
 use super::wire::frontend::{Format, Formats};
 use crate::error::{SqlError, SqlState};
-use crate::value::{self, binary, oid};
+use crate::value::{self, Zone, binary, oid};
 
 /// The size limit of a `DataRow`, as in PostgreSQL: the protocol's lengths are signed. It is small in this crate's own
 /// tests, so that reaching it is cheap.
@@ -71,11 +71,17 @@ impl Shape {
         output.close(&message);
     }
 
-    /// Writes one row of datums.
+    /// Writes one row of datums, with timestamps in the session's `zone`.
     ///
     /// # Errors
     /// 54000 if the row is longer than a message may be; then it leaves nothing in the output.
-    pub fn put_row(&self, row: &[Datum], formats: Formats<'_>, output: &mut Output) -> Result<(), SqlError> {
+    pub fn put_row(
+        &self,
+        row: &[Datum],
+        formats: Formats<'_>,
+        zone: Zone,
+        output: &mut Output,
+    ) -> Result<(), SqlError> {
         debug_assert_eq!(row.len(), self.columns.len());
         let message = output.open(b'D');
         output.count(row.len());
@@ -86,7 +92,7 @@ impl Shape {
             }
             put_value(&message, output, |out| {
                 match formats.of(index) {
-                    Format::Text => value::put(datum, column.data_type, out),
+                    Format::Text => value::put(datum, column.data_type, zone, out),
                     Format::Binary => binary::put(datum, column.data_type, out),
                 }
                 Ok(())
@@ -155,16 +161,16 @@ mod tests {
         let mut output = Output::default();
         let text = |bytes: usize| "x".repeat(bytes);
         let datums = |bytes: usize| [Datum::Text(text(bytes)), Datum::Text(text(bytes))];
-        shape.put_row(&datums(1000), Formats::TEXT, &mut output).unwrap();
+        shape.put_row(&datums(1000), Formats::TEXT, Zone::UTC, &mut output).unwrap();
         let before = output.bytes().len();
-        let refused = shape.put_row(&datums(ROW_BYTES_MAX / 2), Formats::TEXT, &mut output).unwrap_err();
+        let refused = shape.put_row(&datums(ROW_BYTES_MAX / 2), Formats::TEXT, Zone::UTC, &mut output).unwrap_err();
         assert_eq!((refused.state.code(), output.bytes().len()), ("54000", before));
         let array: ArrayRef = Arc::new(StringArray::from(vec![text(1000), text(ROW_BYTES_MAX)]));
         let batch = RecordBatch::try_from_iter([("a", array.clone()), ("b", array)]).unwrap();
-        let mut encoder = BatchEncoder::new(&batch).unwrap();
-        encoder.put_row(&shape, Formats::TEXT, &mut output).unwrap();
+        let mut encoder = BatchEncoder::new(&batch, Zone::UTC).unwrap();
+        encoder.put_row(&shape, Formats::TEXT, Zone::UTC, &mut output).unwrap();
         assert_eq!(output.bytes().len(), 2 * before);
-        assert_eq!(encoder.put_row(&shape, Formats::TEXT, &mut output).unwrap_err().state.code(), "54000");
+        assert_eq!(encoder.put_row(&shape, Formats::TEXT, Zone::UTC, &mut output).unwrap_err().state.code(), "54000");
         assert_eq!(output.bytes().len(), 2 * before);
     }
 }

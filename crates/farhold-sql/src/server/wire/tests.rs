@@ -218,7 +218,7 @@ fn pgwire_reads_rows() {
     let codes = [0, 1, 0, 0];
     let formats = super::frontend::Formats::of_codes(&codes);
     shape.describe(formats, &mut output);
-    shape.put_row(&[Datum::Int(258), Datum::Null], formats, &mut output).unwrap();
+    shape.put_row(&[Datum::Int(258), Datum::Null], formats, crate::value::Zone::UTC, &mut output).unwrap();
 
     let mut bytes = BytesMut::from(output.bytes());
     let Ok(Some(PgWireBackendMessage::RowDescription(description))) =

@@ -1,4 +1,4 @@
-//! A view as another node gets it: a description in column memory, beside the chunks that it names.
+//! A view as another node receives it: a description in column memory, which names the view's chunks.
 //!
 //! ```text
 //!   magic u64 │ table u32 │ epoch u32 │ columns u32 │ segments u32
@@ -12,9 +12,7 @@
 //!                       │ 2 u8 │ least i128 │ greatest i128               decimals of more than 18 digits
 //!                       │ 3 u8 │ bytes u8, least │ bytes u8, greatest     texts; 255: any above the least
 //! ```
-//!
-//! All integers little-endian. A reader takes nothing of it on trust: the chunks are in the region that the reader has asked about, and what
-//! does not fit is [`Damaged`].
+//! All integers are little-endian. A reader validates everything: the chunks must be in the region that it has asked about, and any mismatch is [`Damaged`].
 
 use std::ops::Range;
 
@@ -27,25 +25,25 @@ use crate::row::Schema;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FARVIEW2");
 const CHECKSUM_BYTES: usize = 8;
-/// A segment without columns and blocks, the least of each of its columns (place and zone map), and each of its blocks.
+/// The fewest bytes of a segment without columns and blocks, of each of its columns (place and zone map), and of each of its blocks.
 const SEGMENT_BYTES_MIN: usize = 4 + 4;
 const COLUMN_BYTES_MIN: usize = 8 + 4 + 5;
 const BLOCK_BYTES: usize = 4 + size_of::<BlockBits>();
-/// The length of a text that is not there.
+/// The length that stands for a missing text.
 const NO_TEXT: u8 = u8::MAX;
 
-/// The rows of a block, a bit a row.
+/// The rows of a block, one bit per row.
 pub type BlockBits = [u64; BLOCK_ROWS / 64];
 
-/// Bytes that describe no view, or another one.
+/// Bytes that do not describe a view, or that describe another view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the description of a view is damaged: {what}")]
 pub struct Damaged {
-    /// What is wrong.
+    /// What is wrong with them.
     pub what: &'static str,
 }
 
-/// A chunk in a region, mostly that of another node.
+/// A chunk in a region, usually in that of another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FarChunk {
     /// Its first byte.
@@ -64,13 +62,13 @@ pub struct FarViewSegment {
 }
 
 impl FarViewSegment {
-    /// Rows, those included that are none of the view's.
+    /// Rows, including those that are not in the view.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The chunks of the columns that were asked for, in that order.
+    /// The chunks of the requested columns, in the order of the request.
     #[must_use]
     pub fn chunks(&self) -> &[FarChunk] {
         &self.chunks
@@ -88,14 +86,14 @@ impl FarViewSegment {
         self.chunks.iter().map(|chunk| u64::from(chunk.bytes)).sum()
     }
 
-    /// Takes the rows of a block that are none of the view's out of `bits`.
+    /// Clears in `bits` the rows of a block that are not in the view.
     pub fn select(&self, block: usize, bits: &mut BlockBits) {
         if let Ok(found) = self.ended.binary_search_by_key(&block, |(block, _)| *block as usize) {
             bits.iter_mut().zip(&self.ended[found].1).for_each(|(word, stays)| *word &= stays);
         }
     }
 
-    /// Those rows, a bit a row, a word array a block; nothing, if there are none.
+    /// The rows that are not in the view: one bit per row, one array of words per block; empty if there are none.
     #[must_use]
     pub fn ended(&self) -> Vec<BlockBits> {
         let blocks = if self.ended.is_empty() { 0 } else { self.rows.div_ceil(BLOCK_ROWS) };
@@ -120,18 +118,18 @@ pub struct FarView {
     bytes: Vec<u8>,
 }
 
-/// What a reader has asked for.
+/// A reader's request.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// The first byte of the region of the node's column memory.
     pub origin: FarPtr,
-    /// The table, and how its rows look.
+    /// The table.
     pub table: TableId,
     /// Its schema.
     pub schema: &'a Schema,
     /// The epoch.
     pub epoch: u32,
-    /// How many columns.
+    /// The number of columns.
     pub columns: usize,
 }
 
@@ -193,7 +191,7 @@ impl ColumnView {
 }
 
 impl FarView {
-    /// Reads a description that has come from another node.
+    /// Reads a description that was received from another node.
     ///
     /// # Errors
     /// [`Damaged`].
@@ -207,7 +205,7 @@ impl FarView {
         Self::read_checked(described.len(), bytes, asked)
     }
 
-    /// As [`Self::read`], of what is in front of the checksum.
+    /// As [`Self::read`], for the bytes before the checksum.
     pub(super) fn read_checked(len: usize, bytes: Vec<u8>, asked: &Asked<'_>) -> Result<Self, Damaged> {
         let mut reader = Reader { bytes: &bytes[..len], at: 0 };
         let r = &mut reader;
@@ -245,13 +243,13 @@ impl FarView {
         &self.segments
     }
 
-    /// How many of its rows are none of a segment's.
+    /// The number of its rows that are in no segment.
     #[must_use]
     pub fn delta_rows(&self) -> usize {
         self.delta.len()
     }
 
-    /// The rows that are none of a segment's: keys and values.
+    /// The rows that are in no segment: keys and values.
     pub fn delta(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.delta_part(0..self.delta.len())
     }
@@ -259,7 +257,7 @@ impl FarView {
     /// Some of them.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the range is out of bounds.
     pub fn delta_part(&self, part: Range<usize>) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.delta[part].iter().map(|(key, value)| (&self.bytes[key.clone()], &self.bytes[value.clone()]))
     }
@@ -325,7 +323,7 @@ fn put_zone(out: &mut Vec<u8>, zone: &Zone) {
     }
 }
 
-/// The zone map of a chunk of so many rows.
+/// The zone map of a chunk with this number of rows.
 fn read_zone(r: &mut Reader<'_>, rows: usize) -> Result<Zone, Damaged> {
     let nulls = r.u32()?;
     let values = match r.u8()? {
@@ -403,7 +401,7 @@ impl Reader<'_> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// A number of items that take so many bytes each at least.
+    /// A number of items, each of which takes at least this number of bytes.
     fn count(&mut self, bytes_min: usize) -> Result<usize, Damaged> {
         let count = self.u32()? as usize;
         let fits = count <= (self.bytes.len() - self.at) / bytes_min;

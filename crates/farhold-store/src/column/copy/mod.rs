@@ -1,4 +1,4 @@
-//! The column copy of a table: the rows that one node is the home of, as columns, kept up to date from the commit log.
+//! The column copy of a table: the rows whose home is this node, as columns, kept up to date from the commit log.
 //!
 //! ```text
 //!   changes of committed transactions ──► delta: rows as bytes, each with the epochs between which it holds
@@ -10,17 +10,20 @@
 //! ```
 //!
 //! Invariants:
-//! - Changes come in any order. The versions of a slot only grow, and their epochs never fall, so the version orders them.
-//! - When the copy is [complete](ColumnCopy::complete) up to an epoch, every change of that epoch and of those before has been applied.
-//!   A view of that epoch is final: later changes neither add rows to it nor take rows from it.
-//! - Each slot is in the range of one segment. A segment is made of the rows of one epoch, and has none that begins later. A view of an
-//!   earlier epoch can no longer be had, but one that exists keeps the segments and the delta that it was made from.
-//! - Chunks are in the [memory of columns](super::memory), which other nodes read. A chunk never changes. Of a segment, only the epochs that end rows change, each at most once from "none" to an epoch.
+//! - Changes arrive in any order. The versions of a slot only grow, and their epochs never decrease, so the version orders them.
+//! - When the copy is [complete](ColumnCopy::complete) up to an epoch, every change of that epoch and of earlier epochs has been applied. A view of that epoch
+//!   is final: later changes neither add rows to it nor take rows from it.
+//! - Each slot is in the range of one segment. A segment is made from the rows of one epoch, and has no row that begins later. Views of earlier epochs can then
+//!   no longer be made, but an existing view keeps the segments and the delta that it was made from.
+//! - Chunks are in the [memory of columns](super::memory), which other nodes read. A chunk never changes. In a segment, only the epochs that end rows change,
+//!   each at most once, from "none" to an epoch.
 
+mod blocks;
 mod delta;
 mod far;
 mod merge;
 mod segment;
+mod size;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -28,13 +31,14 @@ mod view;
 pub use far::{Asked, BlockBits, Damaged, FarChunk, FarView, FarViewSegment};
 pub use merge::Merged;
 pub use segment::Segment;
+pub use size::CopySize;
 pub use view::{ColumnView, DELTA_RUN_ROWS, PlacedChunks, ViewPart};
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use delta::SharedDelta;
 use segment::SegmentBuilder;
+use size::Known;
 
 use super::memory::{ColumnMemory, NoMemory};
 use super::{CHUNK_ROWS_MAX, ChunkBuilder};
@@ -60,9 +64,9 @@ pub struct RowChange<'a> {
 pub struct CopyConfig {
     /// The most rows of a segment; at most [`CHUNK_ROWS_MAX`].
     pub segment_rows: usize,
-    /// A segment is made anew when so many rows of it have changed or come, ...
+    /// A segment is rebuilt when this many of its rows have changed or been added, ...
     pub changes_min: usize,
-    /// ... and this part of its rows: an eighth by default, so that a row is copied about eight times for each change in its segment.
+    /// ... and they are at least this fraction of its rows: an eighth by default, so that about eight rows are copied for each changed row.
     pub changed_part: usize,
 }
 
@@ -105,7 +109,7 @@ pub enum NoView {
         /// The last epoch that is complete.
         complete: u32,
     },
-    /// Its segments are of a later epoch.
+    /// Its segments were made for a later epoch.
     #[error("the columns have been merged past the snapshot, at epoch {since}")]
     Past {
         /// The latest epoch that a segment was made for.
@@ -121,8 +125,7 @@ pub struct ColumnCopy {
     config: CopyConfig,
     /// Where its chunks are.
     memory: Arc<ColumnMemory>,
-    /// Rows of the first segments, as far as they have been made.
-    built_rows: AtomicU64,
+    known: Known,
     /// Held while segments are made from the state.
     merging: Mutex<merge::Tried>,
     state: RwLock<State>,
@@ -130,7 +133,7 @@ pub struct ColumnCopy {
 
 #[derive(Debug)]
 struct State {
-    /// In the order of their slots; the first segment's range begins at 0, each other's at its first slot.
+    /// In the order of their slots. The range of the first segment begins at 0, that of each other segment at its first slot.
     segments: Arc<[Arc<Segment>]>,
     delta: Arc<SharedDelta>,
     /// All changes up to this epoch have been applied.
@@ -138,39 +141,6 @@ struct State {
     /// A view must not be of an earlier epoch.
     since: u32,
     is_built: bool,
-}
-
-/// What a copy consists of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CopySize {
-    /// Segments.
-    pub segments: usize,
-    /// Rows in segments, those included that have ended. While the first segments are being made, the rows that they have so far.
-    pub segment_rows: u64,
-    /// Bytes of all chunks, slots, and epochs that end rows.
-    pub segment_bytes: u64,
-    /// Rows of the delta, those included that have ended.
-    pub delta_rows: u64,
-    /// Bytes of the delta.
-    pub delta_bytes: u64,
-}
-
-impl CopySize {
-    /// Bytes of all of it.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.segment_bytes + self.delta_bytes
-    }
-}
-
-impl std::ops::AddAssign for CopySize {
-    fn add_assign(&mut self, other: Self) {
-        self.segments += other.segments;
-        self.segment_rows += other.segment_rows;
-        self.segment_bytes += other.segment_bytes;
-        self.delta_rows += other.delta_rows;
-        self.delta_bytes += other.delta_bytes;
-    }
 }
 
 impl ColumnCopy {
@@ -183,7 +153,7 @@ impl ColumnCopy {
             kept,
             config,
             memory: memory.clone(),
-            built_rows: AtomicU64::new(0),
+            known: Known::default(),
             merging: Mutex::default(),
             state: RwLock::new(state),
         }
@@ -203,12 +173,12 @@ impl ColumnCopy {
     /// Makes the first segments of the rows of a snapshot.
     #[must_use]
     pub fn build(&self) -> CopyBuilder<'_> {
-        self.built_rows.store(0, Relaxed);
+        self.known.begin_build();
         CopyBuilder { copy: self, builder: self.builder(self.config.segment_rows), segments: Vec::new(), bytes: 0 }
     }
 
-    /// The rows of the snapshot at `epoch` are those of `built`. Changes of that epoch and of earlier ones, which the snapshot has seen,
-    /// are dropped from the delta; every later change must have come since before the snapshot was taken.
+    /// Installs `built` as the rows of the snapshot at `epoch`. Changes of that epoch and of earlier ones, which the snapshot contains, are dropped from the
+    /// delta. The copy must have received changes since before the snapshot was taken, so it has every later change.
     ///
     /// # Errors
     /// [`NoMemory`]: the copy stays without a view.
@@ -218,47 +188,52 @@ impl ColumnCopy {
         let mut state = self.write();
         state.since = epoch;
         state.complete = state.complete.max(epoch);
-        let delta = state.delta.read().after(.., epoch, |_| true);
-        for (slot, begin) in delta.firsts() {
+        let delta = state.delta.read().after(epoch, |_| true);
+        for (slot, begin) in delta.firsts(0) {
             end_in(&segments, slot, begin);
         }
         state.segments = segments.into();
         state.delta = Arc::new(SharedDelta::new(delta));
         state.is_built = true;
+        self.known.set(&state.segments, state.delta.read().size());
+        self.known.set_complete(state.complete);
         Ok(())
     }
 
-    /// Applies changes. Those of epochs that are complete are known already, and are ignored.
+    /// Applies changes. Changes of complete epochs are known already, and are ignored.
     pub fn apply<'a>(&self, changes: impl IntoIterator<Item = RowChange<'a>>) {
         let state = self.read();
-        let mut delta = state.delta.write();
+        let (mut delta, mut end_bytes) = (state.delta.write(), 0);
         for change in changes {
             if change.epoch <= state.complete && state.is_built {
                 continue;
             }
             let slot = slot_of(change.reference);
             if delta.insert(slot, &change) {
-                end_in(&state.segments, slot, change.epoch);
+                end_bytes += end_in(&state.segments, slot, change.epoch);
             }
         }
+        self.known.add_changes(delta.size(), end_bytes);
     }
 
     /// Every change up to this epoch has been applied.
     pub fn complete(&self, epoch: u32) {
         let mut state = self.write();
         state.complete = state.complete.max(epoch);
+        self.known.set_complete(state.complete);
     }
 
-    /// The last epoch that is complete.
+    /// The last epoch that is complete. The [size](Self::size) that is asked for afterwards has its changes. Neither waits for changes that
+    /// are being applied.
     #[must_use]
     pub fn complete_to(&self) -> u32 {
-        self.read().complete
+        self.known.complete_to()
     }
 
-    /// Whether its first segments have been made.
+    /// Whether its first segments have been made. It takes no lock.
     #[must_use]
     pub fn is_built(&self) -> bool {
-        self.read().is_built
+        self.known.is_built()
     }
 
     /// The rows at an epoch.
@@ -280,22 +255,10 @@ impl ColumnCopy {
         Ok(ColumnView::new(epoch, self.kept.clone(), state.segments.clone(), state.delta.clone()))
     }
 
-    /// What it consists of now.
+    /// Its size now, without changes that are being applied. It takes no lock.
     #[must_use]
     pub fn size(&self) -> CopySize {
-        let state = self.read();
-        let delta = state.delta.read();
-        CopySize {
-            segments: state.segments.len(),
-            segment_rows: if state.is_built {
-                state.segments.iter().map(|segment| segment.rows() as u64).sum()
-            } else {
-                self.built_rows.load(Relaxed)
-            },
-            segment_bytes: state.segments.iter().map(|segment| segment.bytes()).sum(),
-            delta_rows: delta.len() as u64,
-            delta_bytes: delta.bytes(),
-        }
+        self.known.size()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
@@ -327,11 +290,11 @@ impl CopyBuilder<'_> {
     /// [`NoMemory`]: the copy cannot be built.
     ///
     /// # Panics
-    /// If the slot is not behind the one before.
+    /// If the slot is not behind the previous one.
     pub fn append(&mut self, reference: ObjectRef, key: &[u8], value: &[u8]) -> Result<(), NoMemory> {
         if let Some(segment) = self.builder.finish_if_full()? {
             self.bytes += segment.bytes();
-            self.copy.built_rows.fetch_add(segment.rows() as u64, Relaxed);
+            self.copy.known.add_built(segment.rows());
             self.segments.push(segment);
         }
         self.builder.append(slot_of(reference), key, value);
@@ -355,15 +318,13 @@ fn slot_of(reference: ObjectRef) -> u32 {
     (reference.offset() / farhold_fabric::object::ALIGN) as u32
 }
 
-/// Which segment has a slot in its range.
+/// The segment whose range contains a slot.
 fn segment_of(segments: &[Arc<Segment>], slot: u32) -> Option<usize> {
     segments.len().checked_sub(1)?;
     Some(segments.partition_point(|segment| segment.first_slot() <= slot).saturating_sub(1))
 }
 
-/// A slot has got its first change behind its segment: its row there ends.
-fn end_in(segments: &[Arc<Segment>], slot: u32, epoch: u32) {
-    if let Some(place) = segment_of(segments, slot) {
-        segments[place].end(slot, epoch);
-    }
+/// A slot has its first change that its segment does not contain: its row there ends. Returns the bytes by which the segment has grown.
+fn end_in(segments: &[Arc<Segment>], slot: u32, epoch: u32) -> u64 {
+    segment_of(segments, slot).map_or(0, |place| segments[place].end(slot, epoch))
 }

@@ -1,22 +1,26 @@
 //! A segment: the columns of up to 65,536 rows, their slots, and the epochs that ended them.
 
+use std::cmp::Ordering;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Arc, OnceLock};
 
+use crate::column::build::StoredBlock;
 use crate::column::encode::encode_integers;
 use crate::column::memory::{ColumnMemory, EXTENT_ALIGN, Extent, NoMemory};
 use crate::column::{BLOCK_ROWS, Chunk, ChunkBuilder, Nulls, Zone};
 
-/// The end of a row that no change has ended.
+/// The end of a row that has not ended.
 pub(super) const NEVER: u32 = u32::MAX;
+/// Bytes of the epochs that end the rows of a block.
+const END_BYTES: u64 = (BLOCK_ROWS * size_of::<u32>()) as u64;
 
 /// The columns of some rows.
 #[derive(Debug)]
 pub struct Segment {
     /// The chunks of the columns, in the memory of columns: other nodes read them too.
     chunks: Extent,
-    /// Where they are in it, in the order of the schema.
+    /// Their places in it, in the order of the schema.
     columns: Box<[ChunkPlace]>,
     /// Their zone maps, in the same order.
     zones: Box<[Zone]>,
@@ -35,7 +39,7 @@ pub(super) struct ChunkPlace {
     pub bytes: u32,
 }
 
-/// For each row the epoch that ended it. A block of rows has room for them once one of its rows ends.
+/// For each row, the epoch that ended it. A block of rows gets room for these epochs when its first row ends.
 #[derive(Debug)]
 struct Ends {
     blocks: Box<[OnceLock<Box<[AtomicU32; BLOCK_ROWS]>>]>,
@@ -44,13 +48,13 @@ struct Ends {
 }
 
 impl Segment {
-    /// The chunks, one a column in the order of the schema. Those of columns that are not [kept](super::Kept) have no meaning.
+    /// The chunks, one per column in the order of the schema. Those of columns that are not [kept](super::Kept) have no meaning.
     #[must_use]
     pub fn chunks(&self) -> Vec<Chunk<'_>> {
         self.columns.iter().map(|place| open(self.chunks.part(place.at, place.bytes as usize))).collect()
     }
 
-    /// Rows, those included that have ended.
+    /// Rows, including those that have ended.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
@@ -66,10 +70,10 @@ impl Segment {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let blocks = self.ends.blocks.iter().filter(|block| block.get().is_some()).count();
-        self.chunks.len() + (self.slots.len() + blocks * BLOCK_ROWS * size_of::<u32>()) as u64
+        self.chunks.len() + self.slots.len() as u64 + blocks as u64 * END_BYTES
     }
 
-    /// Takes the rows of a block that have ended at `epoch` out of `bits`, a bit a row from the lowest bit of the first word on.
+    /// Clears in `bits` the rows of a block that have ended at `epoch`. There is one bit per row, from the lowest bit of the first word on.
     ///
     /// # Panics
     /// If there is no such block.
@@ -128,31 +132,49 @@ impl Segment {
         open(&self.slots)
     }
 
-    /// The epoch that ended a row, or [`NEVER`].
-    pub(super) fn end_of(&self, row: usize) -> u32 {
-        let block = self.ends.blocks[row / BLOCK_ROWS].get();
-        block.map_or(NEVER, |ends| ends[row % BLOCK_ROWS].load(Acquire))
-    }
-
-    /// The row in this slot, if there is one, ends at `epoch`, unless it has ended before.
-    pub(super) fn end(&self, slot: u32, epoch: u32) {
+    /// Ends the row in this slot, if there is one, at `epoch`, unless it has ended before. Returns the bytes by which the segment has grown.
+    pub(super) fn end(&self, slot: u32, epoch: u32) -> u64 {
         if !(self.first_slot..=self.last_slot).contains(&slot) {
-            return;
+            return 0;
         }
-        let slots = self.slots();
-        let (mut low, mut high) = (0, self.rows);
-        while low < high {
-            let middle = usize::midpoint(low, high);
-            if slot_at(&slots, middle) < slot { low = middle + 1 } else { high = middle }
-        }
-        if low == self.rows || slot_at(&slots, low) != slot {
-            return;
-        }
-        let fresh = || Box::new([const { AtomicU32::new(NEVER) }; BLOCK_ROWS]);
-        let ends = self.ends.blocks[low / BLOCK_ROWS].get_or_init(fresh);
-        if ends[low % BLOCK_ROWS].fetch_min(epoch, Release) == NEVER {
+        let Some(row) = self.row_of(slot) else { return 0 };
+        let mut bytes = 0;
+        let fresh = || {
+            bytes = END_BYTES;
+            Box::new([const { AtomicU32::new(NEVER) }; BLOCK_ROWS])
+        };
+        let ends = self.ends.blocks[row / BLOCK_ROWS].get_or_init(fresh);
+        if ends[row % BLOCK_ROWS].fetch_min(epoch, Release) == NEVER {
             self.ends.count.fetch_add(1, Relaxed);
         }
+        bytes
+    }
+
+    /// The row in a slot of its range.
+    fn row_of(&self, slot: u32) -> Option<usize> {
+        let slots = self.slots();
+        // Slots are dense except where rows were deleted, so a straight line from the first to the last comes close.
+        let span = u64::from(self.last_slot - self.first_slot).max(1);
+        let guess = (u64::from(slot - self.first_slot) * (self.rows as u64 - 1) / span) as usize;
+        let (mut low, mut high) = (0, self.rows);
+        let (mut probe, mut step) = (guess, 1);
+        // The steps from the guess double until the slot is between two probes.
+        while low < high {
+            match slot_at(&slots, probe).cmp(&slot) {
+                Ordering::Equal => return Some(probe),
+                Ordering::Less => low = probe + 1,
+                Ordering::Greater => high = probe,
+            }
+            probe = if low > guess && high == self.rows {
+                (low + step).min(self.rows - 1)
+            } else if high <= guess && low == 0 {
+                high.saturating_sub(step)
+            } else {
+                usize::midpoint(low, high)
+            };
+            step *= 2;
+        }
+        None
     }
 }
 
@@ -184,16 +206,23 @@ impl SegmentBuilder {
         Self { memory, columns, slots: Vec::new(), rows_max }
     }
 
-    /// Appends a row; its slot must be behind the one before.
+    /// Appends a row; its slot must be behind the previous one.
     pub fn append(&mut self, slot: u32, key: &[u8], value: &[u8]) {
         self.append_slot(slot);
         self.columns.append(key, value);
     }
 
-    /// Appends a row of a segment of the same table.
-    pub fn append_stored(&mut self, slot: u32, chunks: &[Chunk<'_>], row: usize) {
-        self.append_slot(slot);
-        self.columns.append_stored(chunks, row);
+    /// The first block of a segment of the same table, for [`append_stored`](Self::append_stored).
+    pub fn stored<'c>(&self, chunks: &[Chunk<'c>]) -> StoredBlock<'c> {
+        StoredBlock::of(chunks, &self.columns)
+    }
+
+    /// Appends rows of a block, and their slots, as far as they fit. Returns how many, at least one. It must not be full.
+    pub fn append_stored(&mut self, stored: &StoredBlock<'_>, rows: &[u16], slots: &[u32]) -> usize {
+        let room = self.rows_max - self.slots.len();
+        let count = self.columns.append_stored(stored, &rows[..rows.len().min(room)]);
+        slots[..count].iter().for_each(|slot| self.append_slot(*slot));
+        count
     }
 
     fn append_slot(&mut self, slot: u32) {
@@ -202,7 +231,7 @@ impl SegmentBuilder {
         self.slots.push(slot);
     }
 
-    /// The segment of the rows so far, if it takes no more.
+    /// The segment of the rows so far, if it is full.
     pub fn finish_if_full(&mut self) -> Result<Option<Arc<Segment>>, NoMemory> {
         let is_full = self.columns.is_full() || self.slots.len() >= self.rows_max;
         if is_full { self.finish() } else { Ok(None) }

@@ -1,4 +1,4 @@
-//! Copies beside every state that each row has ever had: changes in any order, merges and views at any time.
+//! Copies compared with every state that each row has ever had: changes in any order, merges and views at any time.
 
 use std::collections::BTreeMap;
 
@@ -194,6 +194,20 @@ impl Run {
     }
 }
 
+/// How large a copy is, and up to which epoch it is complete.
+fn counted(copy: &ColumnCopy) -> (CopySize, u32) {
+    let state = copy.read();
+    let delta = state.delta.read();
+    let size = CopySize {
+        segments: state.segments.len(),
+        segment_rows: state.segments.iter().map(|segment| segment.rows() as u64).sum(),
+        segment_bytes: state.segments.iter().map(|segment| segment.bytes()).sum(),
+        delta_rows: delta.len() as u64,
+        delta_bytes: delta.bytes(),
+    };
+    (size, state.complete)
+}
+
 fn run(seed: u64, slots: u64, epochs: usize) {
     let schema = schema();
     let mut run = Run {
@@ -220,7 +234,7 @@ fn run(seed: u64, slots: u64, epochs: usize) {
     let mut views: Vec<ColumnView> = Vec::new();
     for _ in 0..epochs {
         waiting.extend(run.epoch());
-        // Some of what is waiting comes, in any order, some of it twice.
+        // Some of the waiting changes arrive, in any order, some of them twice.
         for place in (1..waiting.len()).rev() {
             waiting.swap(place, run.random.usize(..=place));
         }
@@ -256,8 +270,9 @@ fn run(seed: u64, slots: u64, epochs: usize) {
             3 => drop(copy.merge_changed(complete.saturating_sub(1), eager).unwrap()),
             _ => {}
         }
-        // Memory of segments that no view has is used again.
+        // Memory of segments that no view holds is reused.
         memory.reclaim(|| run.epoch, || u32::MAX);
+        assert_eq!((copy.size(), copy.complete_to()), counted(&copy), "seed {seed}");
         segments_most = segments_most.max(copy.size().segments);
         if views.len() > 4 {
             let view = views.swap_remove(run.random.u64(..4) as usize);
@@ -270,7 +285,7 @@ fn run(seed: u64, slots: u64, epochs: usize) {
         assert_eq!(rows_of(&view), run.history.rows(view.epoch()), "seed {seed}, epoch {}", view.epoch());
     }
     assert!(cfg!(miri) || slots < 200 || segments_most > 5, "{segments_most} segments at most");
-    // All that is left is merged: the delta is empty, and no row is in two segments.
+    // Everything left is merged: the delta is empty, and no row is in two segments.
     run.apply(&copy, &waiting);
     copy.complete(run.epoch);
     copy.merge_changed(run.epoch, eager).unwrap();
@@ -291,6 +306,29 @@ proptest! {
     fn views_have_the_rows_of_their_epoch(seed in any::<u64>(), slots in prop_oneof![1..40_u64, 200..800_u64]) {
         run(seed, slots, if cfg!(miri) { 12 } else { 40 });
     }
+}
+
+/// A thread that must not wait, such as one that serves other nodes, gets the size of a copy and its epoch whatever locks others hold.
+#[test]
+fn sizes_are_known_without_locks() {
+    let copy = new_copy(&schema(), Kept::All, CopyConfig::default());
+    copy.complete(3);
+    let expected = Ok((CopySize::default(), 3, false));
+    let state = copy.read();
+    assert_eq!(size_beside(&copy, state.delta.write()), expected, "while changes are applied");
+    drop(state);
+    assert_eq!(size_beside(&copy, copy.write()), expected, "while the state is replaced");
+}
+
+/// What another thread learns while this one holds a lock.
+fn size_beside<G>(copy: &ColumnCopy, held: G) -> Result<(CopySize, u32, bool), std::sync::mpsc::RecvTimeoutError> {
+    std::thread::scope(|scope| {
+        let (told, answer) = std::sync::mpsc::channel();
+        scope.spawn(move || told.send((copy.size(), copy.complete_to(), copy.is_built())));
+        let found = answer.recv_timeout(std::time::Duration::from_mins(1));
+        drop(held);
+        found
+    })
 }
 
 /// More rows than a segment has: segments are cut, ranges stay apart, and a change of a row in the middle makes one of them anew.
@@ -322,7 +360,7 @@ fn many_segments() {
     assert_eq!(copy.view(10).err(), Some(NoView::Past { since: 11 }));
 }
 
-/// A row changes after the epoch that a merge is of: the merge ends it in the new segment too. True if a view then has the row once.
+/// A row changes after the epoch of a merge: the merge ends the row in the new segment too. True if a view then has the row once.
 fn is_ended_after_a_merge() -> bool {
     let schema = schema();
     let copy = new_copy(&schema, Kept::All, CopyConfig { segment_rows: 24, changes_min: 1, changed_part: 8 });
@@ -347,7 +385,7 @@ fn a_merge_keeps_the_ends_of_later_epochs() {
     assert!(!farhold_planted::with(Defect::MergedEndsLost, is_ended_after_a_merge), "a planted defect is noticed");
 }
 
-/// A row that changes all the time: what has ended does not stay in the delta, and a view that is held has its row.
+/// A row that changes all the time: its ended states do not stay in the delta, and a view that is held has its row.
 #[test]
 #[cfg_attr(miri, ignore = "takes too long there")]
 fn states_that_have_ended_go() {
@@ -371,7 +409,7 @@ fn states_that_have_ended_go() {
     assert_eq!(rows_of(&copy.view(5_999).unwrap()), [(7, None, 5_999)]);
 }
 
-/// A change that comes before its epoch is complete is merged when it is, though nothing else comes.
+/// A change that arrives before its epoch is complete is merged once the epoch is complete, even if nothing else arrives.
 #[test]
 fn the_last_change_is_merged_too() {
     let schema = schema();
@@ -389,7 +427,7 @@ fn the_last_change_is_merged_too() {
     assert_eq!((copy.size().delta_rows, copy.size().segment_rows), (0, 1));
 }
 
-/// A copy that keeps some columns has their values, through merges, and nothing of the others.
+/// A copy that keeps some columns has their values, also after merges, and nothing of the others.
 #[test]
 fn a_copy_of_some_columns() {
     let schema = schema();
@@ -425,7 +463,7 @@ fn a_copy_of_some_columns() {
     assert_eq!(found, expected);
 }
 
-/// A segment of few rows, which is so short because they are long, is made anew once they have changed or gone.
+/// A segment that has few rows because they are long is rebuilt once they have changed or been deleted.
 #[test]
 fn short_segments_are_made_anew() {
     let schema = schema();
@@ -437,12 +475,38 @@ fn short_segments_are_made_anew() {
     }
     copy.install(builder, 1).unwrap();
     let delete = |slot| RowChange { reference: reference(slot), version: Version(4), epoch: 2, row: None };
-    // All rows of the first segments go, and half of those of the third.
+    // All rows of the first segments are deleted, and half of those of the third.
     copy.apply((1..=500).map(delete));
     copy.complete(2);
     assert_eq!(copy.merge(2).unwrap().replaced, 2);
     assert_eq!((copy.size().segment_rows, copy.size().delta_rows), (400, 100));
     assert_eq!(rows_of(&copy.view(2).expect("a view")).len(), 300);
+}
+
+/// Each row is found by its slot, and no other, however the slots are spaced.
+#[test]
+fn rows_of_uneven_slots_end() {
+    let schema = schema();
+    let spacings: [fn(u32) -> u32; 3] = [|n| n, |n| n * n, |n| 100_000 - (300 - n) * (300 - n)];
+    for slot_of in spacings {
+        let copy = new_copy(&schema, Kept::All, CopyConfig::default());
+        let mut builder = copy.build();
+        for n in 1..=300 {
+            let (key, value) = bytes(&schema, &(n.into(), Some(n), 0));
+            builder.append(reference(slot_of(n)), &key, &value).unwrap();
+        }
+        copy.install(builder, 1).unwrap();
+        let there: Vec<u32> = (1..=300).map(slot_of).collect();
+        let delete = |slot| RowChange { reference: reference(slot), version: Version(4), epoch: 2, row: None };
+        copy.apply((1..=100_000).filter(|slot| there.binary_search(slot).is_err()).map(delete));
+        copy.complete(2);
+        assert_eq!(rows_of(&copy.view(2).expect("a view")).len(), 300);
+        for (deleted, slot) in there.iter().enumerate() {
+            copy.apply([RowChange { epoch: 3 + deleted as u32, ..delete(*slot) }]);
+            copy.complete(3 + deleted as u32);
+            assert_eq!(rows_of(&copy.view(3 + deleted as u32).expect("a view")).len(), 299 - deleted);
+        }
+    }
 }
 
 /// A few long rows are merged too.
@@ -463,7 +527,7 @@ fn long_rows_are_merged() {
     assert_eq!(copy.merge(3).unwrap().made, 1, "4.8 MB");
 }
 
-/// A merge or a build that finds no memory changes nothing, and goes on when there is some.
+/// A merge or a build that finds no memory changes nothing, and succeeds once there is memory.
 #[test]
 fn full_memory() {
     let (schema, memory) = (schema(), memory(64 << 10));
@@ -482,7 +546,7 @@ fn full_memory() {
     let reclaim = || memory.reclaim(|| 1, || u32::MAX);
     reclaim();
     insert(1..=1_000).unwrap();
-    // All of it is needed twice while it is made anew.
+    // While it is rebuilt, all of it is needed twice.
     let rest: Vec<_> = std::iter::from_fn(|| memory.store([&[0; 64][..]]).ok()).collect();
     let (key, value) = bytes(&schema, &(7, None, 1));
     copy.apply([RowChange { reference: reference(7), version: Version(4), epoch: 2, row: Some((&key, &value)) }]);
@@ -499,7 +563,7 @@ fn full_memory() {
     assert_eq!((copy.size().delta_rows, rows_of(&copy.view(2).unwrap()).len()), (0, 1_000));
 }
 
-/// Bytes that describe no view are an error, whatever they are.
+/// Any bytes that do not describe a view are an error.
 #[test]
 fn a_damaged_description() {
     let (schema, memory) = (schema(), memory(1 << 20));
@@ -524,7 +588,7 @@ fn a_damaged_description() {
     for len in 0..good.len() {
         assert!(FarView::read(good[..len].to_vec(), &asked).is_err());
     }
-    // A segment of one block, without columns, that has bits of more blocks than it may, or than are there.
+    // A segment of one block, without columns, that claims bits of more blocks than it may have, or than are present.
     for (blocks, bytes, what) in [(2_u32, 2 * 132, "the bits of a segment"), (30, 132, "it is cut off")] {
         let mut bad = good[..16].to_vec();
         for number in [0, 1, 40, blocks] {

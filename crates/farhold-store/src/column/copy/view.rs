@@ -8,7 +8,7 @@ use super::delta::SharedDelta;
 use super::segment::Segment;
 use crate::column::BLOCK_ROWS;
 
-/// Rows of the delta that are read at a time. The thread that applies changes waits meanwhile.
+/// Rows of the delta that are read at a time. The thread that applies changes waits during that time.
 pub const DELTA_RUN_ROWS: usize = 1024;
 
 /// The rows of a copy at one epoch.
@@ -42,7 +42,7 @@ impl ColumnView {
         self.epoch
     }
 
-    /// The columns that its segments keep. A reader of others reads rows.
+    /// The columns that its segments keep. A reader that needs others reads rows.
     #[must_use]
     pub fn kept(&self) -> &Kept {
         &self.kept
@@ -63,7 +63,7 @@ impl ColumnView {
         segments.chain(runs).collect()
     }
 
-    /// Takes the rows of a segment's block that are none of the view out of `bits`.
+    /// Clears in `bits` the rows of a segment's block that are not in the view.
     ///
     /// # Panics
     /// If the segment has no such block.
@@ -71,13 +71,13 @@ impl ColumnView {
         segment.without_ended(block, self.epoch, bits);
     }
 
-    /// Shows the rows of a part of the delta: keys and values.
+    /// Visits the rows of a part of the delta: keys and values.
     pub fn visit_delta(&self, part: Range<usize>, visit: &mut dyn FnMut(&[u8], &[u8])) {
         self.delta.read().visit(part, self.epoch, visit);
     }
 }
 
-/// The chunks of a view by where they are in column memory, for a reader who names them so. It keeps the segments and not the delta.
+/// The chunks of a view by their places in column memory, for a reader that names them by place. It keeps the segments alive, but not the delta.
 #[derive(Debug)]
 pub struct PlacedChunks {
     kept: Kept,
@@ -94,7 +94,7 @@ impl PlacedChunks {
         Self { kept: view.kept.clone(), segments }
     }
 
-    /// The chunk of a kept column that begins there and has so many bytes.
+    /// The chunk of a kept column that begins there and has this number of bytes.
     #[must_use]
     pub fn chunk(&self, offset: u64, bytes: u32) -> Option<&[u8]> {
         let behind = self.segments.partition_point(|segment| segment.place() <= offset);

@@ -1,10 +1,9 @@
 //! Reads the journal of another node while that node writes it.
 //!
-//! A batch that closes an epoch is synced before its node says that it has closed the epoch. So a follower reads batches in their order
-//! until it has one that closes the epoch it was told, and none behind it: all that it reads is whole and synced. A file system that
-//! several hosts share may show a write late. Then the batch that must be there is not, and the caller asks again.
-//!
-//! Each batch names the one before. So the follower misses none, also where a segment has been removed behind it.
+//! A batch that closes an epoch is synced before its node says that it has closed the epoch. A follower therefore reads batches in order, up to the first one
+//! that closes the announced epoch, and none after it: everything that it reads is whole and synced. A file system that several hosts share may show a write
+//! late. The expected batch is then missing, and the caller asks again. Each batch names its predecessor. The follower therefore misses none, even if a segment
+//! has been removed behind it.
 
 use super::read::{batch, batch_size, check_header};
 use super::{BATCH_HEADER, Closing, HEADER_BYTES, Visit, segment_name, segments};
@@ -14,7 +13,7 @@ use farhold_fabric::NodeId;
 use std::io::ErrorKind::NotFound;
 use std::sync::Arc;
 
-/// Bytes that are read at once. A longer batch is read whole.
+/// Bytes that are read at a time. A longer batch is read whole.
 const READ_BYTES: u64 = 64 << 10;
 
 /// A place in the journal of a node's start.
@@ -35,18 +34,18 @@ pub struct Follower {
     bytes: Vec<u8>,
 }
 
-/// A segment, if it is there.
+/// A segment, if it exists.
 enum Found {
     Gone,
     There { file: Arc<dyn DurableFile>, bytes: u64 },
 }
 
 impl Follower {
-    /// Near the end of the journal of a node's start, which has closed `closed`; of its last one, if `of` does not say which. What it
-    /// passes over was written before this call. `identity` is the followed node's.
+    /// A follower near the end of the journal of a node's start, which has closed `closed`. If `of` names no start, it is the last one. Batches that it skips
+    /// were written before this call. `identity` is the followed node's.
     ///
     /// # Errors
-    /// As [`Self::read`]; it has no journal.
+    /// As [`Self::read`]; or the node has no journal.
     pub fn at_end(
         directory: Arc<dyn Directory>,
         identity: Identity,
@@ -78,7 +77,7 @@ impl Follower {
         self.identity.node
     }
 
-    /// All records of the node up to this epoch have been read, or lie before the place where the follower began.
+    /// All records of the node up to this epoch have been read, or are before the place where the follower began.
     #[must_use]
     pub fn closed(&self) -> u32 {
         self.closed
@@ -95,8 +94,7 @@ impl Follower {
     /// cannot be seen yet, and the caller tries again.
     ///
     /// # Errors
-    /// [`DurableError`]: a segment was removed before it was read, or the files cannot be read. What the follower has not read is lost
-    /// to it.
+    /// [`DurableError`]: a segment was removed before it was read, or the files cannot be read. The follower has then missed the records that it had not read.
     pub fn read(&mut self, closed: u32, visit: &mut Visit<'_>) -> Result<bool, DurableError> {
         while self.closed < closed {
             let is_gone = match self.open(self.number)? {
@@ -120,7 +118,7 @@ impl Follower {
                         "it was removed before it was read",
                     ));
                 }
-                // The writer may have written here and there since this segment was read.
+                // The writer may have written to this segment and the next since this one was read.
                 _ => return Ok(false),
             }
         }

@@ -74,10 +74,18 @@ impl Table {
         self.0.keys_of(index)
     }
 
-    /// The layer above's bytes from its definition.
+    /// The layer above's bytes from its definition, as this node has them now: see
+    /// [`change_attributes`](crate::Worker::change_attributes).
     #[must_use]
-    pub fn attributes(&self) -> &[u8] {
-        &self.0.attributes
+    pub fn attributes(&self) -> Arc<[u8]> {
+        self.0.attributes()
+    }
+
+    /// A number that grows with each change of the [attributes](Self::attributes) on this node. A caller that reads it before them
+    /// has them at this number or a later one.
+    #[must_use]
+    pub fn attributes_version(&self) -> u64 {
+        self.0.attributes_version()
     }
 
     /// Which of its columns are kept as columns too, for scans.

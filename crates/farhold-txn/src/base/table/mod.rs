@@ -15,7 +15,7 @@ use farhold_store::{Store, TableStore};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 pub use farhold_store::TableId;
@@ -74,7 +74,9 @@ pub(crate) struct TableShared {
     pub placement: Placement,
     pub hash: bool,
     columns: RwLock<KeptColumns>,
-    pub attributes: Vec<u8>,
+    attributes: RwLock<Arc<[u8]>>,
+    /// Counts the changes of the attributes. It grows before a transaction can begin that commits in spite of the change.
+    attributes_version: AtomicU64,
     pub route: Route,
     /// Every index it ever had: its slots. Writers need the store's list only.
     indexes: RwLock<Vec<IndexSlot>>,
@@ -147,7 +149,8 @@ impl TableShared {
             placement,
             hash,
             columns: RwLock::new(columns),
-            attributes,
+            attributes: RwLock::new(attributes.into()),
+            attributes_version: AtomicU64::new(0),
             route,
             indexes: RwLock::new(slots),
             gone: Mutex::default(),
@@ -253,6 +256,25 @@ impl TableShared {
         *self.columns.write().unwrap_or_else(PoisonError::into_inner) = columns;
     }
 
+    pub fn attributes(&self) -> Arc<[u8]> {
+        self.attributes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn attributes_version(&self) -> u64 {
+        self.attributes_version.load(SeqCst)
+    }
+
+    /// Takes over what is recorded of the attributes. True: they were others.
+    pub fn set_attributes(&self, attributes: Vec<u8>) -> bool {
+        let mut now = self.attributes.write().unwrap_or_else(PoisonError::into_inner);
+        if **now == *attributes {
+            return false;
+        }
+        *now = attributes.into();
+        self.attributes_version.fetch_add(1, SeqCst);
+        true
+    }
+
     pub fn definition(&self) -> (TableDef, Vec<bool>) {
         let slots = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
         let definition = TableDef {
@@ -262,7 +284,7 @@ impl TableShared {
             hash: self.hash,
             columns: self.kept_columns(),
             indexes: slots.iter().map(|slot| slot.definition.clone()).collect(),
-            attributes: self.attributes.clone(),
+            attributes: self.attributes().to_vec(),
         };
         (definition, slots.iter().map(|slot| slot.state != IndexState::Dropped).collect())
     }

@@ -65,6 +65,36 @@ fn a_build_has_a_percentage() {
     assert_eq!(table("old", None).built_percent().or(table("gone", Some(NoColumns::NoRoom)).built_percent()), None);
 }
 
+/// The thread that serves other nodes makes the report, so it does not wait while many changes are applied.
+#[test]
+fn a_report_does_not_wait_for_changes() {
+    let executor = Executor::virtual_time(1);
+    let fabric = Sim::new(&executor.handle(), Rdma, Faults::default()).join(NodeId(0)).expect("a fabric");
+    let node = Node::open(fabric, NodeConfig { region_bytes: 8 << 20, ..NodeConfig::default() }).expect("a node");
+    let worker = node.worker(&executor.handle()).expect("a worker");
+    let feed = node.column_feed().expect("it is alone").clone();
+    executor.run(async {
+        let schema = Schema::new(vec![Column::new("id", ColumnType::Int)], vec![0]).expect("a schema");
+        let definition = TableDef { columns: KeptColumns::All, ..TableDef::new("t", schema) };
+        worker.create_table(definition).await.expect("a table");
+    });
+    let table = node.table("t").expect("created");
+    let memory = feed.memory().expect("a region");
+    let copy = Arc::new(ColumnCopy::new(table.schema(), Kept::All, CopyConfig::default(), memory));
+    assert!(feed.add(table.id(), copy.clone(), 0));
+    let mut answered = None;
+    // It asks for the first change while it holds the locks under which it applies them.
+    copy.apply(std::iter::from_fn(|| {
+        let (node, (told, answer)) = (node.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || told.send(node.column_report()));
+        answered = Some(answer.recv_timeout(std::time::Duration::from_mins(1)));
+        None
+    }));
+    let report = answered.expect("asked").expect("a report");
+    assert_eq!((report.tables.len(), report.tables[0].reason), (1, Some(NoColumns::Building)));
+    drop((worker, executor));
+}
+
 /// While a table's first segments are made, the node's report shows how many of its rows they have, and afterwards what became of them.
 #[test]
 fn a_first_build_is_reported() {

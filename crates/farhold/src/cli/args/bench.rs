@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{ColumnsLevel, DurabilityArgs, ReplicaArgs, parse_bytes, parse_listen};
+use super::{ColumnsLevel, DurabilityArgs, DurabilityLevel, RULES, ReplicaArgs, parse_bytes, parse_listen};
 
 /// Flags of `farhold bench`.
 #[derive(Debug, Clone, Args)]
@@ -22,10 +22,10 @@ pub enum Workload {
     Tpcc(TpccArgs),
     /// Run the 22 CH-benCHmark queries over TPC-C's rows, without writers.
     Ch(ChArgs),
-    /// Run TPC-C and the 22 CH-benCHmark queries at the same time, on one node with a journal, with and without columns: both rates for
-    /// each mix, how long queries wait for the columns, and a check that they see all that was acknowledged.
+    /// Run TPC-C and the 22 CH-benCHmark queries at the same time, on one node, with and without columns. Report both rates for each mix and how
+    /// long queries wait for the columns, and check that queries see everything that was acknowledged.
     Htap(HtapArgs),
-    /// Get remote rows by one-sided reads, with concurrent puts.
+    /// Get remote rows by one-sided reads, while other threads put rows.
     Kv(KvArgs),
     /// Run SmallBank: six short transactions on accounts, on nodes in this process, with an audit of the money at the end.
     Smallbank(SmallbankArgs),
@@ -67,7 +67,7 @@ pub struct SmallbankArgs {
     /// Duration of the measurement, in seconds.
     #[arg(long, short = 's', default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
-    /// Seed of everything drawn.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
     /// Bind worker n to processor n.
@@ -105,8 +105,8 @@ pub struct KvArgs {
     /// Seed of the choice of keys.
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// Also run the same gets against a Redis that listens on this port of 127.0.0.1, with as many clients and as many keys a
-    /// pipeline. The keys are loaded into Redis and stay there.
+    /// Also run the same gets against a Redis that listens on this port of 127.0.0.1, with as many clients and as many keys per pipeline. The keys are loaded
+    /// into Redis and stay there.
     #[arg(long, value_name = "PORT")]
     pub redis_port: Option<u16>,
     /// How readers and writers reach the node of the rows: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
@@ -142,7 +142,7 @@ pub struct TpccArgs {
     /// Workers (threads) of each node.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub workers: u8,
-    /// Warehouses in total. 0 = one a worker.
+    /// Warehouses in total. 0 = one per worker.
     #[arg(long, short = 'w', default_value_t = 0)]
     pub warehouses: u32,
     /// Duration of the measurement, in seconds.
@@ -154,7 +154,7 @@ pub struct TpccArgs {
     /// Memory of each node's region.
     #[arg(long, default_value = "3G", value_parser = parse_bytes)]
     pub memory: u64,
-    /// How much of that memory the system provides at the start, and as much for the mirror of each other node.
+    /// Amount of that memory to allocate at the start, and as much again for the mirror of each other node.
     #[arg(long, default_value = "0", value_parser = parse_bytes)]
     pub populate: u64,
     /// Percentage of new-order items from another warehouse.
@@ -166,7 +166,7 @@ pub struct TpccArgs {
     /// Seed of the population and of the mix.
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// Bind worker n to processor n.
+    /// Bind worker n to processor n. A node process keeps its other threads off the processors of its workers, as far as there are others.
     #[arg(long)]
     pub pin: bool,
     /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
@@ -181,8 +181,7 @@ pub struct TpccArgs {
     /// Number of the node to kill. Default: the last node.
     #[arg(long, value_name = "NODE", requires = "kill_after")]
     pub kill_node: Option<u8>,
-    /// Stop the node instead (SIGSTOP). It pauses beyond its lease and still believes that it is a member, so the others must end
-    /// it.
+    /// Stop the node instead (SIGSTOP). It pauses beyond its lease and still believes that it is a member, so the others must kill it.
     #[arg(long, requires = "kill_after")]
     pub freeze: bool,
     /// Restart the killed node this many seconds after the start of the run. The others admit it while they go on.
@@ -191,8 +190,8 @@ pub struct TpccArgs {
     /// Durability of a commit.
     #[command(flatten)]
     pub durability: DurabilityArgs,
-    /// Kill every node (kill -9) this many seconds after the start of the run, discard the memory of their rows as a power cut
-    /// does, restart them from their journals, and go on. Requires --durability disk or nvm.
+    /// Kill every node (kill -9) this many seconds after the start of the run, discard the memory of their rows as a power failure does, restart them from
+    /// their journals, and go on. Requires --durability disk or nvm.
     #[arg(long, value_name = "SECONDS", conflicts_with = "kill_after")]
     pub kill_all_after: Option<f64>,
     /// Draw throughput over time into this SVG file, with failure and recovery marked.
@@ -221,13 +220,13 @@ pub struct ChArgs {
     /// Also run each query in DataFusion over the same rows in Arrow memory, in turn.
     #[arg(long, conflicts_with = "without")]
     pub against_arrow: bool,
-    /// Also run each query in a second node that makes plans without this rule around the joins (`farhold_join.`), in turn.
-    #[arg(long, value_name = "RULE", conflicts_with = "durability", value_parser = ["common", "decimals", "enabled", "reduce"])]
+    /// Also run each query on a second node, in turn, that plans without this rule of the joins (`farhold_join.`).
+    #[arg(long, value_name = "RULE", conflicts_with = "durability", value_parser = RULES)]
     pub without: Option<String>,
     /// Durability.
     #[command(flatten)]
     pub durability: DurabilityArgs,
-    /// Which tables are kept as columns too. The queries do not wait until the columns are built.
+    /// Which tables are also kept as columns. The queries do not wait until the columns are built.
     #[arg(long, value_enum, default_value_t = ColumnsLevel::None)]
     pub columns: ColumnsLevel,
     /// Load the rows, then serve them until Ctrl-C instead of running the queries.
@@ -241,8 +240,8 @@ pub struct ChArgs {
 /// Flags of `farhold bench htap`.
 #[derive(Debug, Clone, Args)]
 pub struct HtapArgs {
-    /// Mixes to measure, with commas between them: W:Q is W workers that run TPC-C and Q clients that run queries, all in closed loops.
-    /// W:0 shows what the columns cost transactions, 0:Q what queries reach alone.
+    /// Mixes to measure, separated by commas: W:Q is W workers that run TPC-C and Q clients that run queries, all in closed loops. W:0 shows what the columns
+    /// cost transactions; 0:Q shows the rate of the queries alone.
     #[arg(long, value_name = "W:Q", value_delimiter = ',', default_values = ["1:0", "1:1", "0:1"], value_parser = parse_mix)]
     pub mixes: Vec<Mix>,
     /// Warehouses to load for each measurement. 0 = one for each worker of the largest mix.
@@ -251,32 +250,36 @@ pub struct HtapArgs {
     /// Duration of each measurement, in seconds. Each client should have time for all 22 queries.
     #[arg(long, short = 's', default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: u32,
-    /// Seconds of the same load before each measurement, which are not counted.
+    /// Warm-up before each measurement, in seconds: the same load, not counted.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub warm_up: u32,
-    /// Number of measurements of each mix with columns, and as many without, in turn. Each loads a new node.
+    /// Number of measurements of each mix with columns, and the same number without, alternating. Each loads a new node.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
-    /// Transactions in flight on each worker. Each waits for the disk at its end.
+    /// Transactions in flight on each worker. Each transaction waits for the disk when it commits.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..))]
     pub in_flight: u16,
-    /// Threads of the node's queries. 0 = one for each processor that the workers of the mix leave, but at least one.
+    /// Query threads of the node. 0 = one for each processor that the workers of the mix do not use, but at least one.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub query_threads: u16,
     /// Memory of the node's region.
     #[arg(long, default_value = "4G", value_parser = parse_bytes)]
     pub memory: u64,
-    /// Memory that the columns may use, beside --memory.
+    /// Memory that the columns may use, in addition to --memory.
     #[arg(long, default_value = "1G", value_parser = parse_bytes)]
     pub column_memory: u64,
-    /// Directory in which each measurement makes a directory for its journal, and removes it. Default: the system's directory for temporary
-    /// files. On a file system in memory, commits wait for no disk.
+    /// What a commit survives: `memory` keeps no journal, and workers hand rows to the columns themselves; `disk` keeps one, which the
+    /// columns are fed from.
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = DurabilityLevel::Disk)]
+    pub durability: DurabilityLevel,
+    /// Directory in which each measurement creates a directory for its journal, and removes it again. Default: the system's directory for temporary files. On
+    /// an in-memory file system, commits do not wait for a disk.
     #[arg(long)]
     pub journal: Option<PathBuf>,
     /// Seed of the population and of the mix.
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
-    /// Bind worker n to processor n.
+    /// Bind worker n to processor n. A node process keeps its other threads off the processors of its workers, as far as there are others.
     #[arg(long)]
     pub pin: bool,
 }

@@ -25,7 +25,7 @@ farhold sql -c 'SELECT 1'            one statement, or a prompt without -c\n  \
 farhold bench tpcc --workers 1       measure this machine"
 )]
 pub struct Cli {
-    /// Machine-readable output: one JSON object a line on standard output.
+    /// Machine-readable output: one JSON object per line on standard output.
     #[arg(long, global = true)]
     pub json: bool,
     /// What to do.
@@ -70,7 +70,7 @@ pub enum Command {
     Fabric(FabricArgs),
     /// Load a Parquet or CSV file into a table.
     Import(ImportArgs),
-    /// Check a database that holds TPC-C against the specification's consistency conditions, by SQL.
+    /// Check a TPC-C database against the specification's consistency conditions, by SQL.
     Check(CheckArgs),
     /// Run one node of a demo or bench; the parent process commands it over standard input (internal).
     #[command(hide = true)]
@@ -88,7 +88,7 @@ pub struct ClusterArgs {
 /// The subcommands of `farhold cluster`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum ClusterCommand {
-    /// Show the configuration, the roles, how far the replicas lag behind, the state of recovery, and what the nodes keep as columns.
+    /// Show the configuration, the roles, the replication lag, the state of recovery, and the tables that the nodes keep as columns.
     Status(StatusArgs),
 }
 
@@ -113,7 +113,7 @@ pub struct DemoArgs {
     /// Number of node processes.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub nodes: u8,
-    /// TPC-C warehouses in total, at least one a node. Each takes about 110 MB, and more as the run adds rows.
+    /// TPC-C warehouses in total, at least one per node. Each takes about 110 MB, and more as the run adds rows.
     #[arg(long, short = 'w', default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub warehouses: u32,
     /// Duration of the transaction mix, in seconds.
@@ -137,7 +137,7 @@ pub struct DemoArgs {
     /// How nodes reach each other: shm, or libfabric:NAME (tcp;ofi_rxm, shm, verbs;ofi_rxm, efa).
     #[arg(long, default_value = "shm")]
     pub provider: String,
-    /// Keep three copies of each row. Kill the last node during the run (kill -9), show how the others go on, and restart it.
+    /// Keep three copies of each row. Kill the last node during the run (kill -9), show that the others go on, and restart it.
     #[arg(long)]
     pub kill: bool,
 }
@@ -177,15 +177,14 @@ pub struct ServeArgs {
     /// Memory of this node's region, e.g. 512M or 4G. The system provides a page when it is first touched.
     #[arg(long, short = 'm', default_value = "4G", value_parser = parse_bytes)]
     pub memory: u64,
-    /// How much of that memory the system provides at the start, and as much for the mirror of each other node, so that no
-    /// transaction waits for it later.
+    /// Amount of that memory to allocate at the start, and as much again for the mirror of each other node, so that no transaction waits for it later.
     #[arg(long, default_value = "0", value_parser = parse_bytes)]
     pub populate: u64,
-    /// Free the rows of this node that were half written when its process ended. These rows are lost. Without this flag they
-    /// stay, and statements that read them fail (XX001). Use it for one start, after the log has named the rows.
+    /// Free the rows of this node that were half written when its process ended. These rows are lost. Without this flag they stay, and statements that read
+    /// them fail (XX001). Use this flag for one start, after the log has named the rows.
     #[arg(long)]
     pub forget_half_written: bool,
-    /// Memory that all running queries together may use, e.g. 512M or 4G.
+    /// Memory that all running queries may use together, e.g. 512M or 4G.
     #[arg(long, default_value = "2G", value_parser = parse_bytes)]
     pub query_memory: u64,
     /// The part of --query-memory that joins may use; a join spills what does not fit. Default: all of it.
@@ -194,23 +193,26 @@ pub struct ServeArgs {
     /// Directory that joins spill to. Default: the system's directory for temporary files.
     #[arg(long)]
     pub spill_dir: Option<PathBuf>,
-    /// Whether tables are kept as columns too, for faster scans, if CREATE TABLE does not say (WITH (columns = 'auto', 'all', 'none' or names
-    /// of columns)). Several nodes need --durability disk or nvm for it.
+    /// Default for tables whose CREATE TABLE has no option WITH (columns = ...): whether they are also kept as columns, for faster scans. The option is 'auto',
+    /// 'all', 'none' or names of columns. On several nodes, columns need --durability disk or nvm.
     #[arg(long, value_enum, default_value_t = ColumnsLevel::Auto)]
     pub columns: ColumnsLevel,
-    /// Memory that the columns of all tables may use, beside --memory. Tables whose columns have no room are read by their rows.
+    /// Memory that the columns of all tables may use, in addition to --memory. Queries read the rows of tables whose columns have no room.
     #[arg(long, default_value = "1G", value_parser = parse_bytes)]
     pub column_memory: u64,
+    /// Make plans without this rule around the joins: for figures.
+    #[arg(long, value_name = "RULE", value_parser = RULES, hide = true)]
+    pub without: Option<String>,
     /// Replication.
     #[command(flatten)]
     pub replicas: ReplicaArgs,
-    /// Threads that serve clients. 0 = two a core. At most 245, or 38 with --replicas 2 or more.
+    /// Threads that serve clients. 0 = two per core. At most 245, or 38 with --replicas 2 or more.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     /// Bind these threads to processors, for more statements a second on a machine that does little else.
     #[arg(long)]
     pub pin: bool,
-    /// File of users, one a line: `name:SCRAM-SHA-256$...` (as PostgreSQL stores it) or `name:plain password`.
+    /// File of users, one per line: `name:SCRAM-SHA-256$...` (as PostgreSQL stores it) or `name:plain password`.
     #[arg(long)]
     pub password_file: Option<PathBuf>,
     /// TLS certificate (PEM).
@@ -221,10 +223,13 @@ pub struct ServeArgs {
     pub tls_key: Option<PathBuf>,
 }
 
+/// Rules around the joins that a node can do without (`farhold_join.`).
+const RULES: [&str; 4] = ["common", "decimals", "enabled", "reduce"];
+
 /// Which tables are kept as columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ColumnsLevel {
-    /// Those of 65,536 rows and more.
+    /// Tables of 65,536 rows or more.
     Auto,
     /// All.
     All,
@@ -235,11 +240,11 @@ pub enum ColumnsLevel {
 /// Durability of a commit.
 #[derive(Debug, Clone, Args)]
 pub struct DurabilityArgs {
-    /// What a commit survives: `memory` the end of processes, `disk` and `nvm` a power cut of all nodes. With --replicas 2 or
-    /// more, `disk` and `nvm` survive both.
+    /// What a commit survives: with `memory`, the end of processes; with `disk` and `nvm`, a power failure of all nodes. With --replicas 2 or more, `disk` and
+    /// `nvm` survive both.
     #[arg(id = "durability", long = "durability", value_name = "LEVEL", value_enum, default_value_t = DurabilityLevel::Memory)]
     pub level: DurabilityLevel,
-    /// Directory of the journal and the checkpoints, the same for all nodes. For nvm it is on a DAX mount.
+    /// Directory of the journal and the checkpoints, the same for all nodes. For nvm it must be on a DAX mount.
     #[arg(long, required_if_eq_any([("durability", "disk"), ("durability", "nvm")]))]
     pub journal: Option<PathBuf>,
     /// Treat flushed cache lines below --journal as durable, although its file system does not promise it.
@@ -279,7 +284,7 @@ pub enum DurabilityLevel {
     Disk,
 }
 
-/// How a client command reaches its database.
+/// How a client command connects to its database.
 #[derive(Debug, Clone, Args)]
 pub struct ConnectArgs {
     /// A PostgreSQL URL, e.g. `postgresql://user:password@127.0.0.1:5433/farhold`.
@@ -309,8 +314,8 @@ pub struct FabricArgs {
 /// The subcommands of `farhold fabric`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum FabricCommand {
-    /// Show each provider of this machine: native and emulated instructions, latency and bandwidth from 64 B to 1 MiB. Then show what
-    /// copies for the access path `offload`: a work queue of Intel's DSA, or the processor and why.
+    /// Show each provider of this machine: native and emulated instructions, latency and bandwidth from 64 B to 1 MiB. Then show which device copies for the
+    /// access path `offload`: a work queue of Intel's DSA or the processor, and in that case why.
     Info(FabricInfoArgs),
 }
 
@@ -333,7 +338,7 @@ pub struct ImportArgs {
     /// Create the table from the file's columns, with this column as primary key.
     #[arg(long, value_name = "KEY_COLUMN")]
     pub create: Option<String>,
-    /// Format of the file. Default: by its ending.
+    /// Format of the file. Default: from the file name's extension.
     #[arg(long, value_enum)]
     pub format: Option<FileFormat>,
     /// How to reach the database.
@@ -373,13 +378,13 @@ pub struct NodeArgs {
     /// Memory of this node's region in bytes.
     #[arg(long)]
     pub memory: u64,
-    /// How much of it gets memory at the start, and as much for each mirror.
+    /// Amount of it to allocate at the start, and as much again for each mirror.
     #[arg(long, default_value_t = 0)]
     pub populate: u64,
     /// Workers of this node.
     #[arg(long)]
     pub workers: u8,
-    /// Warehouses in all.
+    /// Warehouses in total.
     #[arg(long)]
     pub warehouses: u32,
     /// Transactions in flight on each worker.
@@ -412,7 +417,7 @@ pub struct NodeArgs {
     /// Also load the CH-benCHmark tables.
     #[arg(long)]
     pub ch: bool,
-    /// Make plans without this rule around the joins.
+    /// Plan without this rule of the joins.
     #[arg(long)]
     pub without: Vec<String>,
     /// Which of the tables of --ch are kept as columns.
@@ -421,7 +426,7 @@ pub struct NodeArgs {
     /// Bytes that columns may use.
     #[arg(long, default_value_t = 1 << 30)]
     pub column_memory: u64,
-    /// Threads of queries. 0 = one a processor.
+    /// Query threads. 0 = one per processor.
     #[arg(long, default_value_t = 0)]
     pub query_threads: usize,
     /// How nodes reach each other.

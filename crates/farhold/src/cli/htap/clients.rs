@@ -1,4 +1,4 @@
-//! The clients of `farhold bench htap`: those that ask CH-benCHmark's queries, and those whose numbers the queries must see.
+//! The clients of `farhold bench htap`: those that run CH-benCHmark's queries, and those whose numbers the queries must see.
 //!
 //! **Freshness.** Each TPC-C worker has a *freshness client*: it increments its own row of the table [`TABLE`], one transaction
 //! after the other, and notes each number when its commit is acknowledged. Before each query, a query client notes all these numbers
@@ -18,25 +18,26 @@ use super::super::clock::Stopwatch;
 
 /// The table of the freshness clients' numbers.
 const TABLE: &str = "htap_freshness";
-/// Between two transactions of a freshness client: often enough that most queries find a new number, and some hundredths of a core.
+/// The pause between two transactions of a freshness client: short enough that most queries find a new number, and long enough that it costs only some
+/// hundredths of a core.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The connected clients of a measurement.
 pub struct Clients {
     queries: Vec<Arc<Connection>>,
     writers: Vec<Arc<Connection>>,
-    /// Of each freshness client: the last number whose commit was acknowledged.
+    /// For each freshness client, the last number whose commit was acknowledged.
     acknowledged: Arc<[AtomicU64]>,
 }
 
-/// What query clients got.
+/// The results of query clients.
 #[derive(Debug, Default)]
 pub struct Answered {
-    /// Of each query, from its text to its last row, in microseconds; those that were complete within the time.
+    /// The time of each query from its text to its last row, in microseconds, if it was complete within the measurement.
     pub times_us: [Vec<u64>; QUERIES.len()],
-    /// The same of the reads of the freshness table.
+    /// The same for the reads of the freshness table.
     pub check_us: Vec<u64>,
-    /// What reads of that table missed, in words.
+    /// Descriptions of what reads of that table missed.
     pub missed: Vec<String>,
     /// Numbers that were acknowledged.
     pub acknowledged: u64,
@@ -103,7 +104,7 @@ impl Clients {
         })
     }
 
-    /// Starts them all, for so many seconds.
+    /// Starts them all, for this number of seconds.
     pub fn start(&self, seconds: f64) -> Running {
         let window = Arc::new(Window { clock: Stopwatch::start(), seconds, has_ended: AtomicBool::new(false) });
         let mut tasks = Vec::new();
@@ -120,7 +121,7 @@ impl Clients {
         Running { window, tasks }
     }
 
-    /// Reads the freshness table when nothing runs; what it misses.
+    /// Reads the freshness table when nothing runs; returns what it misses.
     pub async fn check_at_rest(&self) -> Result<Vec<String>, String> {
         match self.queries.first().or(self.writers.first()) {
             Some(connection) => check(connection, &self.acknowledged).await,
@@ -158,7 +159,7 @@ async fn ask(
         }
         let clock = Stopwatch::start();
         run(&connection, QUERIES[number]).await.map_err(|error| format!("query {}: {error}", number + 1))?;
-        // One that ends too late is in no rate.
+        // A query that ends too late counts in no rate.
         if !window.is_over() {
             answered.times_us[number].push(clock.micros());
         }
@@ -190,14 +191,14 @@ async fn write(
     Ok(Answered { acknowledged: count, ..Answered::default() })
 }
 
-/// Notes all acknowledged numbers, then reads the table; what it misses.
+/// Notes all acknowledged numbers, then reads the table; returns what it misses.
 async fn check(connection: &Connection, acknowledged: &[AtomicU64]) -> Result<Vec<String>, String> {
     let noted: Vec<u64> = acknowledged.iter().map(|number| number.load(SeqCst)).collect();
     let select = format!("SELECT client, sum(number) FROM {TABLE} GROUP BY client ORDER BY client");
     Ok(missed(&noted, &run(connection, &select).await?))
 }
 
-/// Which of the noted numbers rows of (client, number) do not have, in words.
+/// Describes the noted numbers that are missing in rows of (client, number).
 fn missed(noted: &[u64], rows: &[Vec<Option<String>>]) -> Vec<String> {
     let number = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<u64>().ok());
     let seen = |client: usize| {

@@ -1,19 +1,19 @@
-//! `farhold bench htap`: TPC-C and CH-benCHmark's queries at the same time, on one node with a journal.
+//! `farhold bench htap`: TPC-C and CH-benCHmark's queries at the same time, on one node.
 //!
 //! ```text
 //!  this process                                        node process, new for each measurement
 //!    Q query clients ── check, query, check, … ──────► SQL ──┐
-//!    W freshness clients ── number, number, … ───────► SQL ──┤ rows, their columns, the journal
+//!    W freshness clients ── number, number, … ───────► SQL ──┤ rows, their columns, a journal
 //!    commands ── run, stop ──────────────────────────► W workers: TPC-C
 //! ```
 //!
-//! Source: Milkai, Chronis, Gaffney, Guo, Patel and Yu, "How Good is My HTAP System?" (SIGMOD 2022). As there, what is reported is
-//! the *throughput frontier*, transactions and queries a second for several mixes of W workers and Q clients; and *freshness*, the
-//! age of the oldest commit that a query does not see. A query here waits for its columns until it sees all that was acknowledged
-//! before it, so its age is 0. The bench measures these waits, and [`clients`] checks that nothing acknowledged is ever missed.
+//! Source: Milkai, Chronis, Gaffney, Guo, Patel and Yu, "How Good is My HTAP System?" (SIGMOD 2022). As in that paper, the report has the *throughput
+//! frontier*, transactions and queries a second for several mixes of W workers and Q clients; and *freshness*, the age of the oldest commit that a query does
+//! not see. A query here waits for its columns until it sees everything that was acknowledged before it began, so its age is 0. The bench measures these waits,
+//! and [`clients`] checks that no acknowledged commit is ever missed.
 //!
-//! Each mix is measured on a node that keeps columns and on one that does not, in turn; both have a journal. Each measurement loads
-//! a new node, because transactions make the tables grow, and queries slower.
+//! Each mix is measured on a node that keeps columns and on one that does not, in turn; both have a journal, or neither. Each measurement loads a new node, because
+//! transactions make the tables grow, which slows queries down.
 
 mod clients;
 mod report;
@@ -25,26 +25,26 @@ use std::time::Duration;
 use serde_json::json;
 
 use self::clients::{Answered, Clients};
-use super::args::{ColumnsLevel, DurabilityArgs, DurabilityLevel, HtapArgs, Mix, ReplicaArgs};
+use super::args::{ColumnsLevel, DurabilityArgs, HtapArgs, Mix, ReplicaArgs};
 use super::clock::Stopwatch;
 use super::cluster::{Cluster, ClusterPlan, QueryPlan};
 use super::demo::{self, MixPlan};
 use super::event::{Columns, Command, Event, Interval};
 use super::signal::Endings;
 
-/// Between two looks whether the columns have been built.
+/// The interval at which the state of the columns is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Looks without a change after which merging has come to rest.
+/// The number of checks without a change after which merging counts as complete.
 const LOOKS_AT_REST: u32 = 4;
-/// How long the columns may take until then.
+/// The longest time until then.
 const BUILD_SECONDS_MAX: f64 = 600.0;
 
-/// What queries read.
+/// The source that queries read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
     /// Columns of the large tables.
     Columns,
-    /// Rows only: the rival.
+    /// Rows only, for comparison.
     Rows,
 }
 
@@ -61,7 +61,7 @@ impl Kept {
 struct Measured {
     mix: Mix,
     kept: Kept,
-    /// Which of the runs it belongs to, from 0.
+    /// The number of its run, from 0.
     run: u32,
     seconds: f64,
     transactions: Interval,
@@ -74,6 +74,7 @@ struct Measured {
 
 /// Runs the command; the error is for a person.
 pub async fn run(args: &HtapArgs, json: bool) -> Result<(), String> {
+    durability(args, args.journal.as_deref()).check()?;
     let mut endings = Endings::register()?;
     let measured = tokio::select! {
         measured = measure_all(args, json) => measured?,
@@ -86,7 +87,9 @@ pub async fn run(args: &HtapArgs, json: bool) -> Result<(), String> {
     }
     let missed: usize = measured.iter().map(|one| one.answered.missed.len()).sum();
     match measured.iter().find_map(|one| one.answered.missed.first()) {
-        Some(first) => Err(format!("{missed} times a query did not see what was acknowledged before it: {first}")),
+        Some(first) => Err(format!(
+            "{missed} times a query missed a transaction that was acknowledged before the query began: {first}"
+        )),
         None => Ok(()),
     }
 }
@@ -98,7 +101,7 @@ async fn measure_all(args: &HtapArgs, json: bool) -> Result<Vec<Measured>, Strin
     let mut all = Vec::new();
     for run in 0..args.runs {
         for &mix in &args.mixes {
-            // Which one is first changes: the machine's speed drifts.
+            // The order alternates, because the machine's speed drifts.
             let order = if run % 2 == 0 { [Kept::Columns, Kept::Rows] } else { [Kept::Rows, Kept::Columns] };
             for kept in order {
                 let measured =
@@ -117,7 +120,7 @@ async fn measure_all(args: &HtapArgs, json: bool) -> Result<Vec<Measured>, Strin
 
 /// Loads a new node, and runs the mix on it.
 async fn measure(args: &HtapArgs, mix: Mix, kept: Kept, run: u32) -> Result<Measured, String> {
-    // Declared first, so that the node ends before its journal goes.
+    // Declared first, so that the node ends before its journal is removed.
     let journal = JournalDirectory::new(args.journal.as_deref());
     let mut cluster = Cluster::start(&plan(args, mix, kept, journal.path()))?;
     let listen = cluster.ready().await?.ok_or("the node does not answer SQL")?;
@@ -136,7 +139,7 @@ async fn measure(args: &HtapArgs, mix: Mix, kept: Kept, run: u32) -> Result<Meas
     answered.missed.extend(clients.check_at_rest().await?);
     let waits_ns = since(&after.waits_ns, &before.waits_ns);
     if kept == Kept::Columns && mix.clients > 0 && waits_ns.is_empty() {
-        return Err("no query has read columns: no table is large enough, or --seconds are too few".to_owned());
+        return Err("no query has read columns: no table is large enough, or --seconds is too small".to_owned());
     }
     let (seconds, without_room) = (f64::from(args.seconds), after.without_room);
     Ok(Measured { mix, kept, run, seconds, transactions, answered, waits_ns, without_room })
@@ -149,7 +152,7 @@ fn plan(args: &HtapArgs, mix: Mix, kept: Kept, journal: &Path) -> ClusterPlan {
     };
     ClusterPlan {
         nodes: 1,
-        // A worker loads the rows also where none runs transactions.
+        // A worker loads the rows even if no worker runs transactions.
         workers: mix.workers.max(1),
         warehouses: warehouses(args),
         in_flight: args.in_flight,
@@ -164,13 +167,17 @@ fn plan(args: &HtapArgs, mix: Mix, kept: Kept, journal: &Path) -> ClusterPlan {
         without: None,
         provider: "shm".to_owned(),
         replicas: ReplicaArgs::NONE,
-        durability: DurabilityArgs {
-            level: DurabilityLevel::Disk,
-            journal: Some(journal.to_owned()),
-            assume_persistence: false,
-        },
+        durability: durability(args, has_journal(args).then_some(journal)),
         queries: QueryPlan { columns, column_memory: args.column_memory, threads: query_threads(args, mix) },
     }
+}
+
+fn durability(args: &HtapArgs, journal: Option<&Path>) -> DurabilityArgs {
+    DurabilityArgs { level: args.durability, journal: journal.map(Path::to_owned), assume_persistence: false }
+}
+
+fn has_journal(args: &HtapArgs) -> bool {
+    durability(args, None).has_journal()
 }
 
 /// Warehouses of each measurement: the same for all mixes.
@@ -208,13 +215,13 @@ async fn run_mix(
     Ok((transactions, running.end().await?))
 }
 
-/// Until all columns that are wanted have been built, and merging has come to rest.
+/// Waits until all wanted columns have been built and merging is complete.
 async fn wait_for_columns(cluster: &mut Cluster) -> Result<(), String> {
     let clock = Stopwatch::start();
     let (mut at_rest, mut delta_rows) = (0, u64::MAX);
     while at_rest < LOOKS_AT_REST {
         if clock.seconds() > BUILD_SECONDS_MAX {
-            return Err(format!("the columns have not come to rest within {BUILD_SECONDS_MAX} s"));
+            return Err(format!("the columns were not built and merged within {BUILD_SECONDS_MAX} s"));
         }
         tokio::time::sleep(LOOK_EVERY).await;
         let now = columns(cluster).await?;
@@ -228,7 +235,7 @@ async fn wait_for_columns(cluster: &mut Cluster) -> Result<(), String> {
     Ok(())
 }
 
-/// The state of the node's columns. Not while its workers run: the node takes no other command then.
+/// The state of the node's columns. It cannot be read while the node's workers run, because the node then accepts no other command.
 async fn columns(cluster: &mut Cluster) -> Result<Columns, String> {
     cluster.tell(0, &Command::Columns)?;
     loop {
@@ -238,7 +245,7 @@ async fn columns(cluster: &mut Cluster) -> Result<Columns, String> {
     }
 }
 
-/// What `after` has more than `before`, earlier counts of the same buckets.
+/// The difference between `after` and `before`, earlier counts of the same buckets.
 fn since(after: &[(u64, u64)], before: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let earlier = |bound: u64| before.iter().find(|bucket| bucket.0 == bound).map_or(0, |bucket| bucket.1);
     let more = after.iter().map(|&(bound, count)| (bound, count.saturating_sub(earlier(bound))));

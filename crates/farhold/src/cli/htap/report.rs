@@ -1,4 +1,4 @@
-//! What `farhold bench htap` prints: a line for each measurement, medians of each mix, and what the columns cost transactions.
+//! The output of `farhold bench htap`: a line for each measurement, medians of each mix, and the cost of the columns for transactions.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use super::super::args::{HtapArgs, Mix};
 use super::super::bench::median;
 use super::super::demo::micros;
 use super::super::event::quantile;
-use super::{Kept, Measured, processors, query_threads, warehouses};
+use super::{Kept, Measured, has_journal, processors, query_threads, warehouses};
 
 impl Measured {
     fn transactions_per_second(&self) -> f64 {
@@ -20,7 +20,7 @@ impl Measured {
         self.answered.queries() as f64 / self.seconds
     }
 
-    /// How often each query was answered, at least.
+    /// The least number of times that any query was answered.
     fn rounds(&self) -> usize {
         self.answered.times_us.iter().map(Vec::len).min().unwrap_or(0)
     }
@@ -35,12 +35,12 @@ impl Measured {
     }
 }
 
-/// The share of TPC-C's rate that something takes, run by run.
+/// The share of TPC-C's rate that is lost, run by run.
 struct Cost {
     mix: Mix,
-    /// Columns, beside the same mix on rows.
+    /// Lost to columns, compared with the same mix on rows.
     of_columns: Vec<f64>,
-    /// Columns and queries, beside the same workers on rows without queries; of none if that mix is not measured.
+    /// Lost to columns and queries, compared with the same workers on rows without queries; empty if that mix is not measured.
     of_both: Vec<f64>,
 }
 
@@ -60,7 +60,7 @@ fn costs(args: &HtapArgs, all: &[Measured]) -> Vec<Cost> {
     mixes.map(|&mix| Cost { mix, of_columns: cost(mix, mix), of_both: cost(mix, Mix { clients: 0, ..mix }) }).collect()
 }
 
-/// What a measurement says.
+/// The figures of a measurement.
 pub fn one_as_json(one: &Measured) -> Value {
     let mut check_us = one.answered.check_us.clone();
     check_us.sort_unstable();
@@ -105,19 +105,20 @@ pub fn as_json(args: &HtapArgs, all: &[Measured]) -> Value {
             "mixes": args.mixes.iter().map(Mix::to_string).collect::<Vec<_>>(), "warehouses": warehouses(args),
             "seconds": args.seconds, "warm_up": args.warm_up, "runs": args.runs, "in_flight": args.in_flight,
             "query_threads": threads, "processors": processors(), "seed": args.seed, "pinned": args.pin,
-            "column_memory": args.column_memory,
+            "column_memory": args.column_memory, "journal": has_journal(args),
         },
         "measured": all.iter().map(one_as_json).collect::<Vec<_>>(),
         "costs": costs.collect::<Vec<_>>(),
     })
 }
 
-/// What is measured, and the heading of the lines.
+/// A description of the measurement, and the heading of the lines.
 pub fn print_head(args: &HtapArgs) {
     println!(
-        "TPC-C and CH-benCHmark's queries at the same time: {} warehouses, one node with a journal, {} processors;\n\
+        "TPC-C and CH-benCHmark's queries at the same time: {} warehouses, one node {} a journal, {} processors;\n\
          {} s after {} s, {} transactions in flight on each worker, {} runs in turns",
         warehouses(args),
+        if has_journal(args) { "with" } else { "without" },
         processors(),
         args.seconds,
         args.warm_up,

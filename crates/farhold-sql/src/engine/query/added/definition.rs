@@ -11,6 +11,7 @@ use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, Sca
 use super::super::functions::null_of;
 use super::{not_taken, on_arrays};
 use crate::engine::ColumnType;
+use crate::engine::types::{TIMESTAMP, is_timestamptz, timestamptz};
 
 /// A function that returns NULL where an argument is NULL.
 pub(super) struct Definition {
@@ -38,6 +39,18 @@ pub(super) fn is_bare(argument: &DataType) -> bool {
 
 pub(super) fn is_moment(argument: &DataType) -> bool {
     matches!(argument, DataType::Date32 | DataType::Timestamp(..))
+}
+
+/// The type of moments among the arguments of a function of one type: with time zone unless one is a timestamp without.
+/// PostgreSQL prefers it for dates.
+pub(in crate::engine::query) fn common_of_moments(arguments: &[DataType]) -> DataType {
+    let is_plain = |argument: &DataType| matches!(argument, DataType::Timestamp(_, None));
+    let has_type = arguments.iter().any(is_moment);
+    if arguments.iter().any(is_timestamptz) || has_type && !arguments.iter().any(is_plain) {
+        timestamptz()
+    } else {
+        TIMESTAMP
+    }
 }
 
 pub(super) fn is_integer(argument: &DataType) -> bool {

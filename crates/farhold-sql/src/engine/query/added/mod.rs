@@ -3,7 +3,7 @@
 //!
 //! | function | implementation |
 //! |---|---|
-//! | `age` (with one argument it counts from today: [`rewrite`](super::rewrite)), `get_byte`, `isfinite`, `width_bucket` | ours |
+//! | `age` of local times (with one argument it counts from today: [`rewrite`](super::rewrite)), `get_byte`, `isfinite`, `width_bucket` | ours |
 //! | `length`, `octet_length` and `bit_length` of bytes | ours; other functions of texts refuse bytes |
 //! | `ceiling` | another name of `ceil` |
 //! | `sign` of numbers, `div` and `scale` of decimals | ours |
@@ -40,7 +40,7 @@ use datafusion::prelude::SessionContext;
 
 use super::functions::type_of;
 use crate::engine::ColumnType;
-use crate::engine::types::{INTERVAL, TIMESTAMP};
+use crate::engine::types::{INTERVAL, TIMESTAMP, is_timestamptz, timestamptz};
 use crate::value::{DAY_MICROSECONDS, DAYS_TO_2000, civil_from_days, days_from_civil};
 use crate::{SqlError, SqlState};
 use buckets::buckets;
@@ -49,7 +49,7 @@ use substrings::Substring;
 use wrapped::{ArrayLength, Coalesce};
 
 pub(super) use buckets::number_of_buckets;
-pub(super) use replaced::texts_of_moments;
+pub(super) use definition::common_of_moments;
 
 /// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
@@ -217,6 +217,7 @@ static ADDED: [Definition; 9] = [
         name: "isfinite",
         takes: |arguments| match arguments {
             [DataType::Date32] => Some(vec![DataType::Date32]),
+            [of] if is_timestamptz(of) => Some(vec![timestamptz()]),
             [of] if is_moment(of) || of.is_null() => Some(vec![TIMESTAMP]),
             [DataType::Interval(_)] => Some(vec![INTERVAL]),
             _ => None,

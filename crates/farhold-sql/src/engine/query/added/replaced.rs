@@ -6,14 +6,14 @@
 //! | `factorial` | an integer | a decimal, up to 33 |
 //! | `make_date` | the year -1 is the one before 1 BC, and there is a year 0 | the year -1 is 1 BC |
 //! | `to_hex` of an INTEGER | of its 64 bits | of its 32 bits |
-//! | `to_timestamp` of a number | ends in 2262 | has the range of timestamps |
+//! | `to_timestamp` | a timestamp without time zone; of a number it ends in 2262 | with time zone, in their range |
 //! | `upper`, `lower`, `initcap` | a character may become several | each character becomes one |
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, StringViewArray, TimestampMicrosecondArray};
 use arrow::datatypes::{
-    DataType, Float64Type, Int16Type, Int32Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType,
+    DataType, Field, Float64Type, Int16Type, Int32Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType,
     TimestampMicrosecondType,
 };
 use datafusion::common::ScalarValue;
@@ -23,12 +23,12 @@ use datafusion::prelude::SessionContext;
 
 use super::super::checked::{self, Check};
 use super::super::functions::null_of;
-use super::definition::{Definition, any, function, is_bare, is_integer, is_moment, is_number};
+use super::definition::{Definition, any, common_of_moments, function, is_bare, is_integer, is_moment, is_number};
 use super::{WHOLE, external, not_taken, on_arrays};
 use crate::SqlState;
 use crate::engine::scalar::{lower, upper};
-use crate::engine::types::{INTERVAL, TIMESTAMP};
-use crate::value::{DAY_MICROSECONDS, MICROSECONDS_TO_2000, put_timestamp, timestamp_in_range, written};
+use crate::engine::types::{INTERVAL, is_timestamptz, timestamptz};
+use crate::value::{DAY_MICROSECONDS, MICROSECONDS_TO_2000, timestamp_in_range};
 
 /// Registers the functions.
 pub(super) fn register(context: &SessionContext) {
@@ -50,11 +50,11 @@ pub(super) static REPLACED: [Definition; 6] = [
                     && matches!(moments.len(), 1 | 2)
                     && moments.iter().all(|of| is_moment(of) || is_bare(of)) =>
             {
-                Some([&[INTERVAL][..], &vec![TIMESTAMP; moments.len()]].concat())
+                Some([&[INTERVAL][..], &vec![common_of_moments(moments); moments.len()]].concat())
             }
             _ => None,
         },
-        returns: |_| TIMESTAMP,
+        returns: |arguments| arguments[1].clone(),
         parameter: any,
         results: |of| bins(&of[0], &of[1], of.get(2)),
     },
@@ -110,7 +110,7 @@ fn text(arguments: &[DataType]) -> Option<Vec<DataType>> {
     }
 }
 
-/// `to_timestamp`, which is DataFusion's for all but a number.
+/// `to_timestamp`, which is DataFusion's for all but a number. DataFusion reads texts in UTC.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct ToTimestamp {
     /// DataFusion's function, which parses texts.
@@ -138,7 +138,7 @@ impl ScalarUDFImpl for ToTimestamp {
         if self.left_to(arguments).is_some() {
             return match arguments {
                 [first, formats @ ..] if is_bare(first) && formats.iter().all(is_bare) => Ok(arguments.to_vec()),
-                [moment] if is_moment(moment) => Ok(arguments.to_vec()),
+                [moment] if is_moment(moment) && !is_timestamptz(moment) => Ok(arguments.to_vec()),
                 _ => Err(not_taken(self.name())),
             };
         }
@@ -148,11 +148,8 @@ impl ScalarUDFImpl for ToTimestamp {
         }
     }
 
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        match self.left_to(arguments) {
-            Some(inner) => inner.return_type(arguments),
-            None => Ok(TIMESTAMP),
-        }
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(timestamptz())
     }
 
     fn is_strict(&self) -> bool {
@@ -162,7 +159,10 @@ impl ScalarUDFImpl for ToTimestamp {
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let types = arguments.args.iter().map(ColumnarValue::data_type).collect::<Vec<_>>();
         if let Some(inner) = self.left_to(&types) {
-            return inner.invoke_with_args(arguments);
+            let return_type = inner.return_type(&types)?;
+            let return_field = Arc::new(Field::clone(&arguments.return_field).with_data_type(return_type));
+            let moments = inner.invoke_with_args(ScalarFunctionArgs { return_field, ..arguments })?;
+            return moments.cast_to(&timestamptz(), None);
         }
         if let Some(null) = null_of(&arguments)? {
             return Ok(null);
@@ -170,7 +170,8 @@ impl ScalarUDFImpl for ToTimestamp {
         on_arrays(&arguments, |of| match of {
             [seconds] => {
                 let moments = seconds.as_primitive::<Float64Type>().iter().map(|of| of.map(moment).transpose());
-                Ok(Arc::new(moments.collect::<Result<TimestampMicrosecondArray>>()?))
+                let moments = moments.collect::<Result<TimestampMicrosecondArray>>()?;
+                Ok(Arc::new(moments.with_data_type(timestamptz())))
             }
             _ => Err(not_taken(self.name())),
         })
@@ -249,7 +250,8 @@ fn bins(steps: &ArrayRef, moments: &ArrayRef, origins: Option<&ArrayRef>) -> Res
         }
         bin(steps.value(row), moments.value(row), origins.map_or(0, |origins| origins.value(row))).map(Some)
     };
-    Ok(Arc::new((0..moments.len()).map(bin_of).collect::<Result<TimestampMicrosecondArray>>()?))
+    let bins = (0..moments.len()).map(bin_of).collect::<Result<TimestampMicrosecondArray>>()?;
+    Ok(Arc::new(bins.with_data_type(moments.data_type().clone())))
 }
 
 fn bin(step: IntervalMonthDayNano, moment: i64, origin: i64) -> Result<i64> {
@@ -275,15 +277,6 @@ fn bin(step: IntervalMonthDayNano, moment: i64, origin: i64) -> Result<i64> {
     let distance = moment.checked_sub(origin).ok_or_else(|| out_of_range("interval out of range"))?;
     let start = moment.checked_sub(distance.rem_euclid(step)).and_then(timestamp_in_range);
     start.ok_or_else(|| out_of_range("timestamp out of range"))
-}
-
-/// Timestamps of any unit in PostgreSQL's format; those with a time zone are in UTC.
-pub(in crate::engine::query) fn texts_of_moments(moments: &ArrayRef) -> Result<ArrayRef> {
-    let zone = if matches!(moments.data_type(), DataType::Timestamp(_, Some(_))) { "+00" } else { "" };
-    let moments = arrow::compute::cast(moments, &TIMESTAMP)?;
-    let text = |moment: i64| written(|out| put_timestamp(moment, zone, out));
-    let moments = moments.as_primitive::<TimestampMicrosecondType>().iter();
-    Ok(Arc::new(moments.map(|moment| moment.map(text)).collect::<StringViewArray>()))
 }
 
 /// `make_date`: PostgreSQL counts the years before the year 1 from -1 down, DataFusion from 0.

@@ -11,13 +11,14 @@ use datafusion::logical_expr::{
     Cast, ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit,
 };
 
+use super::super::clocks;
 use super::super::coerce::{ANY_NUMERIC, bare_string, is_untyped_literal};
 use super::super::functions::{cast_value, type_of};
 use super::super::quantified::{leaf, with_leaf};
 use super::{external, picked, places};
 use crate::engine::types::{INTERVAL, TYPE_KEY, castable, datum_at, from_arrow, from_field, to_arrow, to_scalar};
 use crate::engine::{ColumnType, Datum};
-use crate::value::{exact_decimal, format_datum, read_list, round_timestamp};
+use crate::value::{Zone, exact_decimal, format_datum, read_list, round_timestamp};
 use crate::{SqlError, SqlState};
 
 /// `CAST(inner AS array)` and `CAST(array AS …)`; `None` if Arrow's cast or the cast of non-array values applies.
@@ -133,12 +134,15 @@ struct ArrayCast {
     digits: Option<u8>,
     /// Whether the elements become the texts that clients receive: a cast of a boolean gives another text.
     is_printed: bool,
+    /// The zone of timestamps with time zone.
+    zone: Zone,
     signature: Signature,
 }
 
 impl ArrayCast {
     fn to(to: ColumnType, digits: Option<u8>) -> Self {
-        Self { to, digits, is_printed: false, signature: Signature::any(1, Volatility::Immutable) }
+        let signature = Signature::any(1, Volatility::Immutable);
+        Self { to, digits, is_printed: false, zone: clocks::zone(), signature }
     }
 
     fn of(self, inner: Expr) -> Expr {
@@ -147,14 +151,15 @@ impl ArrayCast {
 
     fn element(&self, datum: Datum) -> Result<ScalarValue> {
         let datum = if self.is_printed {
-            format_datum(&datum).map_or(Datum::Null, Datum::Text)
+            format_datum(&datum, self.zone).map_or(Datum::Null, Datum::Text)
         } else {
-            match (cast_value(datum, self.to)?, self.digits) {
+            match (cast_value(datum, self.to, self.zone)?, self.digits) {
                 (Datum::Timestamp(moment), Some(digits)) => Datum::Timestamp(round_timestamp(moment, digits)),
+                (Datum::Timestamptz(moment), Some(digits)) => Datum::Timestamptz(round_timestamp(moment, digits)),
                 (datum, _) => datum,
             }
         };
-        to_scalar(&datum, self.to).map_err(external)
+        to_scalar(&datum, self.to, self.zone).map_err(external)
     }
 
     fn elements(&self, data: impl Iterator<Item = Result<Datum>>) -> Result<ArrayRef> {
@@ -199,7 +204,7 @@ impl ArrayCast {
                 Ok(Arc::new(ListArray::try_new(field, offsets, values, nulls)?))
             }
             DataType::Null => Ok(new_null_array(&to_arrow(self.to), array.len())),
-            _ => self.elements((0..array.len()).map(|row| datum_at(array, row).map_err(external))),
+            _ => self.elements((0..array.len()).map(|row| datum_at(array, row, self.zone).map_err(external))),
         }
     }
 }

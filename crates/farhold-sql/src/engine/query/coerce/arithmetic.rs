@@ -10,14 +10,15 @@ use datafusion::logical_expr::expr::Placeholder;
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator, lit};
 
 use super::super::functions::type_of;
-use super::super::{arrays, dates, functions, intervals, quantified};
+use super::super::{arrays, clocks, dates, functions, intervals, quantified};
 use super::casts::explicit_cast;
 use super::common::{
     Common, become_decimal, become_type, is_char, is_decimal, is_signed, is_untyped, is_untyped_literal, together,
 };
 use crate::engine::ColumnType;
 use crate::engine::scalar::{Arithmetic, Comparison};
-use crate::engine::types::{TIMESTAMP, from_arrow};
+use crate::engine::types::{TIMESTAMP, from_arrow, is_timestamptz, timestamptz};
+use crate::value::Zone;
 
 pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr> {
     use Operator as O;
@@ -50,7 +51,9 @@ pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr
         return difference(*left, *right, schema);
     }
     let is_date = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type == DataType::Date32);
-    let is_moment = |side: &Expr| type_of(side, schema).is_ok_and(|t| t == DataType::Date32 || t == TIMESTAMP);
+    let is_moment = |side: &Expr| {
+        type_of(side, schema).is_ok_and(|t| t == DataType::Date32 || t == TIMESTAMP || t == timestamptz())
+    };
     let is_interval = |side: &Expr| is_interval(side, schema);
     let is_days = |side: &Expr| type_of(side, schema).is_ok_and(|data_type| data_type.is_integer());
     match op {
@@ -62,11 +65,13 @@ pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr
         O::Minus if is_date(&left) && is_date(&right) => return Ok(dates::days_between(*left, *right)),
         O::Plus | O::Minus if is_moment(&left) && is_interval(&right) => {
             functions::check_chain(&left)?;
-            return Ok(dates::plus_interval(arithmetic, *left, *right));
+            let zone = zone_of(&left, schema);
+            return Ok(dates::plus_interval(arithmetic, *left, *right, zone));
         }
         O::Plus if is_interval(&left) && is_moment(&right) => {
             functions::check_chain(&right)?;
-            return Ok(dates::plus_interval(arithmetic, *right, *left));
+            let zone = zone_of(&right, schema);
+            return Ok(dates::plus_interval(arithmetic, *right, *left, zone));
         }
         O::Multiply | O::Divide if is_scaled(arithmetic, &left, &right, schema) => {
             return scaled(arithmetic, *left, *right, schema);
@@ -77,7 +82,10 @@ pub(super) fn binary_typed(binary: BinaryExpr, schema: &DFSchema) -> Result<Expr
         .iter()
         .all(|e| is_untyped_literal(e) || type_of(e, schema).is_ok_and(|data_type| data_type.is_numeric()));
     if !numbers {
-        return Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }));
+        let result = Expr::BinaryExpr(BinaryExpr { left, op, right });
+        // The sum of a date and a time has nanoseconds there, and a zone is taken into account for our type alone.
+        let is_theirs = matches!(type_of(&result, schema), Ok(of @ DataType::Timestamp(_, None)) if of != TIMESTAMP);
+        return if is_theirs { result.cast_to(&TIMESTAMP, schema) } else { Ok(result) };
     }
     together(&mut [&mut left, &mut right], schema, Common::Arithmetic)?;
     for side in [&mut left, &mut right] {
@@ -165,6 +173,11 @@ pub(super) fn is_of_parameter(left: &Expr, right: &Expr, schema: &DFSchema) -> b
     has_decimal && (has_parameter(left) || has_parameter(right))
 }
 
+/// The zone in which an interval is added to a moment, if that has a time zone.
+fn zone_of(moment: &Expr, schema: &DFSchema) -> Option<Zone> {
+    type_of(moment, schema).is_ok_and(|of| is_timestamptz(&of)).then(clocks::zone)
+}
+
 /// Whether one side is a timestamp, and the other one is a timestamp, a date, or a string literal that is converted to
 /// one.
 pub(super) fn is_difference(left: &Expr, right: &Expr, schema: &DFSchema) -> bool {
@@ -209,8 +222,10 @@ pub(super) fn scaled(op: Arithmetic, left: Expr, right: Expr, schema: &DFSchema)
 }
 
 pub(super) fn difference(mut left: Expr, mut right: Expr, schema: &DFSchema) -> Result<Expr> {
+    let has_zone = [&left, &right].iter().any(|side| type_of(side, schema).is_ok_and(|of| is_timestamptz(&of)));
+    let common = if has_zone { timestamptz() } else { TIMESTAMP };
     for side in [&mut left, &mut right] {
-        become_type(side, &TIMESTAMP, schema)?;
+        become_type(side, &common, schema)?;
     }
     Ok(intervals::difference(left, right))
 }

@@ -6,19 +6,23 @@ use datafusion::error::Result;
 use datafusion::logical_expr::expr::{Case, Like, ScalarFunction};
 use datafusion::logical_expr::{Expr, lit};
 
+use super::super::bounded::Bounds;
 use super::super::functions::type_of;
-use super::super::{added, arrays, assigned, functions, moments, parts, quantified, scalars};
+use super::super::{
+    added, arrays, assigned, at_zone, checked, clocks, dates, functions, moments, parts, quantified, scalars,
+};
 use super::casts::explicit_cast;
 use super::common::{
-    ANY_DECIMAL, Common, bare_string, become_decimal, become_type, is_char, is_decimal, is_signed, is_untyped,
-    is_untyped_literal, together,
+    ANY_DECIMAL, Common, bare_string, become_decimal, become_type, check_lists, common_moment, is_char, is_decimal,
+    is_signed, is_untyped, is_untyped_literal, together,
 };
 use super::external;
 use super::set_operations::matched;
 use crate::SqlError;
 use crate::engine::ColumnType;
 use crate::engine::scalar::is_kept_by_null_if;
-use crate::engine::types::{INTERVAL, TIMESTAMP, from_arrow, to_arrow};
+use crate::engine::types::{INTERVAL, TIMESTAMP, from_arrow, is_timestamptz, timestamptz, to_arrow};
+use crate::value::Zone;
 
 pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Result<Expr> {
     if let Some((value, to)) = assigned::taken(&function, schema)? {
@@ -30,6 +34,13 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
         become_type(&mut function.args[0], &element, schema)?;
     }
     let ScalarFunction { func, mut args } = function;
+    if func.name() == "nullif"
+        && let [first, second] = args.as_slice()
+        && type_of(first, schema).is_ok_and(|of| of == TIMESTAMP)
+        && type_of(second, schema).is_ok_and(|of| is_timestamptz(&of))
+    {
+        return null_if_instant(first.clone(), second.clone(), schema);
+    }
     if func.name() == moments::SERIES {
         let types = args.iter().map(|argument| type_of(argument, schema)).collect::<Result<Vec<_>>>()?;
         for (argument, of) in args.iter_mut().zip(moments::types_of_arguments(&types).iter().flatten()) {
@@ -54,7 +65,9 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
         }
     }
     let is_joined = |of: &Expr| is_char(of, schema) || type_of(of, schema).is_ok_and(|t| is_decimal(&t));
-    if func.name() == "make_array" && args.iter().any(is_joined) {
+    let types: Vec<DataType> = args.iter().filter_map(|argument| type_of(argument, schema).ok()).collect();
+    let is_joined_as_moments = common_moment(&types).is_some();
+    if func.name() == "make_array" && (is_joined_as_moments || args.iter().any(is_joined)) {
         together(&mut args.iter_mut().collect::<Vec<_>>(), schema, Common::Result)?;
     }
     rounded(func.name(), &mut args, schema)?;
@@ -67,12 +80,54 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
         arrays::printed(array, schema);
     }
     untyped_read(func.name(), &mut args, schema)?;
+    let types: Vec<DataType> = args.iter().filter_map(|argument| type_of(argument, schema).ok()).collect();
+    check_lists(types.iter())?;
+    with_zone(func.name(), &mut args, schema)?;
     let func = added::in_place_of(func, &args, schema)?;
-    let func = scalars::in_place_of(parts::in_place_of(func), &args);
+    let func = checked::with_inner::<Bounds>(parts::in_place_of(func), moments::series_in_zone);
+    let func = dates::truncation_in_zone(func);
+    let func = quantified::in_zone(func);
+    let func = scalars::in_place_of(func, &args);
     let call = Expr::ScalarFunction(ScalarFunction { func, args });
     match kept {
         Some(to) => explicit_cast(call, to, &to_arrow(to), schema),
         None => Ok(call),
+    }
+}
+
+/// Functions of DataFusion that PostgreSQL lacks, and that would read a timestamp with time zone in UTC.
+const OF_UTC: [&str; 9] = [
+    "from_unixtime",
+    "to_date",
+    "to_local_time",
+    "to_time",
+    "to_timestamp_micros",
+    "to_timestamp_millis",
+    "to_timestamp_nanos",
+    "to_timestamp_seconds",
+    "to_unixtime",
+];
+
+/// Arguments of functions that know no time zone.
+fn with_zone(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> Result<()> {
+    let is_instant = |argument: &Expr| type_of(argument, schema).is_ok_and(|of| is_timestamptz(&of));
+    match name {
+        // Written as the local time.
+        "to_char" => match arguments.first_mut() {
+            Some(moment) if is_instant(moment) => become_type(moment, &TIMESTAMP, schema),
+            _ => Ok(()),
+        },
+        "to_timestamp"
+            if clocks::zone() != Zone::UTC
+                && arguments.first().is_some_and(|text| type_of(text, schema).is_ok_and(|of| of.is_string())) =>
+        {
+            let error = SqlError::unsupported("to_timestamp of a text in a session whose time zone is not UTC");
+            Err(external(error.with_hint("Cast the text to timestamptz.")))
+        }
+        name if OF_UTC.contains(&name) && arguments.iter().any(is_instant) => {
+            Err(external(SqlError::unsupported(format!("{name} of a timestamp with time zone"))))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -138,10 +193,16 @@ pub(super) fn rounded(name: &str, arguments: &mut [Expr], schema: &DFSchema) -> 
     }
 }
 
-/// Casts a date to a timestamp where a function takes timestamps, by our own cast: DataFusion's has no infinity.
-fn date_as_timestamp(moment: &mut Expr, schema: &DFSchema) -> Result<()> {
-    let is_date = type_of(moment, schema).is_ok_and(|data_type| data_type == DataType::Date32);
-    if is_date { become_type(moment, &TIMESTAMP, schema) } else { Ok(()) }
+/// Casts a date or a timestamp to the type of timestamps that a function takes, by our own cast: DataFusion's has no infinity,
+/// and is in UTC.
+fn moment_as(moment: &mut Expr, to: &DataType, schema: &DFSchema) -> Result<()> {
+    let is_moment = |of: DataType| of == DataType::Date32 || of == TIMESTAMP || is_timestamptz(&of);
+    if type_of(moment, schema).is_ok_and(is_moment) { become_type(moment, to, schema) } else { Ok(()) }
+}
+
+/// The types of arguments that have one.
+fn known_types<'a>(arguments: impl Iterator<Item = &'a Expr>, schema: &DFSchema) -> Vec<DataType> {
+    arguments.filter(|of| !is_untyped(of)).filter_map(|of| type_of(of, schema).ok()).collect()
 }
 
 /// Converts untyped string literals among the arguments of functions that take another type there. Texts are refused.
@@ -162,9 +223,15 @@ pub(super) fn untyped_read(name: &str, arguments: &mut [Expr], schema: &DFSchema
         ("age", [a, b]) => {
             for moment in [a, b] {
                 read(moment, &TIMESTAMP)?;
-                date_as_timestamp(moment, schema)?;
+                // Between local times, whose fields PostgreSQL subtracts.
+                moment_as(moment, &TIMESTAMP, schema)?;
             }
             Ok(())
+        }
+        (at_zone::NAME, [_, moment]) => {
+            read(moment, &timestamptz())?;
+            let is_date = type_of(moment, schema).is_ok_and(|of| of == DataType::Date32);
+            if is_date { become_type(moment, &timestamptz(), schema) } else { Ok(()) }
         }
         ("array_remove" | "array_replace", [array, elements @ ..]) => {
             let array = type_of(array, schema);
@@ -177,12 +244,20 @@ pub(super) fn untyped_read(name: &str, arguments: &mut [Expr], schema: &DFSchema
         }
         ("date_bin", [step, moments @ ..]) => {
             read(step, &INTERVAL)?;
+            let common = added::common_of_moments(&known_types(moments.iter(), schema));
             moments.iter_mut().try_for_each(|moment| {
-                read(moment, &TIMESTAMP)?;
-                date_as_timestamp(moment, schema)
+                read(moment, &common)?;
+                moment_as(moment, &common, schema)
             })
         }
-        ("date_trunc", [_, moment]) => date_as_timestamp(moment, schema),
+        ("date_trunc", [_, moment]) => {
+            let common = added::common_of_moments(&known_types(std::iter::once(&*moment), schema));
+            moment_as(moment, &common, schema)
+        }
+        ("date_trunc", [_, moment, _]) => {
+            read(moment, &timestamptz())?;
+            moment_as(moment, &timestamptz(), schema)
+        }
         ("width_bucket", [_, thresholds]) if type_of(thresholds, schema).is_ok_and(|of| of.is_list()) => {
             Err(external(SqlError::unsupported("width_bucket of an array")))
         }
@@ -229,6 +304,16 @@ pub(super) fn to_text(argument: &mut Expr, schema: &DFSchema) -> Result<()> {
         _ => explicit_cast(inner, ColumnType::Text, &DataType::Utf8View, schema)?,
     };
     Ok(())
+}
+
+/// NULLIF of a timestamp and one with time zone. Cast for the comparison and back, a local time that the clocks skip would be
+/// another.
+fn null_if_instant(first: Expr, second: Expr, schema: &DFSchema) -> Result<Expr> {
+    let (mut left, mut right) = (first.clone(), second);
+    together(&mut [&mut left, &mut right], schema, Common::Comparison)?;
+    let null = lit(ScalarValue::TimestampMicrosecond(None, None));
+    let when_then_expr = vec![(Box::new(left.eq(right)), Box::new(null))];
+    Ok(Expr::Case(Case { expr: None, when_then_expr, else_expr: Some(Box::new(first)) }))
 }
 
 /// The type of NULLIF's first argument if it is cast only for the comparison, so that the result must be cast back.

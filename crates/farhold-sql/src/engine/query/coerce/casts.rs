@@ -6,13 +6,14 @@ use datafusion::error::Result;
 use datafusion::logical_expr::{Cast, Expr, lit};
 
 use super::super::functions::{cast_value, type_of};
-use super::super::{arrays, functions, intervals};
+use super::super::{arrays, clocks, functions, intervals};
 use super::common::{bare_string, become_decimal, is_decimal, is_signed, limited_text, literal, literal_of};
 use super::external;
 use super::planning::ANY_NUMERIC;
 use crate::engine::ColumnType;
 use crate::engine::types::{
-    INTERVAL, TIMESTAMP, TYPE_KEY, castable, from_arrow, from_field, no_cast, to_arrow, to_scalar,
+    INTERVAL, TIMESTAMP, TYPE_KEY, castable, from_arrow, from_field, is_timestamptz, no_cast, timestamptz, to_arrow,
+    to_scalar,
 };
 use crate::value::parse_datum;
 
@@ -54,8 +55,12 @@ fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
         }
         if let Some(text) = bare_string(&inner) {
             let to = ColumnType::Decimal { precision: ColumnType::PRECISION_MAX, scale: 0 };
-            return literal_of(&parse_datum(&text, to).map_err(external)?, to);
+            return literal_of(&parse_datum(&text, to, clocks::zone()).map_err(external)?, to);
         }
+    }
+    if is_timestamptz(&from) && matches!(field.data_type(), DataType::Time32(_) | DataType::Time64(_)) {
+        let local = explicit_cast(*inner, ColumnType::Timestamp, &TIMESTAMP, schema)?;
+        return plain(Box::new(local), &field);
     }
     let to = if any_digits { from_arrow(field.data_type()) } else { from_field(&field) };
     match to.filter(|to| to_arrow(*to) == *field.data_type() || to.is_text()) {
@@ -68,7 +73,13 @@ fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
 pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, schema: &DFSchema) -> Result<Expr> {
     use ColumnType as T;
     let plain = |inner: Expr| Ok(Expr::Cast(Cast::new(Box::new(inner), arrow_type.clone())));
-    let data_type = type_of(&inner, schema)?;
+    let mut data_type = type_of(&inner, schema)?;
+    let mut inner = inner;
+    if is_timestamptz(&data_type) && data_type != timestamptz() {
+        // Of one of DataFusion's functions, in another unit.
+        inner = Expr::Cast(Cast::new(Box::new(inner), timestamptz()));
+        data_type = timestamptz();
+    }
     let known = from_arrow(&data_type);
     if known.is_none() && to.is_text() {
         // Arrow formats lists, intervals and times differently from PostgreSQL.
@@ -97,6 +108,8 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
         (T::Real | T::Double | T::Decimal { .. }, T::SmallInt | T::Int | T::BigInt | T::Boolean) => false,
         (T::Real | T::Double, T::Decimal { .. }) | (T::Decimal { .. } | T::Double, T::Real) => false,
         (T::Decimal { .. }, T::Double) | (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => false,
+        (T::Timestamptz, to) => to == T::Timestamptz,
+        (_, T::Timestamptz) => false,
         // DataFusion (55) replaces a comparison of a cast with a constant by a comparison of its argument, as if the
         // cast neither lost decimals nor failed.
         (T::Decimal { precision, scale }, T::Decimal { precision: most, scale: wanted }) => {
@@ -113,8 +126,8 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
     }
     match &inner {
         Expr::Literal(value, _) if !matches!(to, T::Char(_)) => match literal(value) {
-            Some(datum) => match cast_value(datum, to) {
-                Ok(datum) => Ok(lit(to_scalar(&datum, to).map_err(external)?)),
+            Some(datum) => match cast_value(datum, to, clocks::zone()) {
+                Ok(datum) => Ok(lit(to_scalar(&datum, to, clocks::zone()).map_err(external)?)),
                 // The cast may never be evaluated.
                 Err(_) if !from.is_text() => Ok(functions::cast(inner, to)),
                 Err(error) => Err(error),

@@ -8,10 +8,15 @@ use datafusion::logical_expr::type_coercion::binary::type_union_coercion;
 use datafusion::logical_expr::{Expr, ExprSchemable, lit};
 
 use super::super::functions::{cast_value, type_of};
-use super::super::{functions, intervals, scalars};
+use super::super::quantified::leaf;
+use super::super::{clocks, functions, intervals, scalars};
+use super::casts::explicit_cast;
 use super::external;
 use super::set_operations::compared;
-use crate::engine::types::{INTERVAL, TIMESTAMP, datum_at, from_arrow, from_field, to_arrow, to_scalar};
+use crate::SqlError;
+use crate::engine::types::{
+    INTERVAL, TIMESTAMP, datum_at, from_arrow, from_field, is_timestamptz, timestamptz, to_arrow, to_scalar,
+};
 use crate::engine::{ColumnType, Datum};
 use crate::value::parse_datum;
 
@@ -145,7 +150,12 @@ pub(super) fn together(expressions: &mut [&mut Expr], schema: &DFSchema, common:
         }
         return Ok(());
     }
-    if let Some(moment) = common_moment(&known) {
+    check_lists(known.iter())?;
+    let moment = match common {
+        Common::Comparison => compared_moment(expressions, &known, schema),
+        _ => common_moment(&known),
+    };
+    if let Some(moment) = moment {
         for expression in expressions.iter_mut() {
             become_type(expression, &moment, schema)?;
         }
@@ -203,10 +213,47 @@ pub(in crate::engine::query) fn common_type(known: &[DataType]) -> Option<DataTy
     common_result(known).or_else(|| known.iter().all(DataType::is_string).then_some(DataType::Utf8View))
 }
 
-/// The common type of dates and timestamps: a timestamp with microseconds.
+/// The common type of dates and timestamps of different types: a timestamp with microseconds, and with a time zone if one of
+/// them has one.
 pub(super) fn common_moment(known: &[DataType]) -> Option<DataType> {
-    let is_mixed = known.contains(&DataType::Date32) && known.contains(&TIMESTAMP);
-    (is_mixed && known.iter().all(|t| matches!(t, DataType::Date32) || *t == TIMESTAMP)).then_some(TIMESTAMP)
+    let (first, rest) = known.split_first()?;
+    let is_moment = |of: &DataType| matches!(of, DataType::Date32) || *of == TIMESTAMP || is_timestamptz(of);
+    if !known.iter().all(is_moment) || rest.iter().all(|other| other == first) {
+        return None;
+    }
+    Some(if known.iter().any(is_timestamptz) { timestamptz() } else { TIMESTAMP })
+}
+
+/// The type in which moments are compared. In a time zone that never changes timestamps with and without one have the same
+/// order. Then the constants become the type of the columns beside them, which a scan can compare in place.
+fn compared_moment(expressions: &[&mut Expr], known: &[DataType], schema: &DFSchema) -> Option<DataType> {
+    let common = common_moment(known)?;
+    let is_plain_column = |expression: &Expr| {
+        matches!(expression, Expr::Column(_)) && expression.get_type(schema).is_ok_and(|of| of == TIMESTAMP)
+    };
+    let can_be_plain = is_timestamptz(&common)
+        && clocks::zone().is_fixed()
+        && expressions.iter().all(|e| is_plain_column(e) || e.column_refs().is_empty())
+        && expressions.iter().any(|e| is_plain_column(e));
+    Some(if can_be_plain { TIMESTAMP } else { common })
+}
+
+/// Refuses lists of timestamps of which some have a time zone: the planner would convert the others in UTC.
+pub(super) fn check_lists<'a>(types: impl Iterator<Item = &'a DataType>) -> Result<()> {
+    let (mut has_list, mut has_zone, mut has_none) = (false, false, false);
+    for of in types {
+        let element = leaf(of);
+        has_list |= element.is_some();
+        match element.unwrap_or(of) {
+            of if is_timestamptz(of) => has_zone = true,
+            DataType::Timestamp(..) | DataType::Date32 => has_none = true,
+            _ => {}
+        }
+    }
+    if has_list && has_zone && has_none {
+        return Err(external(SqlError::unsupported("arrays of timestamps with and without time zone together")));
+    }
+    Ok(())
 }
 
 /// Whether all are REAL, or literals that REAL represents exactly. Then comparisons in REAL and in DOUBLE PRECISION
@@ -214,7 +261,7 @@ pub(super) fn common_moment(known: &[DataType]) -> Option<DataType> {
 fn all_exact(expressions: &[&mut Expr], schema: &DFSchema) -> bool {
     expressions.iter().all(|expression| match expression {
         Expr::Literal(value, _) => {
-            let double = literal(value).and_then(|datum| cast_value(datum, ColumnType::Double).ok());
+            let double = literal(value).and_then(|datum| cast_value(datum, ColumnType::Double, clocks::zone()).ok());
             let exact = |v: f64| f64::from(v as f32).to_bits() == v.to_bits();
             matches!(double, Some(Datum::Double(v)) if exact(v))
         }
@@ -247,14 +294,14 @@ pub(in crate::engine::query) fn bare_string(expression: &Expr) -> Option<String>
 /// A literal's value, if its type has a column type.
 pub(super) fn literal(value: &ScalarValue) -> Option<Datum> {
     from_arrow(&value.data_type())?;
-    datum_at(&value.to_array().ok()?, 0).ok()
+    datum_at(&value.to_array().ok()?, 0, clocks::zone()).ok()
 }
 
 /// The literal of a value. A decimal keeps its own scale.
 pub(super) fn literal_of(datum: &Datum, data_type: ColumnType) -> Result<Expr> {
     let scalar = match datum {
         Datum::Decimal { unscaled, scale } => decimal_scalar(*unscaled, *scale),
-        datum => to_scalar(datum, data_type).map_err(external)?,
+        datum => to_scalar(datum, data_type, clocks::zone()).map_err(external)?,
     };
     Ok(lit(scalar))
 }
@@ -301,7 +348,7 @@ pub(super) fn become_type(expression: &mut Expr, data_type: &DataType, schema: &
             let Some(to) = from_arrow(data_type).filter(|to| !to.is_text() && to_arrow(*to) == *data_type) else {
                 return Ok(());
             };
-            let datum = parse_datum(&text, to).map_err(external)?;
+            let datum = parse_datum(&text, to, clocks::zone()).map_err(external)?;
             *expression = literal_of(&datum, to)?;
             return Ok(());
         }
@@ -314,16 +361,26 @@ pub(super) fn become_type(expression: &mut Expr, data_type: &DataType, schema: &
     if let (Expr::Literal(value, _), Some(to)) = (&*expression, to)
         && let Some(datum) = literal(value)
     {
-        *expression = lit(to_scalar(&cast_value(datum, to)?, to).map_err(external)?);
+        let zone = clocks::zone();
+        *expression = lit(to_scalar(&cast_value(datum, to, zone)?, to, zone).map_err(external)?);
         return Ok(());
     }
     let inner = std::mem::replace(expression, lit(ScalarValue::Null));
     *expression = match to {
         Some(to) if is_decimal(&from) && data_type.is_floating() => functions::cast(inner, to),
-        Some(to @ ColumnType::Timestamp) if from == DataType::Date32 => functions::cast(inner, to),
+        // Arrow's casts of dates and timestamps are in UTC, and have no infinity.
+        Some(to @ (ColumnType::Timestamp | ColumnType::Timestamptz)) if is_microseconds(&from) => {
+            functions::cast(inner, to)
+        }
+        Some(to) if is_timestamptz(&from) => explicit_cast(inner, to, data_type, schema)?,
         _ => inner.cast_to(data_type, schema)?,
     };
     Ok(())
+}
+
+/// Whether it is a type of dates or timestamps of ours, and not one of DataFusion's functions.
+fn is_microseconds(data_type: &DataType) -> bool {
+    *data_type == DataType::Date32 || *data_type == TIMESTAMP || *data_type == timestamptz()
 }
 
 /// An integer as a decimal with the same number of digits.

@@ -14,10 +14,10 @@ use super::super::{arrays, functions, stopped};
 use super::arithmetic::{
     difference, is_difference, is_interval, is_long_product, is_of_parameter, is_scaled, parameter_beside, scaled,
 };
-use super::common::{become_decimal, become_type, is_untyped_literal};
+use super::common::{Common, become_decimal, become_type, is_untyped_literal, together};
 use super::external;
 use crate::engine::scalar::Arithmetic;
-use crate::engine::types::{INTERVAL, TYPE_KEY, from_sql, timestamp_digits, to_field};
+use crate::engine::types::{INTERVAL, TYPE_KEY, from_sql, is_timestamptz, timestamp_digits, to_field};
 
 /// The metadata of a cast to `NUMERIC` without digits.
 pub(in crate::engine::query) const ANY_NUMERIC: &str = "numeric";
@@ -41,8 +41,8 @@ impl TypePlanner for TypeNames {
             | T::CharacterVarying(Some(_))
             | T::CharVarying(Some(_))
             // DataFusion's type has nanoseconds, and ends in 2262.
-            | T::Timestamp(_, ast::TimezoneInfo::None | ast::TimezoneInfo::WithoutTimeZone) => from_sql(sql_type),
-            T::Custom(name, _) if is_bpchar(name) => from_sql(sql_type),
+            | T::Timestamp(..) => from_sql(sql_type),
+            T::Custom(name, _) if is_own(name) => from_sql(sql_type),
             other => return self.0.as_ref().map_or(Ok(None), |inner| inner.plan_type_field(other)),
         };
         let field = to_field("", column_type.map_err(external)?, true);
@@ -57,8 +57,11 @@ impl TypePlanner for TypeNames {
     }
 }
 
-fn is_bpchar(name: &ast::ObjectName) -> bool {
-    matches!(name.to_string().to_lowercase().as_str(), "bpchar" | "pg_catalog.bpchar")
+/// Whether it is a type that the parser does not know by this name, and the planner not at all.
+fn is_own(name: &ast::ObjectName) -> bool {
+    let name = name.to_string().to_lowercase();
+    let name = name.strip_prefix("pg_catalog.").unwrap_or(&name);
+    matches!(name, "bpchar" | "timestamp" | "timestamptz")
 }
 
 /// Plans differences of timestamps, products of decimals and of intervals, and comparisons with string literals.
@@ -113,6 +116,14 @@ impl ExprPlanner for Operators {
             return Ok(PlannerResult::Original(binary));
         }
         difference(binary.left, binary.right, schema).map(PlannerResult::Planned)
+    }
+
+    /// The planner finds no common type of an untyped literal and a timestamp with time zone.
+    fn plan_array_literal(&self, mut elements: Vec<Expr>, schema: &DFSchema) -> Result<PlannerResult<Vec<Expr>>> {
+        if elements.iter().any(|element| element.get_type(schema).is_ok_and(|of| is_timestamptz(&of))) {
+            together(&mut elements.iter_mut().collect::<Vec<_>>(), schema, Common::Result)?;
+        }
+        Ok(PlannerResult::Original(elements))
     }
 }
 

@@ -10,7 +10,7 @@ use datafusion::logical_expr::{Distinct, Expr, ExprSchemable, Join, JoinType, Lo
 use super::super::functions::{self, type_of};
 use super::super::multisets::is_set_operation;
 use super::common::{
-    Common, bare_string, become_type, common_result, common_text, decimal_scalar, is_decimal, is_signed,
+    Common, bare_string, become_type, check_lists, common_result, common_text, decimal_scalar, is_decimal, is_signed,
     is_untyped_literal, together,
 };
 use super::external;
@@ -76,6 +76,7 @@ fn common_columns(inputs: &[&LogicalPlan], operation: &str) -> Result<Vec<Option
         };
         let known: Vec<DataType> = fields().map(|field| field.data_type().clone()).collect();
         let Some((first, rest)) = known.split_first() else { return Ok(None) };
+        check_lists(known.iter())?;
         if let Some((a, b)) = rest.iter().find_map(|other| unlike(first, other)) {
             let message = format!("{operation} types {a} and {b} cannot be matched");
             return Err(external(SqlError::new(SqlState::DATATYPE_MISMATCH, message)));

@@ -15,7 +15,7 @@ use super::super::{added, frames};
 use super::common::{Common, become_type, common_result, is_signed, together};
 use super::external;
 use crate::engine::ColumnType;
-use crate::engine::types::from_arrow;
+use crate::engine::types::{from_arrow, is_timestamptz};
 use crate::{SqlError, SqlState};
 
 /// Splits a window operator into one per set of keys. An operator has one order for all its windows, but coercion may
@@ -91,7 +91,9 @@ fn with_distance(
             let wider = DataType::Decimal128(ColumnType::PRECISION_MAX, 0);
             become_type(&mut key, &wider, schema)?;
         }
-        Ok(DataType::Date32 | DataType::Timestamp(..)) => apart = frames::over_moments(&mut key, &mut frame)?,
+        Ok(of @ (DataType::Date32 | DataType::Timestamp(..))) => {
+            apart = frames::over_moments(&mut key, &mut frame, is_timestamptz(&of))?;
+        }
         Ok(DataType::Float32 | DataType::Float64) => apart = frames::over_floats(&mut key, &mut frame, schema)?,
         // A distance, and its sum with a key, may have more digits than the key's type.
         Ok(DataType::Decimal128(_, scale)) => {

@@ -389,6 +389,7 @@ fn rank(data_type: ColumnType) -> Option<(u8, u8)> {
         ColumnType::Double => (0, 5),
         ColumnType::Date => (1, 0),
         ColumnType::Timestamp => (1, 1),
+        ColumnType::Timestamptz => (1, 2),
         _ => return None,
     })
 }
@@ -406,6 +407,7 @@ fn with_type(expr: Expr, from: Option<ColumnType>, to: Option<ColumnType>) -> Ex
         // A number keeps its own scale.
         ColumnType::Decimal { .. } => SqlType::Numeric(ExactNumberInfo::None),
         ColumnType::Timestamp => SqlType::Timestamp(None, TimezoneInfo::None),
+        ColumnType::Timestamptz => SqlType::Timestamp(None, TimezoneInfo::WithTimeZone),
         other => sql_type(other),
     };
     let cast = |expr: Expr| Expr::Cast {
@@ -470,7 +472,15 @@ fn series(factor: &TableFactor) -> Option<TableFactor> {
     if identifiers(name).last().is_none_or(|name| name != SERIES) {
         return None;
     }
-    let of = if values.iter().any(|value| is_moment(value)) { ColumnType::Timestamp } else { ColumnType::BigInt };
+    let is_of = |of: ColumnType| values.iter().any(|value| stated_type(value) == Some(of));
+    // PostgreSQL prefers a time zone, unless there is a timestamp without.
+    let of = if !values.iter().any(|value| is_moment(value)) {
+        ColumnType::BigInt
+    } else if is_of(ColumnType::Timestamp) && !is_of(ColumnType::Timestamptz) {
+        ColumnType::Timestamp
+    } else {
+        ColumnType::Timestamptz
+    };
     let typed = |value: &Expr| match unnested(value) {
         Expr::Value(literal) if matches!(literal.value, Value::Placeholder(_)) => Expr::Cast {
             kind: CastKind::Cast,
@@ -490,6 +500,15 @@ fn series(factor: &TableFactor) -> Option<TableFactor> {
         with_offset_alias: None,
         with_ordinality: false,
     })
+}
+
+/// The type that an expression states.
+fn stated_type(expr: &Expr) -> Option<ColumnType> {
+    match unnested(expr) {
+        Expr::Cast { data_type, .. } => from_sql(data_type).ok(),
+        Expr::TypedString(typed) => from_sql(&typed.data_type).ok(),
+        _ => None,
+    }
 }
 
 /// Whether a constant has an explicit type that is no integer, such as a timestamp or an interval.

@@ -3,11 +3,11 @@
 use datafusion::sql::sqlparser::ast;
 use datafusion::sql::sqlparser::ast::{Expr, FunctionArg, FunctionArgExpr, FunctionArguments};
 
-use super::super::{Function, Scalar};
+use super::super::{Comparison, Function, Scalar};
 use super::types::{fold_plain_cast, is_kept_by_null_if, rank, type_of_null_if};
 use super::{BindError, Binder, Bound, Result, fold, known};
-use crate::engine::ColumnType;
 use crate::engine::sequence::bind as bind_sequence;
+use crate::engine::{ColumnType, Datum};
 
 impl Binder<'_> {
     pub(super) fn function(&mut self, function: &ast::Function) -> Result<Bound> {
@@ -48,15 +48,20 @@ impl Binder<'_> {
             ("length" | "char_length" | "character_length", 1) => {
                 text_call(self, Function::Length, ColumnType::Int, arguments)
             }
-            ("now" | "current_timestamp" | "localtimestamp" | "transaction_timestamp", 0) => {
-                Ok(known(Scalar::Call(Function::TransactionTime, Vec::new()), ColumnType::Timestamp))
+            ("now" | "current_timestamp" | "transaction_timestamp", 0) => {
+                Ok(known(time(Function::TransactionTime), ColumnType::Timestamptz))
             }
-            ("statement_timestamp", 0) => {
-                Ok(known(Scalar::Call(Function::StatementTime, Vec::new()), ColumnType::Timestamp))
+            ("statement_timestamp", 0) => Ok(known(time(Function::StatementTime), ColumnType::Timestamptz)),
+            ("clock_timestamp", 0) => Ok(known(time(Function::ClockTime), ColumnType::Timestamptz)),
+            ("localtimestamp" | "current_date", 0) => {
+                let to = if name == "current_date" { ColumnType::Date } else { ColumnType::Timestamp };
+                let inner = Box::new(time(Function::TransactionTime));
+                Ok(known(Scalar::Cast { inner, to, cut: false }, to))
             }
-            ("current_date", 0) => {
-                let now = Scalar::Call(Function::TransactionTime, Vec::new());
-                Ok(known(Scalar::Cast { inner: Box::new(now), to: ColumnType::Date, cut: false }, ColumnType::Date))
+            ("timezone", 2) => {
+                let moment = arguments.pop().ok_or(BindError::Complex)?;
+                let zone = arguments.pop().ok_or(BindError::Complex)?;
+                self.at_zone(zone, moment)
             }
             ("abs", 1) => match arguments.pop() {
                 Some(Bound { scalar, data_type: Some(t) }) if rank(t).is_some() => {
@@ -77,16 +82,47 @@ impl Binder<'_> {
                 let second = arguments.pop().ok_or(BindError::Complex)?;
                 let first = arguments.pop().ok_or(BindError::Complex)?;
                 let types = (first.data_type, second.data_type);
+                let uncast = first.scalar.clone();
                 let (a, b) = self.unify(first, second)?;
                 let data_type = type_of_null_if(types);
+                if matches!(types, (Some(ColumnType::Timestamp), Some(ColumnType::Timestamptz))) {
+                    // A local time that the clocks skip would come back as another.
+                    let null = Scalar::Literal(Datum::Null);
+                    let equal = Scalar::Compare(Comparison::Equal, Box::new(a), Box::new(b));
+                    return Ok(known(Scalar::Case(vec![(equal, null)], Box::new(uncast)), data_type));
+                }
                 let scalar = Scalar::NullIf(Box::new(a), Box::new(b));
                 // A value that was cast only for the comparison is cast back.
                 let becomes_again = matches!(types, (Some(a), Some(b)) if is_kept_by_null_if(a, b));
-                Ok(known(if becomes_again { fold_plain_cast(scalar, data_type)? } else { scalar }, data_type))
+                Ok(known(
+                    if becomes_again { fold_plain_cast(scalar, data_type, self.zone)? } else { scalar },
+                    data_type,
+                ))
             }
             _ => Err(BindError::Complex),
         }
     }
+
+    /// `timezone(zone, moment)`: the local time of an instant, or the instant of a local time.
+    pub(super) fn at_zone(&mut self, zone: Bound, moment: Bound) -> Result<Bound> {
+        use ColumnType as T;
+        if zone.data_type.is_some_and(|of| !of.is_text()) {
+            return Err(BindError::Complex);
+        }
+        let zone = self.text(zone)?;
+        let (moment, data_type) = match moment.data_type {
+            Some(T::Timestamp) => (moment.scalar, T::Timestamptz),
+            Some(T::Timestamptz) => (moment.scalar, T::Timestamp),
+            Some(T::Date) => (fold_plain_cast(moment.scalar, T::Timestamptz, self.zone)?, T::Timestamp),
+            None => (self.resolve(moment.scalar, T::Timestamptz)?, T::Timestamp),
+            Some(_) => return Err(BindError::Complex),
+        };
+        Ok(known(Scalar::Call(Function::AtZone, vec![zone, moment]), data_type))
+    }
+}
+
+fn time(function: Function) -> Scalar {
+    Scalar::Call(function, Vec::new())
 }
 
 /// The name of a function that may be built in: unqualified, or qualified by `pg_catalog`.

@@ -9,7 +9,7 @@ use datafusion::sql::sqlparser::ast::{CastKind, Expr, Ident, Value};
 use super::{Comparison, Scalar};
 use crate::engine::types::from_sql;
 use crate::engine::{ColumnType, Datum};
-use crate::value::{exact_decimal, parse_datum};
+use crate::value::{Zone, exact_decimal, parse_datum};
 use crate::{SqlError, SqlState};
 use functions::is_session_word;
 use operators::{boolean, not_if};
@@ -55,6 +55,10 @@ pub(crate) struct Binder<'a> {
     pub(crate) columns: &'a [ColumnRef],
     /// Types of `$1`, `$2`, …; extended during binding.
     pub(crate) parameters: &'a mut Vec<Option<ColumnType>>,
+    /// The session's time zone.
+    pub(crate) zone: Zone,
+    /// Whether what is bound is kept for sessions of all time zones, so that this one decides no more than what literals mean.
+    pub(crate) is_kept: bool,
 }
 
 /// An identifier as the catalog has it: folded to lower case unless quoted.
@@ -90,6 +94,12 @@ impl Binder<'_> {
         self.boolean(bound, "WHERE")
     }
 
+    /// Binds the condition of a CHECK constraint.
+    pub(crate) fn bind_check(&mut self, expression: &Expr) -> Result<Scalar> {
+        let bound = self.bind(expression)?;
+        self.boolean(bound, "CHECK")
+    }
+
     /// Binds an expression.
     #[recursive::recursive]
     pub(crate) fn bind(&mut self, expression: &Expr) -> Result<Bound> {
@@ -110,7 +120,7 @@ impl Binder<'_> {
                 match &typed.value.value {
                     Value::SingleQuotedString(text) => {
                         let literal = self.stored(Scalar::Literal(Datum::Text(text.clone())), to)?;
-                        Ok(known(with_digits(fold_cast(literal, to)?, &typed.data_type), to))
+                        Ok(known(with_digits(fold_cast(literal, to, self.zone)?, &typed.data_type), to))
                     }
                     _ => Err(BindError::Complex),
                 }
@@ -152,12 +162,17 @@ impl Binder<'_> {
                     None => self.stored(bound.scalar, to)?,
                     Some(_) => bound.scalar,
                 };
-                Ok(known(with_digits(fold_cast(scalar, to)?, data_type), to))
+                Ok(known(with_digits(fold_cast(scalar, to, self.zone)?, data_type), to))
             }
             Expr::Case { operand, conditions, else_result, .. } => {
                 self.case(operand.as_deref(), conditions, else_result.as_deref())
             }
             Expr::Function(function) => self.function(function),
+            Expr::AtTimeZone { timestamp, time_zone } => {
+                let zone = self.bind(time_zone)?;
+                let moment = self.bind(timestamp)?;
+                self.at_zone(zone, moment)
+            }
             _ => Err(BindError::Complex),
         }
     }
@@ -245,7 +260,7 @@ fn number(text: &str) -> Result<Bound> {
             Ok(known(Scalar::Literal(datum), ColumnType::Decimal { precision: 38, scale }))
         }
         // A number with more digits than a decimal can hold.
-        _ => Ok(known(Scalar::Literal(parse_datum(text, ColumnType::Double)?), ColumnType::Double)),
+        _ => Ok(known(Scalar::Literal(parse_datum(text, ColumnType::Double, Zone::UTC)?), ColumnType::Double)),
     }
 }
 

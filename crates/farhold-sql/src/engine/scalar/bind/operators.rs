@@ -100,7 +100,9 @@ impl Binder<'_> {
         }
         let data_type = match (left.data_type, right.data_type) {
             // The other operand may be an interval.
-            (Some(T::Date | T::Timestamp), _) | (_, Some(T::Date | T::Timestamp)) => return Err(BindError::Complex),
+            (Some(T::Date | T::Timestamp | T::Timestamptz), _) | (_, Some(T::Date | T::Timestamp | T::Timestamptz)) => {
+                return Err(BindError::Complex);
+            }
             (Some(a), Some(b)) => common_number(a, b).ok_or_else(|| no_operator(op, a, b))?,
             (Some(a), None) | (None, Some(a)) if rank(a).is_some() => a,
             _ => return Err(BindError::Complex),
@@ -185,10 +187,10 @@ impl Binder<'_> {
             if let Some(to) = text
                 && item.data_type.is_some_and(ColumnType::is_text)
             {
-                item = known(fold_cast(item.scalar, to)?, to);
+                item = known(fold_cast(item.scalar, to, self.zone)?, to);
             }
             if is_real && item.data_type.is_some_and(|t| t != ColumnType::Real && rank(t).is_some()) {
-                item = known(fold_plain_cast(item.scalar, ColumnType::Real)?, ColumnType::Real);
+                item = known(fold_plain_cast(item.scalar, ColumnType::Real, self.zone)?, ColumnType::Real);
             }
             let (a, b) = self.unify(subject.clone(), item)?;
             uniform &= matches!((&a, &subject.scalar), (Scalar::Column(x), Scalar::Column(y)) if x == y);

@@ -6,14 +6,14 @@ use super::super::{Function, Parameters, Scalar};
 use super::{Binder, Bound, Result};
 use crate::engine::types::{cast, timestamp_digits, type_of_parameter};
 use crate::engine::{ColumnType, Datum};
-use crate::value::{ANY_LENGTH, parse_datum, parse_stored, round_timestamp};
+use crate::value::{ANY_LENGTH, Zone, parse_datum, parse_stored, round_timestamp};
 use crate::{SqlError, SqlState};
 
 impl Binder<'_> {
     /// Gives an untyped expression the type `to`, by the rules of a cast or an assignment to a column.
     pub(super) fn stored(&mut self, scalar: Scalar, to: ColumnType) -> Result<Scalar> {
         match scalar {
-            Scalar::Literal(Datum::Text(text)) => Ok(Scalar::Literal(parse_stored(&text, to)?)),
+            Scalar::Literal(Datum::Text(text)) => Ok(Scalar::Literal(parse_stored(&text, to, self.zone)?)),
             other => self.resolve(other, to),
         }
     }
@@ -22,7 +22,7 @@ impl Binder<'_> {
     pub(super) fn resolve(&mut self, scalar: Scalar, to: ColumnType) -> Result<Scalar> {
         match scalar {
             Scalar::Literal(Datum::Text(text)) => {
-                let datum = parse_datum(&text, to)?;
+                let datum = parse_datum(&text, to, self.zone)?;
                 Ok(Scalar::Literal(datum))
             }
             Scalar::Parameter(index) => match self.parameters[index] {
@@ -45,6 +45,7 @@ impl Binder<'_> {
             (Some(t), None) | (None, Some(t)) => (t, t),
             (Some(a), Some(b)) => (a, b),
         };
+        let is_fixed = self.zone.is_fixed() && !self.is_kept;
         let common = match (a, b) {
             (a, b) if same_kind(a, b) && !matches!((a, b), (T::Char(_), _) | (_, T::Char(_))) => None,
             // Beside TEXT a CHAR counts as text, without trailing blanks. Beside VARCHAR the trailing blanks of the
@@ -53,6 +54,14 @@ impl Binder<'_> {
             (T::Char(_), b) if b.is_text() => Some(T::Char(ANY_LENGTH)),
             (a, T::Char(_)) if a.is_text() => Some(T::Char(ANY_LENGTH)),
             (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => Some(T::Timestamp),
+            // In a zone that never changes both types have the same order, and an index of the column can be used.
+            (T::Timestamp, T::Timestamptz) if is_fixed && is_column_beside_constant(&left, &right) => {
+                Some(T::Timestamp)
+            }
+            (T::Timestamptz, T::Timestamp) if is_fixed && is_column_beside_constant(&right, &left) => {
+                Some(T::Timestamp)
+            }
+            (T::Date | T::Timestamp, T::Timestamptz) | (T::Timestamptz, T::Date | T::Timestamp) => Some(T::Timestamptz),
             (a, b) => match common_number(a, b) {
                 Some(T::Decimal { .. }) => Some(T::Decimal { precision: 38, scale: 0 }),
                 Some(common) => Some(common),
@@ -64,6 +73,7 @@ impl Binder<'_> {
                 }
             },
         };
+        let zone = self.zone;
         let mut side = |bound: Bound, own: ColumnType| -> Result<Scalar> {
             let scalar = match bound.data_type {
                 None => self.resolve(bound.scalar, own)?,
@@ -71,10 +81,10 @@ impl Binder<'_> {
             };
             Ok(match common {
                 Some(T::Char(_)) if matches!(own, T::Char(_)) => scalar,
-                Some(to @ T::Char(_)) => fold_cast(scalar, to)?,
+                Some(to @ T::Char(_)) => fold_cast(scalar, to, zone)?,
                 // A decimal operand stays as it is: decimals of different scales compare.
                 Some(T::Decimal { .. }) if matches!(own, T::Decimal { .. }) => scalar,
-                Some(to) if !same_kind(own, to) => fold_plain_cast(scalar, to)?,
+                Some(to) if !same_kind(own, to) => fold_plain_cast(scalar, to, zone)?,
                 _ => scalar,
             })
         };
@@ -114,7 +124,7 @@ impl Binder<'_> {
             .map(|bound| match bound.data_type {
                 None if is_char => self.resolve(bound.scalar, ColumnType::Char(ANY_LENGTH)),
                 Some(from) if is_char && from.is_text() && !matches!(from, ColumnType::Char(_)) => {
-                    fold_cast(bound.scalar, ColumnType::Char(ANY_LENGTH))
+                    fold_cast(bound.scalar, ColumnType::Char(ANY_LENGTH), self.zone)
                 }
                 None => self.resolve(bound.scalar, to),
                 Some(from) if same_kind(from, to) => Ok(bound.scalar),
@@ -125,11 +135,16 @@ impl Binder<'_> {
     }
 }
 
+/// Whether the first is a column and the second reads none.
+fn is_column_beside_constant(column: &Bound, constant: &Bound) -> bool {
+    matches!(column.scalar, Scalar::Column(_)) && constant.scalar.is_constant()
+}
+
 /// An explicit cast, evaluated at once for a literal.
-pub(super) fn fold_cast(scalar: Scalar, to: ColumnType) -> Result<Scalar> {
+pub(super) fn fold_cast(scalar: Scalar, to: ColumnType, zone: Zone) -> Result<Scalar> {
     let literal = matches!(scalar, Scalar::Literal(_));
     let cast = Scalar::Cast { inner: Box::new(scalar), to, cut: true };
-    Ok(if literal { Scalar::Literal(cast.evaluate(&[], Parameters::NONE)?) } else { cast })
+    Ok(if literal { Scalar::Literal(cast.evaluate(&[], Parameters::constant(zone))?) } else { cast })
 }
 
 /// A timestamp rounded to the fractional digits that its type specifies.
@@ -139,13 +154,16 @@ pub(super) fn with_digits(scalar: Scalar, data_type: &ast::DataType) -> Scalar {
         (Some(digits), Scalar::Literal(Datum::Timestamp(moment))) => {
             Scalar::Literal(Datum::Timestamp(round_timestamp(moment, digits)))
         }
+        (Some(digits), Scalar::Literal(Datum::Timestamptz(moment))) => {
+            Scalar::Literal(Datum::Timestamptz(round_timestamp(moment, digits)))
+        }
         (Some(digits), scalar) => Scalar::Call(Function::TimestampDigits(digits), vec![scalar]),
     }
 }
 
-pub(super) fn fold_plain_cast(scalar: Scalar, to: ColumnType) -> Result<Scalar> {
+pub(super) fn fold_plain_cast(scalar: Scalar, to: ColumnType, zone: Zone) -> Result<Scalar> {
     Ok(match scalar {
-        Scalar::Literal(datum) => Scalar::Literal(cast(datum, to)?),
+        Scalar::Literal(datum) => Scalar::Literal(cast(datum, to, zone)?),
         other => Scalar::Cast { inner: Box::new(other), to, cut: false },
     })
 }
@@ -179,7 +197,7 @@ pub(super) fn common_number(a: ColumnType, b: ColumnType) -> Option<ColumnType> 
 
 /// Whether NULLIF has the type of its first argument although that is cast for the comparison. PostgreSQL has `=`
 /// operators for integers of different sizes, for REAL with DOUBLE PRECISION (to which exact numbers are cast), and for
-/// DATE with TIMESTAMP.
+/// DATE with TIMESTAMP, with or without time zone.
 pub(crate) fn is_kept_by_null_if(first: ColumnType, second: ColumnType) -> bool {
     use ColumnType as T;
     matches!(
@@ -187,7 +205,8 @@ pub(crate) fn is_kept_by_null_if(first: ColumnType, second: ColumnType) -> bool 
         (T::SmallInt, T::Int | T::BigInt)
             | (T::Int, T::BigInt)
             | (T::Real, T::SmallInt | T::Int | T::BigInt | T::Decimal { .. } | T::Double)
-            | (T::Date, T::Timestamp)
+            | (T::Date, T::Timestamp | T::Timestamptz)
+            | (T::Timestamp, T::Timestamptz)
     )
 }
 
@@ -215,6 +234,7 @@ fn common_type(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
         (T::Decimal { scale: s, .. }, T::Decimal { scale: t, .. }) => T::Decimal { precision: 38, scale: s.max(t) },
         (a, b) if a.is_text() && b.is_text() => T::Text,
         (T::Date, T::Timestamp) | (T::Timestamp, T::Date) => T::Timestamp,
+        (T::Date | T::Timestamp, T::Timestamptz) | (T::Timestamptz, T::Date | T::Timestamp) => T::Timestamptz,
         (a, b) if rank(a)? >= rank(b)? => a,
         (_, b) => b,
     })
@@ -227,8 +247,10 @@ pub(crate) fn same_kind(a: ColumnType, b: ColumnType) -> bool {
 
 /// PostgreSQL's assignment casts.
 pub(crate) fn assignable(from: ColumnType, to: ColumnType) -> bool {
+    use ColumnType as T;
+    let is_moment = |of| matches!(of, T::Date | T::Timestamp | T::Timestamptz);
     same_kind(from, to)
         || to.is_text()
         || (rank(from).is_some() && rank(to).is_some())
-        || matches!((from, to), (ColumnType::Date, ColumnType::Timestamp) | (ColumnType::Timestamp, ColumnType::Date))
+        || (is_moment(from) && is_moment(to))
 }

@@ -1,4 +1,4 @@
-//! The operator that asks homes for aggregates.
+//! The operator that requests aggregates from homes.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,24 +33,23 @@ use super::states::States;
 use crate::engine::cancel::CancelHandle;
 use crate::engine::catalog::TableInfo;
 
-/// Requests of one home under way.
+/// The number of requests to one home in flight.
 const ASKED_MAX: usize = 2;
 
-/// Partial states of aggregates over segments of other nodes: a partition a node, a row a segment of which a row passes.
+/// Partial states of aggregates over segments of other nodes: one partition per node, and one row per segment with passing rows.
 pub(super) struct AggregatesExec {
     schema: SchemaRef,
     states: States,
-    table: Arc<TableInfo>,
-    predicate: Arc<Predicate>,
+    /// The scan that has the other rows.
+    left: SnapshotScan,
     aggregated: Arc<[Aggregated]>,
-    cancel: CancelHandle,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
 }
 
 impl AggregatesExec {
-    /// `schema`: of the states.
-    pub(super) fn new(schema: SchemaRef, scan: &SnapshotScan, states: States, aggregated: Vec<Aggregated>) -> Self {
+    /// `schema`: of the states. `left`: the scan that has the other rows.
+    pub(super) fn new(schema: SchemaRef, left: SnapshotScan, states: States, aggregated: Vec<Aggregated>) -> Self {
         let properties = Arc::new(PlanProperties::new(
             EquivalenceProperties::new(Arc::clone(&schema)),
             Partitioning::UnknownPartitioning(aggregated.len()),
@@ -60,26 +59,29 @@ impl AggregatesExec {
         Self {
             schema,
             states,
-            table: Arc::clone(&scan.table),
-            predicate: Arc::clone(&scan.predicate),
+            left,
             aggregated: aggregated.into(),
-            cancel: scan.cancel.clone(),
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
         }
+    }
+
+    /// Whether both have the same states of the same rows: the scans beside them say which nodes aggregate, and of which snapshot.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.states == other.states && self.left.is_same(&other.left)
     }
 }
 
 impl fmt::Debug for AggregatesExec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AggregatesExec").field("table", &self.table.name).finish_non_exhaustive()
+        f.debug_struct("AggregatesExec").field("table", &self.left.table.name).finish_non_exhaustive()
     }
 }
 
 impl DisplayAs for AggregatesExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let segments: usize = self.aggregated.iter().flat_map(|of| &of.runs).map(Vec::len).sum();
-        let (table, names) = (&self.table.name, self.states.names.join(", "));
+        let (table, names) = (&self.left.table.name, self.states.names.join(", "));
         write!(f, "FarholdAggregates: table={table}, aggregates=[{names}], far_segments={segments}")?;
         for of in self.aggregated.iter() {
             write!(f, ", {}", of.meter.describe())?;
@@ -125,9 +127,9 @@ impl ExecutionPlan for AggregatesExec {
             of,
             schema: Arc::clone(&self.schema),
             states: self.states.clone(),
-            table: Arc::clone(&self.table),
-            predicate: Arc::clone(&self.predicate),
-            cancel: self.cancel.clone(),
+            table: Arc::clone(&self.left.table),
+            predicate: Arc::clone(&self.left.predicate),
+            cancel: self.left.cancel.clone(),
             next: 0,
             asked: VecDeque::new(),
             room: MemoryConsumer::new("aggregates of other nodes").register(context.memory_pool()),
@@ -142,7 +144,7 @@ impl ExecutionPlan for AggregatesExec {
             let run = asking.next_run().transpose();
             timer.done();
             match run {
-                // Other queries have the thread between two runs.
+                // Other queries may use the thread between two runs.
                 Some(Ok(batch)) if batch.num_rows() == 0 => {
                     context.waker().wake_by_ref();
                     Poll::Pending
@@ -170,21 +172,21 @@ struct Asking {
     table: Arc<TableInfo>,
     predicate: Arc<Predicate>,
     cancel: CancelHandle,
-    /// The next run to ask for.
+    /// The next run to request.
     next: usize,
     asked: VecDeque<Asked>,
-    /// Memory of the query for what has been asked for, and for the last batch.
+    /// Memory of the query for the requested runs, and for the last batch.
     room: MemoryReservation,
     /// Bytes of it that the last batch has.
     held: usize,
-    /// Segments that the home has aggregated, and others: it has refused, and they were read.
+    /// Segments that the home has aggregated, and segments that it has refused, which were read.
     at_home: Count,
     read: Count,
     time: Time,
 }
 
 impl Asking {
-    /// The states of the next run, no rows if no row of it passes.
+    /// The states of the next run; without rows if no row of the run passes.
     fn next_run(&mut self) -> Result<Option<RecordBatch>> {
         self.room.shrink(std::mem::take(&mut self.held));
         self.cancel.check().map_err(|error| DataFusionError::External(Box::new(error)))?;
@@ -201,16 +203,16 @@ impl Asking {
         Ok(Some(batch))
     }
 
-    /// Nothing more is asked for.
+    /// Requests nothing more.
     fn end(&mut self) {
         self.next = self.of.runs.len();
         self.asked.clear();
     }
 
-    /// Asks for the next run. False: there is no memory for it, and another one is under way.
+    /// Requests the next run. False: there is no memory for it, and another request is in flight.
     fn ask(&mut self) -> Result<bool> {
         let (far, segments) = (&self.of.far, self.of.runs[self.next].clone());
-        // Neither is a text longer than its chunk, nor than a row.
+        // A text is no longer than its chunk, and no longer than a row.
         let text = |column, segment: &usize| (bytes_of(far, &[*segment], column) as usize).min(Schema::PART_BYTES_MAX);
         let of_column = |column| segments.iter().map(|segment| text(column, segment)).sum::<usize>();
         let bytes = self.states.texts(&self.table).map(of_column).sum::<usize>() + self.states.bytes() * segments.len();

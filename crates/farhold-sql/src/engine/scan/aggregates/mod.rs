@@ -1,4 +1,4 @@
-//! Aggregates without groups that the nodes compute that have the columns.
+//! Aggregates without groups, computed by the nodes that have the columns.
 //!
 //! ```text
 //!   Final ── Partial ── scan                                  before
@@ -6,9 +6,7 @@
 //!   Final ── Union ┬─ Partial ── scan of what is left         own columns, pages, rows that are in no segment
 //!                  └─ FarholdAggregates                       segments of other nodes: a row of partial states each
 //! ```
-//!
-//! The states are those of the accumulators in `Partial`, type by type ([`states`]). If one aggregate has none that a home can compute,
-//! nothing changes.
+//! The states have the types of the accumulators in `Partial` ([`states`]). If a home cannot compute the states of some aggregate, the plan does not change.
 
 mod exec;
 mod states;
@@ -30,7 +28,7 @@ use super::access::FarRead;
 use super::exec::SnapshotScan;
 use super::paths::{FarPart, passes};
 
-/// The plan, with aggregates at the homes of columns where that is the best way to read them.
+/// The plan, with aggregates computed at the homes of columns where that is the best way to read them.
 pub(crate) fn at_homes(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(|node| {
         let aggregated = node.downcast_ref::<AggregateExec>().map(in_final).transpose()?.flatten();
@@ -40,11 +38,17 @@ pub(crate) fn at_homes(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Execution
     .data()
 }
 
+/// Whether two plans are the same aggregates at the same homes.
+pub(super) fn are_same(one: &Arc<dyn ExecutionPlan>, other: &Arc<dyn ExecutionPlan>) -> bool {
+    let homes = one.downcast_ref::<AggregatesExec>().zip(other.downcast_ref::<AggregatesExec>());
+    homes.is_some_and(|(one, other)| one.is_same(other))
+}
+
 fn recompute() -> ReplaceChildrenOptions {
     ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute)
 }
 
-/// The new input of a second step.
+/// The new input of the second step of an aggregation.
 fn in_final(last: &AggregateExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let Some(first) = last.input().downcast_ref::<AggregateExec>() else { return Ok(None) };
     let is_whole = *last.mode() == AggregateMode::Final
@@ -62,17 +66,17 @@ fn in_final(last: &AggregateExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let Some(scan) = input.downcast_ref::<SnapshotScan>() else { return Ok(None) };
     let Some(states) = States::of(first, &projections, scan)? else { return Ok(None) };
     let Some((left, aggregated)) = scan.split(|read| choice(scan, read, &states)) else { return Ok(None) };
-    let left: Arc<dyn ExecutionPlan> = Arc::new(left);
+    let scan: Arc<dyn ExecutionPlan> = Arc::new(left.clone());
     let first = Arc::clone(last.input()).transform_up(|node| {
         let is_scan = node.is::<SnapshotScan>();
-        Ok(if is_scan { Transformed::yes(Arc::clone(&left)) } else { Transformed::no(node) })
+        Ok(if is_scan { Transformed::yes(Arc::clone(&scan)) } else { Transformed::no(node) })
     });
     let first = first.data()?;
-    let homes = AggregatesExec::new(first.schema(), scan, states, aggregated);
+    let homes = AggregatesExec::new(first.schema(), left, states, aggregated);
     UnionExec::try_new(vec![first, Arc::new(homes)]).map(Some)
 }
 
-/// How the home is asked for a node's part of a scan, if it shall aggregate it.
+/// The choice for a node's part of a scan, if its home is to aggregate it.
 fn choice(scan: &SnapshotScan, read: &FarRead, states: &States) -> Option<Choice> {
     let part = FarPart {
         far: &read.far,

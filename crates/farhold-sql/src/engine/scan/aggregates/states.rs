@@ -1,4 +1,4 @@
-//! Partial states of aggregates, made of what a home computes of a segment.
+//! Partial states of aggregates, made from the values that a home computes for a segment.
 //!
 //! | aggregate | states | computed |
 //! |---|---|---|
@@ -7,8 +7,7 @@
 //! | `sum` of floats | double, and how many are not finite | sum, least and greatest |
 //! | `avg` | those of `sum` and `count` | |
 //! | `min`, `max` | the value; of floats an integer in their order | least or greatest |
-//!
-//! What a home has sent is not taken on trust: a value that its type cannot have is an error.
+//! The values of a home are validated: a value that its type cannot have is an error.
 
 use std::sync::Arc;
 
@@ -29,36 +28,36 @@ use crate::engine::ColumnType;
 use crate::engine::catalog::TableInfo;
 use crate::{SqlError, SqlState};
 
-/// Decimals of so many digits have sums of a segment of fewer than 128 bits: it has at most 65,536 of them.
+/// Decimals of this many digits: the sum of a segment, which has at most 65,536 of them, has fewer than 128 bits.
 const SUMMED_PRECISION_MAX: u8 = 33;
-/// Aggregates that a home is asked for at a time: it computes those of a segment in one piece.
+/// The most aggregates of a request.
 const AGGREGATES_MAX: usize = 64;
-/// Bytes of an aggregate in a reply, about.
+/// The approximate bytes of an aggregate in a reply.
 const VALUE_BYTES: usize = 24;
 
 /// The states of all aggregates of a query.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct States {
-    /// What homes compute: each once.
+    /// The aggregates that homes compute, each once.
     pub(super) wanted: Arc<[Aggregate]>,
-    /// How a state is made of these, and its type.
+    /// How each state is made from these, and its type.
     columns: Arc<[(State, DataType)]>,
     /// The aggregates of the query, as EXPLAIN shows them.
     pub(super) names: Arc<[String]>,
 }
 
-/// How a state is made of the aggregates with these places.
-#[derive(Clone, Copy, Debug)]
+/// How a state is made from the aggregates at these positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The same value.
     Same(usize),
-    /// Of a float, the integer in its order.
+    /// For a float, the integer that has its order.
     Ordered(usize),
-    /// Of floats with these least and greatest values: how many are not finite, at least.
+    /// For floats with these least and greatest values, a lower bound of the number that are not finite.
     NotFinite(usize, usize),
 }
 
-/// The table's column that an aggregate is of, and the type of its argument.
+/// The table's column that an aggregate reads, and the type of its argument.
 struct Argument {
     column: usize,
     stored: ColumnType,
@@ -66,7 +65,7 @@ struct Argument {
 }
 
 impl States {
-    /// Those of a first step over a scan, with projections between; `None`: homes cannot compute one of them.
+    /// The states of a first step over a scan, with projections between them; `None`: homes cannot compute one of the aggregates.
     pub(super) fn of(
         step: &AggregateExec,
         projections: &[&ProjectionExec],
@@ -86,12 +85,12 @@ impl States {
         Ok(Some(Self { wanted: wanted.0.into(), columns: columns.into(), names: names.into() }))
     }
 
-    /// Bytes of the result of a segment, about.
+    /// The approximate bytes of the result of a segment.
     pub(super) fn bytes(&self) -> usize {
         self.wanted.len() * VALUE_BYTES
     }
 
-    /// The text columns of which a value is sent.
+    /// The text columns whose values are sent.
     pub(super) fn texts<'a>(&'a self, table: &'a TableInfo) -> impl Iterator<Item = usize> + 'a {
         let is_long = move |column: &usize| {
             let data_type = table.columns()[*column].data_type;
@@ -104,7 +103,7 @@ impl States {
         self.wanted.iter().filter_map(value).filter(is_long)
     }
 
-    /// A row of states for each of these segments, which homes have computed the aggregates of.
+    /// One row of states for each of these segments, whose aggregates homes have computed.
     pub(super) fn batch(&self, schema: &SchemaRef, segments: &[&[Value]]) -> Result<RecordBatch> {
         if segments.is_empty() {
             return Ok(RecordBatch::new_empty(Arc::clone(schema)));
@@ -119,7 +118,7 @@ impl States {
     }
 }
 
-/// What homes are to compute.
+/// The aggregates that homes must compute.
 #[derive(Default)]
 struct Wanted(Vec<Aggregate>);
 
@@ -160,7 +159,7 @@ impl Wanted {
         let (states, name) = match function {
             "count" => (vec![self.same(Aggregate::Count(column))], "count"),
             "SUM" => (self.sum(&argument)?, "sum"),
-            // Here the average of floats is the one of DataFusion, with the count first.
+            // The average of floats is DataFusion's, which has the count first.
             "AVG" if is_float => {
                 let [sum, special] = self.sum(&argument)?[..] else { return None };
                 (vec![self.same(Aggregate::Count(column)), sum, special], "avg")
@@ -211,7 +210,7 @@ impl Argument {
         matches!(self.stored, ColumnType::Real | ColumnType::Double)
     }
 
-    /// Its least and greatest values are those of its column, and of the type that they are sent in.
+    /// Whether the least and greatest values of this type are those of its column, in the type in which they are sent.
     fn is_exact(&self) -> bool {
         match self.stored {
             ColumnType::Boolean => false,
@@ -239,7 +238,7 @@ fn is_constant(expression: &Arc<dyn PhysicalExpr>, projections: &[&ProjectionExe
     }
 }
 
-/// The column of the table that an expression over these projections is, perhaps as a wider number.
+/// The column of the table that an expression over these projections stands for, perhaps widened to a larger number type.
 fn argument(
     expression: &Arc<dyn PhysicalExpr>,
     projections: &[&ProjectionExec],
@@ -295,8 +294,8 @@ fn of_type(value: &Value, data_type: &DataType) -> Result<ScalarValue> {
         (Value::Integer(value), DataType::Int64) => ScalarValue::Int64(Some(number(*value)?)),
         (Value::Integer(value), DataType::UInt64) => ScalarValue::UInt64(Some(number(*value)?)),
         (Value::Integer(value), DataType::Date32) => ScalarValue::Date32(Some(number(*value)?)),
-        (Value::Integer(value), DataType::Timestamp(TimeUnit::Microsecond, None)) => {
-            ScalarValue::TimestampMicrosecond(Some(number(*value)?), None)
+        (Value::Integer(value), DataType::Timestamp(TimeUnit::Microsecond, zone)) => {
+            ScalarValue::TimestampMicrosecond(Some(number(*value)?), zone.clone())
         }
         (Value::Integer(value), DataType::Decimal128(precision, scale)) if has_digits(*value, *precision) => {
             ScalarValue::Decimal128(Some(*value), *precision, *scale)
@@ -320,7 +319,7 @@ fn has_digits(value: i128, precision: u8) -> bool {
 }
 
 fn wrong() -> DataFusionError {
-    let message = "another node has computed an aggregate that cannot be";
+    let message = "another node has sent an impossible aggregate";
     DataFusionError::External(Box::new(SqlError::new(SqlState::DATA_CORRUPTED, message)))
 }
 

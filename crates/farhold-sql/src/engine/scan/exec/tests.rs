@@ -6,7 +6,7 @@ use farhold_txn::{NoColumns, Node, NodeConfig, NodeId, Retry, TableDef};
 
 const ROWS: i32 = 20_000;
 
-/// A scan gives up its thread between two page tasks once its turn is over, also while it finds nothing, and finds the same rows.
+/// A scan yields its thread between two page tasks once its turn is over, even while it finds nothing, and finds the same rows.
 #[test]
 fn scans_of_rows_take_turns() {
     let directory = tempfile::tempdir().expect("a directory");

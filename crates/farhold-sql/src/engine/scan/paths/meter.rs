@@ -34,29 +34,34 @@ impl Meter {
         }
     }
 
-    /// A meter of so many parts, for at most so many threads.
+    /// A meter for this number of parts, read by at most this number of threads.
     pub(in crate::engine::scan) fn of_parts(self, parts: usize, threads: usize) -> Self {
         Self { left: AtomicUsize::new(parts), threads: threads.min(parts).max(1), ..self }
     }
 
-    /// Other rows are read than the choice was made for.
+    /// Notes that the scan reads other rows than the choice was made for.
     pub(in crate::engine::scan) fn shorten(&self) {
         self.is_shortened.store(true, Relaxed);
     }
 
     /// The text in EXPLAIN.
     pub(in crate::engine::scan) fn describe(&self) -> String {
-        describe(&self.choice, self.node, &self.paths.settings)
+        let is_over = self.left.load(Relaxed) == 0 && self.ns.load(Relaxed) > 0;
+        describe(&self.choice, self.node, &self.paths.settings, is_over.then(|| self.taken_ns()))
     }
 
-    /// A part has been read, in so many nanoseconds of one thread.
+    /// How long the scan took, as far as it has been read: what the prediction is of.
+    fn taken_ns(&self) -> f64 {
+        self.ns.load(Relaxed) as f64 / self.threads as f64
+    }
+
+    /// Notes that a part has been read, in this many nanoseconds of one thread.
     pub(in crate::engine::scan) fn add(&self, ns: u64) {
         self.ns.fetch_add(ns, Relaxed);
-        // A plan that runs again has nothing left.
+        // A plan that runs again has no parts left to report.
         let left = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
         if left == Ok(1) && !self.is_shortened.load(Relaxed) {
-            let ns = self.ns.load(Relaxed) as f64 / self.threads as f64;
-            self.paths.finished(&self.choice, ns);
+            self.paths.finished(&self.choice, self.taken_ns());
         }
     }
 }

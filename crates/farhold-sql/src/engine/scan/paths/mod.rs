@@ -17,10 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farhold_scan::access_path::{self, AccessPath};
-use farhold_scan::model::{Candidates, Choice, Features, Model, ModelError, PathKind, Settings, file};
+use farhold_scan::model::{Candidates, Choice, Features, Model, ModelError, PathKind, Reason, Settings, file};
 use farhold_scan::predicate::Predicate;
 use farhold_txn::{FarColumns, Node, NodeId};
 
+pub(super) use access_path::passes;
 pub(super) use calibrate::Grid;
 pub(super) use meter::Meter;
 
@@ -133,7 +134,7 @@ impl Paths {
             let first = if part.far.is_mapped() { PathKind::Direct } else { PathKind::Offload };
             (!is_any_known).then_some(first)
         });
-        learned.model.choose(&candidates, forced_or_first).map_err(|error| match error {
+        let mut choice = learned.model.choose(&candidates, forced_or_first).map_err(|error| match error {
             ModelError::Unusable { path } => {
                 let node = part.far.pin().node();
                 SqlError::new(
@@ -143,7 +144,11 @@ impl Paths {
                 .with_hint("SET farhold.access_path = 'auto' lets each scan choose.")
             }
             other => SqlError::internal(other.to_string()),
-        })
+        })?;
+        if forced.is_none() && forced_or_first.is_some() {
+            choice.reason = Reason::Unknown;
+        }
+        Ok(choice)
     }
 
     /// The choice again, if the home can compute aggregates of so many bytes; `None`: another path is better all the same.
@@ -181,15 +186,12 @@ impl Paths {
         };
         let (first, late) = (places(first), places(late));
         let selectivity = part.predicate.selectivity().clamp(0.0, 1.0);
-        let (mut bytes, mut result_bytes) = (0.0, 0.0);
-        for segment in part.segments.iter().map(|number| &part.far.segments()[*number]) {
+        let segments = part.segments.iter().map(|number| {
+            let segment = &part.far.segments()[*number];
             let of = |places: &[usize]| places.iter().map(|at| f64::from(segment.chunks()[*at].bytes)).sum::<f64>();
-            let (first, late) = (of(&first), of(&late));
-            // A column that is read late is read whole, if any row of its segment passes.
-            let passes = passes(selectivity, segment.rows());
-            bytes += first + late * passes;
-            result_bytes += (first + late) * selectivity;
-        }
+            (segment.rows(), of(&first), of(&late))
+        });
+        let (bytes, result_bytes) = access_path::expected_bytes(selectivity, segments);
         let threads = part.threads.max(1) as f64;
         let mut learned = self.learned();
         let latency_ns = learned.latency_ns.get(&part.far.pin().node()).copied().unwrap_or(LATENCY_NS);
@@ -322,11 +324,6 @@ fn why(path: PathKind, node: NodeId) -> String {
     }
 }
 
-/// The probability that any of so many rows passes.
-pub(super) fn passes(selectivity: f64, rows: usize) -> f64 {
-    1.0 - (1.0 - selectivity).powi(i32::try_from(rows).unwrap_or(i32::MAX))
-}
-
 /// The clock by which scans are timed.
 #[allow(
     clippy::disallowed_methods,
@@ -356,8 +353,8 @@ fn fingerprint(node: &Node) -> u64 {
     hasher.finish()
 }
 
-/// The text in EXPLAIN: the path, and what each path was predicted to take.
-fn describe(choice: &Choice, node: NodeId, settings: &access_path::Settings) -> String {
+/// The text in EXPLAIN: the path, what each path was predicted to take, why it is not the fastest of them, and how long the scan took, if it is over.
+fn describe(choice: &Choice, node: NodeId, settings: &access_path::Settings, took_ns: Option<f64>) -> String {
     let mut text = format!("access_path={} of node {}", choice.path.name(), node.0);
     if choice.path == PathKind::Offload {
         let _ = write!(text, " in blocks of {} bytes", settings.block_bytes);
@@ -366,6 +363,35 @@ fn describe(choice: &Choice, node: NodeId, settings: &access_path::Settings) -> 
     let predicted: Vec<String> =
         predicted.filter_map(|(path, ns)| ns.map(|ns| format!("{} {:.3} ms", path.name(), ns / 1e6))).collect();
     let predicted = if predicted.is_empty() { "not measured yet".to_owned() } else { predicted.join(", ") };
-    let _ = write!(text, " (predicted: {predicted})");
+    let _ = write!(text, " (predicted: {predicted}");
+    match choice.reason {
+        Reason::Forced => text.push_str("; required"),
+        Reason::Explored => text.push_str("; not observed for long"),
+        Reason::Least | Reason::Unknown => {}
+    }
+    if let Some(ns) = took_ns {
+        let _ = write!(text, "; took {:.3} ms", ns / 1e6);
+    }
+    text.push(')');
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_says_why_and_how_long() {
+        let choice = Choice::forced(PathKind::Offload);
+        let settings = access_path::Settings { block_bytes: 4096, ..access_path::Settings::default() };
+        let text = describe(&choice, NodeId(2), &settings, Some(1_500_000.0));
+        let wanted = "access_path=offload of node 2 in blocks of 4096 bytes (predicted: not measured yet; required; took 1.500 ms)";
+        assert_eq!(text, wanted);
+        let mut explored = choice;
+        explored.reason = Reason::Explored;
+        assert!(
+            describe(&explored, NodeId(0), &settings, None)
+                .ends_with("(predicted: not measured yet; not observed for long)")
+        );
+    }
 }
