@@ -13,7 +13,7 @@ LAST_CACHE = "33554432,16,64"
 WARM_SECONDS, COUNTED_SECONDS = 5, 40
 # What a function's misses are, by the first pattern that its name and file match.
 GROUPS = {
-    "rows": r"execute::near.*read_near|farhold-fabric/src/copy\.rs|section::|save_undo",
+    "rows": r"execute::near.*read_near|farhold-fabric/src/copy/|section::|save_undo",
     "hash indexes": r"txn::Txn::get|prefetch_row|store::index::hash|table::lookup",
     "ordered indexes": r"farhold_btree",
     "allocator": r"malloc|_int_free|mi_",

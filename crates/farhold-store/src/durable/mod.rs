@@ -3,7 +3,8 @@
 //! ```text
 //!  commits ── records ──► journal/       batches of records, each closed by an epoch          ┐
 //!  rows ────────────────► checkpoint.rs  the rows of a region, run of pages by run of pages   ├─► restore.rs ─► region
-//!  starts ──────────────► cluster.rs     which epochs of which start of a node count           ┘
+//!  starts ──────────────► cluster/       which epochs of which start of a node count           ┘
+//!                         region.rs      how long a node's region is
 //!                         inventory.rs   which of these files a start must find
 //!                         files.rs       what is asked of a file system; `power.rs`: one that can be cut off
 //! ```
@@ -26,11 +27,13 @@ pub mod journal;
 pub mod nvm;
 mod pages;
 pub mod power;
+mod region;
 mod restore;
 
-pub use cluster::{Begun, Cluster, Cut, region_bytes};
+pub use cluster::{Begun, Cluster, Cut};
 pub use inventory::Inventory;
 pub use journal::Standing;
+pub use region::region_bytes;
 pub use restore::{Plan, Progress, Restored, Run as Parallel, SlotState, plan};
 
 use crate::log::record::hash;

@@ -2,7 +2,7 @@ use super::*;
 use datafusion::logical_expr::{col, lit};
 use farhold_fabric::{Executor, Fabric};
 use farhold_store::row::{Column, ColumnType, Datum, Schema};
-use farhold_txn::{NoColumns, Node, NodeConfig, NodeId, Retry, TableDef};
+use farhold_txn::{NoColumns, Node, NodeConfig, NodeId, PageTask, Retry, TableDef};
 
 const ROWS: i32 = 20_000;
 
@@ -49,7 +49,7 @@ fn scans_of_rows_take_turns() {
             CancelHandle::default(),
             Statistics::new_unknown(&schema),
         );
-        let mut part = scan.part(0, BATCH_ROWS, Arc::clone(&snapshot), None);
+        let mut part = Part::new(&scan, 0, BATCH_ROWS, Arc::clone(&snapshot), None);
         let (mut rows, mut pauses) = (0, 0);
         loop {
             match part.take_turn(turn).expect("a turn") {
