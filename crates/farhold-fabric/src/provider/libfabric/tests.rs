@@ -981,3 +981,43 @@ fn a_provider_that_lacks_something() {
     let output = String::from_utf8_lossy(&child.stdout);
     assert!(child.status.success() && output.contains("1 passed"), "{output}");
 }
+
+/// A node leaves in the middle of reads of all lengths from its region. They fail or bring its bytes, and the process goes on.
+#[test]
+fn a_node_may_leave_in_the_midst_of_reads() {
+    let turns: u32 = std::env::var("TURNS").ok().and_then(|turns| turns.parse().ok()).unwrap_or(4);
+    for turn in 0..turns {
+        for provider in PROVIDERS {
+            let bed = Bed::new(provider);
+            let Bed { dir: _dir, one, two, memory, .. } = bed;
+            let begun = AtomicU32::new(0);
+            std::thread::scope(|scope| {
+                for reader in [1, 2] {
+                    let (one, begun) = (&one, &begun);
+                    scope.spawn(move || {
+                        let executor = Executor::real(reader);
+                        let endpoint = one.endpoint(&executor.handle()).unwrap();
+                        for number in 0_u32.. {
+                            let mut batch = Batch::new();
+                            let read: Vec<_> = (0..16)
+                                .map(|part| batch.read_immutable(at(8 * part), 1 << ((number + part as u32) % 18)))
+                                .collect();
+                            let batch = executor.run(endpoint.submit(batch));
+                            begun.fetch_add(1, Ordering::SeqCst);
+                            for slot in read {
+                                match batch.bytes(slot) {
+                                    Ok(bytes) => assert!(bytes.iter().all(|byte| *byte == 7), "not its bytes"),
+                                    Err(_) => return,
+                                }
+                            }
+                        }
+                    });
+                }
+                while begun.load(Ordering::SeqCst) < 20 + turn {
+                    std::thread::yield_now();
+                }
+                drop((two, memory));
+            });
+        }
+    }
+}
