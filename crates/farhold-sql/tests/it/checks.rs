@@ -229,6 +229,23 @@ fn rows_come_while_a_check_is_added() {
     }
 }
 
+/// A statement that meets another definition of its table at each of its tries gives up. It is bound again each time.
+#[test]
+fn a_statement_whose_table_always_changes_gives_up() {
+    let db = Db::new();
+    let client = db.client();
+    client.ok("CREATE TABLE t (id INT PRIMARY KEY, a INT)");
+    client.ok("INSERT INTO t VALUES (1, 1), (2, 2)");
+    let other = db.client();
+    let between = async move |_: &CancelHandle| {
+        other.ok(&format!("{ADD} NOT VALID"));
+        other.ok(DROP);
+    };
+    let written = run_with_waits(&client, "UPDATE t SET a = u.a + 1 FROM (SELECT 5 AS a) u", between);
+    assert_eq!(codes(&written), "40001");
+    assert_eq!(client.sorted("SELECT a FROM t"), ["1", "2"]);
+}
+
 /// A statement that adds a check and is stopped leaves none, at whichever of its waits.
 #[test]
 fn a_check_that_is_stopped_on_its_way_is_none() {

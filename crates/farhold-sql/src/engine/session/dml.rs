@@ -196,7 +196,7 @@ pub(super) fn update_query(
 ) -> Query {
     // Parsed from a template; the user's expressions are inserted as parsed.
     let frame = "SELECT 1 FROM a.b AS c";
-    let mut query = match Parser::new(&Dialect).try_with_sql(frame).and_then(|mut p| p.parse_query()) {
+    let mut query = match Parser::new(&Dialect::new(frame)).try_with_sql(frame).and_then(|mut p| p.parse_query()) {
         Ok(query) => *query,
         Err(_) => unreachable!("the frame parses"),
     };

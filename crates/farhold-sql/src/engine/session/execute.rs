@@ -53,12 +53,33 @@ pub(in crate::engine) async fn durable_error(error: SqlError, worker: &Worker) -
     }
 }
 
+/// What came of a statement.
+#[expect(clippy::large_enum_variant, reason = "nearly every execution is done, and would pay for a box")]
+enum Ran {
+    Done(Output),
+    /// It met a conflict, and the catalog has changed since it was bound: an index may be gone, or its table have another check.
+    Outdated(SqlError),
+}
+
 impl Session {
+    /// Runs a statement, bound to the current catalog. After a conflict it is bound again if the catalog has changed.
     pub(super) async fn run(&mut self, prepared: &Rc<Prepared>, values: &[Datum]) -> Result<Output, SqlError> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            match self.run_once(prepared, values).await? {
+                Ran::Done(output) => return Ok(output),
+                Ran::Outdated(error) if self.again(&error, attempt).await? => {}
+                Ran::Outdated(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn run_once(&mut self, prepared: &Rc<Prepared>, values: &[Datum]) -> Result<Ran, SqlError> {
         self.transaction.reclaim();
         let bound = self.current(prepared).await?;
         if let Plan::Utility(utility) = &bound.plan {
-            return Box::pin(self.utility(utility)).await;
+            return Box::pin(self.utility(utility)).await.map(Ran::Done);
         }
         if self.transaction_state() == TransactionState::Failed {
             return Err(aborted());
@@ -75,7 +96,7 @@ impl Session {
         }
         self.transaction.enter(&self.worker);
         let parameters = Parameters { values, times: self.transaction.times(), zone: self.settings.zone() };
-        match &bound.plan {
+        let outcome = match &bound.plan {
             Plan::Direct(program) => {
                 let may_be_long =
                     !self.transaction.is_open() && matches!(program, Program::Select(select) if select.may_be_long());
@@ -86,31 +107,24 @@ impl Session {
                 } else {
                     self.direct_up_to(program, parameters, rows_max, Some(bound.version)).await
                 };
-                let outcome = match outcome {
+                match outcome {
                     Ok(Some(output)) => Ok(output),
                     Ok(None) => match Box::pin(self.long_query(prepared, &bound)).await? {
-                        Some(query) => return Box::pin(self.query(&query, parameters)).await,
+                        Some(query) => return Box::pin(self.query(&query, parameters)).await.map(Ran::Done),
                         None => self.direct(program, parameters).await,
                     },
                     Err(error) => Err(error),
-                };
-                match outcome {
-                    // The index to which the statement was bound may be gone, or its table have another check. Bound again,
-                    // it goes by the catalog as it is.
-                    Err(e) if self.is_outdated(&bound, &e) => Box::pin(self.run(prepared, values)).await,
-                    outcome => outcome,
                 }
             }
             // Slow paths are boxed, so that the future of a direct statement, which is part of every execution, stays
             // small.
-            Plan::Query(query) => Box::pin(self.query(query, parameters)).await,
-            Plan::Explain { inner, analyze } => Box::pin(self.explain(inner, parameters, *analyze)).await,
+            Plan::Query(query) => return Box::pin(self.query(query, parameters)).await.map(Ran::Done),
+            Plan::Explain { inner, analyze } => {
+                return Box::pin(self.explain(inner, parameters, *analyze)).await.map(Ran::Done);
+            }
             Plan::InsertQuery(_) | Plan::UpdateQuery(_) | Plan::DeleteQuery(_) => {
-                match Box::pin(self.in_transaction(&bound.plan, parameters, Some(bound.version))).await {
-                    Ok(effect) => Ok(Self::output_of(effect, verb_of(&bound.plan))),
-                    Err(e) if self.is_outdated(&bound, &e) => Box::pin(self.run(prepared, values)).await,
-                    Err(e) => Err(e),
-                }
+                let effect = Box::pin(self.in_transaction(&bound.plan, parameters, Some(bound.version))).await;
+                effect.map(|effect| Self::output_of(effect, verb_of(&bound.plan)))
             }
             Plan::CopyIn { table, columns, format } => {
                 let txn = match self.transaction.lend() {
@@ -146,6 +160,11 @@ impl Session {
             }
             Plan::SetConfig(call) => self.set_config(call, parameters),
             Plan::Utility(_) => Err(SqlError::internal("unexpected utility statement")),
+        };
+        match outcome {
+            Ok(output) => Ok(Ran::Done(output)),
+            Err(error) if self.is_outdated(&bound, &error) => Ok(Ran::Outdated(error)),
+            Err(error) => Err(error),
         }
     }
 
