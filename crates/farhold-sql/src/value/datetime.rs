@@ -1,7 +1,7 @@
 //! Dates, timestamps and times of day as text, in PostgreSQL's format (`DateStyle = ISO`).
 //!
 //! ```text
-//! date:      [-]infinity | epoch | day [clock | blank zone] [BC | AD]
+//! date:      [-]infinity | epoch | day [clock | [blank] zone] [BC | AD]
 //! day:       YYYY-MM-DD | YYYY/MM/DD | YYYYMMDD
 //! clock:     (blank | T) (HH:MM[:SS[.digits]] | HHMM[SS[.digits]]) [zone]
 //! zone:      Z | offset | abbreviation | name              as in [`zone`](super::zone)
@@ -218,7 +218,7 @@ fn parse(text: &str, kind: &str) -> Result<Parsed, SqlError> {
         (_, Some(rest)) => (rest.trim_end(), false),
         _ => (lower.as_str(), false),
     };
-    let end = rest.find(|c: char| c.is_whitespace() || c == 't').unwrap_or(rest.len());
+    let end = rest.find(|c: char| c.is_whitespace() || c.is_ascii_alphabetic() || c == '+').unwrap_or(rest.len());
     let (day, clock) = rest.split_at(end);
     let (year, month, day) = parse_day(day).ok_or_else(bad)?;
     // A day alone begins at midnight, even if it has a zone. After a `T` a time is required.
@@ -289,7 +289,7 @@ fn parse_clock(text: &str) -> Option<(Clock, &str)> {
     let end = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, ':' | '.'))).unwrap_or(text.len());
     let (clock, zone) = text.split_at(end);
     let together = clock.split('.').next().unwrap_or_default();
-    let apart = if !clock.contains(':') && matches!(together.len(), 4 | 6) && together.is_ascii() {
+    let apart = if !clock.contains(':') && matches!(together.len(), 4 | 6) {
         // `hhmm` or `hhmmss`, as ISO 8601 writes it.
         &[&clock[..2], ":", &clock[2..4], if together.len() == 6 { ":" } else { "" }, &clock[4..]].concat()
     } else {
@@ -438,6 +438,9 @@ mod tests {
             ("2020-01-01 10:00:00-05:30", "2020-01-01 10:00:00"),
             ("2020-01-01 10:00 UTC", "2020-01-01 10:00:00"),
             ("2020-01-01 +02", "2020-01-01 00:00:00"),
+            ("2020-01-01+02", "2020-01-01 00:00:00"),
+            ("2020-01-01Z", "2020-01-01 00:00:00"),
+            ("20200101EST", "2020-01-01 00:00:00"),
             ("infinity", "infinity"),
             ("-infinity", "-infinity"),
         ] {

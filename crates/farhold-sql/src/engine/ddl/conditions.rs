@@ -49,6 +49,11 @@ impl Condition {
         let mut plain = expression.clone();
         let _ = walk::change(&mut plain, &mut Lists);
         let bound = bind(&plain, columns, zone)?;
+        let bytes = to_text(&plain).len();
+        if bytes > TEXT_BYTES_MAX {
+            let message = format!("a condition of {bytes} bytes in a CHECK constraint: the limit is {TEXT_BYTES_MAX}");
+            return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
+        }
         let meant = format!("{bound:?}");
         let is_meant_in = |text: &str, zone: Zone| {
             let again = parse_expr(text).ok().and_then(|read| bind(&read, columns, zone).ok());
@@ -132,10 +137,10 @@ fn object_name(table: &str, column: Option<&str>, label: &str) -> String {
     }
 }
 
-/// Literals that may be replaced one by one, and the length of a condition in which they are. A longer one has no room in its table's
-/// record.
+/// Literals that may be replaced one by one.
 const INSTANTS_MAX: usize = 64;
-const TEXT_BYTES_MAX: usize = 64 << 10;
+/// The length of a condition: all of a table have room in its record.
+const TEXT_BYTES_MAX: usize = 32 << 10;
 
 /// With the offset from UTC in each literal that is a timestamp in `zone`, where `is_same` holds of the condition with it.
 fn with_instants(expression: Expr, zone: Zone, is_same: impl Fn(&Expr) -> bool) -> Expr {
@@ -148,9 +153,6 @@ fn with_instants(expression: Expr, zone: Zone, is_same: impl Fn(&Expr) -> bool) 
     let (all, count) = replaced(&expression, &|_| true);
     if is_same(&all) {
         return all;
-    }
-    if to_text(&expression).len() > TEXT_BYTES_MAX {
-        return expression;
     }
     // Some of them are texts.
     let mut kept = expression;
@@ -218,9 +220,16 @@ fn refused(part: &str) -> SqlError {
     )
 }
 
+/// The length of a condition in which the part that cannot be bound is looked for: each part is bound.
+const SEARCHED_BYTES_MAX: usize = 4 << 10;
+
 /// The shortest part of a condition that cannot be bound, as text.
 fn smallest_part(expression: &Expr, columns: &[ColumnRef], zone: Zone) -> String {
-    let smallest = RefCell::new(to_text(expression));
+    let whole = to_text(expression);
+    if whole.len() > SEARCHED_BYTES_MAX {
+        return "a part of this condition".to_owned();
+    }
+    let smallest = RefCell::new(whole);
     walk::exists_outside_queries(expression, |part| {
         let mut parameters = Vec::new();
         let mut binder = Binder { columns, parameters: &mut parameters, zone, is_kept: true };
@@ -391,6 +400,29 @@ mod tests {
         ] {
             assert_eq!(error(text).state.code(), code, "{text}");
         }
+    }
+
+    #[test]
+    fn nested_conditions_are_stored() {
+        let column = |name: &str, data_type| ColumnRef { qualifier: "t".into(), name: name.into(), data_type };
+        let columns = [column("a", ColumnType::Int)];
+        let new = |text: &str| Condition::new(&parse_expr(text).unwrap(), &columns, Zone::UTC).map(|new| new.text);
+        for text in [
+            format!("{}a > 0", "NOT ".repeat(60)),
+            format!("{}a > 0{}", "NOT (".repeat(50), ")".repeat(50)),
+            format!("{}a > 0{}", "(".repeat(60), ")".repeat(60)),
+            format!("{}a > 0{}", "(a = 1 AND (a = 2 OR ".repeat(25), "))".repeat(25)),
+            format!("{}a{} > 0", "(1 + ".repeat(40), ")".repeat(40)),
+        ] {
+            assert_eq!(new(&text).as_ref(), Ok(&text));
+        }
+        let long = format!("a IN ({})", vec!["1"; TEXT_BYTES_MAX].join(", "));
+        assert_eq!(new(&long).unwrap_err().state.code(), "54000");
+        let unknown = format!("{} OR lpad('a', a) = ''", vec!["a = 1"; 1_000].join(" OR "));
+        assert_eq!(
+            new(&unknown).unwrap_err().message,
+            "a part of this condition in a CHECK constraint is not supported"
+        );
     }
 
     #[test]

@@ -101,7 +101,10 @@ pub(crate) fn delete_all(name: &str) -> Delete {
 
 /// `SELECT expression, …`, from the texts of the expressions.
 pub(super) fn row(expressions: &[String]) -> Result<Query, SqlError> {
-    select_of(expressions, Parser::parse_expr)
+    fn whole(parser: &mut Parser<'_>) -> Result<Expr, ParserError> {
+        parser.parse_expr()
+    }
+    select_of(expressions, whole)
 }
 
 /// `SELECT CAST(NULL AS type), …`, from the texts of the types.
@@ -113,15 +116,13 @@ pub(super) fn nulls(types: &[String]) -> Result<Query, SqlError> {
     })
 }
 
-fn select_of(
-    texts: &[String],
-    parse: fn(&mut Parser<'static>) -> Result<Expr, ParserError>,
-) -> Result<Query, SqlError> {
+fn select_of(texts: &[String], parse: fn(&mut Parser<'_>) -> Result<Expr, ParserError>) -> Result<Query, SqlError> {
     // The limits of a statement hold for all of its parts together.
     // A text may end in a comment that its line ends.
     check_depth(&texts.join(",\n"))?;
     let whole = |text: &String| {
-        let parsed = Parser::new(&Dialect).with_recursion_limit(DEPTH_MAX).try_with_sql(text).and_then(|mut parser| {
+        let dialect = Dialect::new(text);
+        let parsed = Parser::new(&dialect).with_recursion_limit(DEPTH_MAX).try_with_sql(text).and_then(|mut parser| {
             let item = parse(&mut parser)?;
             let next = parser.peek_token_ref();
             if next.token == Token::EOF { Ok(item) } else { parser.expected_ref("a comma or )", next) }

@@ -39,7 +39,7 @@ pub(super) fn check_depth(sql: &str) -> Result<(), SqlError> {
     if sql.len() <= SHORT_BYTES && few_brackets() {
         return Ok(());
     }
-    let tokens = Tokenizer::new(&Dialect, sql).tokenize().map_err(|e| SqlError::syntax(e.to_string()))?;
+    let tokens = Tokenizer::new(&Dialect::new(sql), sql).tokenize().map_err(|e| SqlError::syntax(e.to_string()))?;
     // Operators since the last comma: within the innermost brackets, within each pair around them, and the sum of all.
     let (mut depth, mut around, mut all) = (0_usize, Vec::new(), 0_usize);
     let mut set_operations = 0;

@@ -47,12 +47,13 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement, SqlError> {
         word if word == "abort" || word.starts_with("abort ") => format!("ROLLBACK{}", &trimmed["abort".len()..]),
         // VACUUM has nothing to do, whatever its options and tables.
         word if word.split([' ', '(']).next() == Some("vacuum") => "VACUUM".to_owned(),
+        word if word.split_whitespace().eq(["reset", "time", "zone"]) => "RESET timezone".to_owned(),
         // The parser expects COPY's data after a semicolon.
         word if word.starts_with("copy ") => format!("{};", super::copy::plain_booleans(trimmed)),
         word if word.starts_with("table") => all_of_table(trimmed).unwrap_or_else(|| trimmed.to_owned()),
         _ => super::sequence::in_order(trimmed).into_owned(),
     };
-    let mut statements = Parser::new(&Dialect)
+    let mut statements = Parser::new(&Dialect::new(&text))
         .with_recursion_limit(DEPTH_MAX)
         .try_with_sql(&text)
         .and_then(|mut parser| parser.parse_statements())
@@ -81,7 +82,7 @@ fn parser_error(text: &str, error: &ParserError) -> SqlError {
 /// `TABLE t ORDER BY ...` as a SELECT: the parser accepts TABLE only within a query. Only the clauses after FROM may
 /// follow.
 fn all_of_table(sql: &str) -> Option<String> {
-    let tokens = Tokenizer::new(&Dialect, sql).tokenize().ok()?;
+    let tokens = Tokenizer::new(&Dialect::new(sql), sql).tokenize().ok()?;
     let mut tokens = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).skip(1);
     let mut after = loop {
         match (tokens.next()?, tokens.next()) {
@@ -105,7 +106,7 @@ fn all_of_table(sql: &str) -> Option<String> {
 
 /// Whether a text uses the EXCLUDE of a frame, which the parser does not support.
 fn excludes_rows(sql: &str) -> bool {
-    let Ok(tokens) = Tokenizer::new(&Dialect, sql).tokenize() else { return false };
+    let Ok(tokens) = Tokenizer::new(&Dialect::new(sql), sql).tokenize() else { return false };
     let words = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).map(|token| match token {
         Token::Word(word) if word.quote_style.is_none() => word.value.to_ascii_lowercase(),
         _ => String::new(),
@@ -160,7 +161,9 @@ fn number(expression: &Expr) -> Option<&Expr> {
 
 /// Parses a text of one expression.
 pub(crate) fn parse_expr(text: &str) -> Result<Expr, SqlError> {
-    let parsed = Parser::new(&Dialect).try_with_sql(text).and_then(|mut parser| parser.parse_expr());
+    let dialect = Dialect::new(text);
+    let parser = Parser::new(&dialect).with_recursion_limit(DEPTH_MAX).try_with_sql(text);
+    let parsed = parser.and_then(|mut parser| parser.parse_expr());
     parsed.map_err(|e| error::from_parser(&e))
 }
 
@@ -201,6 +204,30 @@ pub(crate) fn table_name(name: &ObjectName) -> Result<String, SqlError> {
 mod tests {
     use super::checks::RELATIONS_MAX;
     use super::*;
+
+    /// The parser tried each level in two ways: 2^n attempts.
+    #[test]
+    fn wrong_texts_are_refused_at_once() {
+        let words = [
+            "not ",
+            "case when ",
+            "cast(",
+            "ceil(",
+            "floor(",
+            "extract(day from ",
+            "position('a' in ",
+            "convert(",
+            "overlay(",
+        ];
+        for word in words {
+            for levels in [40, 190, 300] {
+                for end in ["", "+", "1 2", "(", "select"] {
+                    let code = parse_one(&format!("select {}{end}", word.repeat(levels))).err().map(|e| e.state.code());
+                    assert!(matches!(code, Some("42601" | "54001")), "{word}{levels}{end}: {code:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn what_doubles_by_nesting_is_refused() {

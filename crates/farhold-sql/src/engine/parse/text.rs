@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
     Expr, Ident, JoinConstraint, ObjectName, ObjectNamePart, Query, Select, SelectItem,
-    SelectItemQualifiedWildcardKind, TableAlias, TableFactor, TableWithJoins, Value, ValueWithSpan, VisitMut,
-    VisitorMut,
+    SelectItemQualifiedWildcardKind, TableAlias, TableFactor, TableWithJoins, UnaryOperator, Value, ValueWithSpan,
+    VisitMut, VisitorMut,
 };
 
 use super::super::walk;
@@ -113,7 +113,9 @@ impl VisitorMut for Plain {
             Expr::Identifier(name) => Self::name(name),
             Expr::CompoundIdentifier(names) => names.iter_mut().for_each(Self::name),
             Expr::Function(function) => Self::path(&mut function.name),
-            Expr::UnaryOp { expr: inner, .. } if matches!(**inner, Expr::UnaryOp { .. }) => {
+            Expr::UnaryOp { op, expr: inner }
+                if *op != UnaryOperator::Not && matches!(**inner, Expr::UnaryOp { .. }) =>
+            {
                 let signed = std::mem::replace(inner.as_mut(), Expr::value(Value::Null));
                 **inner = Expr::Nested(Box::new(signed));
             }

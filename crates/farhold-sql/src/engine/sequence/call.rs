@@ -90,7 +90,8 @@ impl SequenceCall {
 /// The name in a text, read like an identifier: `"S"` keeps its case.
 fn sequence_name(text: &str) -> Result<String, SqlError> {
     let wrong = || SqlError::new(SqlState::SYNTAX_ERROR, format!("invalid name syntax: {text}"));
-    let mut parser = Parser::new(&Dialect).try_with_sql(text).map_err(|_| wrong())?;
+    let dialect = Dialect::new(text);
+    let mut parser = Parser::new(&dialect).try_with_sql(text).map_err(|_| wrong())?;
     let name = parser.parse_object_name(false).map_err(|_| wrong())?;
     if parser.peek_token().token != Token::EOF {
         return Err(wrong());

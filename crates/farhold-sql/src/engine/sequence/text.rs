@@ -27,7 +27,8 @@ pub(crate) fn restart(sql: &str) -> Result<Option<Restart>, SqlError> {
     if !(next_is("alter") && next_is("sequence")) {
         return Ok(None);
     }
-    let mut parser = Parser::new(&Dialect).try_with_sql(sql).map_err(|e| error::from_parser(&e))?;
+    let dialect = Dialect::new(sql);
+    let mut parser = Parser::new(&dialect).try_with_sql(sql).map_err(|e| error::from_parser(&e))?;
     let mut parse = || {
         parser.next_token();
         parser.next_token();
@@ -93,7 +94,7 @@ pub(crate) fn in_order(sql: &str) -> Cow<'_, str> {
 type Word = (Token, Range<usize>);
 
 fn words(sql: &str) -> Option<Vec<Word>> {
-    let tokens = Tokenizer::new(&Dialect, sql).tokenize_with_location().ok()?;
+    let tokens = Tokenizer::new(&Dialect::new(sql), sql).tokenize_with_location().ok()?;
     // The parser gives positions as lines and columns.
     let mut characters = sql.char_indices().peekable();
     let mut here = Location { line: 1, column: 1 };
