@@ -9,6 +9,11 @@ from tree import Literal, Node
 NUMBERS = [s.INT2, s.INT4, s.INT8, s.FLOAT4, s.FLOAT8, s.NUMERIC]
 RANK = {t.name: rank for rank, t in enumerate([s.INT2, s.INT4, s.INT8, s.NUMERIC, s.FLOAT4, s.FLOAT8])}
 EXACT = {"int2", "int4", "int8", "numeric"}
+# Types whose values become the type beside one of it.
+LOWER = {
+    "int4": [s.INT2], "int8": [s.INT2, s.INT4], "numeric": [s.INT2, s.INT4, s.INT8], "float4": [s.INT2, s.INT4, s.INT8, s.NUMERIC],
+    "float8": [s.INT2, s.INT4, s.INT8, s.NUMERIC, s.FLOAT4], "timestamp": [s.DATE], "timestamptz": [s.DATE, s.TIMESTAMP],
+}
 COMPARISONS = ["=", "=", "<>", "<", "<=", ">", ">="]
 
 
@@ -73,27 +78,37 @@ class Expressions:
         return self.rng.choice(s.EXPRESSION_TYPES)
 
     def choice(self, type_, depth):
-        """CASE, COALESCE and their like keep the type of their parts."""
+        """CASE, COALESCE and their like have the common type of their parts."""
         rng = self.rng
-        part = lambda: self.of(type_, depth - 1)
+        lower = LOWER.get(type_.name) if rng.random() < 0.3 else None
+
+        def parts_of(count):
+            """One of the type at least; the others become it."""
+            types = [type_, *(rng.choice(lower) if lower else type_ for _ in range(count - 1))]
+            rng.shuffle(types)
+            return [self.of(of, depth - 1) for of in types]
+
         kind = rng.choice(["case", "case", "simple", "coalesce", "nullif", "greatest"])
         if type_.name == "bool" and kind == "greatest":
             kind = "case"
         if kind == "case":
+            whens = rng.choice([1, 1, 2])
+            results = parts_of(whens + (rng.random() < 0.7))
             parts = ["CASE"]
-            for _ in range(rng.choice([1, 1, 2])):
-                parts += [" WHEN ", self.of(s.BOOL, depth - 1), " THEN ", part()]
-            parts += [" ELSE ", part()] if rng.random() < 0.7 else []
+            for result in results[:whens]:
+                parts += [" WHEN ", self.of(s.BOOL, depth - 1), " THEN ", result]
+            parts += [" ELSE ", results[whens]] if len(results) > whens else []
             return Node(type_, *parts, " END", tags={"guards"})
+        one, other = parts_of(2)
         if kind == "simple":
             of = self.any_type()
-            parts = ["CASE ", self.of(of, depth - 1), " WHEN ", self.of(of, 0), " THEN ", part(), " ELSE ", part(), " END"]
+            parts = ["CASE ", self.of(of, depth - 1), " WHEN ", self.of(of, 0), " THEN ", one, " ELSE ", other, " END"]
             return Node(type_, *parts, tags={"guards"})
         if kind == "coalesce":
-            return Node(type_, "coalesce(", part(), ", ", part(), ")", tags={"guards"})
+            return Node(type_, "coalesce(", one, ", ", other, ")", tags={"guards"})
         if kind == "nullif":
-            return Node(type_, "nullif(", part(), ", ", self.of(type_, 0), ")")
-        return Node(type_, rng.choice(["greatest(", "least("]), part(), ", ", part(), ")", tags={"representative"})
+            return Node(type_, "nullif(", self.of(type_, depth - 1), ", ", self.of(type_, 0), ")")
+        return Node(type_, rng.choice(["greatest(", "least("]), one, ", ", other, ")", tags={"representative"})
 
     # Conditions
 

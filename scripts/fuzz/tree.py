@@ -13,7 +13,7 @@ class Rendering:
         self.parameters = []
 
     def literal(self, literal):
-        if literal.text is not None and self.chosen(literal):
+        if not literal.fixed and self.chosen(literal):
             self.parameters.append(literal)
             return f"${len(self.parameters)}"
         return literal.sql
@@ -60,11 +60,11 @@ class Node:
 
 
 class Literal(Node):
-    """A value. `text` is its text form as a parameter; None: it must stay in the statement."""
+    """A value. `text` is its text form as a parameter, None of NULL. `fixed`: it must stay in the statement."""
 
-    def __init__(self, type_, sql, text=None):
+    def __init__(self, type_, sql, text=None, fixed=False):
         super().__init__(type_, sql)
-        self.text = text
+        self.text, self.fixed = text, fixed
         self._sql = sql
 
     def render(self, rendering):

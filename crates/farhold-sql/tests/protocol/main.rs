@@ -6,5 +6,6 @@ mod client;
 mod garbage;
 mod limits;
 mod node;
+mod nulls;
 mod sessions;
 mod zones;

@@ -17,6 +17,7 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
     Volatility, expr,
@@ -55,6 +56,11 @@ pub(super) fn checked(op: Arithmetic, a: Expr, b: Expr) -> Expr {
     operands.push(b);
     let signature = Signature::any(operands.len(), Volatility::Immutable);
     ScalarUDF::from(Checked { steps, signature }).call(operands)
+}
+
+/// The operators of a call that [`checked`] has made.
+pub(super) fn steps_of(call: &ScalarFunction) -> Option<&[Arithmetic]> {
+    call.func.inner().downcast_ref::<Checked>().map(|chain| chain.steps.as_slice())
 }
 
 /// The type of an expression. For a chain of integers or floats it is the first operand's, so that the other operands

@@ -95,6 +95,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::TimestampMicrosecondType;
 use arrow::temporal_conversions::as_datetime;
+use datafusion::common::ScalarValue;
 use datafusion::execution::SessionState;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::logical_expr::LogicalPlan;
@@ -241,6 +242,8 @@ impl QueryEngine {
                 (Datum::Decimal { unscaled, scale }, ColumnType::Decimal { .. }) => {
                     coerce::decimal_scalar(*unscaled, *scale)
                 }
+                // Beside other decimals it takes no digits.
+                (Datum::Null, ColumnType::Decimal { .. }) => ScalarValue::Decimal128(None, 1, 0),
                 (Datum::Text(text), ColumnType::Char(_)) => {
                     to_scalar(&Datum::Text(text.trim_end_matches(' ').to_owned()), *data_type, parameters.zone)?
                 }

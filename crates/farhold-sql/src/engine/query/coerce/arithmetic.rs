@@ -151,6 +151,35 @@ pub(super) fn is_long_product(left: &Expr, right: &Expr, schema: &DFSchema) -> b
     }
 }
 
+/// Whether one of these operands is a float, and another has another type: as they were planned, each was a decimal. The type of
+/// CASE and its like is not known yet then (`(CASE WHEN a THEN decimal ELSE real END) / 4`).
+pub(super) fn has_float_beside(operands: &[Expr], schema: &DFSchema) -> bool {
+    let mut types = operands.iter().filter_map(|operand| type_of(operand, schema).ok());
+    let Some(first) = types.next() else { return false };
+    let (mut has_float, mut has_other) = (first.is_floating(), false);
+    for of in types {
+        has_float |= of.is_floating();
+        has_other |= of != first;
+    }
+    has_float && has_other
+}
+
+/// `a op b op c …` in the types of its operands.
+pub(super) fn chain_typed(steps: &[Arithmetic], operands: Vec<Expr>, schema: &DFSchema) -> Result<Expr> {
+    let mut operands = operands.into_iter();
+    let first = operands.next().unwrap_or_else(|| lit(ScalarValue::Null));
+    steps.iter().zip(operands).try_fold(first, |before, (step, operand)| {
+        let op = match step {
+            Arithmetic::Add => Operator::Plus,
+            Arithmetic::Subtract => Operator::Minus,
+            Arithmetic::Multiply => Operator::Multiply,
+            Arithmetic::Divide => Operator::Divide,
+            Arithmetic::Remainder => Operator::Modulo,
+        };
+        binary_typed(BinaryExpr { left: Box::new(before), op, right: Box::new(operand) }, schema)
+    })
+}
+
 /// Gives an untyped parameter the type of the decimal beside it. DataFusion does so later, but by then their product
 /// may have no type.
 pub(super) fn parameter_beside(side: &mut Expr, other: &Expr, schema: &DFSchema) {

@@ -11,6 +11,7 @@ use super::super::functions::type_of;
 use super::super::{
     added, arrays, assigned, at_zone, checked, clocks, dates, functions, moments, parts, quantified, scalars,
 };
+use super::arithmetic::{chain_typed, has_float_beside};
 use super::casts::explicit_cast;
 use super::common::{
     ANY_DECIMAL, Common, bare_string, become_decimal, become_type, check_lists, common_moment, is_char, is_decimal,
@@ -32,6 +33,11 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
         && is_untyped_literal(&function.args[0])
     {
         become_type(&mut function.args[0], &element, schema)?;
+    }
+    if let Some(steps) = functions::steps_of(&function).map(<[_]>::to_vec)
+        && has_float_beside(&function.args, schema)
+    {
+        return chain_typed(&steps, function.args, schema);
     }
     let ScalarFunction { func, mut args } = function;
     if func.name() == "nullif"

@@ -1,8 +1,9 @@
 //! Casts.
 
 use arrow::datatypes::{DataType, Field};
-use datafusion::common::DFSchema;
+use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result;
+use datafusion::functions::core::expr_fn::nullif;
 use datafusion::logical_expr::{Cast, Expr, lit};
 
 use super::super::functions::{cast_value, type_of};
@@ -58,9 +59,11 @@ fn any_cast_typed(cast: Cast, schema: &DFSchema) -> Result<Expr> {
             return literal_of(&parse_datum(&text, to, clocks::zone()).map_err(external)?, to);
         }
     }
-    if is_timestamptz(&from) && matches!(field.data_type(), DataType::Time32(_) | DataType::Time64(_)) {
+    if matches!(field.data_type(), DataType::Time32(_) | DataType::Time64(_))
+        && (is_timestamptz(&from) || from == TIMESTAMP)
+    {
         let local = explicit_cast(*inner, ColumnType::Timestamp, &TIMESTAMP, schema)?;
-        return plain(Box::new(local), &field);
+        return plain(Box::new(finite(local)), &field);
     }
     let to = if any_digits { from_arrow(field.data_type()) } else { from_field(&field) };
     match to.filter(|to| to_arrow(*to) == *field.data_type() || to.is_text()) {
@@ -138,6 +141,15 @@ pub(super) fn explicit_cast(inner: Expr, to: ColumnType, arrow_type: &DataType, 
             functions::check_chain(&inner)?;
             Ok(functions::cast(inner, to))
         }
+    }
+}
+
+/// A timestamp, or NULL if it is infinite: then it has no time of day.
+fn finite(timestamp: Expr) -> Expr {
+    let infinity = |value| lit(ScalarValue::TimestampMicrosecond(Some(value), None));
+    match &timestamp {
+        Expr::ScalarFunction(call) if call.args.get(1).is_some_and(|last| *last == infinity(i64::MIN)) => timestamp,
+        _ => nullif(nullif(timestamp, infinity(i64::MAX)), infinity(i64::MIN)),
     }
 }
 

@@ -52,10 +52,12 @@ pub(in crate::engine::query) fn is_untyped_literal(expression: &Expr) -> bool {
     )
 }
 
-/// Whether an element of an array has no type. An array of such elements has the type TEXT[], whose blanks count beside
-/// a CHAR.
+/// Whether an expression has no type of its own: NULL, or an untyped string literal. A parameter that is NULL has its type, except
+/// that one of type TEXT may have been inferred. An array of such elements has the type TEXT[], whose blanks count beside a CHAR.
 pub(super) fn is_untyped(element: &Expr) -> bool {
-    is_untyped_literal(element) || matches!(element, Expr::Literal(value, _) if value.is_null())
+    let has_none = |of: &DataType| of.is_null() || of.is_string();
+    is_untyped_literal(element)
+        || matches!(element, Expr::Literal(value, _) if value.is_null() && has_none(&value.data_type()))
 }
 
 /// The type of an expression if it is CHAR(n) or VARCHAR(n).
