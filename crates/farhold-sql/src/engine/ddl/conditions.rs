@@ -418,7 +418,10 @@ mod tests {
         }
         let long = format!("a IN ({})", vec!["1"; TEXT_BYTES_MAX].join(", "));
         assert_eq!(new(&long).unwrap_err().state.code(), "54000");
-        let unknown = format!("{} OR lpad('a', a) = ''", vec!["a = 1"; 1_000].join(" OR "));
+        let unknown = format!(
+            "{} OR lpad('a', a) = ''",
+            vec!["a IN (1000000000, 1000000001, 1000000002, 1000000003)"; 90].join(" OR ")
+        );
         assert_eq!(
             new(&unknown).unwrap_err().message,
             "a part of this condition in a CHECK constraint is not supported"
