@@ -186,15 +186,7 @@ def audit(url, clients):
     """One state: every cent is there, and no client was told more than there is, nor is there more than it may have done."""
     before = [client.acknowledged for client in clients]
     with psycopg.connect(url, autocommit=True) as db:
-        while True:
-            try:
-                with db.transaction():
-                    savings = db.execute("SELECT count(*), sum(balance) FROM savings").fetchone()
-                    checking = db.execute("SELECT count(*), sum(balance) FROM checking").fetchone()
-                    told = {client: (count, brought) for client, count, brought in db.execute("SELECT * FROM told").fetchall()}
-                break
-            except psycopg.errors.SerializationFailure:
-                pass
+        savings, checking, told = retried(lambda: audit_block(db))
         audit_snapshot(db)
     assert savings[0] == checking[0] == ACCOUNTS, (savings, checking)
     money = 2 * ACCOUNTS * EACH + sum(brought for _, brought in told.values())
@@ -203,6 +195,15 @@ def audit(url, clients):
         # One more may be on its way.
         most = client.acknowledged + client.unknown + 1
         assert acknowledged <= told[client.number][0] <= most, (client.number, acknowledged, told, most)
+
+
+def audit_block(db):
+    """What a block reads: accounts and money of both tables, and for each client what it has done."""
+    with db.transaction():
+        savings = db.execute("SELECT count(*), sum(balance) FROM savings").fetchone()
+        checking = db.execute("SELECT count(*), sum(balance) FROM checking").fetchone()
+        told = {client: (count, brought) for client, count, brought in db.execute("SELECT * FROM told").fetchall()}
+    return savings, checking, told
 
 
 def retried(ask):
