@@ -155,6 +155,7 @@ suites! {
     orders
     quantifiers
     regexes
+    results
     sequences
     series
     sets

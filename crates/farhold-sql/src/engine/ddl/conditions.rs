@@ -49,8 +49,9 @@ impl Condition {
         let mut plain = expression.clone();
         let _ = walk::change(&mut plain, &mut Lists);
         let bound = bind(&plain, columns, zone)?;
-        let bytes = to_text(&plain).len();
-        if bytes > TEXT_BYTES_MAX {
+        let text = to_text(&plain);
+        if text.len() > TEXT_BYTES_MAX {
+            let bytes = text.len();
             let message = format!("a condition of {bytes} bytes in a CHECK constraint: the limit is {TEXT_BYTES_MAX}");
             return Err(SqlError::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message));
         }
@@ -63,10 +64,10 @@ impl Condition {
             let changing = Zone::named("America/New_York").unwrap_or(Zone::UTC);
             is_meant_in(text, Zone::UTC) && is_meant_in(text, changing)
         };
-        if !is_meant(&to_text(&plain)) {
-            plain = with_instants(plain, zone, |changed| is_meant_in(&to_text(changed), zone));
+        if is_meant(&text) {
+            return Ok(Self { text, columns: columns_of(&bound) });
         }
-        let text = to_text(&plain);
+        let text = to_text(&with_instants(plain, zone, |changed| is_meant_in(&to_text(changed), zone)));
         if is_meant(&text) {
             return Ok(Self { text, columns: columns_of(&bound) });
         }

@@ -45,6 +45,11 @@ pub(crate) fn assigned(value: ast::Expr, column: &str, data_type: ColumnType) ->
     call(ASSIGNED, vec![value, null, ast::Expr::value(ast::Value::SingleQuotedString(column.to_owned()))])
 }
 
+/// Whether it is a call of the function.
+pub(super) fn is_assigned(call: &ast::Function) -> bool {
+    matches!(call.name.0.as_slice(), [ast::ObjectNamePart::Identifier(name)] if name.value == ASSIGNED)
+}
+
 /// The value and the target type of a call; `None` for any other function. 42804 if the value cannot be assigned.
 pub(super) fn taken(function: &ScalarFunction, schema: &DFSchema) -> Result<Option<(Expr, ColumnType)>> {
     if function.func.inner().downcast_ref::<Assigned>().is_none() {

@@ -17,7 +17,6 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
     Volatility, expr,
@@ -58,9 +57,9 @@ pub(super) fn checked(op: Arithmetic, a: Expr, b: Expr) -> Expr {
     ScalarUDF::from(Checked { steps, signature }).call(operands)
 }
 
-/// The operators of a call that [`checked`] has made.
-pub(super) fn steps_of(call: &ScalarFunction) -> Option<&[Arithmetic]> {
-    call.func.inner().downcast_ref::<Checked>().map(|chain| chain.steps.as_slice())
+/// The operators of a function that [`checked`] has made.
+pub(super) fn steps_of(function: &ScalarUDF) -> Option<&[Arithmetic]> {
+    function.inner().downcast_ref::<Checked>().map(|chain| chain.steps.as_slice())
 }
 
 /// The type of an expression. For a chain of integers or floats it is the first operand's, so that the other operands

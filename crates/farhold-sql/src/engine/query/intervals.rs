@@ -37,6 +37,11 @@ pub(super) fn difference(a: Expr, b: Expr) -> Expr {
     ScalarUDF::from(function).call(vec![a, b])
 }
 
+/// Whether [`difference`] has made a call of this function.
+pub(super) fn is_difference(function: &ScalarUDF) -> bool {
+    function.inner().downcast_ref::<Difference>().is_some()
+}
+
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Difference {
     signature: Signature,

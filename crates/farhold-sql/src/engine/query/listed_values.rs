@@ -1,23 +1,22 @@
-//! Untyped string literals of VALUES beside dates, timestamps, intervals and booleans in their column: the planner
-//! (DataFusion 55) finds no common type. Beside decimals it rounds them to the scale of the others, so they become
-//! numbers first. Beside a CHAR they lose trailing blanks.
+//! Columns of VALUES lists. The planner (DataFusion 55) finds no common type of an untyped string literal and a date, timestamp,
+//! interval or boolean, and rounds one beside decimals to their scale. Where the syntax of all values of a column shows their
+//! types, they are cast here; a column with others is decided when the planner knows them ([`listed`](super::listed)).
 
 use std::ops::ControlFlow;
 
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, CastKind, DataType as SqlType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments,
-    Ident, Query, SetExpr, TimezoneInfo, TypedString, UnaryOperator, Value, ValueWithSpan, Values, VisitorMut,
+    CastKind, DataType as SqlType, Expr, Ident, Parens, Query, SetExpr, TimezoneInfo, TypedString, UnaryOperator,
+    Value, ValueWithSpan, Values, VisitorMut,
 };
 
-use super::at_zone;
-use super::rewrite::identifiers;
-
+use super::assigned::is_assigned;
+use super::listed::listed;
 use crate::engine::ColumnType;
 use crate::engine::parse::{parse_expr, unnested};
 use crate::engine::types::from_sql;
 use crate::value::{Zone, exact_decimal, format_datum};
 
-/// Casts them to the type of the other values.
+/// See the module.
 pub(super) struct ListedValues;
 
 impl VisitorMut for ListedValues {
@@ -44,7 +43,15 @@ pub(super) fn each_list(body: &mut SetExpr, change: &mut dyn FnMut(&mut Values))
 
 fn in_values(values: &mut Values) {
     let width = values.rows.first().map_or(0, |row| row.content.len());
+    let is_list = values.rows.len() > 1;
     for column in 0..width {
+        let is_computed = |row: &Parens<Vec<Expr>>| row.content.get(column).is_some_and(|item| !is_plain(item));
+        if is_list && values.rows.iter().any(is_computed) {
+            for item in values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)) {
+                *item = listed(std::mem::replace(item, Expr::value(Value::Null)));
+            }
+            continue;
+        }
         let floats = values.rows.iter().filter_map(|row| float_of(row.content.get(column)?));
         if let Some(float) = floats.max_by_key(|of| matches!(of, SqlType::DoublePrecision)) {
             for expr in values.rows.iter_mut().filter_map(|row| row.content.get_mut(column)) {
@@ -80,25 +87,26 @@ fn in_values(values: &mut Values) {
     }
 }
 
+/// Whether the type of an expression is known by its syntax, or assigned.
+fn is_plain(expr: &Expr) -> bool {
+    match unnested(expr) {
+        Expr::Value(_) | Expr::Cast { .. } | Expr::TypedString(_) | Expr::Interval(_) => true,
+        Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, expr } => is_plain(expr),
+        Expr::Function(call) => is_assigned(call),
+        _ => false,
+    }
+}
+
 fn become_type(expr: &mut Expr, data_type: &SqlType) {
     let inner = Box::new(std::mem::replace(expr, Expr::value(Value::Null)));
     let data_type = data_type.clone();
     *expr = Expr::Cast { kind: CastKind::Cast, expr: inner, data_type, array: false, format: None };
 }
 
-/// The floating-point type of an expression, judged by its syntax.
-#[recursive::recursive]
+/// The floating-point type of an expression.
 fn float_of(expr: &Expr) -> Option<SqlType> {
     let named = match unnested(expr) {
-        Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, expr } => return float_of(expr),
-        Expr::BinaryOp { left, op, right } if is_calculation(op) => {
-            // Combined with an exact number, a REAL becomes a DOUBLE PRECISION.
-            return match (float_of(left), float_of(right)) {
-                (Some(left), Some(right)) if left == right => Some(left),
-                (None, None) => None,
-                _ => Some(SqlType::DoublePrecision),
-            };
-        }
+        Expr::UnaryOp { expr, .. } => return float_of(expr),
         Expr::Cast { data_type, array: false, .. } => data_type,
         Expr::TypedString(typed) => &typed.data_type,
         _ => return None,
@@ -118,72 +126,31 @@ enum Moment {
     Timestamptz,
 }
 
-/// The type of a date or timestamp, judged by its syntax.
-#[recursive::recursive]
+/// The type of a date or timestamp.
 fn moment_of(expr: &Expr) -> Option<Moment> {
-    match unnested(expr) {
-        Expr::Cast { data_type, array: false, .. } | Expr::TypedString(TypedString { data_type, .. }) => {
-            match from_sql(data_type).ok()? {
-                ColumnType::Date => Some(Moment::Date),
-                ColumnType::Timestamp => Some(Moment::Timestamp),
-                ColumnType::Timestamptz => Some(Moment::Timestamptz),
-                _ => None,
-            }
-        }
-        // The difference of two is an interval or a number.
-        Expr::BinaryOp { left, op: BinaryOperator::Minus, right } => {
-            moment_of(left).filter(|_| moment_of(right).is_none())
-        }
-        Expr::BinaryOp { left, op: BinaryOperator::Plus, right } => moment_of(left).or_else(|| moment_of(right)),
-        Expr::Function(call) => match identifiers(&call.name).pop()?.as_str() {
-            "now" | "current_timestamp" | "transaction_timestamp" | "statement_timestamp" | "clock_timestamp" => {
-                Some(Moment::Timestamptz)
-            }
-            "localtimestamp" => Some(Moment::Timestamp),
-            "current_date" => Some(Moment::Date),
-            at_zone::NAME => match arguments(call).find_map(moment_of)? {
-                Moment::Timestamp => Some(Moment::Timestamptz),
-                Moment::Date | Moment::Timestamptz => Some(Moment::Timestamp),
-            },
-            "date_trunc" => match arguments(call).find_map(moment_of)? {
-                Moment::Timestamp => Some(Moment::Timestamp),
-                Moment::Date | Moment::Timestamptz => Some(Moment::Timestamptz),
-            },
-            "coalesce" | "greatest" | "least" => arguments(call).filter_map(moment_of).max(),
-            _ => None,
-        },
+    let (Expr::Cast { data_type, array: false, .. } | Expr::TypedString(TypedString { data_type, .. })) =
+        unnested(expr)
+    else {
+        return None;
+    };
+    match from_sql(data_type).ok()? {
+        ColumnType::Date => Some(Moment::Date),
+        ColumnType::Timestamp => Some(Moment::Timestamp),
+        ColumnType::Timestamptz => Some(Moment::Timestamptz),
         _ => None,
     }
 }
 
-fn arguments(call: &Function) -> impl Iterator<Item = &Expr> {
-    let list = match &call.args {
-        FunctionArguments::List(list) => list.args.as_slice(),
-        _ => &[],
-    };
-    list.iter().filter_map(|argument| match argument {
-        FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) => Some(value),
-        _ => None,
-    })
-}
-
-/// Whether an expression is a decimal, judged by its syntax.
-#[recursive::recursive]
+/// Whether an expression is a decimal.
 fn is_decimal(expr: &Expr) -> bool {
     match unnested(expr) {
         Expr::Value(value) => matches!(&value.value, Value::Number(digits, _) if digits.contains(['.', 'e', 'E'])),
-        Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, expr } => is_decimal(expr),
-        Expr::BinaryOp { left, op, right } => is_calculation(op) && (is_decimal(left) || is_decimal(right)),
+        Expr::UnaryOp { expr, .. } => is_decimal(expr),
         Expr::Cast { data_type, array: false, .. } => {
             matches!(data_type, SqlType::Numeric(_) | SqlType::Decimal(_) | SqlType::Dec(_))
         }
         _ => false,
     }
-}
-
-fn is_calculation(op: &BinaryOperator) -> bool {
-    use BinaryOperator as O;
-    matches!(op, O::Plus | O::Minus | O::Multiply | O::Divide | O::Modulo)
 }
 
 /// An untyped string literal becomes the number that it contains, and a parameter a NUMERIC. For other strings the

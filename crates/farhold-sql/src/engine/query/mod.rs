@@ -55,6 +55,7 @@ mod interval_literals;
 mod intervals;
 mod laterals;
 mod limits;
+mod listed;
 mod listed_values;
 mod lists;
 mod loops;
@@ -73,6 +74,7 @@ mod quantified;
 mod quantifiers;
 mod regexes;
 mod repeated_keys;
+mod results;
 mod rewrite;
 mod rows;
 mod scalars;
@@ -443,6 +445,7 @@ async fn plan(
 
 async fn to_plan(state: &SessionState, mut statement: ast::Statement) -> Result<LogicalPlan, SqlError> {
     dependencies::mark_keys(&mut statement);
+    results::mark_cases(&mut statement);
     let statement = DataFusionStatement::Statement(Box::new(statement));
     let plan = state.statement_to_plan(statement).await.and_then(dependencies::own_keys);
     match plan.map_err(|e| error::from_datafusion(&e))?.data {

@@ -16,9 +16,11 @@ use datafusion::sql::sqlparser::ast::{
 use super::added::{number_of_buckets, types_of_parameters};
 use super::at_zone;
 use super::coerce::{common_type, is_bare_in, is_char, is_untyped_literal, item_of};
+use super::listed::value_of;
 use super::listed_values;
 use super::multisets::is_set_operation;
 use super::quantified::is_marked;
+use super::results::parts_of;
 use crate::SqlError;
 use crate::engine::scalar::{ParameterTypes, built_in_name, fold, parameter_index};
 use crate::engine::types::{from_arrow, from_field, from_sql, type_of_parameter};
@@ -83,6 +85,14 @@ pub(super) fn infer(plan: &LogicalPlan, types: &mut [Option<ColumnType>]) -> boo
             })
         })?;
         match node {
+            LogicalPlan::Values(values) => {
+                for column in 0..values.schema.fields().len() {
+                    let column = values.values.iter().filter_map(|row| value_of(row.get(column)?));
+                    let group = Group::common(column);
+                    let known = group.known(&schema);
+                    group.members.into_iter().for_each(|value| found_in_plan(types, value, known));
+                }
+            }
             LogicalPlan::Union(union) => {
                 has_sets = true;
                 for column in 0..union.schema.fields().len() {
@@ -227,14 +237,9 @@ fn of_one_type(expr: &logical_expr::Expr) -> Vec<Group<'_>> {
         E::BinaryExpr(binary) if is_marked(&binary.left) => vec![Group::pairs([&*binary.left, &*binary.right])],
         E::Between(between) => vec![Group::pairs([&*between.expr, &*between.low, &*between.high])],
         E::InList(list) => vec![Group::common(std::iter::once(list.expr.as_ref()).chain(&list.list))],
-        E::Case(case) => {
-            let (whens, thens): (Vec<_>, Vec<_>) =
-                case.when_then_expr.iter().map(|(when, then)| (when.as_ref(), then.as_ref())).unzip();
-            let results = Group::common(thens.into_iter().chain(case.else_expr.as_deref()));
-            match case.expr.as_deref() {
-                Some(operand) => vec![Group::pairs(std::iter::once(operand).chain(whens)), results],
-                None => vec![results],
-            }
+        E::ScalarFunction(call) if let Some((compared, results)) = parts_of(call) => {
+            let compared = (!compared.is_empty()).then(|| Group::pairs(compared));
+            compared.into_iter().chain([Group::common(results)]).collect()
         }
         E::ScalarFunction(call) if matches!(call.name(), "coalesce" | "greatest" | "least") => {
             vec![Group::common(&call.args)]

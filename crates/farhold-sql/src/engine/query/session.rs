@@ -19,9 +19,9 @@ use farhold_join::datafusion::{JoinConfig, JoinMemory, Scans, with_joins_over};
 use super::{
     BATCH_ROWS, added, aggregates, apart, arrays, assigned, at_homes, at_zone, bounded, casts, catalog, clocks, coerce,
     computed_keys, constants, contradictions, correlated, correlation, dates, dependencies, derived, domains, early,
-    equijoins, floats, gathered, halves, laterals, limits, lists, members, moments, multisets, numbers, one_step,
-    parts, projections, quantified, regexes, repeated_keys, rewrite, scalars, separate, single_rows, stopped, texts,
-    variances, volatile,
+    equijoins, floats, gathered, halves, laterals, limits, listed, lists, members, moments, multisets, numbers,
+    one_step, parts, projections, quantified, regexes, repeated_keys, results, rewrite, scalars, separate, single_rows,
+    stopped, texts, variances, volatile,
 };
 use crate::engine::EngineConfig;
 use crate::engine::catalog::Catalog;
@@ -99,6 +99,8 @@ pub(super) fn session_state(
     casts::register(&context);
     clocks::register(&context);
     at_zone::register(&context);
+    results::register(&context);
+    listed::register(&context);
     let is_kept = |rule: &&Arc<dyn PhysicalOptimizerRule + Send + Sync>| !DEFECTIVE_RULES.contains(&rule.name());
     let rules = context.state().physical_optimizers().iter().filter(is_kept).map(projections::in_place_of).collect();
     let equalities: Arc<dyn OptimizerRule + Send + Sync> = Arc::new(equijoins::Equalities::default());
@@ -184,15 +186,20 @@ mod tests {
     }
 
     /// Functions that the planner replaces before they run.
-    const REPLACED: [&str; 19] = [
+    const REPLACED: [&str; 24] = [
         "cast_to_type",
         "coalesce",
         "current_date",
         "current_time",
         "current_timestamp",
         "farhold_assigned",
+        "farhold_case",
+        "farhold_case_of",
+        "farhold_listed",
         "farhold_single_value",
+        "greatest",
         "ifnull",
+        "least",
         "localtime",
         "localtimestamp",
         "now",

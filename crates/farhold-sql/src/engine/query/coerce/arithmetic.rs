@@ -151,8 +151,8 @@ pub(super) fn is_long_product(left: &Expr, right: &Expr, schema: &DFSchema) -> b
     }
 }
 
-/// Whether one of these operands is a float, and another has another type: as they were planned, each was a decimal. The type of
-/// CASE and its like is not known yet then (`(CASE WHEN a THEN decimal ELSE real END) / 4`).
+/// Whether one of these operands is a float, and another has another type: as they were planned, each was a decimal. While it is
+/// planned, a column of a UNION has the type of the first query.
 pub(super) fn has_float_beside(operands: &[Expr], schema: &DFSchema) -> bool {
     let mut types = operands.iter().filter_map(|operand| type_of(operand, schema).ok());
     let Some(first) = types.next() else { return false };

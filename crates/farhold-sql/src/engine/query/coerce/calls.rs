@@ -9,9 +9,10 @@ use datafusion::logical_expr::{Expr, lit};
 use super::super::bounded::Bounds;
 use super::super::functions::type_of;
 use super::super::{
-    added, arrays, assigned, at_zone, checked, clocks, dates, functions, moments, parts, quantified, scalars,
+    added, arrays, assigned, at_zone, checked, clocks, dates, functions, intervals, listed, moments, parts, quantified,
+    results, scalars,
 };
-use super::arithmetic::{chain_typed, has_float_beside};
+use super::arithmetic::{chain_typed, difference, has_float_beside};
 use super::casts::explicit_cast;
 use super::common::{
     ANY_DECIMAL, Common, bare_string, become_decimal, become_type, check_lists, common_moment, is_char, is_decimal,
@@ -26,6 +27,9 @@ use crate::engine::types::{INTERVAL, TIMESTAMP, from_arrow, is_timestamptz, time
 use crate::value::Zone;
 
 pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Result<Expr> {
+    if let Some(value) = listed::argument(&function) {
+        return Ok(value.clone());
+    }
     if let Some((value, to)) = assigned::taken(&function, schema)? {
         return explicit_cast(value, to, &to_arrow(to), schema);
     }
@@ -34,12 +38,16 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
     {
         become_type(&mut function.args[0], &element, schema)?;
     }
-    if let Some(steps) = functions::steps_of(&function).map(<[_]>::to_vec)
-        && has_float_beside(&function.args, schema)
-    {
-        return chain_typed(&steps, function.args, schema);
-    }
     let ScalarFunction { func, mut args } = function;
+    if let Some(steps) = functions::steps_of(&func).filter(|_| has_float_beside(&args, schema)) {
+        return chain_typed(steps, args, schema);
+    }
+    if intervals::is_difference(&func)
+        && let [left, right] = args.as_slice()
+    {
+        // While it is planned, a column of a UNION has the type of the first query, which may lack the time zone.
+        return difference(left.clone(), right.clone(), schema);
+    }
     if func.name() == "nullif"
         && let [first, second] = args.as_slice()
         && type_of(first, schema).is_ok_and(|of| of == TIMESTAMP)
@@ -93,7 +101,7 @@ pub(super) fn call_typed(mut function: ScalarFunction, schema: &DFSchema) -> Res
     let func = checked::with_inner::<Bounds>(parts::in_place_of(func), moments::series_in_zone);
     let func = dates::truncation_in_zone(func);
     let func = quantified::in_zone(func);
-    let func = scalars::in_place_of(func, &args);
+    let func = results::unwrapped(scalars::in_place_of(func, &args));
     let call = Expr::ScalarFunction(ScalarFunction { func, args });
     match kept {
         Some(to) => explicit_cast(call, to, &to_arrow(to), schema),

@@ -215,6 +215,16 @@ pub(in crate::engine::query) fn common_type(known: &[DataType]) -> Option<DataTy
     common_result(known).or_else(|| known.iter().all(DataType::is_string).then_some(DataType::Utf8View))
 }
 
+/// The type of an expression with results of these types, before they get it by [`together`]; `None` is an untyped string literal.
+pub(in crate::engine::query) fn type_of_results(types: &[Option<DataType>]) -> DataType {
+    let known: Vec<DataType> = types.iter().flatten().filter(|of| !of.is_null()).cloned().collect();
+    match known.as_slice() {
+        [] if types.contains(&None) => DataType::Utf8,
+        [] => DataType::Null,
+        [first, ..] => common_type(&known).unwrap_or_else(|| first.clone()),
+    }
+}
+
 /// The common type of dates and timestamps of different types: a timestamp with microseconds, and with a time zone if one of
 /// them has one.
 pub(super) fn common_moment(known: &[DataType]) -> Option<DataType> {

@@ -15,7 +15,7 @@
 //! | a difference of timestamps | a duration | an interval ([`intervals`](super::intervals)) |
 //! | an interval times or divided by a number, or given as `26:00:00` | an error | an interval |
 //! | casts between text and other types, and from fractions to integers | Arrow's formats; truncated | PostgreSQL's formats; rounded |
-//! | CASE and UNION of exact numbers of several types | their first type, for expressions over them | the common type |
+//! | CASE, VALUES and UNION of several types | their first type, for expressions over them | the common type |
 //! | an untyped string literal in a VALUES list, a UNION or an array beside decimals | rounded to the scale of the others | with its own scale |
 //! | `lag` and `lead` with a default of another type | the value's type | the common type |
 //! | a UNION of CHAR(n), VARCHAR(n) and TEXT | the last one's length | TEXT, without trailing blanks if the first one is CHAR(n) |
@@ -54,7 +54,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::AnalyzerRule;
 
 use super::functions::type_of;
-use super::{added, arrays, functions, quantified, regexes, stopped};
+use super::{added, arrays, functions, listed, quantified, regexes, results, stopped};
 use arithmetic::binary_typed;
 use calls::{call_typed, like_typed};
 use casts::cast_typed;
@@ -70,7 +70,7 @@ use crate::engine::scalar::{Arithmetic, has_digits};
 use crate::engine::types::{TYPE_KEY, from_arrow, from_field, round_decimal};
 use crate::{SqlError, SqlState};
 
-pub(super) use common::{bare_string, common_type, decimal_scalar, is_char, is_untyped_literal};
+pub(super) use common::{bare_string, common_type, decimal_scalar, is_char, is_untyped_literal, type_of_results};
 pub(super) use planning::{ANY_NUMERIC, Operators, TypeNames};
 pub(super) use set_operations::{is_bare_in, item_of};
 pub(super) use windows::is_of_place;
@@ -98,6 +98,11 @@ fn node(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     if let LogicalPlan::TableScan(scan) = &plan {
         schema.merge(&DFSchema::try_from_qualified_schema(scan.table_name.clone(), &scan.source.schema())?);
     }
+    let mut plan = plan;
+    let listed = match &mut plan {
+        LogicalPlan::Values(values) => listed_taken(&mut values.values),
+        _ => Vec::new(),
+    };
     let names = NamePreserver::new(&plan);
     let named = |expression: Expr| -> Result<Expr> {
         let name = names.save(&expression);
@@ -128,10 +133,46 @@ fn node(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
             plan => plan,
         },
         // The schema follows from the values.
-        LogicalPlan::Values(values) => LogicalPlanBuilder::values(nameless(values.values)?)?.build()?,
+        LogicalPlan::Values(mut values) => {
+            for column in listed {
+                let mut items: Vec<&mut Expr> =
+                    values.values.iter_mut().filter_map(|row| row.get_mut(column)).collect();
+                results_typed(&mut items, "VALUES", &schema)?;
+                of_one_length(&mut items, &schema);
+            }
+            LogicalPlanBuilder::values(nameless(values.values)?)?.build()?
+        }
         plan => plan.recompute_schema()?,
     };
     Ok(Transformed::yes(plan))
+}
+
+/// Texts of several lengths become TEXT.
+fn of_one_length(items: &mut [&mut Expr], schema: &DFSchema) {
+    let mut lengths = items.iter().map(|item| limited_text(item, schema));
+    let first = lengths.next().flatten();
+    if lengths.all(|length| length == first) {
+        return;
+    }
+    for item in items.iter_mut().filter(|item| limited_text(item, schema).is_some()) {
+        become_cast(item, ColumnType::Text);
+    }
+}
+
+/// Takes the values of a VALUES list out of the calls in which they were planned. Returns the columns of these.
+fn listed_taken(rows: &mut [Vec<Expr>]) -> Vec<usize> {
+    let is_listed = |column: &usize| rows.iter().any(|row| row.get(*column).and_then(listed::value_of).is_some());
+    let columns: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).filter(is_listed).collect();
+    for row in rows {
+        for column in &columns {
+            if let Some(item) = row.get_mut(*column)
+                && let Some(value) = listed::value_of(item).cloned()
+            {
+                *item = value;
+            }
+        }
+    }
+    columns
 }
 
 /// The rows of a VALUES list without the lengths of CHAR(n) and VARCHAR(n), which may differ from row to row, and with
@@ -220,7 +261,10 @@ fn typed(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             }
             Expr::AggregateFunction(function)
         }
-        Expr::ScalarFunction(call) => call_typed(call, schema)?,
+        Expr::ScalarFunction(call) => match results::case_of(call) {
+            Ok(case) => Expr::Case(case_typed(case, schema)?),
+            Err(call) => call_typed(call, schema)?,
+        },
         Expr::Cast(cast) => cast_typed(cast, schema)?,
         Expr::Like(like) => like_typed(like, schema),
         Expr::WindowFunction(function) => Expr::WindowFunction(window_typed(function, schema)?),
@@ -346,15 +390,21 @@ fn case_typed(case: Case, schema: &DFSchema) -> Result<Case> {
     let thens = when_then_expr.iter_mut().map(|(_, then)| then.as_mut());
     // PostgreSQL considers ELSE first.
     let mut results: Vec<&mut Expr> = else_expr.iter_mut().map(AsMut::as_mut).chain(thens).collect();
-    together(&mut results, schema, Common::Result)?;
-    matched("CASE", results.iter().map(|result| &**result), schema)?;
-    // Until DataFusion computes the common type, expressions over this CASE see the type of its first result.
+    results_typed(&mut results, "CASE", schema)?;
+    Ok(Case { expr: operand, when_then_expr, else_expr })
+}
+
+/// Gives the results of a CASE, or the values of a column of VALUES, their common type.
+fn results_typed(results: &mut [&mut Expr], of: &str, schema: &DFSchema) -> Result<()> {
+    together(results, schema, Common::Result)?;
+    matched(of, results.iter().map(|result| &**result), schema)?;
+    // Until DataFusion computes the common type, expressions over these see the type of the first one.
     let types = results.iter().map(|result| type_of(result, schema)).collect::<Result<Vec<_>>>();
     let known: Vec<DataType> = types.into_iter().flatten().filter(|data_type| !data_type.is_null()).collect();
     if let Some(exact) = common_exact(&known) {
         for result in results {
-            *result = std::mem::replace(result, lit(ScalarValue::Null)).cast_to(&exact, schema)?;
+            **result = std::mem::replace(*result, lit(ScalarValue::Null)).cast_to(&exact, schema)?;
         }
     }
-    Ok(Case { expr: operand, when_then_expr, else_expr })
+    Ok(())
 }
