@@ -116,11 +116,28 @@ class Queries:
             exact = [column for column, item in columns if "approximate" not in item.all_tags()]
             columns = exact or [column for column, _ in columns]
             return Source(Node(None, "(", inner, f") AS {alias}"), columns, columns, False)
+        if depth > 0 and rng.random() < 0.07:
+            return self.listed()
         table = rng.choice(self.tables)
         alias = self.alias()
         columns = references(table, alias)
         keyed = [c for c, column in zip(columns, table.columns) if column.name in table.key]
         return Source(Node(None, f"{table.name} AS {alias}"), columns, keyed or columns, bool(keyed))
+
+    def listed(self):
+        """A VALUES list in FROM."""
+        rng = self.rng
+        expressions = Expressions(rng, [])
+        types = [rng.choice(s.EXPRESSION_TYPES) for _ in range(rng.randint(1, 3))]
+        rows = []
+        for _ in range(rng.randint(2, 4)):
+            items = [expressions.leaf(type_) if rng.random() < 0.4 else expressions.of(type_, rng.choice([1, 2])) for type_ in types]
+            parts = [part for item in items for part in (", ", item)][1:]
+            rows += [", ", Node(None, "(", *parts, ")")]
+        alias = self.alias()
+        names = ", ".join(f"c{number}" for number in range(len(types)))
+        columns = [Reference(type_, f"{alias}.c{number}", True) for number, type_ in enumerate(types)]
+        return Source(Node(None, "(VALUES ", *rows[1:], f") AS {alias}({names})"), columns, columns, False)
 
     def inner(self, depth):
         """A query for FROM, IN and set operations: no order, `items` says its columns."""

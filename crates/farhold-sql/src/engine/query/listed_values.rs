@@ -30,7 +30,7 @@ impl VisitorMut for ListedValues {
 
 /// Applies `change` to each VALUES list of a body, but not to parenthesised queries, which are visited separately.
 #[recursive::recursive]
-pub(super) fn each_list(body: &mut SetExpr, change: &mut dyn FnMut(&mut Values)) {
+fn each_list(body: &mut SetExpr, change: &mut dyn FnMut(&mut Values)) {
     match body {
         SetExpr::Values(values) => change(values),
         SetExpr::SetOperation { left, right, .. } => {
@@ -90,9 +90,23 @@ fn in_values(values: &mut Values) {
 /// Whether the type of an expression is known by its syntax, or assigned.
 fn is_plain(expr: &Expr) -> bool {
     match unnested(expr) {
-        Expr::Value(_) | Expr::Cast { .. } | Expr::TypedString(_) | Expr::Interval(_) => true,
+        Expr::Value(_) => !is_parameter(expr),
+        // The planner sees a parameter of a stated type as a VARCHAR or CHAR.
+        Expr::Cast { expr, data_type, .. } => {
+            !(is_parameter(expr) && from_sql(data_type).is_ok_and(ColumnType::is_text))
+        }
+        Expr::TypedString(_) | Expr::Interval(_) => true,
         Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, expr } => is_plain(expr),
         Expr::Function(call) => is_assigned(call),
+        _ => false,
+    }
+}
+
+/// Whether it is a parameter, or casts of one.
+fn is_parameter(expr: &Expr) -> bool {
+    match unnested(expr) {
+        Expr::Value(value) => matches!(value.value, Value::Placeholder(_)),
+        Expr::Cast { expr, .. } => is_parameter(expr),
         _ => false,
     }
 }
@@ -153,17 +167,11 @@ fn is_decimal(expr: &Expr) -> bool {
     }
 }
 
-/// An untyped string literal becomes the number that it contains, and a parameter a NUMERIC. For other strings the
-/// planner reports an error.
+/// An untyped string literal becomes the number that it contains. For other strings the planner reports an error.
 fn become_decimal(expr: &mut Expr) {
     let Expr::Value(value) = unnested(expr) else { return };
-    let number = match &value.value {
-        Value::SingleQuotedString(text) => {
-            exact_decimal(text.trim()).and_then(|number| format_datum(&number, Zone::UTC))
-        }
-        Value::Placeholder(parameter) => Some(format!("CAST({parameter} AS NUMERIC)")),
-        _ => None,
-    };
+    let Value::SingleQuotedString(text) = &value.value else { return };
+    let number = exact_decimal(text.trim()).and_then(|number| format_datum(&number, Zone::UTC));
     if let Some(number) = number.and_then(|number| parse_expr(&number).ok()) {
         *expr = number;
     }
@@ -193,10 +201,9 @@ fn become_char(expr: &mut Expr) {
     }
 }
 
-/// Whether an expression has no type of its own: an untyped string literal, NULL, a parameter.
+/// Whether an expression has no type of its own: an untyped string literal, NULL.
 fn is_untyped(expr: &Expr) -> bool {
-    let is_other = |value: &Value| matches!(value, Value::Null | Value::Placeholder(_));
-    is_untyped_literal(expr) || matches!(unnested(expr), Expr::Value(value) if is_other(&value.value))
+    is_untyped_literal(expr) || matches!(unnested(expr), Expr::Value(value) if value.value == Value::Null)
 }
 
 fn is_untyped_literal(expr: &Expr) -> bool {

@@ -17,7 +17,6 @@ use super::added::{number_of_buckets, types_of_parameters};
 use super::at_zone;
 use super::coerce::{common_type, is_bare_in, is_char, is_untyped_literal, item_of};
 use super::listed::value_of;
-use super::listed_values;
 use super::multisets::is_set_operation;
 use super::quantified::is_marked;
 use super::results::parts_of;
@@ -281,28 +280,6 @@ pub(super) fn cast_known(statement: &mut ast::Statement, types: &[Option<ColumnT
                 *expression = Expr::Cast { kind: CastKind::Cast, expr, data_type, array: false, format: None };
             }
             ControlFlow::Continue(())
-        }
-
-        /// Exempts the items of VALUES: the planner (DataFusion 55) refuses a CHAR or VARCHAR beside another type
-        /// there.
-        fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
-            // Rows may have become several lists (`subqueries::rows_as_queries`); each is handled.
-            listed_values::each_list(&mut query.body, &mut |values| {
-                values.rows.iter_mut().flat_map(|row| &mut row.content).for_each(|item| self.take_back(item));
-            });
-            ControlFlow::Continue(())
-        }
-    }
-    impl Casts<'_> {
-        /// Removes the cast of a text parameter, also inside other casts.
-        fn take_back(&self, item: &mut Expr) {
-            let Expr::Cast { expr, .. } = item else { return };
-            let is_text = |index: usize| self.0.get(index).is_some_and(|of| of.is_some_and(ColumnType::is_text));
-            if placeholder(expr).is_some_and(is_text) {
-                *item = (**expr).clone();
-            } else {
-                self.take_back(expr);
-            }
         }
     }
     let _ = walk::change(statement, &mut Casts(types));
